@@ -12,7 +12,7 @@
 namespace reel {
 namespace {
 
-// Rows of D elements, `stride` elements apart; or nothing. Copied only where no one stride leads from row to row, or the
+// Rows of D elements, `stride` elements apart; or nothing. Copied only if rows have no single stride, or the
 // type is another.
 struct Rows {
     Maybe tensor;
@@ -31,7 +31,7 @@ struct Rows {
     void* data() const { return pointer(tensor); }
 };
 
-// What the launches of one call share. It owns the tensors that the argument blocks point into.
+// Common arguments of one call's launches; owns the tensors that the argument blocks point into.
 struct Call {
     ScalarType modulation_dtype;
     Type x_type, m_type;
@@ -130,7 +130,7 @@ std::array<Maybe, 2> reduce(const Call& call, const Tensor& partials, i64 per_bl
     return {dweight, dbias};
 }
 
-// Gradients of x (or residual), branch, gate, scale, shift, weight and bias; empty where there is none.
+// Gradients of x (or residual), branch, gate, scale, shift, weight and bias; empty for absent ones.
 std::array<Tensor, 7> backward(const Maybe& dh, const Tensor& dy, const Tensor& x, const Maybe& branch, const Tensor& mean,
                                const Tensor& rstd, const Maybe& gate, const Tensor& scale, const Maybe& weight,
                                const Maybe& bias, const Maybe& cu_seqlens, bool rms) {
@@ -230,7 +230,7 @@ REEL_LIBRARY_IMPL(REEL_NAMESPACE, REEL_DEVICE, m) {
 extern "C" {
 bool reel_has_kernel(const char* name) { return reel::table().count(name); }
 
-// What keeps this library's CUDA runtime from the GPUs here, or null.
+// Reason why this library's CUDA runtime cannot use the GPUs here, or null.
 const char* reel_problem() {
     int count = 0;
     const cudaError_t code = cudaGetDeviceCount(&count);

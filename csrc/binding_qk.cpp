@@ -1,5 +1,5 @@
-// qk_norm over the kernels: the twin of train/kernels/cuda/host_qk.py. What the kernels do not take gets an empty list, and
-// whoever called asks the reference.
+// qk_norm over the kernels: the twin of train/kernels/cuda/host_qk.py. For unsupported tensors the result is an
+// empty list, and the caller runs the reference.
 #include <string>
 
 #include "host.h"
@@ -18,7 +18,7 @@ Maybe dense(const Maybe& tensor) {
     return torch::stable::contiguous(*tensor);
 }
 
-// [B, L, H, d] whose channels are dense, or nothing. Copied only where they lie apart, or the type is another.
+// [B, L, H, d] whose channels are dense, or nothing. Copied only if channels are not dense, or the type differs.
 struct Tokens {
     Maybe tensor;
     HeadStrides strides{};
@@ -55,7 +55,7 @@ struct Side {
     }
 };
 
-// What the launches of one call share. It owns the tensors that the argument blocks point into.
+// Common arguments of one call's launches; owns the tensors that the argument blocks point into.
 struct Call {
     ScalarType dtype;
     Side q, k;
@@ -97,7 +97,7 @@ struct Call {
         runtime.launch(kernel, &args, q_blocks + k_blocks, 1, {launch->threads}, launch->shared_bytes);
     }
 
-    // The second stage: gradients of the weights, zero for no rows; empty where there is no weight.
+    // The second stage: gradients of the weights, zero without rows; empty without a weight.
     Results reduce(const Maybe& partials_q, const Maybe& partials_k) const {
         const auto columns = [](const Side& side) { return side.weight ? int(side.weight->numel()) : 0; };
         const Maybe& weight = q.weight ? q.weight : k.weight;

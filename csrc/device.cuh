@@ -1,4 +1,4 @@
-// What the kernels share: 16-byte packs, asynchronous copies, fixed-order sums, groups of rows.
+// Shared by the kernels: 16-byte packs, asynchronous copies, fixed-order sums, groups of rows.
 //
 // Compiled by nvcc, by NVRTC (hence no header of the C++ library) and, with tests/train/emulator.h in front, by
 // g++ for a run on the processor.
@@ -111,7 +111,7 @@ __device__ __forceinline__ void copy_async(uint4* to, const uint4* from) {
 
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// One instruction, where the compiler may make four of an assignment.
+// One instruction; for an assignment the compiler may emit four.
 __device__ __forceinline__ void store_vector(void* to, const uint4& value) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(value.x),
                  "r"(value.y), "r"(value.z), "r"(value.w)

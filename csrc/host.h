@@ -1,4 +1,4 @@
-// What the host sides of the operators share: tensors of torch's stable ABI, and the names of the library.
+// Shared by the host code of the operators: tensors of torch's stable ABI, and the names of the library.
 #pragma once
 #include <algorithm>
 #include <initializer_list>
@@ -17,7 +17,7 @@
 #define REEL_NAMESPACE reelweave_library
 #define REEL_DEVICE CUDA
 #endif
-// torch's macros paste their arguments as they are; these put in what the names stand for first.
+// torch's macros paste their arguments literally; these expand the names first.
 #define REEL_LIBRARY_FRAGMENT(name, m) STABLE_TORCH_LIBRARY_FRAGMENT(name, m)
 #define REEL_LIBRARY_IMPL(name, device, m) STABLE_TORCH_LIBRARY_IMPL(name, device, m)
 

@@ -67,7 +67,7 @@ inline int tiled_threads(int dim) {
 
 inline bool is_per_token(i64 rows, i64 groups, bool packed) { return !packed && groups == rows && rows > 1; }
 
-// Elements between the rows of a tensor [..., D] of `dims` dimensions; nothing where no one number says it.
+// Elements between the rows of a tensor [..., D] of `dims` dimensions; nothing if there is no single stride.
 template <typename Int>
 std::optional<i64> row_stride(const Int* sizes, const Int* strides, int64_t dims) {
     if (strides[dims - 1] != 1 && sizes[dims - 1] != 1) return std::nullopt;

@@ -28,7 +28,7 @@ inline std::optional<PairLaunch> pair_launch(bool backward, i64 heads, i64 width
 
 inline i64 pair_rows_per_block(i64 q_rows, i64 k_rows, i64 resident) { return rows_per_block(q_rows + k_rows, resident - 1); }
 
-// Elements between samples, tokens and heads of [B, L, H, d]; nothing where channels lie apart.
+// Elements between samples, tokens and heads of [B, L, H, d]; nothing if channels are not dense.
 template <typename Int>
 std::optional<HeadStrides> head_strides(const Int* sizes, const Int* strides) {
     if (strides[3] != 1 && sizes[3] != 1) return std::nullopt;

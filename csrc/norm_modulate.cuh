@@ -87,7 +87,7 @@ __device__ __forceinline__ void forward(const ForwardArgs& args) {
                     load_shared_row<M, kSize>(
                         mod_row<M>(mod.gate, mod.gate_stride, cursor.group) + ring.column(v), gate);
 #pragma unroll
-                for (int i = 0; i < kSize; ++i)  // the statistics are of what is stored
+                for (int i = 0; i < kSize; ++i)  // the statistics belong to the stored value
                     value[v][i] = Pack<X>::to_float(Pack<X>::from_float(
                         mod.gate ? fmaf(gate[i], branch[i], value[v][i]) : value[v][i] + branch[i]));
                 ring.write(args.h, row, v, value[v]);
@@ -351,7 +351,7 @@ __device__ __forceinline__ void reduce(const ReduceArgs& args) {
     if (args.dgate) static_cast<M*>(args.dgate)[at] = Pack<M>::from_float(total[2]);
 }
 
-// dweight = sum over groups of (1 + scale) * sum dy*n, dbias = ... * sum dy: no sum over rows of its own.
+// dweight = sum over groups of (1 + scale) * sum dy*n, dbias = ... * sum dy: neither needs a separate sum over rows.
 template <typename M>
 __device__ __forceinline__ void reduce_affine(const AffineArgs& args) {
     const int column = blockIdx.x * blockDim.x + threadIdx.x;

@@ -49,7 +49,7 @@ inline void check(cudaError_t code, const std::string& what) {
     throw std::runtime_error("reelweave: " + what + " failed: " + cudaGetErrorString(code));
 }
 
-// What is asked for once in a process; `ask` may run twice when two threads come first.
+// A value queried once per process; `ask` may run twice if two threads are first at the same time.
 template <typename Value, typename Ask>
 Value remembered(const std::string& key, Ask ask) {
     static std::mutex mutex;

@@ -13,13 +13,13 @@ from pipelines.cli import main
 
 
 def reelweave(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Runs one command to its end; an error that the program does not know of is raised, not told."""
+    """Runs one command to its end; an error that the program does not know of is raised, not printed."""
     words = [str(argument) for argument in arguments]
-    told, errors = StringIO(), StringIO()
+    output, errors = StringIO(), StringIO()
     # Paths of any length stay on one line.
-    with patch.dict(os.environ, COLUMNS="300"), redirect_stdout(told), redirect_stderr(errors):
+    with patch.dict(os.environ, COLUMNS="300"), redirect_stdout(output), redirect_stderr(errors):
         try:
             status = main(words)
         except SystemExit as end:
             status = int(end.code or 0)
-    return subprocess.CompletedProcess(words, status, told.getvalue(), errors.getvalue())
+    return subprocess.CompletedProcess(words, status, output.getvalue(), errors.getvalue())

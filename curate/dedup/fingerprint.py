@@ -79,8 +79,8 @@ def match(a: NDArray[np.uint8], b: NDArray[np.uint8], min_shared: int) -> Match:
         if len(diagonal) >= min_shared:
             offsets.append((float(np.median(diagonal)), offset))
     best = Match(0.0, 0)
-    for likeness, offset in sorted(offsets, reverse=True)[:3]:
-        if likeness < _COARSE:
+    for similarity, offset in sorted(offsets, reverse=True)[:3]:
+        if similarity < _COARSE:
             break
         first = max(0, -offset)
         shared = min(len(a) - first, len(b) - first - offset)

@@ -59,8 +59,8 @@ def flow(grey: Floats) -> PictureMotion:
         a, b = _windows(before, after, tops, lefts, window, down, right)
         changed = _changed(a, b) * (a.std(axis=(1, 2)) >= _MIN_CONTRAST)
         moved = np.zeros((len(places), 2))
-        if (told := changed > 0).any():
-            moved[told] = _shift(a[told], b[told], part) * changed[told, None]
+        if (visible := changed > 0).any():
+            moved[visible] = _shift(a[visible], b[visible], part) * changed[visible, None]
         moved = moved[:, ::-1] + np.array([right, down], np.float64)
         rest = moved - camera_motion(places, moved, share)
         motion.append(float(np.hypot(*moved.T).mean()))

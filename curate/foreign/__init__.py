@@ -1,1 +1,1 @@
-"""Tars that somebody else wrote become a dataset: looked at once, never changed."""
+"""Datasets over tars of other origin, which are read once and never changed."""

@@ -105,7 +105,7 @@ class _Children:
             place = int(at.read_bytes() or -1)
             deaths[place] += 1
             if place >= 0 and deaths[place] == _DEATHS_OF_A_SAMPLE:
-                doubted[place] = f"whoever looks at it is lost: {result.reason}"
+                doubted[place] = f"reading it ends the process: {result.reason}"
             elif place < 0 and deaths[place] == _DEATHS_WITHOUT_A_SAMPLE:
                 raise RunError(f"{self._tars.uri(info.path)} cannot be read: {result.reason}")
 

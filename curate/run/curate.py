@@ -107,8 +107,8 @@ def _curate(
     dataset = Dataset(storage) if storage.stat(MANIFEST) is not None else None
     _check_ours(storage, ledger, dataset)
     change = dataset is not None and update
-    told: list[str] = []
-    sources = list_sources(inputs, config.storage, told.append)
+    listing_notes: list[str] = []
+    sources = list_sources(inputs, config.storage, listing_notes.append)
     notes: tuple[str, ...] = ()
     inputs = [shown(text) for text in inputs]
     if change:
@@ -124,7 +124,7 @@ def _curate(
         asked["models"] = models
     if dataset is not None and not retry_failed and dataset.manifest.config == asked:
         _tidy(ledger, dataset, config)
-        return Outcome(dataset.manifest, already_there=True, notes=tuple(told))
+        return Outcome(dataset.manifest, already_there=True, notes=tuple(listing_notes))
     if dataset is not None and not change:
         raise _other_dataset(dataset.manifest.config, asked, storage.root)
     weights = check(config)
@@ -147,7 +147,7 @@ def _curate(
     manifest = publish(storage, shards, content, dataset.manifest if dataset is not None else None)
     rejected = {record.clip_id for record in records if record.state != "kept" and record.sha256}
     _tidy(ledger, Dataset(storage), config, rejected)
-    return Outcome(manifest, False, (*missing, *told, *notes), driver.seconds())
+    return Outcome(manifest, False, (*missing, *listing_notes, *notes), driver.seconds())
 
 
 def versions() -> dict[str, str]:

@@ -106,10 +106,10 @@ class HybridDetector:
 
     def _seen_at(self, found: Transition) -> list[Transition]:
         """Return the network's transitions that overlap a nomination."""
-        start, chances = self._judged_around(found.start_frame, found.end_frame)
+        start, probabilities = self._judged_around(found.start_frame, found.end_frame)
         seen = [
             Transition(each.start_frame + start, each.end_frame + start, each.kind)
-            for each in transitions(chances, self._believed)
+            for each in transitions(probabilities, self._believed)
         ]
         return [each for each in seen if overlap(each, found, _CUT_REACH)]
 
@@ -118,17 +118,17 @@ class HybridDetector:
 
         A nomination longer than the window gets one around its middle.
         """
-        known, chances = self._seen
-        if not known <= max(first - _AROUND, 0) < end + _AROUND <= known + len(chances):
+        known, probabilities = self._seen
+        if not known <= max(first - _AROUND, 0) < end + _AROUND <= known + len(probabilities):
             known = (first + end - WINDOW) // 2 + MARGIN
             wanted = np.arange(known - MARGIN, known - MARGIN + WINDOW)
             held = wanted.clip(self._end - len(self._frames), self._end - 1) - self._end
-            chances = self._judge(self._small(np.stack([self._frames[place] for place in held])))
-            chances = chances[MARGIN : WINDOW - MARGIN]
-            self._seen = known, chances
+            probabilities = self._judge(self._small(np.stack([self._frames[place] for place in held])))
+            probabilities = probabilities[MARGIN : WINDOW - MARGIN]
+            self._seen = known, probabilities
             self.windows += 1
         start = max(known, 0)
-        ended = np.pad(chances, ((0, 1), (0, 0)))  # a run that continues past the window ends there
+        ended = np.pad(probabilities, ((0, 1), (0, 0)))  # a run that continues past the window ends there
         return start, ended[start - known : self._end - known]  # without frames past the end of the video
 
     def _small(self, frames: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -58,7 +58,7 @@ class TransNetDetector:
         self._config = config
         self._judge = network(device)
         self._window: list[NDArray[np.uint8]] = []
-        self._chances = array("f")
+        self._probabilities = array("f")
         self._frames = 0
 
     @property
@@ -75,16 +75,16 @@ class TransNetDetector:
 
     def finish(self) -> list[Transition]:
         """Return all transitions, sorted and disjoint."""
-        while len(self._chances) < 2 * self._frames:
+        while len(self._probabilities) < 2 * self._frames:
             self._see(self._window[-1])
-        chances = np.frombuffer(self._chances, np.float32).reshape(-1, 2)[: self._frames]
-        return transitions(chances, self._config)
+        probabilities = np.frombuffer(self._probabilities, np.float32).reshape(-1, 2)[: self._frames]
+        return transitions(probabilities, self._config)
 
     def _see(self, frame: NDArray[np.uint8]) -> None:
         self._window.append(frame)
         if len(self._window) == WINDOW:
-            chances = self._judge(np.stack(self._window))[MARGIN : WINDOW - MARGIN]
-            self._chances.frombytes(chances.tobytes())
+            probabilities = self._judge(np.stack(self._window))[MARGIN : WINDOW - MARGIN]
+            self._probabilities.frombytes(probabilities.tobytes())
             del self._window[: WINDOW - 2 * MARGIN]
 
 
@@ -135,20 +135,20 @@ def network(device: Device = "cpu") -> Network:
     return Network(device)
 
 
-def transitions(chances: Probabilities, config: TransNetConfig) -> list[Transition]:
+def transitions(probabilities: Probabilities, config: TransNetConfig) -> list[Transition]:
     """Return each run of likely frames that holds a likely start of a transition.
 
     The first frame of a run is the last one of the outgoing shot, as in the labels of the training data.
     """
-    begins = chances[:, 0] > config.threshold
-    likely = begins | (chances[:, 1] > config.span_threshold)
+    begins = probabilities[:, 0] > config.threshold
+    likely = begins | (probabilities[:, 1] > config.span_threshold)
     edges = np.flatnonzero(np.diff(np.concatenate([[False], likely, [False]]).astype(np.int8)))
     runs = [(int(start), int(end)) for start, end in edges.reshape(-1, 2) if begins[start:end].any()]
     # A run that reaches the end of the video precedes no shot.
     return [
         Transition(start, end, "cut" if end == start + 1 else "gradual")
         for start, end in runs
-        if end < len(chances)
+        if end < len(probabilities)
     ]
 
 

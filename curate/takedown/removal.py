@@ -71,7 +71,7 @@ def _remove(storage: Storage, removal: Removal) -> Removed:
     dataset = Dataset(storage)
     if dataset.manifest.foreign:
         raise UsageError(
-            f"{storage.root} is an index over tars that somebody else wrote, which are never changed; take it out"
+            f"{storage.root} is an index over tars of others, which are never changed; take it out"
             " of the tars and run `reelweave index` again"
         )
     accounting = to_rows(dataset.accounting)

@@ -109,8 +109,8 @@ def _decided(current: Cost, timings: Timings, config: RecalibrateConfig) -> Reca
 def _in_words(odd: Mapping[int, float]) -> list[str]:
     """Describe the slowest ranks, at most `_NAMED` of them."""
     named = sorted(odd, key=lambda rank: -odd[rank])[:_NAMED]
-    told = [f"rank {rank} takes {odd[rank]:.2f} times as long as others" for rank in named]
-    return [*told, f"{len(odd) - _NAMED} more ranks are odd"] if len(odd) > _NAMED else told
+    described = [f"rank {rank} takes {odd[rank]:.2f} times as long as others" for rank in named]
+    return [*described, f"{len(odd) - _NAMED} more ranks are odd"] if len(odd) > _NAMED else described
 
 
 def _at_one_speed(timings: Timings, factors: Mapping[int, float]) -> Timings:

@@ -131,7 +131,7 @@ def publish_files(storage: Storage, compose: Compose, previous: Manifest | None)
         or read_manifest(storage) != previous
         or not storage.replace(MANIFEST, data, info.version)
     ):
-        raise RunError(f"{storage.root} was changed by somebody else meanwhile; run the same command again")
+        raise RunError(f"{storage.root} was changed by another writer meanwhile; run the same command again")
     settle_files(storage, manifest, sidecars)
     return manifest
 
@@ -192,7 +192,7 @@ def settle_files(storage: Storage, manifest: Manifest, sidecars: Mapping[str, by
 
 
 def _changed_meanwhile(storage: Storage) -> RunError:
-    return RunError(f"{storage.root} was changed by somebody else meanwhile; run the same command again")
+    return RunError(f"{storage.root} was changed by another writer meanwhile; run the same command again")
 
 
 def _same(one: Manifest, other: Manifest) -> bool:

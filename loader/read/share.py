@@ -151,8 +151,8 @@ class Share:
             RunError: some rank failed to make a slice, or has ended; raised on all ranks.
         """
         while (own := self._next(parts)) is not None:
-            part, told = own
-            by_rank = [iter(loaded) for loaded in told]
+            part, replies = own
+            by_rank = [iter(loaded) for loaded in replies]
             loaded = [next(by_rank[owner]) for owner in part.owners]
             yield part._replace(
                 content=self._whole(part.owners, [one.size for one in loaded], part.content, pin_memory),
@@ -171,10 +171,10 @@ class Share:
             failure = error
         own = None if part is None else _LOADED.dump_python(part.loaded, mode="json")
         try:
-            told = self._gather((None if failure is None else first_line(failure), own))
+            replies = self._gather((None if failure is None else first_line(failure), own))
         except RunError as broken:
             raise (failure or broken) from None
-        for rank, (reason, _) in enumerate(told):
+        for rank, (reason, _) in enumerate(replies):
             if reason is None:
                 continue
             if failure is not None and not isinstance(failure, RunError):
@@ -182,7 +182,7 @@ class Share:
             raise RunError(f"rank {rank} of the model-parallel group cannot go on: {reason}") from failure
         if part is None:
             return None
-        return part, [_LOADED.validate_python(loaded) for _, loaded in told]
+        return part, [_LOADED.validate_python(loaded) for _, loaded in replies]
 
     def _gather(self, value: object) -> list[Any]:
         """Return one JSON value per rank."""

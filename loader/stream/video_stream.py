@@ -97,8 +97,8 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         )
         plan = self._stages.plan(self._position)
         self.steps_per_epoch = len(plan)
-        told = rank == 0 and world_size > 1 and config.policy == "balanced" and config.regime != "slot"
-        if told and (advice := forecast_idle(plan).advice()):
+        forecasts = rank == 0 and world_size > 1 and config.policy == "balanced" and config.regime != "slot"
+        if forecasts and (advice := forecast_idle(plan).advice()):
             _log.warning("%s", advice)
 
     @property

@@ -154,7 +154,7 @@ def _source(uri: str, config: TrainRunConfig) -> Dataset:
     )
     if source.manifest.foreign and carries:
         raise UsageError(
-            f"{uri} is an index over tars of somebody else, whose clips are not carried: leave latents.clips,"
+            f"{uri} is an index over tars of others, whose clips are not carried: leave latents.clips,"
             " latents.on_the_fly and latents.device_hour_price unset"
         )
     buckets = config.stream.buckets

@@ -119,10 +119,10 @@ def run(options: argparse.Namespace, steps: "Trace | None" = None) -> int:
     if options.timeline:
         plan_execution.draw(options, shown, f"{title}, step {options.step}" if of_steps else title)
     if options.json:
-        told = {name: one.told() for name, one in made.items()}
-        said = {"planners": told, "lower_bound_s": bound_s, "chosen": chosen.told()}
+        planners = {name: one.as_json() for name, one in made.items()}
+        said = {"planners": planners, "lower_bound_s": bound_s, "chosen": chosen.as_json()}
         settings = {"topology": options.topology, "noise": options.noise}
-        print_json({**said, "on_paper": {**settings, **shown.told()}})
+        print_json({**said, "on_paper": {**settings, **shown.as_json()}})
         return 0
     sentence = f"chosen: {best}, {chosen.makespan_s:.2f} s, {chosen.idle:.1%} idle"
     if static:
@@ -156,7 +156,7 @@ class _Planned(NamedTuple):
         total_s = sum(schedule.gpus * schedule.makespan_s for schedule in self.schedules)
         return 1 - sum(schedule.busy_s for schedule in self.schedules) / total_s
 
-    def told(self) -> dict[str, float]:
+    def as_json(self) -> dict[str, float]:
         return {"makespan_s": self.makespan_s, "idle": self.idle, "plan_ms": self.plan_ms}
 
 

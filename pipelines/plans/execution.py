@@ -140,7 +140,7 @@ class OnPaper(NamedTuple):
         idle = sum(one.idle * one.makespan_s for one in schedules) / total_s
         return Figures(total_s / len(schedules), idle, sum(spread) / len(spread))
 
-    def told(self) -> dict[str, dict[str, float]]:
+    def as_json(self) -> dict[str, dict[str, float]]:
         """Return the figures as JSON values."""
         both = {"planned": self.planned, "executed": self.executed}
         return {name: self.figures(schedules)._asdict() for name, schedules in both.items() if schedules}
@@ -149,7 +149,7 @@ class OnPaper(NamedTuple):
         """Return table rows: name, seconds, idle, spread."""
         return [
             (name, f"{one['iteration_s']:.2f}", f"{one['idle']:.1%}", f"{one['flops_cv']:.3f}")
-            for name, one in self.told().items()
+            for name, one in self.as_json().items()
         ]
 
 

@@ -19,7 +19,7 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
 
     for action in _actions(parser):
         if action.type is Path or action.metavar in _FILES:
-            action.complete = shtab.FILE  # type: ignore[attr-defined]  # how shtab is told
+            action.complete = shtab.FILE  # type: ignore[attr-defined]  # shtab's interface
     return str(shtab.complete(parser, shell))
 
 

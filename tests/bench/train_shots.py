@@ -1,4 +1,4 @@
-"""Trains the small networks of the shot detector and writes `curate/shots/colour/chances.npz`.
+"""Trains the small networks of the shot detector and writes `curate/shots/colour/probabilities.npz`.
 
     python -m tests.bench.train_shots FOOTAGE --corpus ../shared/videos [--kept FOLDER] [--seed N] [--out FILE]
 
@@ -21,10 +21,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from curate.shots.colour.chances import CUT_OFFSETS, GRADUAL_OFFSETS, GRADUAL_REACH, NetworkInputs, levels
+from curate.shots.colour.differences import CHANNELS, LONGEST, FrameDifferences
 from curate.shots.colour.features import HEIGHT, WIDTH, Features, Floats, features
-from curate.shots.colour.likeness import CHANNELS, LONGEST, FrameDifferences
 from curate.shots.colour.motion import FARTHEST, RANKS, BlockMotion
+from curate.shots.colour.probabilities import (
+    CUT_OFFSETS,
+    GRADUAL_OFFSETS,
+    GRADUAL_REACH,
+    NetworkInputs,
+    levels,
+)
 from curate.shots.scale import Scaler
 from tests.bench.shot_corpus import LEARNT, Recipe, film, known_films, shots_of, truth_of
 from tests.bench.shot_drawn import drawn_shots
@@ -92,9 +98,9 @@ def around(small: NDArray[np.uint8]) -> Around:
     """What the networks may look at in a video, [n, HEIGHT, WIDTH, 3]."""
     found: list[Features] = [each for n in range(0, len(small), 16) for each in features(small[n : n + 16])]
     found += [found[-1]] * GRADUAL_REACH
-    likeness, motion, start = FrameDifferences(), BlockMotion(), GRADUAL_REACH + 1
+    compared, motion, start = FrameDifferences(), BlockMotion(), GRADUAL_REACH + 1
     parts = [found[n : n + 16] for n in range(0, len(found), 16)]
-    differences = [np.zeros((start, LONGEST + 1, CHANNELS), np.float32), *map(likeness.push, parts)]
+    differences = [np.zeros((start, LONGEST + 1, CHANNELS), np.float32), *map(compared.push, parts)]
     moved = [np.zeros((start, FARTHEST + 1, len(RANKS)), np.float32), *map(motion.push, parts)]
     level = levels(found)
     return Around(
@@ -306,7 +312,7 @@ def main() -> None:
     parser.add_argument("--networks", type=int, default=3, help="of each kind; their mean counts")
     parser.add_argument("--corpus", type=Path, help="shared/videos: its originals/ are learnt from as well")
     parser.add_argument("--kept", type=Path, help="keep decoded films and made videos here, for the next run")
-    default = Path(__file__).parents[2] / "curate" / "shots" / "chances.npz"
+    default = Path(__file__).parents[2] / "curate" / "shots" / "colour" / "probabilities.npz"
     parser.add_argument("--out", type=Path, default=default)
     arguments = parser.parse_args()
     torch.set_num_threads(1)

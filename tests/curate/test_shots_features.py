@@ -6,7 +6,7 @@ import av
 import numpy as np
 import pytest
 
-from curate.shots.colour.chances import TransitionProbabilities
+from curate.shots.colour.differences import FrameDifferences
 from curate.shots.colour.features import (
     HEIGHT,
     STRUCTURE_FLOOR,
@@ -16,7 +16,7 @@ from curate.shots.colour.features import (
     high_pass,
     structure_difference,
 )
-from curate.shots.colour.likeness import FrameDifferences
+from curate.shots.colour.probabilities import TransitionProbabilities
 from curate.shots.scale import Scaler, area_weights
 from tests.curate.test_shots import mixed, scene, still
 

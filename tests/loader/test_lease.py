@@ -265,6 +265,6 @@ def test_two_changes_at_once_never_share_a_table(place: tuple[str, StorageConfig
     other = [*begun, write_shard(storage, 2, [make_sample(30)])]
     publish(storage, other, accounted(other), before)
     assert verify(storage).problems == []
-    with pytest.raises(RunError, match="somebody else"):
+    with pytest.raises(RunError, match="another writer"):
         publish(storage, late, accounted(late), before)
     assert verify(storage).problems == []

@@ -105,7 +105,7 @@ def test_two_who_change_it_at_once_do_not_overwrite_each_other(folder: Path) -> 
     seen_by_both = open_dataset(folder).manifest
     shards = grown(folder)
     publish(open_storage(folder), shards, accounted(shards), seen_by_both)
-    with pytest.raises(RunError, match="changed by somebody else"):
+    with pytest.raises(RunError, match="changed by another writer"):
         publish(open_storage(folder), shards[:1], accounted(shards[:1]), seen_by_both)
     assert open_dataset(folder).index.num_rows == 9
 

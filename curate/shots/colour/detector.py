@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from curate.shots.colour.chances import CUT_REACH, GRADUAL_REACH, TransitionProbabilities
 from curate.shots.colour.fades import FadeFinder
 from curate.shots.colour.features import HEIGHT, WIDTH, Floats, dissimilarity, features
 from curate.shots.colour.history import FeatureWindow
+from curate.shots.colour.probabilities import CUT_REACH, GRADUAL_REACH, TransitionProbabilities
 from curate.shots.colour.runs import LikelyRun, RunCollector
 from curate.shots.types import KnownTransitions, Transition, overlap
 from loader.settings import Settings
@@ -238,14 +238,19 @@ class ColourDetector:
             self._keep(run)
         self._gradual_judged = gradual_end
 
-    def _judge_frame(self, frame: int, chances: Floats) -> None:
+    def _judge_frame(self, frame: int, probabilities: Floats) -> None:
         """Decide whether a cut is before a frame, by the probabilities around it."""
         blank = self._fades.is_blank(self._history[frame])
-        chance = float(chances[_PEAK])
-        if not blank and frame > self._shot_first and chance > self._cut_floor and chances.argmax() == _PEAK:
-            earlier, later = (float(each) > _BOTH for each in chances[[_PEAK - 1, _PEAK + 1]])
-            self._cuts.append(_Cut(frame - 1 - earlier, frame + later, chance))
-            if chance > self._config.cut_threshold:
+        probability = float(probabilities[_PEAK])
+        if (
+            not blank
+            and frame > self._shot_first
+            and probability > self._cut_floor
+            and probabilities.argmax() == _PEAK
+        ):
+            earlier, later = (float(each) > _BOTH for each in probabilities[[_PEAK - 1, _PEAK + 1]])
+            self._cuts.append(_Cut(frame - 1 - earlier, frame + later, probability))
+            if probability > self._config.cut_threshold:
                 self._shot_first = frame
         self._fades.push(self._history, frame, self._shot_first)
         if blank:
@@ -267,7 +272,7 @@ class ColourDetector:
         self._dissolves.append(run)
 
     def _is_sure(self, run: LikelyRun) -> bool:
-        """Return True when a run is reported; a short run has fewer chances of a very likely frame."""
+        """Return True when a run is reported; a short run has fewer frames, so a very likely one is rarer."""
         short = run.end - run.first <= _SHORT_RUN
         return run.score > self._config.gradual_threshold ** (4 if short else 1)
 

@@ -42,15 +42,15 @@ class RunCollector:
         self.open: LikelyRun | None = None
         """Run that may still continue."""
 
-    def push(self, chances: Floats) -> list[LikelyRun]:
+    def push(self, probabilities: Floats) -> list[LikelyRun]:
         """Process the probabilities of the next frames and return the runs that have ended."""
         ended = []
-        for chance in chances.tolist():
-            if chance > self._above:
+        for probability in probabilities.tolist():
+            if probability > self._above:
                 if self.open is None:
-                    self.open = LikelyRun(chance, self._frame, self._frame + 1)
+                    self.open = LikelyRun(probability, self._frame, self._frame + 1)
                 self.open.end = self._frame + 1
-                self.open.score = max(self.open.score, chance)
+                self.open.score = max(self.open.score, probability)
             elif self.open is not None and self._frame - self.open.end >= _GAP:
                 ended.append(self.open)
                 self.open = None

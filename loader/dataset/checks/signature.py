@@ -91,7 +91,7 @@ def problems(storage: Storage, key: "Ed25519PublicKey") -> Iterator[str]:
         key.verify(signature, storage.read(MANIFEST, 0, MAX_MANIFEST_BYTES))
     except InvalidSignature:
         yield (
-            f"{SIGNATURE} is not this key's signature of {MANIFEST}: somebody else signed it, or it was changed since;"
+            f"{SIGNATURE} is not this key's signature of {MANIFEST}: it was signed with another key, or changed since;"
             " have its publisher sign it again"
         )
 

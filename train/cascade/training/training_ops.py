@@ -137,7 +137,7 @@ class TrainingOps:
                 return given[Module.VAE].pop(0)[None].float()
             return torch.stack(given.pop(Module.VAE)).float()
 
-        def told(dropped: Sequence[bool]) -> tuple[torch.Tensor, torch.Tensor]:
+        def encoded(dropped: Sequence[bool]) -> tuple[torch.Tensor, torch.Tensor]:
             if not entry.contexts:
                 context_BMD, mask_BM = bundle.text(captions_of(entry.batch.captions, dropped))
                 return context_BMD, mask_BM
@@ -146,7 +146,7 @@ class TrainingOps:
                 return stored_text(bundle, contexts, dropped, self._device)
             return padded(contexts)
 
-        return InputSource(clean, told)
+        return InputSource(clean, encoded)
 
 
 def contexts_of(bundle: Bundle, config: TrainConfig, batch: Microbatch | Pack) -> list[TensorSpec]:

@@ -1,7 +1,8 @@
 """Probabilities of a hard cut before a frame and of a gradual transition at it, from differences of nearby frames.
 
 Small networks, some for cuts and some for gradual transitions, read the differences between frames around the
-place (`likeness`). `tests/bench/train_shots.py` trained them; `chances.npz` holds their weights.
+place (`curate.shots.colour.differences`). `tests/bench/train_shots.py` trained them; their weights are in
+`probabilities.npz`.
 """
 
 from collections.abc import Sequence
@@ -11,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from curate.shots.colour.differences import CHANNELS, LONGEST, FrameDifferences
 from curate.shots.colour.features import Features, Floats
-from curate.shots.colour.likeness import CHANNELS, LONGEST, FrameDifferences
 from curate.shots.colour.motion import FARTHEST, RANKS, BlockMotion
 
 CUT_OFFSETS = (0, 1, 2, 4, 7)
@@ -28,7 +29,7 @@ GRADUAL_REACH = max(GRADUAL_OFFSETS)
 """Number of later frames needed for the probability of a gradual transition at a frame."""
 
 _AT_ONCE = 240  # inner dimension per matrix product
-_WEIGHTS = Path(__file__).with_name("chances.npz")
+_WEIGHTS = Path(__file__).with_name("probabilities.npz")
 
 
 class NetworkInputs:
