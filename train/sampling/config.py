@@ -77,6 +77,11 @@ class SampleLayoutConfig(Settings):
     )
     ring: Degree = Field(1, description="ranks that pass keys and values around a ring; exact")
     ulysses: Degree = Field(1, description="ranks that exchange attention heads, a divisor of them; exact")
+    scalefusion: Literal["measured"] | tuple[int, int, int, int] | None = Field(
+        None,
+        description="how the ranks of ring and ulysses run an ST-DiT: in slices, exchanged while others are computed;"
+        " N_T, N_S, L_T and L_S of ScaleFusion, or measured; null: whole layers",
+    )
     vae_ranks: Degree | None = Field(
         None, description="ranks that decode a video's tiles; None: all ranks of the video"
     )

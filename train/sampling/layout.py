@@ -13,6 +13,9 @@ from train.sampling.context.runner import ContextParallelModel
 from train.sampling.decoder import Decoder, WholeDecoder
 from train.sampling.mesh import SamplingRanks
 from train.sampling.predictor import ModelRunner, Predictor, WholeModel
+from train.sampling.scalefusion.measure import MeasuredScaleFusion
+from train.sampling.scalefusion.runner import ScaleFusion
+from train.sampling.scalefusion.schedule import Slicing
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +58,7 @@ def build_layout(bundle: Bundle, ranks: SamplingRanks, config: SampleLayoutConfi
     if ranks.mesh.lp > 1:  # Latent Parallelism over ranks.along("lp") becomes `divided`
         raise UsageError("layout lp: Latent Parallelism is not built yet")
     return VideoLayout(
-        _runner(bundle.dit, ranks),
+        _runner(bundle.dit, ranks, config),
         _decoder(bundle, ranks, config),
         ranks.along("cfg") if ranks.mesh.cfg > 1 else None,
         ranks.video,
@@ -63,11 +66,19 @@ def build_layout(bundle: Bundle, ranks: SamplingRanks, config: SampleLayoutConfi
     )
 
 
-def _runner(dit: Denoiser, ranks: SamplingRanks) -> ModelRunner:
+def _runner(dit: Denoiser, ranks: SamplingRanks, config: SampleLayoutConfig) -> ModelRunner:
     """Return the model on the ranks of `ranks.context`."""
-    if ranks.mesh.degree(CONTEXT) > 1:
-        return ContextParallelModel(dit, ranks.context)
-    return WholeModel(dit)
+    sharing = ranks.mesh.degree(CONTEXT)
+    if config.scalefusion is not None:
+        if sharing == 1:
+            raise UsageError(
+                "layout scalefusion runs an ST-DiT over ranks that share a video: raise ring or ulysses above 1"
+            )
+        group = ranks.context.group
+        if config.scalefusion == "measured":
+            return MeasuredScaleFusion(dit, group, ranks.mesh.ulysses)
+        return ScaleFusion(dit, group, Slicing(*config.scalefusion))
+    return ContextParallelModel(dit, ranks.context) if sharing > 1 else WholeModel(dit)
 
 
 def _decoder(bundle: Bundle, ranks: SamplingRanks, config: SampleLayoutConfig) -> Decoder:

@@ -19,6 +19,7 @@ from train.config.model import STDiTConfig
 from train.config.run import TrainConfig
 from train.distributed.sent_bytes import count_sent_bytes
 from train.distributed.world import join
+from train.models.attention.positions import Window
 from train.models.build import build_denoiser
 from train.models.bundle import Bundle
 from train.sampling.config import SampleConfig
@@ -28,7 +29,7 @@ from train.sampling.layout import VideoLayout
 from train.sampling.predictor import Conditions, ModelRunner, WholeModel
 from train.sampling.scalefusion.exchanges import AsyncExchanges
 from train.sampling.scalefusion.jagged import Division, pass_bytes
-from train.sampling.scalefusion.measure import measure_costs, measured_slicing
+from train.sampling.scalefusion.measure import MeasuredScaleFusion, measure_costs
 from train.sampling.scalefusion.runner import ScaleFusion
 from train.sampling.scalefusion.schedule import DEFAULT, DSP, Slicing
 from train.sampling.scalefusion.ulysses import UlyssesSTDiT
@@ -160,15 +161,33 @@ def videos(group: dist.ProcessGroup) -> dict[str, str]:
     return hashes
 
 
+def windowed(group: dist.ProcessGroup) -> float:
+    """Error of a part of a larger video; attention sees differences of positions, which are those of a whole one."""
+    dit = model(torch.float64)
+    x_BCTHW, window = random(1, CHANNELS, 4, 6, 4, seed=0), Window((3, 2, 8), (9, 8, 12))
+    asked = (
+        x_BCTHW,
+        torch.tensor([0.3], dtype=torch.float64),
+        Conditions(random(1, 5, TEXT, seed=1), torch.ones(1, 5) > 0),
+        window,
+    )
+    expected = WholeModel(dit)(*asked)
+    return max(
+        relative(runner(*asked), expected) for runner in (ScaleFusion(dit, group), UlyssesSTDiT(dit, group))
+    )
+
+
 def measured(group: dist.ProcessGroup) -> list[object]:
     """Costs of a video, which this rank's clock alone would not give, and the numbers chosen by them."""
     dit = model(torch.float32)
     x_BCTHW = torch.ones(1, CHANNELS, 7, 6, 10)
     text = Conditions(torch.ones(1, 5, TEXT), torch.ones(1, 5, dtype=torch.bool))
-    runner = ScaleFusion(dit, group)
-    costs = measure_costs(runner, x_BCTHW, torch.ones(1), text, repeats=1)
-    chosen = measured_slicing(runner, x_BCTHW, torch.ones(1), text)
-    ScaleFusion(dit, group, chosen)(x_BCTHW, torch.ones(1), text)
+    costs = measure_costs(ScaleFusion(dit, group), x_BCTHW, torch.ones(1), text, repeats=1)
+    runner = MeasuredScaleFusion(dit, group)
+    found = [runner(x_BCTHW, torch.ones(1), text) for _ in range(2)]
+    assert torch.equal(*found)
+    assert relative(found[0], WholeModel(dit)(x_BCTHW, torch.ones(1), text)) < 1e-5
+    [chosen] = runner.chosen.values()
     return [costs.token_s, costs.slice_s, costs.byte_s, costs.exchange_s, costs.token_bytes, chosen]
 
 
@@ -185,6 +204,7 @@ def compute(out: str) -> None:
         for size in (3, 4):
             if world.rank in GROUPS[size]:
                 found[f"videos on {size}"] = videos(groups[size])
+        found["windowed"] = windowed(groups[4])
         if world.rank in GROUPS[3]:
             found["measured"] = measured(groups[3])
     (Path(out) / f"{world.rank}.json").write_text(json.dumps(found))

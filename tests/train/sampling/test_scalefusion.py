@@ -1,6 +1,7 @@
 """An ST-DiT over gloo ranks by ScaleFusion's schedule equals one process; jagged slices; what is refused."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,9 +9,13 @@ import torch
 from loader.errors import UsageError
 from tests.train.sampling.scalefusion_ranks import CHANNELS, GROUPS, HIDDEN, MODEL, TEXT, cases, compute
 from train.config.model import DiTConfig, STDiTConfig
+from train.distributed.world import World
 from train.models.build import build_denoiser
 from train.parallel.context.slices import SliceSharding
 from train.parallel.context.traffic import AttentionSize, slices_bytes
+from train.sampling.config import SampleLayoutConfig
+from train.sampling.layout import build_layout
+from train.sampling.mesh import SamplingMesh, SamplingRanks
 from train.sampling.scalefusion.jagged import Division, JaggedAxis, pass_bytes
 from train.sampling.scalefusion.runner import ScaleFusion
 from train.sampling.scalefusion.schedule import DSP, Slicing
@@ -44,6 +49,10 @@ def test_a_seed_has_one_video_in_every_layout(findings, size):
     hashes = [findings[rank][f"videos on {size}"] for rank in GROUPS[size]]
     assert {"alone", "scalefusion", "dsp"} <= hashes[0].keys()
     assert len({found for of_rank in hashes for found in of_rank.values()}) == 1
+
+
+def test_windows_of_larger_videos_equal_one_process(findings):
+    assert max(found["windowed"] for found in findings) < 1e-10
 
 
 def test_ranks_measure_and_choose_alike(findings):
@@ -97,5 +106,10 @@ def test_what_cannot_be_sliced_is_refused_in_words():
         ScaleFusion(dit, None, Slicing(1, 1, 2, 0))
     with pytest.raises(UsageError, match="cannot cut 3 frames of tokens into N_T=4 slices"):
         Division.of(3, 8, Slicing(), 2)
-    with pytest.raises(UsageError, match="no windows"):
-        ScaleFusion(dit, None)(torch.zeros(()), torch.zeros(()), None, window=object())
+    mesh = SamplingMesh(ring=1)
+    with pytest.raises(UsageError, match=r"layout scalefusion .* raise ring or ulysses above 1"):
+        build_layout(
+            SimpleNamespace(dit=dit),
+            SamplingRanks(mesh, World(0, 1, torch.device("cpu"))),
+            SampleLayoutConfig(scalefusion=(4, 4, 1, 3)),
+        )

@@ -28,6 +28,13 @@ class SlicedLayers:
 
     W is the axis that attention needs whole, C the local part of the other one: places and frames in a spatial
     layer, frames and places in a temporal one.
+
+    Args:
+        dit: model.
+        division: slices and ranks.
+        inputs: conditions of the pass.
+        rotation: rotary cosines and sines of all tokens of the video.
+        rank: index of this rank.
     """
 
     def __init__(
@@ -35,17 +42,13 @@ class SlicedLayers:
         dit: STDiT,
         division: Division,
         inputs: EmbeddedInputs,
-        grid: tuple[int, int, int],
+        rotation: Rotation,
         rank: int,
-        device: torch.device,
     ) -> None:
         self.dit, self.division, self.inputs, self.rank = dit, division, inputs, rank
         self.blocks = cast("Sequence[STBlock]", dit.repeated())
         frames, places = division.frames, division.places
-        cos_TSR, sin_TSR = (
-            torch.unflatten(table_LR, 0, (frames.cells.tokens, -1))
-            for table_LR in dit.rotation([grid], slice(None), device)
-        )
+        cos_TSR, sin_TSR = (torch.unflatten(table_LR, 0, (frames.cells.tokens, -1)) for table_LR in rotation)
         cells = [frames.part(number, rank) for number in range(len(frames.slices.lengths))]
         own = [places.part(number, rank) for number in range(len(places.slices.lengths))]
         self.rotations: dict[LayerKind, list[Rotation]] = {

@@ -8,6 +8,8 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
+from train.models.attention.positions import Window
+from train.models.denoiser import Denoiser
 from train.models.dit import tokens
 from train.sampling.predictor import Conditions
 from train.sampling.scalefusion.jagged import Division
@@ -17,27 +19,42 @@ from train.sampling.scalefusion.schedule import DSP, KINDS, LayerKind, Slicing
 from train.sampling.scalefusion.simulate import LayerCosts, choose
 
 
-@torch.no_grad()
-def measured_slicing(
-    runner: ScaleFusion,
-    x_BCTHW: torch.Tensor,
-    timestep_input_B: torch.Tensor,
-    conditions: Conditions,
-    sharing: int = 1,
-) -> Slicing:
-    """Return the best four numbers for videos of one size, by measuring; a collective with equal results.
+class MeasuredScaleFusion:
+    """`ModelRunner` by ScaleFusion, which measures and chooses its numbers at the first pass of each size.
+
+    Last bits depend on the numbers: measured ones may differ from run to run, given ones do not.
 
     Args:
-        runner: the model on its ranks, with any numbers.
-        x_BCTHW: latents of that size.
-        timestep_input_B: timestep input.
-        conditions: text.
+        dit: model, replicated on all ranks.
+        group: the ranks.
         sharing: number of adjacent ranks that share a link.
+
+    Attributes:
+        chosen: numbers by shape of the latents.
+
+    Raises:
+        UsageError: as `ScaleFusion`.
     """
-    costs = measure_costs(runner, x_BCTHW, timestep_input_B, conditions, sharing)
-    T, H, W = runner.dit.grid(x_BCTHW.shape[2:])
-    pairs = len(runner.dit.repeated())
-    return choose(T, H * W, dist.get_world_size(runner.group), pairs, costs)[0]
+
+    def __init__(self, dit: Denoiser, group: dist.ProcessGroup, sharing: int = 1) -> None:
+        self._runner, self._sharing = ScaleFusion(dit, group, DSP), sharing
+        self.chosen: dict[torch.Size, Slicing] = {}
+
+    def __call__(
+        self,
+        x_BCTHW: torch.Tensor,
+        timestep_input_B: torch.Tensor,
+        conditions: Conditions,
+        window: Window | None = None,
+    ) -> torch.Tensor:
+        runner, shape = self._runner, x_BCTHW.shape
+        if shape not in self.chosen:
+            costs = measure_costs(runner, x_BCTHW, timestep_input_B, conditions, self._sharing)
+            T, H, W = runner.dit.grid(shape[2:])
+            ranks, pairs = dist.get_world_size(runner.group), len(runner.dit.repeated())
+            self.chosen[shape] = choose(T, H * W, ranks, pairs, costs)[0]
+        sliced = ScaleFusion(runner.dit, runner.group, self.chosen[shape], runner.exchanges)
+        return sliced(x_BCTHW, timestep_input_B, conditions, window)
 
 
 @torch.no_grad()

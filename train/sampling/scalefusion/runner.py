@@ -64,10 +64,8 @@ class ScaleFusion:
         conditions: Conditions,
         window: Window | None = None,
     ) -> torch.Tensor:
-        if window is not None:
-            raise UsageError("ScaleFusion runs whole videos, no windows of them")
         dit = self.dit
-        layers = self.layers(x_BCTHW, timestep_input_B, conditions, self.slicing)
+        layers = self.layers(x_BCTHW, timestep_input_B, conditions, self.slicing, window)
         frames, places = layers.division.frames, layers.division.places
         values_BTSV = torch.unflatten(tokens(x_BCTHW, dit.patch), 1, (frames.cells.tokens, -1))
         outputs = self._run(layers, layers.embed(values_BTSV))
@@ -81,22 +79,29 @@ class ScaleFusion:
         return join(values_BTSV.reshape(len(x_BCTHW), *grid, dit.channels, -1), dit.patch)
 
     def layers(
-        self, x_BCTHW: torch.Tensor, timestep_input_B: torch.Tensor, conditions: Conditions, slicing: Slicing
+        self,
+        x_BCTHW: torch.Tensor,
+        timestep_input_B: torch.Tensor,
+        conditions: Conditions,
+        slicing: Slicing,
+        window: Window | None = None,
     ) -> SlicedLayers:
         """Return the model's layers on this rank's slices, with the conditions of a pass.
 
         Raises:
             UsageError: there are more slices than frames or places.
         """
-        dit, ranks = self.dit, dist.get_world_size(self.group)
-        grid = dit.grid(x_BCTHW.shape[2:])
+        dit, size = self.dit, x_BCTHW.shape[2:]
+        grid = dit.grid(size)
+        whole, here = (grid, slice(None)) if window is None else dit.placed(size, window)
         inputs = EmbeddedInputs(
             dit.embed_time(time_features(timestep_input_B, TIME_WIDTH)),
             dit.embed_text(conditions.context_BMD),
             conditions.mask_BM,
         )
-        division = Division.of(grid[0], grid[1] * grid[2], slicing, ranks)
-        return SlicedLayers(dit, division, inputs, grid, dist.get_rank(self.group), x_BCTHW.device)
+        division = Division.of(grid[0], grid[1] * grid[2], slicing, dist.get_world_size(self.group))
+        rotation = dit.rotation([whole], here, x_BCTHW.device)
+        return SlicedLayers(dit, division, inputs, rotation, dist.get_rank(self.group))
 
     def _run(self, layers: SlicedLayers, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Follow the schedule from the parts of the input to those of the last layer."""

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from loader.errors import UsageError
 from train.models.attention.attend import Attend
 from train.models.attention.patches import join
 from train.models.attention.positions import Window
@@ -44,25 +43,22 @@ class UlyssesSTDiT:
         conditions: Conditions,
         window: Window | None = None,
     ) -> torch.Tensor:
-        if window is not None:
-            raise UsageError("Ulysses of an ST-DiT runs whole videos, no windows of them")
         dit, device, ranks = self.dit, x_BCTHW.device, dist.get_world_size(self.group)
         grid, rank = dit.grid(x_BCTHW.shape[2:]), dist.get_rank(self.group)
         places = SliceSharding.of([grid], "place", ranks)
         of_ranks = [places.tokens(number) for number in range(ranks)]
-        cut, here, order = (
-            Partition(tuple(map(len, of_ranks))),
-            of_ranks[rank].to(device),
-            torch.cat(of_ranks),
-        )
+        cut, order = Partition(tuple(map(len, of_ranks))), torch.cat(of_ranks)
+        whole, positions_L = grid, torch.arange(len(order))
+        if window is not None:
+            whole, positions_L = dit.placed(x_BCTHW.shape[2:], window)
+        here = positions_L[of_ranks[rank]].to(device)
         inner = _Reordered(
             order.argsort().to(device), order.to(device), SpatialTemporalAttention([grid], "frame")
         )
-        within_frames = _OverHeads(Ulysses(self.group, cut, inner), dit.rotation([grid], here, device))
+        within_frames = _OverHeads(Ulysses(self.group, cut, inner), dit.rotation([whole], here, device))
         pack = TokenLayout(here=here, grids=places.grids[rank], within_frames=within_frames)
-        values_BLV = dit.denoise(
-            tokens(x_BCTHW, dit.patch)[:, here], timestep_input_B, *conditions, [grid], pack
-        )
+        values_BLV = tokens(x_BCTHW, dit.patch)[:, of_ranks[rank].to(device)]
+        values_BLV = dit.denoise(values_BLV, timestep_input_B, *conditions, [whole], pack)
         values_BLV = gather(values_BLV, cut.lengths, self.group).index_select(1, inner.inward)
         return join(values_BLV.reshape(len(x_BCTHW), *grid, dit.channels, -1), dit.patch)
 
