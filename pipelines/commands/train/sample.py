@@ -1,18 +1,36 @@
-"""Generate a video from a caption with a trained checkpoint."""
+"""Generate videos from captions with a trained checkpoint, on one GPU or, under torchrun, on all together.
+
+--prompt makes one video, --prompts one for each line of a file. The same command, run again, makes what is missing.
+"""
 
 import argparse
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from loader.errors import UsageError
-from pipelines.configuration.storage_options import add_storage_arguments, storage_config
+from pipelines.commands.look.verify import add_storage_arguments, storage_config
+from pipelines.sampling.requests import Request, parse_size, read_requests
 from pipelines.terminal.console import print_json, progress_bars, stdout
-from pipelines.terminal.files import write_whole
-from train.sampling.config import SampleConfig
+from train.sampling.config import SampleConfig, SampleLayoutConfig
 
-_FLAGS = {"frames": int, "steps": int, "solver": str, "guidance": float, "seed": int}
+if TYPE_CHECKING:
+    from pipelines.sampling.run import Made, SamplingRun
+    from train.distributed.world import World
+    from train.sampling.trained import Trained
+
+_FLAGS = {
+    "frames": int,
+    "steps": int,
+    "timesteps": str,
+    "solver": str,
+    "guidance": float,
+    "negative_prompt": str,
+    "rescale": float,
+    "seed": int,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,16 +41,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="C",
         help="a checkpoint, or a run's folder for its newest; local or on s3://",
     )
-    parser.add_argument("--prompt", required=True, metavar="TEXT", help="caption of the video")
+    prompts = parser.add_mutually_exclusive_group(required=True)
+    prompts.add_argument("--prompt", metavar="TEXT", help="caption of the video")
+    prompts.add_argument(
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help="a caption per line, or FILE.jsonl with objects: prompt, negative_prompt, seed, size, frames",
+    )
     parser.add_argument(
         "--size", required=True, metavar="HEIGHTxWIDTH", help="size in pixels, such as 64x112"
     )
     for name, kind in _FLAGS.items():
         field = SampleConfig.model_fields[name]
-        said = field.description if field.is_required() else f"{field.description} (default: {field.default})"
+        told = field.is_required() or field.default in (None, "")
+        said = field.description if told else f"{field.description} (default: {field.default})"
         parser.add_argument(
-            f"--{name}", type=kind, required=field.is_required(), metavar=name.upper(), help=said
+            f"--{name.replace('_', '-')}",
+            type=kind,
+            required=field.is_required(),
+            metavar="T,T,..." if name == "timesteps" else name.upper(),
+            help=said,
         )
+    parser.add_argument(
+        "--batched", action="store_true", help=SampleConfig.model_fields["batched"].description
+    )
+    parser.add_argument(
+        "--layout",
+        default="together",
+        metavar="L",
+        help="ranks under torchrun; together: all make each video; prompts: each makes its own; or degrees, such as"
+        " cfg=2,ulysses=4 (prompts, cfg, lp, ring, ulysses, vae_ranks) (default: together)",
+    )
     parser.add_argument(
         "--fps", type=int, default=24, metavar="FPS", help="frames per second of the file (default: 24)"
     )
@@ -50,60 +90,160 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         type=Path,
-        default=Path("sample.mp4"),
-        metavar="FILE",
-        help="video to write (default: sample.mp4)",
+        metavar="PATH",
+        help="video to write, or folder for --prompts (default: sample.mp4, samples)",
     )
     add_storage_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Generate one video and write it."""
+    """Generate the videos and write them."""
     config = _config(options)
-    from pipelines.terminal.mp4 import encode_mp4
+    requests = [Request(prompt=options.prompt)] if options.prompts is None else read_requests(options.prompts)
+    out = options.out or Path("sample.mp4" if options.prompts is None else "samples")
+    from train.distributed.sent_bytes import count_sent_bytes
     from train.distributed.world import join
-    from train.sampling.generate import generate
     from train.sampling.trained import load_trained
 
-    with join(options.device) as world, progress_bars() as bars:
+    with join(options.device) as world, count_sent_bytes() as sent:
         trained = load_trained(options.checkpoint, world.device, options.weights, storage_config(options))
-        task = bars.add_task("sampling", total=config.steps, count="", note="")
-        video_BCTHW = generate(
-            trained.bundle, trained.config, config, [options.prompt], lambda: bars.advance(task)
-        )
-    write_whole(options.out, encode_mp4(video_BCTHW[0].cpu().numpy(), options.fps), "--out")
-    made: dict[str, Any] = {
-        "out": str(options.out),
+        from pipelines.sampling.run import SamplingRun
+
+        degrees = _degrees(options.layout, world.size, trained, config)
+        job = SamplingRun(world, trained, requests, config, options.fps, degrees)
+        made = (_one if options.prompts is None else _many)(job, world, out)
+        sent_bytes = [int(text) for text in world.gather_text(str(sent.total))]
+        if world.rank > 0:
+            return 0
+    found: dict[str, Any] = {
+        "out": str(out),
         "checkpoint": trained.checkpoint,
         "step": trained.step,
         "weights": trained.weights,
-        "prompt": options.prompt,
         "fps": options.fps,
-        **config.model_dump(),
+        "layout": job.layout,
+        "seconds": made.seconds,
+        "sent_bytes": sent_bytes,
     }
-    if options.json:
-        print_json(made)
+    if options.prompts is None:
+        found |= {"prompt": options.prompt, **config.model_dump(mode="json")}
     else:
-        stdout().print(
-            f"{options.out}: {config.frames} frames of {config.height}x{config.width} at {options.fps} fps,"
-            f" {trained.weights} weights of {trained.checkpoint}, seed {config.seed}",
-            markup=False,
-            soft_wrap=True,
-        )
+        found |= {"videos": len(requests), "made": len(made.records), "manifest": str(out / "manifest.jsonl")}
+    if options.json:
+        print_json(found)
+    else:
+        _print(found, config)
     return 0
 
 
-def _config(options: argparse.Namespace) -> SampleConfig:
-    height, cross, width = options.size.partition("x")
-    if not (cross and height.isdecimal() and width.isdecimal() and int(height) and int(width)):
-        raise UsageError(f"--size {options.size} is no HEIGHTxWIDTH; write it as --size 64x112")
-    if int(height) % 2 or int(width) % 2:
-        raise UsageError(f"--size {options.size}: an MP4 in 4:2:0 needs an even height and width")
-    if options.fps < 1:
-        raise UsageError(f"--fps {options.fps} must be at least 1")
-    given = {name: value for name in _FLAGS if (value := getattr(options, name)) is not None}
+def _one(job: "SamplingRun", world: "World", path: Path) -> "Made":
+    from pipelines.sampling.outputs import OneOutput
+
+    outputs = OneOutput(path)
+    if world.rank == 0:
+        outputs.prepare()
+    return _with_progress(job, world, [0], outputs)
+
+
+def _many(job: "SamplingRun", world: "World", folder: Path) -> "Made":
+    from loader.storage import open_storage
+    from pipelines.sampling.outputs import Outputs
+    from train.distributed.run_lease import alone
+
+    outputs, expected = Outputs(folder), job.expected
+    if world.rank == 0:
+        outputs.prepare()
+    with alone(world, [open_storage(str(folder))], "reelweave sample"):
+        text = " ".join(map(str, outputs.pending(expected))) if world.rank == 0 else ""
+        pending = [int(number) for number in world.gather_text(text)[0].split()]
+        try:
+            return _with_progress(job, world, pending, outputs)
+        finally:
+            if world.rank == 0:
+                outputs.write_manifest(len(expected))
+
+
+def _with_progress(job: "SamplingRun", world: "World", numbers: list[int], outputs: Any) -> "Made":
+    """Run with progress bars on the first rank: solver steps of its videos, and videos of all."""
+    rounds = job.rounds(numbers)
+    with ExitStack() as stack:
+        if world.rank > 0 or not rounds:
+            return job.run(numbers, outputs, lambda: None, lambda: None)
+        bars = stack.enter_context(progress_bars())
+        total = sum(job.steps(numbers_of_round[0]) for numbers_of_round in rounds)
+        task = bars.add_task("sampling", total=total, count="", note="")
+        done = iter(rounds)
+        finished = 0
+
+        def after_round() -> None:
+            nonlocal finished
+            finished += len(next(done))
+            bars.update(task, note=f"{finished:,} of {len(numbers):,} videos" if len(numbers) > 1 else "")
+
+        return job.run(numbers, outputs, lambda: bars.advance(task), after_round)
+
+
+def _degrees(layout: str, world_size: int, trained: "Trained", config: SampleConfig) -> SampleLayoutConfig:
+    if layout == "prompts":
+        return SampleLayoutConfig()
+    if layout == "together":
+        from train.sampling.choice import together
+        from train.sampling.guidance import text_weights
+
+        dit, size = trained.bundle.dit, (config.frames, config.height, config.width)
+        tokens = dit.tokens(trained.bundle.tokenizer.latent_size(size))
+        return together(world_size, dit, len(text_weights(config.guidance)), tokens)
+    values: dict[str, Any] = {}
+    for part in layout.split(","):
+        key, equals, value = part.strip().partition("=")
+        if not equals:
+            raise UsageError(
+                f"--layout {layout}: {part!r} is no degree; take together, prompts, or such as cfg=2,ulysses=4"
+            )
+        *outer, name = key.split(".")
+        inner = values
+        for one in outer:
+            inner = inner.setdefault(one, {})
+        inner[name] = value
     try:
-        return SampleConfig(height=int(height), width=int(width), **given)
+        return SampleLayoutConfig.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        raise UsageError(f"--{first['loc'][0]} cannot be {first['input']!r}: {first['msg']}") from error
+        where = ".".join(map(str, first["loc"][:1]))
+        known = ", ".join(SampleLayoutConfig.model_fields)
+        raise UsageError(
+            f"--layout {where}={first['input']}: {first['msg']}; the degrees are {known}"
+        ) from error
+
+
+def _print(found: dict[str, Any], config: SampleConfig) -> None:
+    layout = " ".join(f"{name}={degree}" for name, degree in found["layout"].items() if degree != 1)
+    seconds = ", ".join(f"{stage} {value:.1f} s" for stage, value in found["seconds"].items())
+    if "prompt" in found:
+        said = f"{config.frames} frames of {config.height}x{config.width} at {found['fps']} fps, seed {config.seed}"
+    else:
+        said = f"{found['made']:,} videos made, {found['videos']:,} in all; {found['manifest']} names them"
+    lines = [
+        f"{found['out']}: {said}, {found['weights']} weights of {found['checkpoint']}",
+        f"{layout or 'one process'}: {seconds}; {sum(found['sent_bytes']):,} bytes sent between ranks",
+    ]
+    for line in lines:
+        stdout().print(line, markup=False, soft_wrap=True)
+
+
+def _config(options: argparse.Namespace) -> SampleConfig:
+    try:
+        height, width = parse_size(options.size)
+    except ValueError as error:
+        raise UsageError(f"--size {error}") from error
+    if options.fps < 1:
+        raise UsageError(f"--fps {options.fps} must be at least 1")
+    given: dict[str, Any] = {name: value for name in _FLAGS if (value := getattr(options, name)) is not None}
+    if "timesteps" in given:
+        given["timesteps"] = tuple(given["timesteps"].split(","))
+    try:
+        return SampleConfig(height=height, width=width, batched=options.batched, **given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]).replace("_", "-") if first["loc"] else "steps"
+        raise UsageError(f"--{name} cannot be {first['input']!r}: {first['msg']}") from error

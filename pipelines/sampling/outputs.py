@@ -1,0 +1,147 @@
+"""Files of sampled videos, of which each is made once.
+
+OUT/000012.mp4                  video of request number 12
+OUT/records/000012.json         what it is of: written last, so that a video with a record is done
+OUT/latents/000012.safetensors  latents, from the end of denoising until the record is there
+OUT/manifest.jsonl              all records, by number
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from loader.errors import RunError, UsageError
+from pipelines.terminal.files import read_text, write_whole
+
+MANIFEST = "manifest.jsonl"
+_SAME = ("prompt", "checkpoint", "step", "weights", "fps", "config")
+"""Keys of a record that a restarted run must repeat."""
+
+
+class Outputs:
+    """Folder of many videos.
+
+    Args:
+        folder: the folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def video(self, number: int) -> Path:
+        return self._folder / f"{number:06d}.mp4"
+
+    def latents(self, number: int) -> Path:
+        return self._folder / "latents" / f"{number:06d}.safetensors"
+
+    def prepare(self) -> None:
+        """Create the folder.
+
+        Raises:
+            UsageError: it cannot be created.
+        """
+        make_folder(self._folder, f"--out {self._folder}")
+
+    def pending(self, expected: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Return the numbers of the videos that are not done.
+
+        Args:
+            expected: for each video, the values that its record must have.
+
+        Raises:
+            UsageError: the folder holds a video of another command.
+            RunError: a record is damaged, or its video was changed.
+        """
+        return [number for number, own in enumerate(expected) if not self._is_done(number, own)]
+
+    def write(self, number: int, video: bytes, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Write a video, and then its record, which is returned."""
+        path = self.video(number)
+        write_whole(path, video, "--out")
+        whole = {
+            "number": number,
+            "file": path.name,
+            "bytes": len(video),
+            "sha256": hashlib.sha256(video).hexdigest(),
+            **record,
+        }
+        write_whole(self._record(number), json.dumps(whole, ensure_ascii=False).encode(), "--out")
+        return whole
+
+    def write_manifest(self, count: int) -> Path:
+        """Write the records of all videos, those of earlier runs included, and return the file."""
+        records = (self._record(number) for number in range(count))
+        lines = [read_text(path).strip() for path in records if path.exists()]
+        path = self._folder / MANIFEST
+        write_whole(path, "".join(f"{line}\n" for line in lines).encode(), "--out")
+        return path
+
+    def _record(self, number: int) -> Path:
+        return self._folder / "records" / f"{number:06d}.json"
+
+    def _is_done(self, number: int, expected: Mapping[str, Any]) -> bool:
+        path, video = self._record(number), self.video(number)
+        if not path.exists():
+            return False
+        try:
+            record = json.loads(read_text(path))
+            found = {key: record[key] for key in _SAME}
+            size = record["bytes"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise RunError(f"{path} is damaged; remove it, and {video.name} is made again") from error
+        other = [key for key in _SAME if found[key] != expected[key]]
+        if other:
+            raise UsageError(
+                f"{video} was made with another {' and '.join(other)}; take a new --out, or repeat the command"
+                " that made it"
+            )
+        if not video.exists():
+            return False
+        if video.stat().st_size != size:
+            raise RunError(
+                f"{video} is not the file that {path} describes; remove both, and it is made again"
+            )
+        return True
+
+
+class OneOutput:
+    """Single video at a path.
+
+    Args:
+        path: file of the video.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def video(self, number: int) -> Path:  # noqa: ARG002 - there is one
+        return self._path
+
+    def latents(self, number: int) -> Path:  # noqa: ARG002
+        return self._path.with_name(f"{self._path.name}.latents.safetensors")
+
+    def prepare(self) -> None:
+        """Create the folder, or raise a `UsageError`."""
+        make_folder(self._path.parent, f"--out {self._path}")
+
+    def write(self, number: int, video: bytes, record: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """Write the video."""
+        write_whole(self._path, video, "--out")
+        return dict(record)
+
+
+def make_folder(folder: Path, named: str) -> None:
+    """Create a folder for files that are written hours later.
+
+    Raises:
+        UsageError: files cannot be written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{named} cannot be written: {error.strerror}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{named} cannot be written: no permission")

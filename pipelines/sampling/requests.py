@@ -1,0 +1,97 @@
+"""Requested videos: one prompt, or a file of them."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError, field_validator
+
+from loader.errors import UsageError
+from loader.settings import Settings
+from pipelines.terminal.files import read_text
+from train.sampling.config import SEEDS, SampleConfig
+
+_SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")
+
+
+class Request(Settings):
+    """One video to make, as a line of a JSONL file; what is null is the command line's."""
+
+    prompt: str = Field(min_length=1, description="caption of the video")
+    negative_prompt: str | None = Field(None, description="caption that guidance leads away from")
+    seed: int | None = Field(None, ge=0, lt=SEEDS, description="seed of the noise")
+    size: str | None = Field(None, description="HEIGHTxWIDTH in pixels")
+    frames: int | None = Field(None, ge=1, description="number of frames")
+
+    @field_validator("size")
+    @classmethod
+    def _is_size(cls, size: str | None) -> str | None:
+        if size is not None:
+            parse_size(size)
+        return size
+
+    def config(self, common: SampleConfig, number: int) -> SampleConfig:
+        """Return the configuration of a video; its seed is the common one + its number unless given."""
+        own: dict[str, Any] = {"seed": (common.seed + number) % SEEDS if self.seed is None else self.seed}
+        if self.size is not None:
+            own["height"], own["width"] = parse_size(self.size)
+        if self.frames is not None:
+            own["frames"] = self.frames
+        if self.negative_prompt is not None:
+            own["negative_prompt"] = self.negative_prompt
+        return common.model_copy(update=own)
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Return height and width.
+
+    Raises:
+        ValueError: it is no HEIGHTxWIDTH, or no size of an MP4 in 4:2:0.
+    """
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text} is no HEIGHTxWIDTH; write it as 64x112")
+    height, width = int(found[1]), int(found[2])
+    if height % 2 or width % 2:
+        raise ValueError(f"{text}: an MP4 in 4:2:0 needs an even height and width")
+    return height, width
+
+
+def read_requests(path: Path) -> list[Request]:
+    """Read a file of prompts: a caption per line, or, if its name ends in .jsonl, a JSON object per line.
+
+    Empty lines are skipped.
+
+    Raises:
+        UsageError: the file cannot be read or holds no prompt, or a line is no request.
+    """
+    lines = read_text(path, "--prompts").splitlines()
+    found = list(_requests(lines, path) if path.suffix == ".jsonl" else _captions(lines))
+    if not found:
+        raise UsageError(f"--prompts {path} holds no prompt")
+    return found
+
+
+def _captions(lines: list[str]) -> Iterator[Request]:
+    return (Request(prompt=line.strip()) for line in lines if line.strip())
+
+
+def _requests(lines: list[str], path: Path) -> Iterator[Request]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            values = json.loads(line)
+            if not isinstance(values, Mapping):
+                raise UsageError(
+                    f"--prompts {path}, line {number}: is no JSON object such as {{'prompt': 'a cat'}}"
+                )
+            yield Request.model_validate(values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise UsageError(f"--prompts {path}, line {number}: {where}: {first['msg']}") from error
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"--prompts {path}, line {number}: is no JSON: {error}") from error

@@ -1,0 +1,200 @@
+"""Run of `reelweave sample`: requested videos over all ranks, round by round."""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from loader.errors import UsageError
+from pipelines.sampling.outputs import OneOutput, Outputs
+from pipelines.sampling.requests import Request
+from pipelines.terminal.mp4 import encode_mp4
+from train.distributed.world import World
+from train.sampling.config import SampleConfig, SampleLayoutConfig
+from train.sampling.decode.kept_latents import kept_latents, load_latents
+from train.sampling.generate import VideoSampler
+from train.sampling.layout import VideoLayout, build_layout
+from train.sampling.mesh import VIDEO, SamplingMesh, SamplingRanks
+from train.sampling.trained import Trained
+
+STAGES = ("text", "denoise", "decode", "write")
+
+
+@dataclass
+class Made:
+    """Result of a run, the same on every rank.
+
+    Attributes:
+        records: records of the videos that this run made, by number.
+        seconds: seconds of each stage, over all videos of this run.
+    """
+
+    records: list[dict[str, Any]] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
+
+
+class SamplingRun:
+    """Videos of one command on the ranks of a grid; a collective to make, and to run.
+
+    Ranks of a group make a video together, and groups make different videos of a round at the same time. Rounds hold
+    videos of like cost. After each, all ranks meet, so that a failure on one ends all.
+
+    Args:
+        world: all ranks.
+        trained: the model, on every rank.
+        requests: videos to make.
+        common: configuration that requests change.
+        fps: frames per second of the files.
+        degrees: layout.
+
+    Raises:
+        UsageError: a video does not fit the model, or the degrees do not fit the ranks or the model.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        trained: Trained,
+        requests: Sequence[Request],
+        common: SampleConfig,
+        fps: int,
+        degrees: SampleLayoutConfig,
+    ) -> None:
+        self._trained, self._requests, self._fps, self._common = trained, requests, fps, common
+        self._ranks = SamplingRanks(SamplingMesh.of(degrees, world.size), world)
+        layout = build_layout(trained.bundle, self._ranks, degrees)
+        self._samplers = [self._sampler(number, layout) for number in range(len(requests))]
+        mesh = self._ranks.mesh
+        self.layout: dict[str, int] = {
+            "ranks": world.size,
+            **{name: getattr(mesh, name) for name in ("prompts", *VIDEO)},
+            "vae_ranks": degrees.vae_ranks or mesh.degree(VIDEO),
+        }
+
+    @property
+    def expected(self) -> list[dict[str, Any]]:
+        """Values that identify each video."""
+        trained = self._trained
+        return [
+            {
+                "prompt": request.prompt,
+                "checkpoint": trained.checkpoint,
+                "step": trained.step,
+                "weights": trained.weights,
+                "fps": self._fps,
+                "config": sampler.config.model_dump(mode="json"),
+            }
+            for request, sampler in zip(self._requests, self._samplers, strict=True)
+        ]
+
+    def rounds(self, numbers: Sequence[int]) -> list[list[int]]:
+        """Return the videos of each round, one per group of ranks; the most expensive come first."""
+        groups = self._ranks.mesh.prompts
+        ordered = sorted(numbers, key=lambda number: (-self._tokens(number), number))
+        return [ordered[first : first + groups] for first in range(0, len(ordered), groups)]
+
+    def steps(self, number: int) -> int:
+        """Return the number of solver steps of a video."""
+        return self._samplers[number].config.total_steps
+
+    def run(
+        self,
+        numbers: Sequence[int],
+        outputs: Outputs | OneOutput,
+        progress: Callable[[], None],
+        finished: Callable[[], None],
+    ) -> Made:
+        """Make these videos and write them; a collective with equal arguments.
+
+        Args:
+            numbers: the videos.
+            outputs: files, written by the first rank of each group.
+            progress: called after each solver step of this rank's group.
+            finished: called after each round.
+
+        Raises:
+            UsageError: a file cannot be written.
+            RunError: a prediction is not finite, or a decode failed; then latents are kept.
+        """
+        made, expected = Made(), self.expected
+        for numbers_of_round in self.rounds(numbers):
+            record: dict[str, Any] | None = None
+            if self._ranks.number < len(numbers_of_round):
+                number = numbers_of_round[self._ranks.number]
+                record = self._make(number, expected[number], outputs, progress)
+            for text in self._ranks.world.gather_text("" if record is None else json.dumps(record)):
+                if text:
+                    made.records.append(json.loads(text))
+            finished()
+        for found in made.records:
+            for stage in STAGES:
+                made.seconds[stage] += found["seconds"][stage]
+        return made
+
+    def _make(
+        self,
+        number: int,
+        expected: dict[str, Any],
+        outputs: Outputs | OneOutput,
+        progress: Callable[[], None],
+    ) -> dict[str, Any] | None:
+        """Make one video, and return its record on the first rank of the video."""
+        sampler, video, seconds = self._samplers[number], self._ranks.video, dict.fromkeys(STAGES, 0.0)
+        first, path = video.rank == 0, outputs.latents(number)
+        of = hashlib.sha256(json.dumps(expected, sort_keys=True).encode()).hexdigest()
+        latents_BCTHW = self._kept(sampler, path, of)
+        if latents_BCTHW is None:
+            with _timed(seconds, "text"):
+                passes = sampler.encode([self._requests[number].prompt])
+            with _timed(seconds, "denoise"):
+                latents_BCTHW = sampler.denoise(passes, [sampler.config.seed], progress)
+        else:
+            for _ in range(self.steps(number)):
+                progress()
+        with kept_latents(path, latents_BCTHW, {"of": of}, first):
+            with _timed(seconds, "decode"):
+                video_BCTHW = sampler.decode(latents_BCTHW)
+                pixels_CTHW = None if video_BCTHW is None else video_BCTHW[0].cpu().numpy()
+            if pixels_CTHW is None:
+                return None
+            with _timed(seconds, "write"):
+                data = encode_mp4(pixels_CTHW, self._fps)
+            return outputs.write(number, data, {**expected, "layout": self.layout, "seconds": seconds})
+
+    def _kept(self, sampler: VideoSampler, path: Path, of: str) -> torch.Tensor | None:
+        """Return latents that an earlier run left, on all ranks of the video."""
+        video, found = self._ranks.video, None
+        if video.rank == 0 and path.exists():
+            found, described = load_latents(path)
+            found = found if described.get("of") == of else None
+        if video.gather_text("" if found is None else "kept")[0] == "":
+            return None
+        shape = (1, self._trained.bundle.tokenizer.channels, *sampler.latent_size)
+        latents_BCTHW = (torch.zeros(shape) if found is None else found).to(video.device)
+        video.broadcast_([latents_BCTHW])
+        return latents_BCTHW
+
+    def _sampler(self, number: int, layout: VideoLayout) -> VideoSampler:
+        config = self._requests[number].config(self._common, number)
+        try:
+            return VideoSampler(self._trained.bundle, self._trained.config, config, layout)
+        except UsageError as error:
+            if len(self._requests) == 1:
+                raise
+            raise UsageError(f"video {number} of --prompts: {error}") from error
+
+    def _tokens(self, number: int) -> int:
+        return self._trained.bundle.dit.tokens(self._samplers[number].latent_size)
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    seconds[stage] = round(time.perf_counter() - began, 3)
