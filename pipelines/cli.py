@@ -33,7 +33,8 @@ GROUPS = {
     "Train": {
         "train": "Train a text-to-video model",
         "train-vae": "Fine-tune a video tokenizer",
-        "sample": "Generate a video from a caption",
+        "sample": "Generate videos from captions, on all GPUs together",
+        "evaluate": "Score sampled videos, checkpoint by checkpoint",
         "export": "Write a checkpoint's weights as safetensors or a diffusers folder",
         "state": "Inspect a saved position of a stream, or compare two",
     },

@@ -17,11 +17,7 @@ from train.config.lora import LoraConfig
 from train.models.bundle import Bundle
 from train.models.lora import adapter_weights, merge
 from train.models.published.shared import DiffusersDenoiser
-from train.sampling.trained import Trained
-
-LORA_FILE = "pytorch_lora_weights.safetensors"
-PREFIX = "transformer"
-"""Prefix of adapter names in that file: the pipeline part that they belong to."""
+from train.sampling.trained import LORA_FILE, LORA_PREFIX, Trained
 
 
 def export(trained: Trained, out: Path, merged: bool = False) -> None:
@@ -51,7 +47,7 @@ def export(trained: Trained, out: Path, merged: bool = False) -> None:
 
 def _adapters(bundle: Bundle, config: LoraConfig, path: Path) -> None:
     weights = {
-        f"{PREFIX}.{name}": weight.detach().contiguous().cpu()
+        f"{LORA_PREFIX}.{name}": weight.detach().contiguous().cpu()
         for name, weight in adapter_weights(bundle.dit).items()
     }
     settings = {
@@ -59,7 +55,9 @@ def _adapters(bundle: Bundle, config: LoraConfig, path: Path) -> None:
         "lora_alpha": config.alpha,
         "target_modules": list(config.targets or bundle.dit.lora_targets),
     }
-    described = json.dumps({f"{PREFIX}.{name}": value for name, value in settings.items()}, sort_keys=True)
+    described = json.dumps(
+        {f"{LORA_PREFIX}.{name}": value for name, value in settings.items()}, sort_keys=True
+    )
     save_file(weights, path, metadata={"format": "pt", "lora_adapter_metadata": described})
 
 

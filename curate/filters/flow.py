@@ -23,10 +23,17 @@ _STILL = 1.0  # maximum mean difference of a still cell, grey levels
 
 @dataclass(frozen=True)
 class PictureMotion:
-    """Motion between neighbouring pictures, float32 [n - 1] each, in picture diagonals per interval."""
+    """Motion between neighbouring pictures, float32 [n - 1] each, in picture diagonals per interval.
+
+    Attributes:
+        motion: mean over windows.
+        motion_local: mean relative to the camera.
+        fastest: motion of the fastest window.
+    """
 
     motion: Floats
     motion_local: Floats
+    fastest: Floats
 
 
 def flow(grey: Floats) -> PictureMotion:
@@ -51,7 +58,7 @@ def flow(grey: Floats) -> PictureMotion:
     )
     share = np.full(len(places), 1 / len(places))
     whole, part = _taper(height, width), _taper(window, window)
-    motion, local = [], []
+    motion, local, fastest = [], [], []
     for before, after in pairwise(halved):
         down, right = _shift(before[None], after[None], whole)[0].round().astype(int)
         if _difference(before, after, down, right) >= _difference(before, after, 0, 0):
@@ -63,10 +70,12 @@ def flow(grey: Floats) -> PictureMotion:
             moved[visible] = _shift(a[visible], b[visible], part) * changed[visible, None]
         moved = moved[:, ::-1] + np.array([right, down], np.float64)
         rest = moved - camera_motion(places, moved, share)
-        motion.append(float(np.hypot(*moved.T).mean()))
+        lengths = np.hypot(*moved.T)
+        motion.append(float(lengths.mean()))
+        fastest.append(float(lengths.max()))
         local.append(float(np.hypot(*rest.T).mean()))
     diagonal = np.float32(np.hypot(height, width))
-    return PictureMotion(np.array(motion, np.float32) / diagonal, np.array(local, np.float32) / diagonal)
+    return PictureMotion(*(np.array(each, np.float32) / diagonal for each in (motion, local, fastest)))
 
 
 def _halved(grey: Floats) -> Floats:

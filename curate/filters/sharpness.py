@@ -15,13 +15,18 @@ def sharpness_scores(sample: ClipSample) -> dict[str, float]:
     The ratio does not depend on contrast and hardly on content. Footage in focus has 0.34 to 0.8. The same
     footage with a blur of one pixel (sigma, in its sample) has 0.11 to 0.29; stronger blur gives 0 to 0.2.
     """
+    return {"sharpness": sharpness(sample.grey)}
+
+
+def sharpness(pictures: Floats) -> float:
+    """Return the median sharpness of pictures, luminance [n, h, w] of 0 to 255; see `sharpness_scores`."""
     ratios = []
-    for grey in sample.grey:
+    for grey in pictures:
         height, width = (size // 2 * 2 for size in grey.shape)
         rows = grey[0:height:2, :width] + grey[1:height:2, :width]
         half = (rows[:, ::2] + rows[:, 1::2]) * np.float32(0.25)
         ratios.append(max(0.0, _detail(grey) - _NOISE) / (_detail(half) + _FLOOR))
-    return {"sharpness": float(np.median(ratios))}
+    return float(np.median(ratios))
 
 
 def _detail(grey: Floats) -> float:

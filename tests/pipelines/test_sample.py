@@ -76,6 +76,11 @@ def test_the_same_call_gives_the_same_bytes_and_others_give_others(trained: Path
         (("--solver", "rk4"), "--solver cannot be 'rk4'"),
         (("--fps", "0"), "--fps 0"),
         (("--checkpoint", "nowhere"), "nowhere holds no checkpoint"),
+        (("--seed", "4294967296"), "--seed cannot be 4294967296"),
+        (("--timesteps", "0.5,0.9,0.1"), "timesteps 0.5, 0.9, 0.1 must fall"),
+        (("--timesteps", "1,0.5"), "--timesteps: steps is 3, but timesteps are 2"),
+        (("--lora", "adapters"), "--lora belongs to --config"),
+        (("--layout", "ulysses=2"), "must divide the 1 ranks"),
     ],
 )
 def test_a_wrong_call_is_told_in_words(
@@ -84,6 +89,15 @@ def test_a_wrong_call_is_told_in_words(
     assert sampled(trained, tmp_path / "x.mp4", *more) == 2
     assert told in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_configuration_without_published_weights_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = Path(__file__).parents[2] / "pipelines/configs/train.yaml"
+    size = ("--size", "16x24", "--frames", "5", "--out", str(tmp_path / "x.mp4"), "--device", "cpu")
+    assert main(["sample", "--config", str(config), "--prompt", "a wave", *size]) == 2
+    assert "a model of ours, whose weights come from training" in capsys.readouterr().err
 
 
 def test_a_file_that_cannot_be_written_is_named(

@@ -7,7 +7,7 @@ import diffusers
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from loader.errors import UsageError
 from tests.train.clips import ClipStream, tiny_config
@@ -17,10 +17,10 @@ from train.config.lora import LoraConfig
 from train.config.model import MMDiTConfig, STDiTConfig
 from train.config.optimizer import EmaConfig
 from train.config.run import TrainConfig
-from train.export import LORA_FILE, export
+from train.export import export
 from train.loop.trainer import Trainer
 from train.models.bundle import Bundle
-from train.sampling.trained import load_trained
+from train.sampling.trained import LORA_FILE, load_published, load_trained
 
 LORA = {"rank": 4, "alpha": 8.0}
 CPU = torch.device("cpu")
@@ -50,6 +50,11 @@ def asked():
         torch.randn(1, 5, 8),
         torch.ones(1, 5, dtype=torch.bool),
     )
+
+
+def answer_of(trained):
+    with torch.no_grad():
+        return trained.bundle.dit(*asked())
 
 
 def answer(model, dit):
@@ -94,12 +99,13 @@ def test_a_broken_run_goes_on_to_the_same_numbers(wan, tmp_path):
 
 
 @pytest.mark.parametrize("group", ["ema", "model"])
-def test_diffusers_reads_the_adapters(wan, tmp_path, group):
-    folder, _, _ = wan
+def test_diffusers_and_sampling_read_the_adapters(wan, tmp_path, group):
+    folder, config, _ = wan
     trained = load_trained(str(folder / "run"), CPU, group)
     export(trained, tmp_path / "lora")
     with safe_open(tmp_path / "lora" / LORA_FILE, "pt") as file:
-        assert json.loads(file.metadata()["lora_adapter_metadata"])["transformer.lora_alpha"] == 8
+        described = file.metadata()["lora_adapter_metadata"]
+    assert json.loads(described)["transformer.lora_alpha"] == 8
     base = diffusers.WanTransformer3DModel.from_pretrained(folder / "transformer")
     plain = answer(base, trained.bundle.dit)
     weights, metadata = diffusers.WanPipeline.lora_state_dict(tmp_path / "lora", return_lora_metadata=True)
@@ -109,6 +115,17 @@ def test_diffusers_reads_the_adapters(wan, tmp_path, group):
     found = answer(base, trained.bundle.dit)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert (found - plain).abs().max() > 1e-2
+    # The published model of a configuration, with these adapters and without.
+    assert torch.equal(answer_of(load_published(config, CPU, tmp_path / "lora")), expected)
+    torch.testing.assert_close(answer_of(load_published(config, CPU)), plain, rtol=1e-4, atol=1e-5)
+    weights = load_file(tmp_path / "lora" / LORA_FILE)
+    weights.popitem()
+    save_file(weights, tmp_path / "less.safetensors", {"lora_adapter_metadata": described})
+    with pytest.raises(UsageError, match="adapters are of another model"):
+        load_published(config, CPU, tmp_path / "less.safetensors")
+    save_file(weights, tmp_path / "bare.safetensors")
+    with pytest.raises(UsageError, match="does not say rank, alpha and layers"):
+        load_published(config, CPU, tmp_path / "bare.safetensors")
 
 
 def test_merged_it_is_a_published_model_of_its_own(wan, tmp_path):

@@ -49,6 +49,22 @@ def adapter_weights(denoiser: Denoiser) -> dict[str, torch.Tensor]:
     return weights
 
 
+def load_adapters(denoiser: Denoiser, weights: dict[str, torch.Tensor]) -> None:
+    """Set the adapters to weights named as in `adapter_weights`.
+
+    Raises:
+        UsageError: they are not those of this model's adapters.
+    """
+    own = adapter_weights(denoiser)
+    other = sorted(own.keys() ^ weights.keys())
+    other += sorted(name for name in own.keys() & weights.keys() if own[name].shape != weights[name].shape)
+    if other:
+        raise UsageError(
+            f"the adapters are of another model: {other[0]} is missing or differs in one of both"
+        )
+    _peft().set_peft_model_state_dict(adapted(denoiser), weights, adapter_name=_NAME)
+
+
 def merge(denoiser: Denoiser) -> None:
     """Merge every adapter into its layer, in the layer's dtype, and remove it."""
     from peft.tuners.tuners_utils import BaseTunerLayer

@@ -20,8 +20,8 @@ from train.sampling.guidance import Guided, image_weights, text_weights
 from train.sampling.layout import VideoLayout
 from train.sampling.noise import starting_noise, step_noise
 from train.sampling.predictor import Conditions, Predictor, SchedulePoint
-from train.sampling.schedule import sampling_times
 from train.sampling.solvers.ode import sample
+from train.sampling.solvers.schedule import sampling_times
 
 
 @torch.no_grad()

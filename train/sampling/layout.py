@@ -1,5 +1,6 @@
 """Layout of sampling: which model runner, guided prediction and decoder the ranks of a video use."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -7,6 +8,7 @@ from loader.errors import UsageError
 from train.distributed.world import World
 from train.models.bundle import Bundle
 from train.models.denoiser import Denoiser
+from train.parallel.context.token_shard import cuttable
 from train.parallel.rank_grid import CONTEXT
 from train.sampling.config import SampleLayoutConfig
 from train.sampling.context.runner import ContextParallelModel
@@ -64,6 +66,29 @@ def build_layout(bundle: Bundle, ranks: SamplingRanks, config: SampleLayoutConfi
         ranks.video,
         sequence=ranks.along(*CONTEXT),
     )
+
+
+def together(world_size: int, dit: Denoiser, passes: int, tokens: int) -> SampleLayoutConfig:
+    """Return degrees that put all ranks to one video.
+
+    The passes of guidance come first, since they exchange least; then heads (Ulysses) as far as they divide; then
+    a ring of the rest. Ranks of which no degree makes use make other videos.
+
+    Args:
+        world_size: number of ranks.
+        dit: the model.
+        passes: number of passes of guidance.
+        tokens: number of tokens of the smallest video.
+    """
+    cfg = math.gcd(world_size, passes)
+    left = world_size // cfg
+    try:
+        heads = cuttable(dit).full_heads
+    except UsageError:
+        return SampleLayoutConfig(cfg=cfg)
+    used = max(degree for degree in range(1, left + 1) if left % degree == 0 and degree <= tokens)
+    ulysses = math.gcd(used, heads)
+    return SampleLayoutConfig(cfg=cfg, ulysses=ulysses, ring=used // ulysses)
 
 
 def _runner(dit: Denoiser, ranks: SamplingRanks, config: SampleLayoutConfig) -> ModelRunner:

@@ -1,15 +1,25 @@
-"""Trained model of a checkpoint, ready to sample."""
+"""Model of a checkpoint or a published one, ready to sample."""
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
 
 from loader.errors import UsageError, first_line
 from loader.storage import StorageConfig
 from train.checkpoint.weights import Group, weights_of
+from train.config.lora import LoraConfig
+from train.config.model import DiffusersConfig
 from train.config.run import TrainConfig
 from train.models.bundle import Bundle
+from train.models.lora import load_adapters
+
+LORA_FILE = "pytorch_lora_weights.safetensors"
+LORA_PREFIX = "transformer"
+"""Prefix of adapter names in that file: the pipeline part that they belong to."""
 
 
 @dataclass(frozen=True)
@@ -59,3 +69,54 @@ def load_trained(
     bundle = Bundle(config)
     saved.load_(bundle.trained())
     return Trained(saved.uri, config, bundle.to(device).eval(), saved.state.step, saved.group)
+
+
+def load_published(config: TrainConfig, device: torch.device, lora: Path | None = None) -> Trained:
+    """Load the published model that a training configuration names, before any training.
+
+    Args:
+        config: the configuration.
+        device: target device.
+        lora: adapters, the folder or file that `reelweave export` or diffusers wrote; None: the model alone.
+
+    Raises:
+        UsageError: the configuration names no published model, or the adapters are not of it.
+    """
+    if not isinstance(config.model, DiffusersConfig):
+        raise UsageError(
+            "the configuration describes a model of ours, whose weights come from training: sample a --checkpoint"
+        )
+    name = config.model.name
+    if lora is None:
+        bundle = Bundle(config.model_copy(update={"lora": None}))
+    else:
+        adapters, weights = _read_adapters(lora)
+        config = config.model_copy(update={"lora": adapters})
+        bundle, name = Bundle(config), f"{name} + {lora}"
+        load_adapters(bundle.dit, weights)
+    return Trained(name, config, bundle.to(device).eval(), 0, "model")
+
+
+def _read_adapters(path: Path) -> tuple[LoraConfig, dict[str, torch.Tensor]]:
+    """Read adapters and their settings."""
+    file = path / LORA_FILE if path.is_dir() else path
+    try:
+        with safe_open(file, "pt") as opened:
+            weights = {
+                name.removeprefix(f"{LORA_PREFIX}."): opened.get_tensor(name)
+                for name in opened.keys()  # noqa: SIM118 - no mapping
+            }
+            told = json.loads((opened.metadata() or {}).get("lora_adapter_metadata", "{}"))
+        settings = {name.removeprefix(f"{LORA_PREFIX}."): value for name, value in told.items()}
+        given = {
+            "rank": settings["r"],
+            "alpha": settings["lora_alpha"],
+            "targets": settings["target_modules"],
+        }
+        return LoraConfig.model_validate(given), weights
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"--lora {file} is no safetensors file: {first_line(error)}") from error
+    except (KeyError, ValueError, AttributeError, RecursionError) as error:
+        raise UsageError(
+            f"--lora {file} does not say rank, alpha and layers of its adapters (lora_adapter_metadata)"
+        ) from error

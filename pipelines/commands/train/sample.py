@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from loader.errors import UsageError
-from pipelines.commands.look.verify import add_storage_arguments, storage_config
+from pipelines.configuration.storage_options import add_storage_arguments, storage_config
 from pipelines.sampling.requests import Request, parse_size, read_requests
 from pipelines.terminal.console import print_json, progress_bars, stdout
 from train.sampling.config import SampleConfig, SampleLayoutConfig
@@ -35,11 +35,19 @@ _FLAGS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `reelweave sample`."""
-    parser.add_argument(
+    models = parser.add_mutually_exclusive_group(required=True)
+    models.add_argument(
         "--checkpoint",
-        required=True,
         metavar="C",
         help="a checkpoint, or a run's folder for its newest; local or on s3://",
+    )
+    models.add_argument(
+        "--config",
+        metavar="FILE",
+        help="configuration of `reelweave train`, for the published model that it names, before any training",
+    )
+    parser.add_argument(
+        "--lora", type=Path, metavar="PATH", help="exported adapters, a folder or .safetensors, for --config"
     )
     prompts = parser.add_mutually_exclusive_group(required=True)
     prompts.add_argument("--prompt", metavar="TEXT", help="caption of the video")
@@ -103,10 +111,9 @@ def run(options: argparse.Namespace) -> int:
     out = options.out or Path("sample.mp4" if options.prompts is None else "samples")
     from train.distributed.sent_bytes import count_sent_bytes
     from train.distributed.world import join
-    from train.sampling.trained import load_trained
 
     with join(options.device) as world, count_sent_bytes() as sent:
-        trained = load_trained(options.checkpoint, world.device, options.weights, storage_config(options))
+        trained = _model(options, world)
         from pipelines.sampling.run import SamplingRun
 
         degrees = _degrees(options.layout, world.size, trained, config)
@@ -134,6 +141,20 @@ def run(options: argparse.Namespace) -> int:
     else:
         _print(found, config)
     return 0
+
+
+def _model(options: argparse.Namespace, world: "World") -> "Trained":
+    from train.sampling.trained import load_published, load_trained
+
+    if options.config is None:
+        if options.lora is not None:
+            raise UsageError("--lora belongs to --config; the checkpoint of a LoRA run has its adapters")
+        return load_trained(options.checkpoint, world.device, options.weights, storage_config(options))
+    from pipelines.configuration.config import resolve
+    from pipelines.configuration.train_config import TrainRunConfig
+
+    config = resolve(TrainRunConfig, options.config, [])
+    return load_published(config.train, world.device, options.lora)
 
 
 def _one(job: "SamplingRun", world: "World", path: Path) -> "Made":
@@ -187,8 +208,8 @@ def _degrees(layout: str, world_size: int, trained: "Trained", config: SampleCon
     if layout == "prompts":
         return SampleLayoutConfig()
     if layout == "together":
-        from train.sampling.choice import together
         from train.sampling.guidance import text_weights
+        from train.sampling.layout import together
 
         dit, size = trained.bundle.dit, (config.frames, config.height, config.width)
         tokens = dit.tokens(trained.bundle.tokenizer.latent_size(size))
@@ -245,5 +266,7 @@ def _config(options: argparse.Namespace) -> SampleConfig:
         return SampleConfig(height=height, width=width, batched=options.batched, **given)
     except ValidationError as error:
         first = error.errors()[0]
-        name = str(first["loc"][0]).replace("_", "-") if first["loc"] else "steps"
+        if not first["loc"]:
+            raise UsageError(f"--timesteps: {first['msg'].removeprefix('Value error, ')}") from error
+        name = str(first["loc"][0]).replace("_", "-")
         raise UsageError(f"--{name} cannot be {first['input']!r}: {first['msg']}") from error

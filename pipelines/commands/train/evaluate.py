@@ -1,0 +1,94 @@
+"""Score sampled videos, folder by folder: flicker, motion, sharpness, and likeness to references.
+
+No metric needs a download. LPIPS and the likeness to captions take local weights.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loader.errors import UsageError
+from pipelines.terminal.console import print_json, progress_bars, stdout, table
+from pipelines.terminal.files import write_whole
+
+if TYPE_CHECKING:
+    pass
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `reelweave evaluate`."""
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        type=Path,
+        metavar="FOLDER",
+        help="videos of one checkpoint: a folder that `reelweave sample --prompts` wrote, or one of .mp4 files",
+    )
+    parser.add_argument(
+        "--reference", type=Path, metavar="FOLDER", help="videos of the same names, for PSNR, SSIM and LPIPS"
+    )
+    parser.add_argument(
+        "--lpips",
+        type=Path,
+        metavar="FILE",
+        help="torchvision's VGG-16 weights, .pth or .safetensors, for LPIPS",
+    )
+    parser.add_argument(
+        "--clip",
+        metavar="MODEL",
+        help="open_clip model that matches videos with their captions: a folder, or NAME:FILE",
+    )
+    parser.add_argument(
+        "--features",
+        type=Path,
+        metavar="FILE",
+        help="features of the videos of the one folder, .npy [videos, features], for their Frechet distance",
+    )
+    parser.add_argument(
+        "--reference-features", type=Path, metavar="FILE", help="features of real videos, for --features"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="JSON file with the scores of every video")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Evaluate the folders and print a row for each."""
+    if (options.features is None) != (options.reference_features is None):
+        raise UsageError("--features and --reference-features belong together: give both, or none")
+    if options.features is not None and len(options.folders) > 1:
+        raise UsageError("--features are of one folder: evaluate one at a time")
+    if options.lpips is not None and options.reference is None:
+        raise UsageError("--lpips compares with --reference: give it, too")
+    from pipelines.evaluation.evaluate import Evaluator
+    from pipelines.evaluation.frechet import frechet_distance, read_features
+    from pipelines.evaluation.videos import video_set
+
+    sets = [video_set(folder) for folder in options.folders]
+    reference = None if options.reference is None else video_set(options.reference)
+    evaluator: Evaluator = Evaluator(reference, options.lpips, options.clip)
+    for one in sets:
+        evaluator.check(one)
+    rows: list[dict[str, Any]] = []
+    with progress_bars() as bars:
+        task = bars.add_task("evaluating", total=sum(len(one.paths) for one in sets), count="", note="")
+        for one in sets:
+            rows.append(evaluator.evaluate(one, lambda: bars.advance(task)))
+    if options.features is not None:
+        rows[0]["metrics"]["frechet_distance"] = frechet_distance(
+            read_features(options.features, "--features"),
+            read_features(options.reference_features, "--reference-features"),
+        )
+    found = {"folders": rows}
+    if options.out is not None:
+        write_whole(options.out, json.dumps(found, ensure_ascii=False, indent=1).encode(), "--out")
+    if options.json:
+        print_json(found)
+        return 0
+    names = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
+    cells = [
+        [row["folder"], "" if row["step"] is None else row["step"], row["videos"]]
+        + ["" if (value := row["metrics"].get(name)) is None else value for name in names]
+        for row in rows
+    ]
+    stdout().print(table("Mean scores", ["folder", "step", "videos", *names], cells))
+    return 0

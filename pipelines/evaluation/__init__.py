@@ -1,0 +1,1 @@
+"""Scores of sampled videos that need no download."""

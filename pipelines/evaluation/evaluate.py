@@ -1,0 +1,114 @@
+"""Evaluation of sets of videos."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loader.errors import UsageError
+from pipelines.evaluation.metrics import compared, scores
+from pipelines.evaluation.videos import VideoSet, read_video
+from train.config.vae import LpipsConfig
+from train.vae.losses.perceptual import Perceptual
+
+if TYPE_CHECKING:
+    from curate.models.embed import ClipEmbedder
+
+_CLIP_PICTURES = 8
+
+
+class Evaluator:
+    """Metrics of videos, with the references and models that are given.
+
+    Args:
+        reference: videos of the same names.
+        lpips: weights of LPIPS' backbone.
+        clip: open_clip model, as a folder or NAME:FILE.
+
+    Raises:
+        UsageError: weights are missing or of another model.
+    """
+
+    def __init__(self, reference: VideoSet | None, lpips: Path | None, clip: str | None) -> None:
+        self._references = {path.name: path for path in reference.paths} if reference else {}
+        self._perceptual = None if lpips is None else Perceptual(LpipsConfig(backbone=lpips))
+        self._embedder = None if clip is None else _embedder(clip)
+
+    def check(self, videos: VideoSet) -> None:
+        """Check that a set has the references and captions that its metrics need.
+
+        Raises:
+            UsageError: it has not.
+        """
+        for path in videos.paths:
+            if self._references and path.name not in self._references:
+                raise UsageError(f"{path} has no video of the same name in --reference")
+            if self._embedder is not None and videos.caption(path) is None:
+                raise UsageError(
+                    f"{path} has no caption for --clip: {videos.folder} needs the manifest of its run"
+                )
+
+    def evaluate(self, videos: VideoSet, finished: Callable[[], None]) -> dict[str, Any]:
+        """Return the means over videos, and each video's own scores.
+
+        Raises:
+            UsageError: a reference is shorter than its video.
+            RunError: a video cannot be decoded.
+        """
+        found: dict[str, dict[str, float | None]] = {}
+        for path in videos.paths:
+            found[path.name] = self._scores(path, videos.caption(path))
+            finished()
+        means: dict[str, float | None] = {}
+        for name in dict.fromkeys(name for own in found.values() for name in own):
+            known = [value for own in found.values() if (value := own.get(name)) is not None]
+            means[name] = float(np.mean(known)) if known else None
+        return {
+            "folder": str(videos.folder),
+            "step": videos.step,
+            "videos": len(videos.paths),
+            "metrics": means,
+            "by_video": [{"file": name, **own} for name, own in found.items()],
+        }
+
+    def _scores(self, path: Path, caption: str | None) -> dict[str, float | None]:
+        video_CTHW, fps = read_video(path)
+        found = scores(video_CTHW, fps)
+        if self._references:
+            other = self._references[path.name]
+            reference_CTHW, _ = read_video(other, video_CTHW.shape[2:])
+            frames = video_CTHW.shape[1]
+            if reference_CTHW.shape[1] < frames:
+                raise UsageError(
+                    f"{other} has {reference_CTHW.shape[1]} frames, fewer than the {frames} of {path}"
+                )
+            found |= compared(video_CTHW, reference_CTHW[:, :frames], self._perceptual)
+        if self._embedder is not None and caption is not None:
+            found["clip_similarity"] = _similarity(self._embedder, video_CTHW, caption)
+        return found
+
+
+def _similarity(embedder: "ClipEmbedder", video_CTHW: NDArray[np.uint8], caption: str) -> float:
+    """Return the mean cosine of a caption and of pictures evenly spaced in the video."""
+    numbers = np.linspace(0, video_CTHW.shape[1] - 1, _CLIP_PICTURES).round().astype(int)
+    pictures = embedder.pictures(
+        [video_CTHW[:, number].transpose(1, 2, 0) for number in sorted(set(numbers.tolist()))]
+    )
+    return float((pictures @ embedder.text([caption])[0]).mean())
+
+
+def _embedder(clip: str) -> "ClipEmbedder":
+    from curate.models.embed import ClipEmbedder, EmbedConfig
+
+    name, _, weights = clip.partition(":")
+    if not weights and not Path(name).is_dir():
+        raise UsageError(
+            f"--clip {clip} is no folder with an open_clip model; give one, or NAME:FILE with local weights"
+        )
+    if weights and not Path(weights).is_file():
+        raise UsageError(f"--clip {clip}: {weights} is no file with weights")
+    embedder = ClipEmbedder(EmbedConfig(backend="open_clip", model=name, pretrained=weights))
+    embedder.check()
+    return embedder

@@ -1,0 +1,96 @@
+"""Videos to evaluate: files of a folder, with the captions that a manifest names."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loader.errors import RunError, UsageError, first_line
+from pipelines.sampling.outputs import MANIFEST
+from pipelines.terminal.files import read_text
+
+_MOST_BYTES = 8 << 30
+"""Largest decoded video."""
+
+
+@dataclass(frozen=True)
+class VideoSet:
+    """Videos of one checkpoint.
+
+    Attributes:
+        folder: their folder.
+        paths: the files, by name.
+        records: record of each file in the folder's manifest, by name; empty without a manifest.
+    """
+
+    folder: Path
+    paths: tuple[Path, ...]
+    records: dict[str, dict[str, Any]]
+
+    @property
+    def step(self) -> int | None:
+        """Optimizer step of the checkpoint that made the videos, if a manifest names it."""
+        steps = {record.get("step") for record in self.records.values()}
+        return steps.pop() if len(steps) == 1 else None
+
+    def caption(self, path: Path) -> str | None:
+        """Return the caption of a video, if a manifest names it."""
+        return self.records.get(path.name, {}).get("prompt")
+
+
+def video_set(folder: Path) -> VideoSet:
+    """Return the videos of a folder, of `reelweave sample --prompts` or any other.
+
+    Raises:
+        UsageError: there is none.
+        RunError: the manifest is damaged.
+    """
+    paths = tuple(sorted(folder.glob("*.mp4"))) if folder.is_dir() else ()
+    if not paths:
+        raise UsageError(
+            f"{folder} is no folder with .mp4 files; give one that `reelweave sample --prompts` wrote"
+        )
+    manifest = folder / MANIFEST
+    if not manifest.exists():
+        return VideoSet(folder, paths, {})
+    try:
+        records = [json.loads(line) for line in read_text(manifest).splitlines()]
+        return VideoSet(folder, paths, {str(record["file"]): record for record in records})
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise RunError(f"{manifest} is damaged: {first_line(error)}") from error
+
+
+def read_video(path: Path, size: tuple[int, int] | None = None) -> tuple[NDArray[np.uint8], float]:
+    """Decode all frames as RGB, uint8 [3, frames, height, width], and return them with the frames per second.
+
+    Args:
+        path: the file.
+        size: height and width to resize to; None: the video's own.
+
+    Raises:
+        RunError: the file cannot be decoded, or is too large.
+    """
+    import av
+
+    from loader.read.decode import decode
+
+    try:
+        data = path.read_bytes()
+        with av.open(str(path)) as container:
+            stream = container.streams.video[0]
+            frames = stream.frames or sum(1 for packet in container.demux(stream) if packet.size)
+            height, width = size or (stream.height, stream.width)
+            fps = float(stream.average_rate or 24)
+    except (OSError, IndexError, av.FFmpegError) as error:
+        raise RunError(f"{path} is no video: {first_line(error)}") from error
+    if not 0 < 3 * frames * height * width <= _MOST_BYTES:
+        raise RunError(f"{path} has {frames} frames of {height}x{width}, which is too much to evaluate")
+    video_CTHW = np.empty((3, frames, height, width), np.uint8)
+    try:
+        decode(data, np.arange(frames), video_CTHW, upright=False)
+    except RunError as error:
+        raise RunError(f"{path}: {error}") from error
+    return video_CTHW, fps

@@ -1,0 +1,175 @@
+"""Metrics of videos whose answer is known, and `reelweave evaluate`."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipelines.cli import main
+from pipelines.evaluation.frechet import frechet_distance
+from pipelines.evaluation.metrics import (
+    compared,
+    motion,
+    motion_smoothness_linear,
+    scores,
+    temporal_flickering,
+)
+from pipelines.terminal.mp4 import encode_mp4
+
+
+def texture(height: int, width: int, seed: int = 0) -> np.ndarray:
+    """Smooth random detail, float [height, width], 0 to 255."""
+    noise = np.random.default_rng(seed).normal(size=(height, width))
+    for axis in (0, 1):
+        noise = sum(np.roll(noise, step, axis) for step in range(-2, 3)) / 5
+    return np.clip(128 + 128 * noise / np.abs(noise).max(), 0, 255)
+
+
+def moving(pixels_per_frame: int, frames: int = 16, height: int = 96, width: int = 128) -> np.ndarray:
+    """A texture that moves to the right; uint8 [3, frames, height, width]."""
+    whole = texture(height, 4 * width)
+    offsets = (2 * width - pixels_per_frame * number for number in range(frames))
+    video_THW = np.stack([whole[:, at : at + width] for at in offsets])
+    return np.repeat(video_THW.round().astype(np.uint8)[None], 3, axis=0)
+
+
+def flashing(levels: list[int]) -> np.ndarray:
+    """Grey frames of these levels."""
+    return np.broadcast_to(np.array(levels, np.uint8)[None, :, None, None], (3, len(levels), 16, 16)).copy()
+
+
+def test_flicker_is_the_mean_step_of_neighbours() -> None:
+    assert temporal_flickering(flashing([7] * 5)) == 1
+    assert temporal_flickering(flashing([0, 255, 0])) == 0
+    assert temporal_flickering(flashing([0, 51, 51])) == pytest.approx(0.9)
+    assert temporal_flickering(flashing([0])) is None
+
+
+def test_smoothness_is_the_step_from_the_mean_of_both_neighbours() -> None:
+    assert motion_smoothness_linear(flashing([0, 50, 100, 150])) == 1  # an even fade
+    assert motion_smoothness_linear(flashing([0, 255, 0])) == 0
+    assert motion_smoothness_linear(flashing([0, 0, 102])) == pytest.approx(0.8)
+    assert motion_smoothness_linear(flashing([0, 255])) is None
+
+
+@pytest.mark.parametrize("fps", [8.0, 24.0])
+@pytest.mark.parametrize(("pixels", "dynamic"), [(0, 0), (1, 0), (6, 1)])
+def test_motion_is_what_the_texture_moves_by(pixels: int, dynamic: int, fps: float) -> None:
+    """Per frame of 8 a second, of which 24 has three; 6 / 256 of 96 rows are 2.25 pixels."""
+    every = round(fps / 8)
+    video = moving(pixels, frames=1 + 15 * every) if every == 1 else np.repeat(moving(pixels), every, axis=1)
+    found = motion(video[0].astype(np.float32), fps)
+    per_second = pixels * 8 / np.hypot(96, 128)
+    assert found["motion"] == pytest.approx(per_second, rel=0.1, abs=0.005)
+    assert found["dynamic_degree"] == dynamic
+
+
+def test_a_blur_costs_sharpness() -> None:
+    sharp = moving(1, frames=3)
+    blurred = sharp.astype(float)
+    for axis in (2, 3):
+        blurred = sum(np.roll(blurred, step, axis) for step in range(-3, 4)) / 7
+    found = [scores(video, 8.0)["sharpness"] for video in (sharp, blurred.round().astype(np.uint8))]
+    assert found[1] < 0.5 * found[0]
+
+
+def test_likeness_is_psnr_and_ssim_over_frames() -> None:
+    video = moving(2, frames=2)
+    same = compared(video, video, None)
+    assert same["psnr"] == pytest.approx(100)
+    assert same["ssim"] == pytest.approx(1)
+    one_off = np.where(video < 255, video + 1, video - 1).astype(np.uint8)
+    assert compared(one_off, video, None)["psnr"] == pytest.approx(20 * np.log10(255), abs=1e-3)
+    assert "ssim" not in compared(video[..., :8], video[..., :8], None)
+
+
+def test_frechet_distance_is_that_of_gaussians() -> None:
+    """Features with exact moments: means and covariances are what they were made to be."""
+    random = np.random.default_rng(0)
+
+    def features(mean: list[float], root: list[list[float]]) -> np.ndarray:
+        drawn = random.normal(size=(40, 2))
+        drawn -= drawn.mean(axis=0)
+        white = drawn @ np.linalg.inv(np.linalg.cholesky(np.cov(drawn, rowvar=False))).T
+        return np.array(mean) + white @ np.array(root).T
+
+    one = features([0, 0], [[1, 0], [0, 2]])
+    assert frechet_distance(one, one) == pytest.approx(0, abs=1e-12)
+    assert frechet_distance(one, features([3, 4], [[1, 0], [0, 2]])) == pytest.approx(25)
+    # Diagonal covariances: the sum of squared differences of deviations.
+    assert frechet_distance(one, features([0, 0], [[2, 0], [0, 5]])) == pytest.approx(1 + 9)
+    # A turn by 90 degrees: tr(C1 + C2) - 2 tr((C1 C2)^1/2), both of deviations 1 and 2.
+    assert frechet_distance(one, features([0, 0], [[0, 2], [1, 0]])) == pytest.approx(10 - 2 * 4)
+    # More features than videos: covariances without an inverse.
+    few = random.normal(size=(3, 6))
+    assert frechet_distance(few, few + 1) == pytest.approx(6)
+
+
+def folder(path: Path, videos: dict[str, np.ndarray], step: int | None = None) -> Path:
+    path.mkdir()
+    for name, video in videos.items():
+        (path / name).write_bytes(encode_mp4(video, 8))
+    if step is not None:
+        records = [{"file": name, "step": step, "prompt": "a wave"} for name in videos]
+        (path / "manifest.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def test_each_folder_is_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    real = folder(tmp_path / "real", {"a.mp4": moving(6), "b.mp4": moving(0)})
+    good = folder(tmp_path / "good", {"a.mp4": moving(6), "b.mp4": moving(0)}, step=200)
+    bad = folder(tmp_path / "bad", {"a.mp4": moving(0)}, step=100)
+    out = tmp_path / "scores.json"
+    command = ["evaluate", str(bad), str(good), "--reference", str(real), "--out", str(out)]
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == json.loads(out.read_text())
+    first, second = found["folders"]
+    assert [(row["step"], row["videos"]) for row in (first, second)] == [(100, 1), (200, 2)]
+    assert second["metrics"]["dynamic_degree"] == 0.5
+    assert first["metrics"]["dynamic_degree"] == 0
+    assert second["metrics"]["psnr"] == pytest.approx(100)
+    assert first["metrics"]["psnr"] < 25
+    assert [one["file"] for one in second["by_video"]] == ["a.mp4", "b.mp4"]
+    assert second["by_video"][1]["temporal_flickering"] > 0.99
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert "temporal_flickering" in printed
+    assert "200" in printed
+
+    features = {name: tmp_path / f"{name}.npy" for name in ("one", "other")}
+    for number, path in enumerate(features.values()):
+        np.save(path, np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32) + number)
+    options = ["--features", str(features["one"]), "--reference-features", str(features["other"])]
+    assert main(["evaluate", str(bad), *options, "--json"]) == 0
+    distance = json.loads(capsys.readouterr().out)["folders"][0]["metrics"]["frechet_distance"]
+    assert distance == pytest.approx(3, rel=1e-5)
+
+
+def test_what_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    made = folder(tmp_path / "made", {"a.mp4": moving(0, frames=3)})
+    other = folder(tmp_path / "other", {"b.mp4": moving(0, frames=3)})
+    short = folder(tmp_path / "short", {"a.mp4": moving(0, frames=2)})
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "a.mp4").write_bytes(b"no video")
+    pickled = tmp_path / "pickled.npy"
+    np.save(pickled, np.array([{}]), allow_pickle=True)
+    for words, status, told in [
+        ([str(tmp_path / "empty")], 2, "is no folder with .mp4 files"),
+        ([str(made), "--reference", str(other)], 2, "a.mp4 has no video of the same name"),
+        ([str(made), "--reference", str(short)], 2, "has 2 frames, fewer than the 3"),
+        ([str(broken)], 1, "a.mp4 is no video"),
+        ([str(made), "--lpips", "vgg.pth"], 2, "--lpips compares with --reference"),
+        ([str(made), "--clip", "nowhere"], 2, "--clip nowhere is no folder"),
+        ([str(made), "--features", "x.npy"], 2, "belong together"),
+        (
+            [str(made), "--features", str(pickled), "--reference-features", str(pickled)],
+            2,
+            "is no .npy file of numbers",
+        ),
+    ]:
+        assert main(["evaluate", *words]) == status, words
+        assert told in capsys.readouterr().err
