@@ -29,6 +29,8 @@ Pixels = NDArray[np.uint8]
 Decoder = Callable[[bytes | memoryview, Places, Pixels], None]
 DecoderName = Literal["pyav", "decord"]
 
+_DRAWN_AT_ONCE = 16
+"""Columns that swscale converts at once without resizing."""
 _MP4 = b"ftyp"  # bytes 4 to 8 of MP4 and MOV
 
 
@@ -128,6 +130,9 @@ def _draw(frame: "VideoFrame", aspect: float, reformatter: "VideoReformatter", v
     shown = (frame.height, max(1, round(frame.width * aspect)))
     covering = _cover(*(shown[::-1] if turn.transposed else shown), *video_CTHW.shape[2:])
     height, width = covering[::-1] if turn.transposed else covering
+    if (height, width) == (frame.height, frame.width) and 0 < width % _DRAWN_AT_ONCE <= _DRAWN_AT_ONCE // 2:
+        # swscale's own path from subsampled YUV to planes leaves these last columns as the memory was.
+        frame = reformatter.reformat(frame, width, height, "yuv444p", interpolation="BILINEAR", threads=1)
     # Not rgb24: its conversion is slower, and at even widths 1 to 2 levels too dark with coarser colour.
     image = reformatter.reformat(frame, width, height, "gbrp", interpolation="BILINEAR", threads=1)
     green, blue, red = image.planes

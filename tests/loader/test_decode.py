@@ -180,6 +180,19 @@ def test_resizing_darkens_nothing(tmp_path: Path, size: tuple[int, int]) -> None
     assert np.abs(first.mean(axis=(0, 1)) - picture.mean(axis=(0, 1))).max() < 0.6
 
 
+@pytest.mark.parametrize("pix_fmt", ["yuv420p", "yuv422p", "yuv444p"])
+def test_every_column_is_drawn_where_nothing_is_resized(tmp_path: Path, pix_fmt: str) -> None:
+    """swscale's own path from YUV to planes leaves up to 8 columns behind a multiple of 16 as memory was."""
+    colours = np.broadcast_to(np.array((200, 150, 100), np.uint8), (32, 80, 3)).copy()
+    colours[:, :48] = (60, 200, 120)
+    for width in range(64, 82, 2):
+        clip = encode(tmp_path / "colours.mp4", colours[:, :width], "bt709", pix_fmt)
+        frames = frames_of(clip, Bucket(2, 32, width), np.array([0, 3]), decode_with_pyav)
+        differences = np.abs(frames.astype(int) - colours[:, :width])
+        differences[:, :, 46:50] = 0  # chroma of two pixels is one
+        assert differences.max() <= 5, width
+
+
 @needs_decord
 @pytest.mark.parametrize("bucket", [Bucket(9, 64, 80), Bucket(9, 48, 96), Bucket(5, 160, 200)])
 def test_the_decoders_agree(clip: bytes, bucket: Bucket) -> None:

@@ -4,10 +4,12 @@ import hashlib
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from loader.storage import leased, open_storage
 from pipelines.cli import main
+from pipelines.evaluation.videos import read_video
 from tests.pipelines.sample_ranks import command, failing_in, killed_after
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.ranks import Ranks
@@ -203,3 +205,19 @@ def test_a_wrong_layout_is_told(
 
     assert command(*words(trained, prompts, tmp_path / "out", "--layout", layout)) == 2
     assert re.search(told, capsys.readouterr().err)
+
+
+def test_all_ranks_make_one_video_together(ranks: Ranks, trained: Path, whole: Path, tmp_path: Path) -> None:
+    """Four ranks: guidance over two, heads over two; equal to one process but for rounding."""
+    out = tmp_path / "one.mp4"
+    size = ["--size", "16x24", "--frames", "5", "--steps", "2", "--prompt", PROMPTS[0], "--out", str(out)]
+    ended = ranks.run(command, 4, "--checkpoint", str(trained), *size)
+    assert ended.codes == [0] * 4, ended.errors
+    said = json.loads(ended.errors[0][ended.errors[0].index("{") :])
+    degrees = {name: said["layout"][name] for name in ("ranks", "prompts", "cfg", "lp", "ring", "ulysses")}
+    assert degrees == {"ranks": 4, "prompts": 1, "cfg": 2, "lp": 1, "ring": 1, "ulysses": 2}
+    assert len(said["sent_bytes"]) == 4
+    assert min(said["sent_bytes"]) > 0
+    assert [path.name for path in tmp_path.iterdir()] == ["one.mp4"]
+    found, expected = (read_video(path)[0].astype(int) for path in (out, whole / "000000.mp4"))
+    assert np.abs(found - expected).mean() < 0.5

@@ -1,0 +1,1 @@
+"""Decode of latents to videos: tiles over ranks, within a memory budget."""
