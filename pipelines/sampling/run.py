@@ -66,10 +66,13 @@ class SamplingRun:
         fps: int,
         degrees: SampleLayoutConfig,
     ) -> None:
-        self._trained, self._requests, self._fps, self._common = trained, requests, fps, common
+        self._trained, self._requests, self._fps = trained, requests, fps
         self._ranks = SamplingRanks(SamplingMesh.of(degrees, world.size), world)
         layout = build_layout(trained.bundle, self._ranks, degrees)
-        self._samplers = [self._sampler(number, layout) for number in range(len(requests))]
+        self._configs = [request.config(common, number) for number, request in enumerate(requests)]
+        # One sampler, with its caches of blocks, for all videos that differ in the seed alone.
+        made: dict[str, VideoSampler] = {}
+        self._samplers = [self._sampler(number, layout, made) for number in range(len(requests))]
         mesh = self._ranks.mesh
         self.layout: dict[str, int] = {
             "ranks": world.size,
@@ -88,9 +91,9 @@ class SamplingRun:
                 "step": trained.step,
                 "weights": trained.weights,
                 "fps": self._fps,
-                "config": sampler.config.model_dump(mode="json"),
+                "config": config.model_dump(mode="json"),
             }
-            for request, sampler in zip(self._requests, self._samplers, strict=True)
+            for request, config in zip(self._requests, self._configs, strict=True)
         ]
 
     def rounds(self, numbers: Sequence[int]) -> list[list[int]]:
@@ -101,7 +104,7 @@ class SamplingRun:
 
     def steps(self, number: int) -> int:
         """Return the number of solver steps of a video."""
-        return self._samplers[number].config.total_steps
+        return self._configs[number].total_steps
 
     def run(
         self,
@@ -153,7 +156,7 @@ class SamplingRun:
             with _timed(seconds, "text"):
                 passes = sampler.encode([self._requests[number].prompt])
             with _timed(seconds, "denoise"):
-                latents_BCTHW = sampler.denoise(passes, [sampler.config.seed], progress)
+                latents_BCTHW = sampler.denoise(passes, [self._configs[number].seed], progress)
         else:
             for _ in range(self.steps(number)):
                 progress()
@@ -180,10 +183,13 @@ class SamplingRun:
         video.broadcast_([latents_BCTHW])
         return latents_BCTHW
 
-    def _sampler(self, number: int, layout: VideoLayout) -> VideoSampler:
-        config = self._requests[number].config(self._common, number)
+    def _sampler(self, number: int, layout: VideoLayout, made: dict[str, VideoSampler]) -> VideoSampler:
+        config = self._configs[number].model_copy(update={"seed": 0})
         try:
-            return VideoSampler(self._trained.bundle, self._trained.config, config, layout)
+            return made.setdefault(
+                config.model_dump_json(),
+                VideoSampler(self._trained.bundle, self._trained.config, config, layout),
+            )
         except UsageError as error:
             if len(self._requests) == 1:
                 raise

@@ -18,8 +18,8 @@ from train.sampling.config import SEEDS, SampleConfig
 from train.sampling.first_frames import check_given, pass_channels
 from train.sampling.guidance import Guided, image_weights, text_weights
 from train.sampling.layout import VideoLayout
-from train.sampling.noise import starting_noise, step_noise
 from train.sampling.predictor import Conditions, Predictor, SchedulePoint
+from train.sampling.solvers.noise import starting_noise, step_noise
 from train.sampling.solvers.ode import sample
 from train.sampling.solvers.schedule import sampling_times
 

@@ -8,7 +8,7 @@ from loader.errors import UsageError
 from train.config.objective import DDPMConfig, EDMConfig, FlowConfig
 from train.objectives.build import build_objective
 from train.sampling.config import SampleConfig
-from train.sampling.noise import starting_noise, step_noise
+from train.sampling.solvers.noise import starting_noise, step_noise
 from train.sampling.solvers.schedule import sampling_times
 
 SIZE = {"frames": 1, "height": 16, "width": 16}
