@@ -74,9 +74,14 @@ class GridRanks(Generic[Grid]):
     @cached_property
     def context(self) -> ContextParallel:
         """Ranks that share this rank's sequences."""
+        return self.context_with()
+
+    def context_with(self, *dimensions: str) -> ContextParallel:
+        """Return the ranks of `context` along further dimensions, as a longer ring; a collective of all processes."""
         make: Any = dist.new_subgroups_by_enumeration
+        rings = (*dimensions, "ring")
         return ContextParallel(
-            *(make(self.mesh.partition(names))[0] for names in (("ring",), ("ulysses",), CONTEXT))
+            *(make(self.mesh.partition(names))[0] for names in (rings, ("ulysses",), (*rings, "ulysses")))
         )
 
     def _group(self, dimensions: Sequence[str]) -> World:

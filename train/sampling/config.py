@@ -63,6 +63,47 @@ class SampleConfig(Settings):
         return len(self.timesteps) if self.timesteps else self.steps
 
 
+class LatentParallelConfig(Settings):
+    """Latent Parallelism: parts of the latents by themselves, blended every step; approximate.
+
+    What is null is the mode's.
+    """
+
+    mode: Literal["balanced", "paper", "unite"] = Field(
+        "balanced",
+        description="paper: strict rotation, ceil parts, linear ramps (arXiv 2512.07350v1); unite: phases of axes,"
+        " cosine ramps, falling overlap, an exact first step and aids to guidance, as in its authors' code;"
+        " balanced: no empty part, ramps without wasted ends",
+    )
+    overlap: float | None = Field(
+        None, ge=0, le=4, description="overlap of neighbours, in units of a part (paper: 0.5, else 0.4)"
+    )
+    last_overlap: float | None = Field(
+        None, ge=0, le=4, description="overlap at the last step (unite: half the first, else the same)"
+    )
+    rotate: bool = Field(
+        True,
+        description="divide another axis each step; false: the first axis that has a patch for each part",
+    )
+    positions: Literal["global", "local"] = Field(
+        "global", description="positions of a part's tokens: those in the whole video, or from 0"
+    )
+    exact_steps: int | None = Field(None, ge=0, description="first steps without division (unite: 1, else 0)")
+    guidance_decay: bool | None = Field(
+        None, description="aid: guidance falls by a tenth from 60 % of the steps on (unite: true, else false)"
+    )
+    delta_smoothing: bool | None = Field(
+        None, description="aid: smooth differences of guidance passes from 55 % on (unite: true, else false)"
+    )
+    rescale: bool | None = Field(
+        None,
+        description="aid: give the prediction the conditioned pass's spread from 20 % on (unite: true, else false)",
+    )
+    final_smoothing: bool | None = Field(
+        None, description="aid: smooth the blended prediction from 85 % on (unite: true, else false)"
+    )
+
+
 class SampleLayoutConfig(Settings):
     """Degrees of parallel sampling, whose product is the number of ranks."""
 
@@ -84,4 +125,7 @@ class SampleLayoutConfig(Settings):
     )
     vae_ranks: Degree | None = Field(
         None, description="ranks that decode a video's tiles; None: all ranks of the video"
+    )
+    latent_parallel: LatentParallelConfig = Field(
+        LatentParallelConfig(), description="how lp groups divide the latents"
     )

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loader.errors import UsageError
 from train.distributed.world import World
@@ -13,6 +13,9 @@ from train.parallel.rank_grid import CONTEXT
 from train.sampling.config import SampleLayoutConfig
 from train.sampling.context.runner import ContextParallelModel
 from train.sampling.decoder import Decoder, WholeDecoder
+from train.sampling.guidance import Guided
+from train.sampling.latent_parallel.predictor import LatentParallel
+from train.sampling.latent_parallel.rules import Rules
 from train.sampling.mesh import SamplingRanks
 from train.sampling.predictor import ModelRunner, Predictor, WholeModel
 from train.sampling.scalefusion.measure import MeasuredScaleFusion
@@ -37,7 +40,7 @@ class VideoLayout:
     decoder: Decoder
     cfg: World | None = None
     video: World | None = None
-    divided: Callable[[Predictor], Predictor] | None = None
+    divided: Callable[[Guided], Predictor] | None = None
     sequence: World | None = None
 
     @classmethod
@@ -57,14 +60,31 @@ def build_layout(bundle: Bundle, ranks: SamplingRanks, config: SampleLayoutConfi
     Raises:
         UsageError: the model does not fit the degrees.
     """
-    if ranks.mesh.lp > 1:  # Latent Parallelism over ranks.along("lp") becomes `divided`
-        raise UsageError("layout lp: Latent Parallelism is not built yet")
     return VideoLayout(
         _runner(bundle.dit, ranks, config),
         _decoder(bundle, ranks, config),
         ranks.along("cfg") if ranks.mesh.cfg > 1 else None,
         ranks.video,
-        sequence=ranks.along(*CONTEXT),
+        _divided(bundle.dit, ranks, config) if ranks.mesh.lp > 1 else None,
+        ranks.along(*CONTEXT),
+    )
+
+
+def _divided(
+    dit: Denoiser, ranks: SamplingRanks, config: SampleLayoutConfig
+) -> Callable[[Guided], Predictor]:
+    """Return the division of latents over `lp` groups of ranks; a ring of all of them runs undivided steps."""
+    rules, groups, video = Rules.of(config.latent_parallel), ranks.along("lp"), ranks.video
+    whole = None
+    if rules.exact_steps:
+        whole = ContextParallelModel(dit, ranks.context_with("lp"))
+    return lambda guided: LatentParallel(
+        guided,
+        rules,
+        dit.patch,
+        groups,
+        video,
+        None if whole is None else replace(guided, run=whole),
     )
 
 

@@ -1,8 +1,8 @@
 """Measure one part on this machine, each against a floor or a peer in the same run.
 
 shots, curate: precision of shot detection, cost of curation; need --videos. loader: reading and decoding. kernels:
-fused operators on a GPU. shapes, cascades: microbatches of a training run; need --config, and write a CSV for
-`reelweave fit`.
+fused operators on a GPU. lp: bytes and work of Latent Parallelism, computed. shapes, cascades: microbatches of a
+training run; need --config, and write a CSV for `reelweave fit`.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from pipelines.terminal.program import hint
 if TYPE_CHECKING:
     from pipelines.configuration.train_config import TrainRunConfig
 
-BENCHMARKS = ("cascades", "curate", "kernels", "loader", "shapes", "shots")
+BENCHMARKS = ("cascades", "curate", "kernels", "loader", "lp", "shapes", "shots")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +64,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run a benchmark and print a table, or everything as JSON."""
-    measures = {"cascades": _cascades, "kernels": _kernels, "loader": _loader, "shapes": _shapes}
+    measures = {
+        "cascades": _cascades,
+        "kernels": _kernels,
+        "loader": _loader,
+        "lp": _latent_parallel,
+        "shapes": _shapes,
+    }
     if options.name in measures:
         return measures[options.name](options)
     if options.videos is None:
@@ -221,6 +227,26 @@ def _loader(options: argparse.Namespace) -> int:
     title = f"{result['clips']} clips to {result['shape']}, {result['threads']} threads"
     rows = [(name, rate, result["cpu_ms_per_clip"][name]) for name, rate in result["clips_per_s"].items()]
     stdout().print(table(title, ["decoded by", "clips/s", "CPU ms a clip"], rows))
+    return 0
+
+
+def _latent_parallel(options: argparse.Namespace) -> int:
+    from pipelines.benchmarks.latent_parallel import bench_latent_parallel
+
+    result = bench_latent_parallel()
+    if options.json:
+        print_json(result)
+        return 0
+    for key, title in (
+        ("table_1", "MiB a worker sends, arXiv 2512.07350v1, Table 1"),
+        ("bytes", "GB a GPU sends for a video: Wan2.1-14B, 480p, 50 steps, 2 passes in bfloat16"),
+        ("work", "work of the divided steps, in units of the whole video's: 81 frames, 480p"),
+    ):
+        rows = result[key]
+        cells = [
+            [round(cell, 3) if isinstance(cell, float) else cell for cell in row.values()] for row in rows
+        ]
+        stdout().print(table(title, list(rows[0]), cells))
     return 0
 
 

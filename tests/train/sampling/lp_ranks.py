@@ -1,0 +1,255 @@
+"""Rank functions: Latent Parallelism on four ranks, against one process. Findings go to OUT/RANK.json."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from loader.errors import RunError
+from tests.train.clips import tiny_config
+from tests.train.sampling.guidance_ranks import model
+from train.distributed.sent_bytes import count_sent_bytes
+from train.distributed.world import World, join
+from train.models.attention.positions import Window
+from train.models.bundle import Bundle
+from train.parallel.context.partition import Partition
+from train.parallel.context.traffic import AttentionSize, ring_bytes
+from train.sampling.config import LatentParallelConfig, SampleConfig, SampleLayoutConfig
+from train.sampling.generate import VideoSampler, digest
+from train.sampling.guidance import Guided
+from train.sampling.latent_parallel.parts import divide
+from train.sampling.latent_parallel.predictor import LatentParallel
+from train.sampling.latent_parallel.rules import Rules
+from train.sampling.latent_parallel.volumes import LatentRun, sent_bytes
+from train.sampling.latent_parallel.weights import weights_of
+from train.sampling.layout import VideoLayout, build_layout
+from train.sampling.mesh import SamplingMesh, SamplingRanks
+from train.sampling.predictor import Predictor, SchedulePoint
+
+MODES = ("paper", "unite", "balanced")
+# 5 latent frames of 16 x 20: patches of 5 x 8 x 10.
+SIZE = {"frames": 9, "height": 32, "width": 40}
+LATENTS = (5, 16, 20)
+CAPTIONS, SEEDS = ("a red wave", "a hill"), (3, 4)
+AIDS_OFF = dict.fromkeys(("guidance_decay", "delta_smoothing", "rescale", "final_smoothing"), False)
+COMBINED = {"cfg 2": {"cfg": 2}, "ring 2": {"ring": 2}, "ulysses 2": {"ulysses": 2}}
+LOCAL = ("blocks.0.attend.out.weight", "blocks.1.attend.out.weight")
+
+
+def config(steps: int = 4, guidance: float = 3.0, **size: int) -> SampleConfig:
+    return SampleConfig(**SIZE | size, steps=steps, guidance=guidance)
+
+
+def latents(bundle: Bundle, layout: VideoLayout, asked: SampleConfig) -> torch.Tensor:
+    sampler = VideoSampler(bundle, tiny_config(), asked, layout)
+    return sampler.denoise(sampler.encode(CAPTIONS), SEEDS)
+
+
+def wrapped(bundle: Bundle, ranks: SamplingRanks, **options) -> VideoLayout:
+    config_ = LatentParallelConfig(**options)
+    return build_layout(
+        bundle, ranks, SampleLayoutConfig(prompts=1, lp=ranks.mesh.lp, latent_parallel=config_)
+    )
+
+
+class Serial:
+    """The same blend of parts in one process, one part after the other, from the pure functions alone."""
+
+    def __init__(self, guided: Guided, rules: Rules, parts: int) -> None:
+        self.guided, self.rules, self.parts = guided, rules, parts
+
+    def __call__(self, x: torch.Tensor, point: SchedulePoint, window: Window | None = None) -> torch.Tensor:
+        grid = (x.shape[2], x.shape[3] // 2, x.shape[4] // 2)
+        division = divide(self.rules, grid, (1, 2, 2), self.parts, point.number, point.total)
+        if division is None:
+            return self.guided(x, point)
+        total = torch.zeros_like(x)
+        for number, part in enumerate(division.parts):
+            if not part.length:
+                continue
+            at = [slice(None)] * 5
+            at[2 + division.axis] = rows = division.rows(number)
+            start = [0, 0, 0]
+            start[division.axis] = rows.start
+            found = self.guided(x[tuple(at)], point, Window(tuple(start), tuple(x.shape[2:])))
+            weights = weights_of(division, self.rules.ramp)[number, rows].to(x.dtype)
+            shape = [1] * 5
+            shape[2 + division.axis] = -1
+            total[tuple(at)] += found * weights.view(shape)
+        return total
+
+
+def modes(bundle: Bundle, local: Bundle, ranks: SamplingRanks) -> dict[str, object]:
+    """Each mode against one process; and where no token attends to another, against the exact sampler."""
+    found: dict[str, object] = {}
+    alone = VideoLayout.alone(bundle)
+    for mode in MODES:
+        for overlap in (0.0, 0.4):
+            options = {"mode": mode, "overlap": overlap} | AIDS_OFF
+            rules = Rules.of(LatentParallelConfig(**options))
+
+            def serial(guided: Guided, rules: Rules = rules) -> Predictor:
+                return Serial(guided, rules, 4)
+
+            name = f"{mode}, overlap {overlap}"
+            got = latents(bundle, wrapped(bundle, ranks, **options), config())
+            expected = latents(bundle, replace(alone, divided=serial), config())
+            found[f"{name}: as in one process"] = float((got - expected).abs().max())
+            found[f"{name}: bits"] = digest(got)
+            found[f"{name}: not the exact sampler"] = float(
+                (got - latents(bundle, alone, config())).abs().max()
+            )
+            got = latents(local, wrapped(local, ranks, **options), config())
+            expected = latents(local, VideoLayout.alone(local), config())
+            found[f"{name}: exact without attention"] = float((got - expected).abs().max())
+    return found
+
+
+def steps(bundle: Bundle, ranks: SamplingRanks) -> dict[str, object]:
+    """Few steps, few patches, and local positions, which rotary attention does not see."""
+    found: dict[str, object] = {}
+    exact = {n: latents(bundle, VideoLayout.alone(bundle), config(n)) for n in (1, 2)}
+    for mode in MODES:
+        for n in exact:
+            got = latents(bundle, wrapped(bundle, ranks, mode=mode), config(n))
+            found[f"{mode}, {n} steps"] = bool(got.isfinite().all()), digest(got)
+        # 3 latent frames for 4 groups; columns and rows have 4 and 5.
+        few = config(7, frames=5, height=16, width=20)
+        got = latents(bundle, wrapped(bundle, ranks, mode=mode, rescale=True), few)
+        found[f"{mode}, few patches"] = bool(got.isfinite().all()), digest(got)
+    found["unite's first step"] = float(
+        (latents(bundle, wrapped(bundle, ranks, mode="unite"), config(1)) - exact[1]).abs().max()
+    )
+    there, here = (
+        latents(bundle, wrapped(bundle, ranks, positions=positions), config())
+        for positions in ("global", "local")
+    )
+    found["positions"] = float((there - here).abs().max())
+    return found
+
+
+def aids(local: Bundle, ranks: SamplingRanks) -> dict[str, object]:
+    """Where no token attends to another, aids of parts are those of the whole video, but those of UNITE are not."""
+    found: dict[str, object] = {}
+    guidance = config(8, 6.0)
+
+    def one_group(options: dict[str, object]) -> VideoLayout:
+        rules = replace(Rules.of(LatentParallelConfig(**options)), exact_steps=0)
+        world = World(0, 1, torch.device("cpu"))
+        return replace(
+            VideoLayout.alone(local),
+            divided=lambda guided: LatentParallel(guided, rules, (1, 2, 2), world, world),
+        )
+
+    plain = latents(local, VideoLayout.alone(local), guidance)
+    for name in AIDS_OFF:
+        options = {"mode": "balanced", "overlap": 1.0, name: True}
+        whole = latents(local, one_group(options), guidance)
+        found[f"{name} changes the video"] = float((whole - plain).abs().max())
+        got = latents(local, wrapped(local, ranks, **options), guidance)
+        found[f"{name} over ranks"] = float((got - whole).abs().max())
+    whole = latents(local, one_group({"mode": "balanced"}), guidance)
+    found["one group"] = float((whole - plain).abs().max())
+    found["one group: bits"] = bool(torch.equal(whole, plain))
+    got = latents(local, wrapped(local, ranks, mode="unite"), guidance)
+    found["unite: bits"] = digest(got)
+    return found
+
+
+def sent(bundle: Bundle, ranks: SamplingRanks) -> dict[str, object]:
+    """Bytes of a video beside those foretold; the comparison of latents sends 8 to each other rank."""
+    found: dict[str, object] = {}
+    bundle.dit.float()
+    bundle.text.float()
+    for mode in MODES:
+        layout, counted = wrapped(bundle, ranks, mode=mode), [0]
+        latents(bundle, replace(layout, divided=lambda guided: seen(layout, guided, counted)), config(7))  # noqa: B023
+        run = LatentRun(24, LATENTS, (1, 2, 2), 4, 7)
+        rules = Rules.of(LatentParallelConfig(mode=mode))
+        foretold = len(CAPTIONS) * sent_bytes(run, rules, ranks.along("lp").rank)
+        exact = rules.exact_steps * 2 * _ring_bytes(bundle) if mode == "unite" else 0
+        found[mode] = [counted[0] - 7 * 3 * 8, foretold + exact]
+    bundle.dit.double()
+    bundle.text.double()
+    return found
+
+
+def _ring_bytes(bundle: Bundle) -> int:
+    """Bytes of one exact pass over a ring of four: blocks of keys and values, and the gathered prediction."""
+    tokens, model = 5 * 8 * 10, bundle.dit.config
+    size = AttentionSize(len(CAPTIONS), model.heads, model.hidden // model.heads, 4)
+    blocks = model.layers * ring_bytes(size, Partition.even(tokens, 4), 0)[0]
+    return blocks + 3 * tokens // 4 * len(CAPTIONS) * bundle.dit.patch_values * 4
+
+
+def seen(layout: VideoLayout, guided: Guided, counted: list[int]) -> Predictor:
+    assert layout.divided is not None
+    predict = layout.divided(guided)
+
+    def call(x: torch.Tensor, point: SchedulePoint, window: Window | None = None) -> torch.Tensor:
+        with count_sent_bytes() as sent:
+            found = predict(x, point, window)
+        counted[0] += sent.total
+        return found
+
+    return call
+
+
+def differing(bundle: Bundle, ranks: SamplingRanks) -> str:
+    """One bit of one rank's latents differs after the second step."""
+    layout = wrapped(bundle, ranks)
+
+    def divided(inner: Guided) -> Predictor:
+        assert layout.divided is not None
+        predict: Callable[..., torch.Tensor] = layout.divided(inner)
+
+        def call(x: torch.Tensor, point: SchedulePoint, window: Window | None = None) -> torch.Tensor:
+            if point.number == 2 and ranks.world.rank == 2:
+                x = x.clone()
+                x.view(-1).view(torch.int64)[77] ^= 1
+            return predict(x, point, window)
+
+        return call
+
+    try:
+        latents(bundle, replace(layout, divided=divided), config())
+    except RunError as error:
+        return str(error)
+    return ""
+
+
+def compute(out: str) -> None:
+    """All cases."""
+    torch.set_num_threads(1)
+    bundle, local = model(), model()
+    with torch.no_grad():
+        for name, parameter in local.dit.named_parameters():
+            if name in LOCAL:
+                parameter.zero_()
+    with join("cpu") as world:
+        four = SamplingRanks(SamplingMesh(lp=4), world)
+        found = {
+            "modes": modes(bundle, local, four),
+            "steps": steps(bundle, four),
+            "aids": aids(local, four),
+            "sent": sent(bundle, four),
+            "differing": differing(bundle, four),
+        }
+        for name, degrees in COMBINED.items():
+            found[name] = combined(bundle, SamplingRanks(SamplingMesh(lp=2, **degrees), world))
+    (Path(out) / f"{world.rank}.json").write_text(json.dumps(found))
+
+
+def combined(bundle: Bundle, ranks: SamplingRanks) -> dict[str, object]:
+    """Two groups that divide the latents, with an exact method in each, against one process."""
+    found: dict[str, object] = {}
+    for mode in ("balanced", "unite"):
+        options = {"mode": mode, "overlap": 0.4} | AIDS_OFF
+        got = latents(bundle, wrapped(bundle, ranks, **options), config())
+        rules = Rules.of(LatentParallelConfig(**options))
+        serial = replace(VideoLayout.alone(bundle), divided=lambda guided: Serial(guided, rules, 2))  # noqa: B023
+        expected = latents(bundle, serial, config())
+        found[mode] = float((got - expected).abs().max()), digest(got)
+    return found

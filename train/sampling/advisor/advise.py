@@ -1,0 +1,53 @@
+"""Layouts of a number of GPUs in the order of their expected time."""
+
+from collections.abc import Iterator, Sequence
+
+from loader.errors import UsageError
+from train.sampling.advisor.shapes import OneGpu, SamplingMachine, VideoModel
+from train.sampling.advisor.simulate import Expected, Layout, expected
+
+
+def advise(
+    model: VideoModel, one: OneGpu, machine: SamplingMachine, approximate: bool = True
+) -> Sequence[Expected]:
+    """Return the layouts that use all GPUs and fit, the fastest first.
+
+    Args:
+        model: model and video.
+        one: seconds of one GPU.
+        machine: GPUs and links.
+        approximate: include Latent Parallelism.
+
+    Raises:
+        UsageError: none fits the memory or the shape.
+    """
+    found = [expected(model, one, machine, layout) for layout in layouts(model, machine, approximate)]
+    limit = machine.memory_bytes
+    fitting = [row for row in found if limit is None or row.memory_bytes <= limit]
+    if not fitting:
+        least = f"; the least needs {min(row.memory_bytes for row in found) / 2**30:.1f} GiB" if found else ""
+        raise UsageError(
+            f"no layout of {machine.gpus} GPUs fits {model.name}{least}: take other GPUs, or shard its weights"
+        )
+    return sorted(fitting, key=lambda row: row.seconds)
+
+
+def layouts(model: VideoModel, machine: SamplingMachine, approximate: bool) -> Iterator[Layout]:
+    """Yield the layouts of all GPUs: Ulysses divides the heads and stays in a node, passes are shared by 2 or all."""
+    for cfg in _divisors(machine.gpus):
+        if cfg > model.passes:
+            continue
+        for lp in _divisors(machine.gpus // cfg):
+            if lp > 1 and (not approximate or sum(n >= lp for n in model.grid) < 2):
+                continue
+            context = machine.gpus // cfg // lp
+            for ulysses in _divisors(context):
+                if model.heads % ulysses or ulysses > machine.gpus_per_node:
+                    continue
+                ring = context // ulysses
+                if context <= model.tokens // max(1, lp):
+                    yield Layout(cfg, ulysses, ring, lp)
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]

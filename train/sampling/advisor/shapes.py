@@ -1,0 +1,82 @@
+"""What the advisor knows: a model and its video, the seconds of one GPU, and the machine."""
+
+import math
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from loader.settings import Settings
+
+
+@dataclass(frozen=True)
+class VideoModel:
+    """Transformer over one video, with attention over all tokens.
+
+    Attributes:
+        name: its name.
+        layers: number of blocks.
+        hidden: width of a token.
+        heads: number of attention heads.
+        inner: width within the MLP.
+        parameters: number of parameters that a GPU holds.
+        grid: tokens along time, rows and columns.
+        text_tokens: number of text tokens that video tokens attend to.
+        passes: passes of guidance in each step; 1 for distilled models.
+        steps: number of steps.
+        latent_bytes: bytes of the latents in float32.
+        own_text: text tokens go through the blocks with the video's (joint attention).
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    inner: int
+    parameters: float
+    grid: tuple[int, int, int]
+    text_tokens: int
+    passes: int
+    steps: int
+    latent_bytes: int
+    own_text: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens in self-attention."""
+        return math.prod(self.grid) + self.text_tokens * self.own_text
+
+    @property
+    def attention_share(self) -> float:
+        """Share of a pass's FLOPs in scores and weighted sums of self-attention."""
+        cross = 0 if self.own_text else 2 * 2 * self.hidden**2 + 4 * self.text_tokens * self.hidden
+        linear = 4 * 2 * self.hidden**2 + cross + 2 * 2 * self.hidden * self.inner
+        attention = 4 * self.tokens * self.hidden
+        return attention / (linear + attention)
+
+
+class OneGpu(Settings):
+    """Seconds of a video on one GPU."""
+
+    denoise_s: float = Field(gt=0, description="seconds of all steps")
+    decode_s: float = Field(0.0, ge=0, description="seconds of the VAE's decoder, which ranks share")
+    other_s: float = Field(
+        0.0, ge=0, description="seconds of text encoder and all else, which ranks do not share"
+    )
+
+
+class SamplingMachine(Settings):
+    """GPUs and the links between them."""
+
+    gpus: int = Field(ge=1, description="number of GPUs")
+    gpus_per_node: int = Field(8, ge=1, description="GPUs that share the fast links")
+    node_bytes_per_s: float = Field(450e9, gt=0, description="bandwidth of a GPU within a node, one way")
+    network_bytes_per_s: float = Field(50e9, gt=0, description="bandwidth of a GPU to other nodes, one way")
+    efficiency: float = Field(0.7, gt=0, le=1, description="share of a bandwidth that collectives reach")
+    latency_s: float = Field(20e-6, ge=0, description="seconds of a collective of nothing")
+    memory_bytes: float | None = Field(None, gt=0, description="memory of a GPU; null: not checked")
+    decode_ranks: int = Field(8, ge=1, description="number of ranks beyond which the decode gains nothing")
+
+    def bytes_per_s(self, span: int) -> float:
+        """Return what a collective over so many adjacent GPUs reaches."""
+        bandwidth = self.node_bytes_per_s if span <= self.gpus_per_node else self.network_bytes_per_s
+        return self.efficiency * bandwidth

@@ -1,0 +1,163 @@
+"""Expected seconds, bytes and memory of one layout.
+
+    denoise = evaluations x [compute x share of the longest rank + exchanges]
+
+Compute divides as its FLOPs do: those of linear layers with the tokens, those of attention with pairs of tokens.
+Exchanges take bytes over the bandwidth that collectives reach, plus a latency each. All are waited for, those of a ring
+too: it may hide them, but published rings are slower than Ulysses (diffusers on 4 H100: 3.8 against 7.5 steps/s). No
+constant is fitted to a curve: what one GPU takes is measured, links are the vendor's times `efficiency`, decode and
+text are measured stages.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from train.parallel.context.partition import Partition
+from train.parallel.context.traffic import AttentionSize, ring_bytes, ulysses_bytes
+from train.sampling.advisor.shapes import OneGpu, SamplingMachine, VideoModel
+from train.sampling.config import LatentParallelConfig
+from train.sampling.latent_parallel.rules import Rules
+from train.sampling.latent_parallel.volumes import LatentRun, Shares, sent_bytes, shares
+
+BFLOAT16 = 2
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Degrees of one video.
+
+    Attributes:
+        cfg: groups that share the passes of guidance.
+        ulysses: ranks that exchange heads.
+        ring: ranks that pass blocks.
+        lp: groups that divide the latents; approximate if above 1.
+        mode: mode of Latent Parallelism.
+    """
+
+    cfg: int = 1
+    ulysses: int = 1
+    ring: int = 1
+    lp: int = 1
+    mode: Literal["balanced", "paper", "unite"] = "balanced"
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs."""
+        return self.cfg * self.ulysses * self.ring * self.lp
+
+    def __str__(self) -> str:
+        degrees = {name: getattr(self, name) for name in ("cfg", "lp", "ring", "ulysses")}
+        told = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
+        return (told or "one GPU") + (f" ({self.mode})" if self.lp > 1 else "")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Expectation of one layout.
+
+    Attributes:
+        layout: the degrees.
+        seconds: of the whole video.
+        denoise_s: of all steps.
+        exchange_s: part of it that waits for links.
+        decode_s: of the decode over the ranks.
+        sent_bytes: bytes that a GPU sends in all steps.
+        memory_bytes: weights, and activations of the largest pass.
+        exact: the result is that of one GPU, to rounding.
+        extra_work: work of linear layers over one GPU's, less 1.
+        left_out_attention: share of attention that no rank computes.
+    """
+
+    layout: Layout
+    seconds: float
+    denoise_s: float
+    exchange_s: float
+    decode_s: float
+    sent_bytes: float
+    memory_bytes: float
+    exact: bool
+    extra_work: float = 0.0
+    left_out_attention: float = 0.0
+
+
+def expected(model: VideoModel, one: OneGpu, machine: SamplingMachine, layout: Layout) -> Expected:
+    """Return the expectation of a layout.
+
+    Args:
+        model: model and video.
+        one: seconds of one GPU.
+        machine: GPUs and links.
+        layout: degrees; ranks of Ulysses are nearest, then ring, groups of LP, groups of guidance.
+    """
+    work, latents = _divided(model, layout)
+    context = layout.ulysses * layout.ring
+    passes = -(-model.passes // layout.cfg)
+    evaluations = passes * model.steps
+    whole_pass_s = one.denoise_s / (model.passes * model.steps)
+    attention_s = whole_pass_s * model.attention_share * work.attention / context
+    linear_s = whole_pass_s * (1 - model.attention_share) * work.linear / context
+
+    tokens = max(context, round(model.tokens * work.linear))
+    sent_u, sent_r = _context_bytes(model, layout, tokens)
+    ulysses_s = _exchange(machine, layout.ulysses, sent_u, 2)
+    ring_s = _exchange(machine, context, sent_r, layout.ring - 1)
+    exposed_s = model.layers * (ulysses_s + ring_s)
+
+    part_bytes = latents / max(1, layout.lp) / model.steps if layout.lp > 1 else 0.0
+    span = context * layout.lp
+    step_s = _exchange(machine, span, part_bytes, 1) if layout.lp > 1 else 0.0
+    gathered = model.latent_bytes * work.linear
+    guided_s = _exchange(machine, layout.gpus, gathered, 1) if layout.cfg > 1 else 0.0
+    exchange_s = evaluations * exposed_s + model.steps * (step_s + guided_s)
+    denoise_s = evaluations * (attention_s + linear_s) + exchange_s
+
+    decode_s = one.decode_s / min(layout.gpus, machine.decode_ranks)
+    sent = evaluations * model.layers * (sent_u + sent_r)
+    sent += part_bytes * model.steps + (layout.cfg > 1) * gathered * model.steps
+    return Expected(
+        layout,
+        denoise_s + decode_s + one.other_s,
+        denoise_s,
+        exchange_s,
+        decode_s,
+        sent,
+        _memory(model, tokens / context),
+        layout.lp == 1,
+        work.total_linear - 1,
+        max(0.0, 1 - work.total_attention),
+    )
+
+
+def _divided(model: VideoModel, layout: Layout) -> tuple[Shares, float]:
+    """Return the shares of work of the largest part, and the bytes that one rank sends for latents in all steps."""
+    if layout.lp == 1:
+        return Shares(1.0, 1.0, 1.0, 1.0), 0.0
+    run = LatentRun(1, model.grid, (1, 1, 1), layout.lp, model.steps)
+    rules = Rules.of(LatentParallelConfig(mode=layout.mode, exact_steps=0))
+    scale = model.latent_bytes / run.latent_bytes
+    return shares(run, rules), layout.lp * scale * max(sent_bytes(run, rules, n) for n in range(layout.lp))
+
+
+def _context_bytes(model: VideoModel, layout: Layout, tokens: int) -> tuple[float, float]:
+    """Return the bytes that a rank sends for one layer and pass, by Ulysses and around the ring."""
+    width, heads = model.hidden // model.heads, model.heads
+    near = Partition.even(-(-tokens // layout.ring), layout.ulysses)
+    over_heads = ulysses_bytes(AttentionSize(1, heads, width, BFLOAT16), near, 0)[0]
+    blocks = Partition.even(tokens, layout.ring)
+    size = AttentionSize(1, max(1, heads // layout.ulysses), width, BFLOAT16)
+    return over_heads, ring_bytes(size, blocks, 0)[0]
+
+
+def _exchange(machine: SamplingMachine, span: int, sent: float, collectives: int) -> float:
+    if not sent:
+        return 0.0
+    return sent / machine.bytes_per_s(span) + collectives * machine.latency_s
+
+
+def _memory(model: VideoModel, tokens: float) -> float:
+    """Return bytes of weights and of one block's activations in bfloat16.
+
+    Live at once: the residual stream, its modulated copy, queries, keys, values and output; or both sides of the MLP.
+    """
+    block = max(6 * model.hidden, 2 * model.hidden + 2 * model.inner)
+    return BFLOAT16 * (model.parameters + tokens * block) + 4 * model.latent_bytes

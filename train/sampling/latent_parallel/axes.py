@@ -1,0 +1,69 @@
+"""Divided axis of every step: strict rotation (arXiv 2512.07350v1, Eq. 3), or the three phases of its artifact."""
+
+from collections.abc import Sequence
+
+from loader.errors import UsageError
+from train.sampling.latent_parallel.rules import Axes
+
+TIME, ROWS, COLUMNS = range(3)
+
+
+def axis_of(kind: Axes, number: int, total: int, grid: Sequence[int], parts: int) -> int:
+    """Return the divided axis: 0 time, 1 rows, 2 columns.
+
+    Args:
+        kind: strict: time, rows, columns in turn; phases: the same until 70 % of the steps, then without time, then
+            rows and columns in turn, at last rows alone; eligible: those with a patch for every part, in turn;
+            fixed: the first of these.
+        number: index of the step, from 0.
+        total: number of steps.
+        grid: patches along time, rows and columns.
+        parts: number of parts, K.
+
+    Raises:
+        UsageError: no axis has a patch for every part.
+    """
+    if kind == "strict":
+        return number % 3
+    if kind == "phases":
+        return _phased(number, total, grid, parts)
+    eligible = [axis for axis in (TIME, ROWS, COLUMNS) if grid[axis] >= parts]
+    if not eligible:
+        T, H, W = grid
+        raise UsageError(
+            f"lp={parts}: latents of {T}x{H}x{W} patches cannot be divided into {parts} parts; take lp of at most"
+            f" {max(grid)}"
+        )
+    return eligible[number % len(eligible)] if kind == "eligible" else eligible[0]
+
+
+def _phased(number: int, total: int, grid: Sequence[int], parts: int) -> int:
+    progress = number / max(1, total - 1)
+    rows_first = ROWS if grid[ROWS] >= parts else COLUMNS
+    if progress >= 0.92:
+        return ROWS
+    if progress >= 0.80:
+        return COLUMNS if number % 2 else ROWS
+    axis = number % 3
+    if axis == TIME and (progress >= 0.70 or grid[TIME] < parts):
+        return rows_first
+    return axis if grid[axis] >= parts else rows_first
+
+
+def steps_to_mix(axes: Sequence[int | None]) -> int | None:
+    """Return the number of steps after which every position has reached every other; None: not within these.
+
+    One step without division suffices, or two of different axes: within a part, all of the other axes is seen
+    (arXiv 2512.07350v1, Theorem 1). Overlaps may suffice earlier.
+
+    Args:
+        axes: axes of consecutive steps; None: not divided.
+    """
+    seen: set[int] = set()
+    for count, axis in enumerate(axes, 1):
+        if axis is None:
+            return count
+        seen.add(axis)
+        if len(seen) == 2:
+            return count
+    return None

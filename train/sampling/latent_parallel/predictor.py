@@ -1,0 +1,138 @@
+"""Guided prediction of overlapping parts of the latents on groups of ranks, blended on every rank.
+
+"Communication-Efficient Serving for Video Diffusion Models with Latent Parallelism", arXiv 2512.07350v1, and UNITE, its
+artifact. Within a group any exact layout runs; between groups only latents travel.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from loader.errors import UsageError
+from train.distributed.world import World
+from train.models.attention.positions import Window
+from train.parallel.context.exchange import gather
+from train.sampling.guidance import Guided
+from train.sampling.latent_parallel.agreement import check_same
+from train.sampling.latent_parallel.aids import (
+    FINAL_FROM,
+    Spread,
+    aided,
+    channel_spread,
+    rising,
+    shared_spread,
+    smoothed,
+)
+from train.sampling.latent_parallel.parts import Division, divide
+from train.sampling.latent_parallel.rules import Rules
+from train.sampling.latent_parallel.weights import weights_of
+from train.sampling.predictor import SchedulePoint
+
+
+@dataclass(frozen=True, eq=False)
+class LatentParallel:
+    """`train.sampling.predictor.Predictor` that divides the latents over groups of ranks.
+
+    Attributes:
+        guided: prediction of a part on the ranks of a group.
+        rules: the mode's.
+        patch: latent frames, rows and columns of the model's patch.
+        groups: ranks with this one's place in every group.
+        video: all ranks of the video, which must have the same latents.
+        whole: prediction on the ranks of all groups, for steps without division; None: every group runs it.
+    """
+
+    guided: Guided
+    rules: Rules
+    patch: tuple[int, int, int]
+    groups: World
+    video: World
+    whole: Guided | None = None
+
+    def __post_init__(self) -> None:
+        if self.guided.rescale:
+            raise UsageError(
+                "guidance rescale takes the spread of whole latents, and lp divides them: use its own aid, rescale"
+            )
+        if self.guided.cache is not None:
+            raise UsageError("a cache compares whole latents, and lp divides them: leave one of them out")
+
+    def __call__(
+        self, x_BCTHW: torch.Tensor, point: SchedulePoint, window: Window | None = None
+    ) -> torch.Tensor:
+        """Return the blended prediction, the same bits on every rank.
+
+        Raises:
+            UsageError: no axis has a patch for every group.
+            RunError: latents differ between ranks.
+        """
+        if window is not None:
+            raise UsageError("Latent Parallelism divides whole videos, not windows of them")
+        check_same(x_BCTHW, self.video, f"latents at point {point.number + 1} of {point.total}")
+        grid = [n // p for n, p in zip(x_BCTHW.shape[2:], self.patch, strict=True)]
+        division = divide(self.rules, grid, self.patch, self.groups.size, point.number, point.total)
+        if division is None:
+            prediction = self._aided(self.whole or self.guided, x_BCTHW, point, None, channel_spread)
+        else:
+            prediction = self._blended(x_BCTHW, point, division)
+        share = rising(_progress(point), FINAL_FROM, self.rules.aids.final_smoothing)
+        return smoothed(prediction, share, self.rules.per_part)
+
+    def _aided(
+        self,
+        guided: Guided,
+        x_BCTHW: torch.Tensor,
+        point: SchedulePoint,
+        window: Window | None,
+        spread: Spread,
+    ) -> torch.Tensor:
+        """Return the guided prediction with the aids; of nothing, nothing."""
+        predictions = (
+            guided.predictions(x_BCTHW, point, window) if x_BCTHW.numel() else [x_BCTHW] * len(guided.passes)
+        )
+        rules = self.rules
+        return aided(predictions, guided.weights, rules.aids, _progress(point), spread, rules.per_part)
+
+    def _blended(self, x_BCTHW: torch.Tensor, point: SchedulePoint, division: Division) -> torch.Tensor:
+        """Return the prediction of all parts."""
+        own, dim = self.groups.rank, 2 + division.axis
+        shares_KN = weights_of(division, self.rules.ramp).to(x_BCTHW.device, x_BCTHW.dtype)
+        shares = [_along(shares_KN[k, division.rows(k)], dim) for k in range(self.groups.size)]
+        rows, window, guided = division.rows(own), None, self.guided
+        if self.rules.global_positions:
+            T, H, W = x_BCTHW.shape[2:]
+            t, h, w = (rows.start if axis == division.axis else 0 for axis in range(3))
+            window = Window((t, h, w), (T, H, W))
+        elif guided.channels is not None:
+            guided = replace(guided, channels=[_rows(one, dim, rows) for one in guided.channels])
+        spread = channel_spread
+        if not self.rules.per_part:
+            spread = partial(shared_spread, shares[own], x_BCTHW[0, 0].numel(), self.groups)
+        part = _rows(x_BCTHW, dim, rows).contiguous()
+        part = self._aided(guided, part, point, window, spread)
+        blended = torch.zeros_like(x_BCTHW, dtype=part.dtype)
+        if self.rules.reduce == "sum":
+            _rows(blended, dim, rows).add_(part * shares[own])
+            dist.all_reduce(blended, group=self.groups.group)
+            return blended
+        group = self.groups.group or dist.group.WORLD
+        assert group is not None  # there are several groups
+        parts = torch.split(gather(part, division.lengths, group, dim), division.lengths, dim)
+        for number, one in enumerate(parts):
+            _rows(blended, dim, division.rows(number)).add_(one * shares[number])
+        return blended
+
+
+def _progress(point: SchedulePoint) -> float:
+    return point.number / max(1, point.total - 1)
+
+
+def _rows(x_BCTHW: torch.Tensor, dim: int, rows: slice) -> torch.Tensor:
+    return x_BCTHW.narrow(dim, rows.start, rows.stop - rows.start)
+
+
+def _along(weights_N: torch.Tensor, dim: int) -> torch.Tensor:
+    """Return weights that broadcast along one dimension of [B, C, T, H, W]."""
+    return weights_N.reshape(*(-1 if at == dim else 1 for at in range(5)))
