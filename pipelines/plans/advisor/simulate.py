@@ -12,9 +12,9 @@ text are measured stages.
 from dataclasses import dataclass
 from typing import Literal
 
+from pipelines.plans.advisor.shapes import OneGpu, SamplingMachine, VideoModel
 from train.parallel.context.partition import Partition
 from train.parallel.context.traffic import AttentionSize, ring_bytes, ulysses_bytes
-from train.sampling.advisor.shapes import OneGpu, SamplingMachine, VideoModel
 from train.sampling.config import LatentParallelConfig
 from train.sampling.latent_parallel.rules import Rules
 from train.sampling.latent_parallel.volumes import LatentRun, Shares, sent_bytes, shares

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from train.sampling.advisor.shapes import OneGpu, SamplingMachine, VideoModel
+from pipelines.plans.advisor.shapes import OneGpu, SamplingMachine, VideoModel
 
 
 def _latents(frames: int, height: int, width: int, channels: int = 16) -> int:

@@ -3,10 +3,10 @@
 import pytest
 
 from loader.errors import UsageError
-from train.sampling.advisor.advise import advise, layouts
-from train.sampling.advisor.published import CURVES, MODELS, wan_14b
-from train.sampling.advisor.shapes import OneGpu, SamplingMachine
-from train.sampling.advisor.simulate import Layout, expected
+from pipelines.plans.advisor.advise import advise, layouts
+from pipelines.plans.advisor.published import CURVES, MODELS, wan_14b
+from pipelines.plans.advisor.shapes import OneGpu, SamplingMachine
+from pipelines.plans.advisor.simulate import Layout, expected
 from train.sampling.latent_parallel.volumes import LatentRun, ModelShape, exact_bytes
 
 ONE = OneGpu(denoise_s=1000.0, decode_s=10.0, other_s=2.0)

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from loader.errors import UsageError
-from train.sampling.advisor.shapes import OneGpu, SamplingMachine, VideoModel
-from train.sampling.advisor.simulate import Expected, Layout, expected
+from pipelines.plans.advisor.shapes import OneGpu, SamplingMachine, VideoModel
+from pipelines.plans.advisor.simulate import Expected, Layout, expected
 
 
 def advise(
