@@ -29,7 +29,7 @@ _READERS = 16
 
 @dataclass(frozen=True)
 class Indexed:
-    """Result of a run.
+    """Result of indexing a folder of tars.
 
     Attributes:
         manifest: Manifest of the dataset.

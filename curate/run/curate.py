@@ -33,7 +33,7 @@ VERSIONED = ("reelweave", "av", "numpy", "pyarrow")
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a run.
+    """Result of a curation.
 
     Attributes:
         manifest: Manifest of the published dataset.

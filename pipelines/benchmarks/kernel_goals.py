@@ -56,7 +56,7 @@ class Goal(NamedTuple):
 
     @property
     def met(self) -> bool | None:
-        """Whether the goal is reached; None without a measurement."""
+        """True if the goal is reached; None without a measurement."""
         return None if self.reached is None else self.reached >= self.least
 
 

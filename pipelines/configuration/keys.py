@@ -28,7 +28,7 @@ _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 class Key(NamedTuple):
-    """One key.
+    """Key of a configuration.
 
     Attributes:
         path: path from the root, such as "cut.crf".
@@ -42,7 +42,7 @@ class Key(NamedTuple):
 
     @property
     def section(self) -> bool:
-        """Whether it holds other keys."""
+        """True for a section, which has other keys."""
         return bool(models_of(self.field.annotation))
 
 

@@ -49,7 +49,7 @@ _HEAD_BYTES = 4096  # of a sample: its metadata, its words, headers
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a run.
+    """Result of `make_latents`.
 
     Attributes:
         dataset: the new version.

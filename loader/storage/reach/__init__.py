@@ -1,1 +1,1 @@
-"""What a name may lead to: addresses that are public, prefixes that are permitted."""
+"""Permissions of names: public addresses, allowed prefixes."""

@@ -1,1 +1,1 @@
-"""Commands to begin with."""
+"""First commands of a new user: demo and configuration files."""

@@ -114,7 +114,7 @@ def tiles(dim: int, columns: int) -> int:
 
 
 def is_per_token(rows: int, groups: int, packed: bool) -> bool:
-    """Whether every row has a modulation of its own, so that its gradients leave with the row."""
+    """True if every row has its own modulation, whose gradients are written with the row."""
     return not packed and groups == rows > 1
 
 
@@ -134,5 +134,5 @@ def row_stride(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
 
 
 def is_aligned(pointer: int, stride: int, element_bytes: int) -> bool:
-    """Whether every row begins at a multiple of 16 bytes."""
+    """True if every row begins at a multiple of 16 bytes."""
     return pointer % VECTOR_BYTES == 0 and stride * element_bytes % VECTOR_BYTES == 0
