@@ -23,7 +23,7 @@ demo: .venv/.demo
 test: .venv/.installed
 	# Three processes for two cores, since tests wait, too: for leases, silence and other processes. In the order of the files:
 	# by default the long files of few tests come last, and one process waits for the others.
-	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 # Where nvcc is: the kernels of csrc/ for every GPU architecture, their library, and what the emulator must find broken.
 kernels: .venv/.installed

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,20 +16,42 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-@pytest.hookimpl(tryfirst=True)
+NEEDS_RAY = (
+    "tests/curate/test_pipeline.py",
+    "tests/curate/test_run.py",
+    "tests/curate/test_shots_runs.py",
+    "tests/loader/test_dataset.py::test_ray_reads_it",
+    "tests/pipelines/test_demo.py",
+    "tests/train/test_latents_runs.py",
+)
+"""Node ids of the tests that use `ray_local`, which run in the same process: Ray starts once."""
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each process a file at a time, and one of them all tests that need Ray.
+
+    xdist's own groups (``--dist loadgroup``) do nothing under pytest 9.2, where a node's id cannot be changed.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    class Files(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "ray" if nodeid.startswith(NEEDS_RAY) else super()._split_scope(nodeid)
+
+    return Files(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests of a file in one process, and all that need Ray in the same one: Ray starts once."""
     for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+        if "ray_local" in getattr(item, "fixturenames", ()) and not item.nodeid.startswith(NEEDS_RAY):
+            raise pytest.UsageError(
+                f"{item.nodeid} uses ray_local: name it in NEEDS_RAY of tests/conftest.py"
+            )
 
 
 @pytest.fixture(scope="session")
 def ray_local() -> Iterator[str]:
-    """A Ray of two processors in this process; yields the address at which others join it.
-
-    Tests that need it are marked ``xdist_group("ray")``.
-    """
+    """A Ray of two processors in this process; yields the address at which others join it."""
     import ray
 
     for attempt in range(5):  # Ray gives its own processes 30 s to start, which a busy machine may exceed

@@ -4,8 +4,6 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from tests.energon import energon_samples
 from tests.foreign_tars import by_tarfile, by_webdataset, video
 from tests.media import read_number
 from tests.s3server import FaultyProxy, make_bucket, s3_client, s3_server
+from tests.warm import Warm
 
 
 @pytest.fixture
@@ -136,16 +135,17 @@ def test_a_prefix_of_s3_is_read_once(mixed: Path, endpoint: str) -> None:
 
 
 def test_a_killed_run_goes_on_and_reads_no_finished_tar_again(
-    tmp_path: Path, raw: Path, endpoint: str
+    tmp_path: Path, raw: Path, endpoint: str, warm: Warm
 ) -> None:
     for number in range(8):
         by_webdataset(tmp_path / f"set/{number}.tar", clips(raw, 10 * number, 3))
     upload(endpoint, "killed", tmp_path / "set")
     with FaultyProxy(endpoint) as proxy:
-        command = [sys.executable, "-m", "pipelines.cli", "index", "s3://tars/killed", "--workers", "1"]
-        proxy.reset(0, r"^PUT .*/2\.tar\.parquet", then=lambda: (running.kill(), running.wait()))
-        running = subprocess.Popen([*command, "--endpoint-url", proxy.url], stderr=subprocess.DEVNULL)
-        assert running.wait() == -signal.SIGKILL
+        proxy.reset(0, r"^PUT .*/2\.tar\.parquet", then=lambda: os.killpg(running.pid, signal.SIGKILL))
+        words = ("s3://tars/killed", "--workers", "1", "--endpoint-url", proxy.url)
+        aws = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        running = warm.start("index", *words, env=aws)
+        assert running.ended()[0] == -signal.SIGKILL
     config = StorageConfig(endpoint_url=endpoint)
     storage = open_storage("s3://tars/killed", config)
     finished = {item.path for item in storage.list(".reelweave-index/") if item.path.endswith(".parquet")}

@@ -16,8 +16,6 @@ import pytest
 from curate.run.runners.pipeline import Pool, Runner, Stage, run_on_ray, run_sequentially
 from loader.errors import RunError
 
-pytestmark = pytest.mark.xdist_group("ray")
-
 
 def split(rows: list[dict]) -> Iterator[dict]:
     for row in rows:

@@ -18,8 +18,6 @@ from loader.storage import open_storage
 from tests.media import CORPUS, NO_CORPUS, read_numbers, write_video
 from tests.warm import Warm
 
-pytestmark = pytest.mark.xdist_group("ray")
-
 HERE = {"runner": "sequential", "isolate": False}
 BASE = {"shard": {"max_shard_mb": 0.05}, "spans": {"min_clip_s": 1.0}, "run": HERE}
 

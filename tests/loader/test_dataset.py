@@ -244,7 +244,6 @@ def test_webdataset_reads_it(folder: Path) -> None:
     )
 
 
-@pytest.mark.xdist_group("ray")
 def test_ray_reads_it(folder: Path, ray_local: str) -> None:
     import ray
 

@@ -308,7 +308,7 @@ def test_bench_shots_prints_precision_and_recall_per_kind_and_file(tmp_path: Pat
 def test_libraries_say_nothing_that_a_person_can_do_nothing_about() -> None:
     code = (
         "from pipelines.terminal.noise import silence_noise\nsilence_noise()\nsilence_noise()\n"
-        "import peft, logging\nfrom diffusers.models.transformers import transformer_wan\n"
+        "import logging\nfrom diffusers.models.transformers import transformer_wan\n"
         "logging.getLogger('torch.utils._pytree').warning('another message')"
     )
     done = subprocess.run(

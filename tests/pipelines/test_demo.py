@@ -21,8 +21,6 @@ from tests.commands import reelweave
 from tests.train import worlds
 from tests.train.ranks import Ranks
 
-pytestmark = pytest.mark.xdist_group("ray")
-
 CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
 STEPS = 40
 SMALLER = {

@@ -25,8 +25,6 @@ from train.config.tokenizer import DiffusersVAEConfig
 from train.models.bundle import Bundle
 from train.models.encoders.stored import StoredLatents, StoredText
 
-pytestmark = pytest.mark.xdist_group("ray")
-
 SMALL = {"max_shard_mb": 0.1}
 
 
