@@ -6,6 +6,7 @@ Findings go to OUT/RANK.json, by case: relative errors, and bytes sent less thos
 import hashlib
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,6 +71,7 @@ def cases() -> Iterator[Case]:
             yield Case(ranks, (frames, 1, places), slicing, batch=1)
 
 
+@cache
 def model(dtype: torch.dtype) -> torch.nn.Module:
     torch.manual_seed(0)
     dit = build_denoiser(MODEL, CHANNELS, TEXT)
