@@ -24,6 +24,9 @@ class Request(Settings):
     seed: int | None = Field(None, ge=0, lt=SEEDS, description="seed of the noise")
     size: str | None = Field(None, description="HEIGHTxWIDTH in pixels")
     frames: int | None = Field(None, ge=1, description="number of frames")
+    image: str | None = Field(
+        None, description="picture or video that the video begins with, relative to the file of prompts"
+    )
 
     @field_validator("size")
     @classmethod
@@ -69,6 +72,7 @@ def read_requests(path: Path) -> list[Request]:
     """
     lines = read_text(path, "--prompts").splitlines()
     found = list(_requests(lines, path) if path.suffix == ".jsonl" else _captions(lines))
+    found = [one.model_copy(update={"image": one.image and str(path.parent / one.image)}) for one in found]
     if not found:
         raise UsageError(f"--prompts {path} holds no prompt")
     return found

@@ -12,12 +12,14 @@ from typing import Any
 import torch
 
 from loader.errors import UsageError
+from pipelines.sampling.first_frames import image_digest, read_first_frame
 from pipelines.sampling.outputs import OneOutput, Outputs
 from pipelines.sampling.requests import Request
 from pipelines.terminal.mp4 import encode_mp4
 from train.distributed.world import World
 from train.sampling.config import SampleConfig, SampleLayoutConfig
 from train.sampling.decode.kept_latents import kept_latents, load_latents
+from train.sampling.decoder import WholeDecoder
 from train.sampling.generate import VideoSampler
 from train.sampling.layout import VideoLayout, build_layout
 from train.sampling.mesh import VIDEO, SamplingMesh, SamplingRanks
@@ -74,11 +76,14 @@ class SamplingRun:
         made: dict[str, VideoSampler] = {}
         self._samplers = [self._sampler(number, layout, made) for number in range(len(requests))]
         mesh = self._ranks.mesh
+        vae_ranks = degrees.vae_ranks or mesh.degree(VIDEO)
         self.layout: dict[str, int] = {
             "ranks": world.size,
             **{name: getattr(mesh, name) for name in ("prompts", *VIDEO)},
-            "vae_ranks": degrees.vae_ranks or mesh.degree(VIDEO),
+            "vae_ranks": 1 if isinstance(layout.decoder, WholeDecoder) else vae_ranks,
         }
+        divides = degrees.latent_parallel.model_dump(mode="json")
+        self._approximation = {"lp": mesh.lp, **divides} if mesh.lp > 1 else None
 
     @property
     def expected(self) -> list[dict[str, Any]]:
@@ -87,11 +92,13 @@ class SamplingRun:
         return [
             {
                 "prompt": request.prompt,
+                "image": None if request.image is None else image_digest(Path(request.image)),
                 "checkpoint": trained.checkpoint,
                 "step": trained.step,
                 "weights": trained.weights,
                 "fps": self._fps,
                 "config": config.model_dump(mode="json"),
+                "approximation": self._approximation,
             }
             for request, config in zip(self._requests, self._configs, strict=True)
         ]
@@ -155,8 +162,9 @@ class SamplingRun:
         if latents_BCTHW is None:
             with _timed(seconds, "text"):
                 passes = sampler.encode([self._requests[number].prompt])
+                given_BCTHW = self._first_frames(sampler, number)
             with _timed(seconds, "denoise"):
-                latents_BCTHW = sampler.denoise(passes, [self._configs[number].seed], progress)
+                latents_BCTHW = sampler.denoise(passes, [self._configs[number].seed], progress, given_BCTHW)
         else:
             for _ in range(self.steps(number)):
                 progress()
@@ -169,6 +177,13 @@ class SamplingRun:
             with _timed(seconds, "write"):
                 data = encode_mp4(pixels_CTHW, self._fps)
             return outputs.write(number, data, {**expected, "layout": self.layout, "seconds": seconds})
+
+    def _first_frames(self, sampler: VideoSampler, number: int) -> torch.Tensor | None:
+        """Return the latents of the picture that a video begins with."""
+        request, config = self._requests[number], self._configs[number]
+        if request.image is None:
+            return None
+        return sampler.encode_frames(read_first_frame(Path(request.image), (config.height, config.width)))
 
     def _kept(self, sampler: VideoSampler, path: Path, of: str) -> torch.Tensor | None:
         """Return latents that an earlier run left, on all ranks of the video."""

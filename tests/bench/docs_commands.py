@@ -65,6 +65,12 @@ NAMES = {
     "FILE": "runs/first/checkpoints/step-000003",
     "FOLDER": "for-diffusers",
     "GLOB": "*.tar",
+    "runs/distilled": "runs/first",
+    "samples/step-500": "more",
+    "samples/step-1000": "more",
+    "samples/exact": "more",
+    "samples/lp": "more",
+    "real": "more",
     "N": "2",
     "F": "my-buckets.yaml",
 }
@@ -146,6 +152,7 @@ def prepared(folder: Path) -> None:
     clip = write_video(folder / "small.mp4", (20,), size=SIZE).read_bytes()
     write(folder / "many", [make_sample(f"key{number:04}", clip, 20, SIZE) for number in range(2400)])
     written(folder / "train.yaml", TRAIN)
+    (folder / "captions.txt").write_text("a red kite over the sea\na wave at dusk\n")
     written(folder / "my-buckets.yaml", {"buckets": BUCKETS})
     written(folder / "mix.yaml", {"splits": {"train": {"blend": [{"path": "ds"}, {"path": "many"}]}}})
     made(folder, "train", "--config", "train.yaml")

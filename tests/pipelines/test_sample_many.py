@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from loader.storage import leased, open_storage
 from pipelines.cli import main
@@ -13,6 +14,7 @@ from pipelines.evaluation.videos import read_video
 from tests.pipelines.sample_ranks import command, failing_in, killed_after
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.ranks import Ranks
+from train.config.first_frames import FirstFramesConfig
 from train.loop.trainer import Trainer
 from train.models.encoders.tokenizer import PatchTransform
 
@@ -221,3 +223,29 @@ def test_all_ranks_make_one_video_together(ranks: Ranks, trained: Path, whole: P
     assert [path.name for path in tmp_path.iterdir()] == ["one.mp4"]
     found, expected = (read_video(path)[0].astype(int) for path in (out, whole / "000000.mp4"))
     assert np.abs(found - expected).mean() < 0.5
+
+
+def test_an_image_to_video_model_is_given_the_picture_of_a_line(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Videos of other pictures differ, and the picture belongs to what a restart must repeat."""
+    picture = np.zeros((32, 48, 3), np.uint8)
+    picture[:, 24:] = (200, 90, 40)
+    for name, one in (("left.png", picture), ("right.png", picture[:, ::-1].copy())):
+        Image.fromarray(one).save(tmp_path / name)
+    config = tiny_config(2, every_steps=2).model_copy(update={"first_frames": FirstFramesConfig()})
+    Trainer(config, ClipStream(), tmp_path / "run").run()
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out"
+    lines = [{"prompt": "a wave", "seed": 1, "image": name} for name in ("left.png", "right.png")]
+    prompts.write_text("\n".join(map(json.dumps, lines)))
+    assert command(*words(tmp_path / "run", prompts, out)) == 0
+    assert len({digest for _, digest in videos(out).values()}) == 2
+    assert manifest(out)[0]["image"] == hashlib.sha256((tmp_path / "left.png").read_bytes()).hexdigest()
+    assert command(*words(trained, prompts, tmp_path / "other")) == 2
+    assert "first frames need a model that was trained with" in capsys.readouterr().err
+    (tmp_path / "left.png").write_bytes((tmp_path / "right.png").read_bytes())
+    assert command(*words(tmp_path / "run", prompts, out)) == 2
+    assert "was made with another image" in capsys.readouterr().err
+    (tmp_path / "left.png").write_bytes(b"none")
+    assert command(*words(tmp_path / "run", prompts, tmp_path / "third")) == 2
+    assert "left.png: the clip cannot be decoded" in capsys.readouterr().err

@@ -68,7 +68,7 @@ def test_a_layout_without_two_sizes_or_without_a_compiler_is_refused():
     [
         ({"tp": 3, "dp_replicate": 2}, r"parallel\.tp=3 must divide model\.heads=2"),
         ({"tp": 2, "dp_shard": 3, "shard": "optimizer"}, r"parallel\.shard=optimizer .* parallel\.tp"),
-        ({"ulysses": 3, "dp_replicate": 2}, r"parallel\.ulysses=3 .* must divide the model's 2 heads"),
+        ({"ulysses": 3, "dp_replicate": 2}, r"parallel\.ulysses=3 must divide the model's 2 heads"),
         ({"pp": 3, "dp_replicate": 2}, r"parallel\.pp=3 must be at most model\.layers=2"),
     ],
 )

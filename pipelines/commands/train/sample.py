@@ -29,6 +29,7 @@ _FLAGS = {
     "guidance": float,
     "negative_prompt": str,
     "rescale": float,
+    "image_guidance": float,
     "seed": int,
 }
 
@@ -72,6 +73,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=said,
         )
     parser.add_argument(
+        "--image",
+        metavar="FILE",
+        help="picture, or video whose first frame is taken, that the video begins with; for image-to-video models",
+    )
+    parser.add_argument(
         "--batched", action="store_true", help=SampleConfig.model_fields["batched"].description
     )
     parser.add_argument(
@@ -107,7 +113,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Generate the videos and write them."""
     config = _config(options)
-    requests = [Request(prompt=options.prompt)] if options.prompts is None else read_requests(options.prompts)
+    if options.prompts is None:
+        requests = [Request(prompt=options.prompt, image=options.image)]
+    else:
+        if options.image is not None:
+            raise UsageError(
+                "--image is for one --prompt; name the images of many in the lines of a .jsonl file"
+            )
+        requests = read_requests(options.prompts)
     out = options.out or Path("sample.mp4" if options.prompts is None else "samples")
     from train.distributed.sent_bytes import count_sent_bytes
     from train.distributed.world import join
@@ -208,12 +221,14 @@ def _degrees(layout: str, world_size: int, trained: "Trained", config: SampleCon
     if layout == "prompts":
         return SampleLayoutConfig()
     if layout == "together":
-        from train.sampling.guidance import text_weights
+        from train.sampling.guidance import image_weights, text_weights
         from train.sampling.layout import together
 
         dit, size = trained.bundle.dit, (config.frames, config.height, config.width)
         tokens = dit.tokens(trained.bundle.tokenizer.latent_size(size))
-        return together(world_size, dit, len(text_weights(config.guidance)), tokens)
+        image = config.image_guidance
+        weights = text_weights(config.guidance) if image is None else image_weights(config.guidance, image)
+        return together(world_size, dit, len(weights), tokens)
     values: dict[str, Any] = {}
     for part in layout.split(","):
         key, equals, value = part.strip().partition("=")
@@ -225,7 +240,7 @@ def _degrees(layout: str, world_size: int, trained: "Trained", config: SampleCon
         inner = values
         for one in outer:
             inner = inner.setdefault(one, {})
-        inner[name] = value
+        inner[name] = value.split(":") if ":" in value else value
     try:
         return SampleLayoutConfig.model_validate(values)
     except ValidationError as error:
