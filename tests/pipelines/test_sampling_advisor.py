@@ -1,8 +1,11 @@
 """The advisor against published curves, which no constant of it was fitted to."""
 
+import json
+
 import pytest
 
 from loader.errors import UsageError
+from pipelines.cli import main
 from pipelines.plans.advisor.advise import advise, layouts
 from pipelines.plans.advisor.published import CURVES, MODELS, wan_14b
 from pipelines.plans.advisor.shapes import OneGpu, SamplingMachine
@@ -85,6 +88,30 @@ def test_guidance_is_shared_first_where_there_is_guidance():
     assert all(row.layout.cfg == 1 for row in distilled)
 
 
+def test_an_st_dit_hides_its_exchanges_by_scalefusion_and_more_so_over_nodes():
+    model = MODELS["open-sora-1.2"]("open-sora-1.2")
+    one = OneGpu(denoise_s=300.0)
+    for gpus, node in ((8, 450e9), (32, 450e9)):
+        machine = SamplingMachine(gpus=gpus, node_bytes_per_s=node, network_bytes_per_s=5e9)
+        rows = {row.layout: row for row in advise(model, one, machine, approximate=False)}
+        fused, blocking = rows[Layout(scalefusion=gpus)], rows[Layout(ulysses=gpus)]
+        assert fused.sent_bytes == blocking.sent_bytes > 0
+        assert fused.seconds < blocking.seconds
+        assert (blocking.seconds / fused.seconds > 1.1) == (gpus > 8)
+
+
+def test_a_cache_saves_its_share_and_is_not_exact():
+    rows = advise(wan_14b("wan"), ONE, SamplingMachine(gpus=8), cache_hits=0.4)
+    plain, cached = (
+        next(row for row in rows if row.layout == Layout(cfg=2, ulysses=4, cache_hits=hits))
+        for hits in (0, 0.4)
+    )
+    assert cached.denoise_s == pytest.approx(0.6 * plain.denoise_s, rel=0.01)
+    assert plain.exact
+    assert not cached.exact
+    assert not any(row.layout.cache_hits and row.layout.lp > 1 for row in rows)
+
+
 def test_layouts_use_all_gpus_and_divide_heads():
     model = wan_14b("wan")
     for gpus in (1, 2, 6, 8, 12, 40):
@@ -98,3 +125,26 @@ def test_gpus_without_the_memory_are_told_what_it_takes():
     machine = SamplingMachine(gpus=2, memory_bytes=8 * 2**30)
     with pytest.raises(UsageError, match=r"no layout of 2 GPUs fits wan; the least needs \d+\.\d GiB"):
         advise(wan_14b("wan"), ONE, machine)
+
+
+def test_the_command_orders_layouts_and_names_what_is_missing(capsys):
+    asked = ["plan", "wan2.1-t2v-14b", "--sampling", "--size", "480x832", "--world-size", "4"]
+    assert main([*asked, "--one-gpu-s", "600", "--node-gb-per-s", "1", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["layouts"]
+    assert [row["seconds"] for row in rows] == sorted(row["seconds"] for row in rows)
+    assert rows[0]["lp"] > 1
+    assert not rows[0]["exact"]
+    for more, said in (
+        ([], "--one-gpu-s"),
+        (["--one-gpu-s", "600", "--cascades"], "--cascades"),
+        (["--one-gpu-s", "600", "--size", "big"], "--size"),
+    ):
+        assert main([*asked, *more]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_the_benchmark_prints_the_papers_table(capsys):
+    assert main(["bench", "lp", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["table_1"]
+    assert len(rows) == 12
+    assert all(round(row["mib"], 2) == row["published_mib"] for row in rows)

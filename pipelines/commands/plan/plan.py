@@ -8,6 +8,9 @@ own), and the table shows the makespan of each planner beside a lower bound. WHA
 study of Arachne's paper, or hunyuan-720p:SAMPLESxGPUS. --trace FILE plans the cascades of explicit steps as JSON:
 {"gpus": 64, "gpus_per_node": 8, "steps": [[{"frames": 81, "height": 720, "width": 1280}, {"tokens": 30000, "batch":
 2}], ...]}; samples with tokens alone have cached latents. More: docs/cascade.md.
+
+With --sampling WHAT is a published model (wan2.1-t2v-14b, wan2.1-t2v-1.3b, wan2.2-t2v-a14b, hunyuanvideo). The table
+orders the layouts of --world-size GPUs that sample one video. More: docs/latent-parallelism.md.
 """
 
 import argparse
@@ -15,13 +18,14 @@ from pathlib import Path
 
 from loader.errors import UsageError
 from loader.paper.workloads import WORKLOADS
-from pipelines.plans import cascades, mixture, steps
+from pipelines.plans import cascades, mixture, sampling, steps
 from pipelines.plans.mixture import Mixture
 from pipelines.terminal.arguments import add_config, did_you_mean
 from pipelines.terminal.program import hint
 
 _CASES = ("arachne", "hunyuan-720p")
 _RANKS, _STEPS, _STEPS_OF_CASCADES = 16, 100, 4
+_SAMPLING_GPUS = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,8 +68,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     steps.add_arguments(for_steps)
     for_cascades = parser.add_argument_group("cascades")
     cascades.add_arguments(for_cascades)
+    for_sampling = parser.add_argument_group("sampling")
+    for_sampling.add_argument(
+        "--sampling", action="store_true", help="order the layouts that sample one video of a published model"
+    )
+    sampling.add_arguments(for_sampling)
     parser.set_defaults(
-        for_steps=tuple(for_steps._group_actions), for_cascades=tuple(for_cascades._group_actions)
+        for_steps=tuple(for_steps._group_actions),
+        for_cascades=tuple(for_cascades._group_actions),
+        for_sampling=tuple(for_sampling._group_actions),
     )
     for name in ("--case", "--workload"):
         parser.add_argument(name, dest="moved", help=argparse.SUPPRESS)
@@ -76,6 +87,13 @@ def run(options: argparse.Namespace) -> int:
     if options.moved:
         more = () if options.moved in WORKLOADS else ("--cascades",)
         raise UsageError(f"name what to plan without an option: {hint('plan', options.moved, *more)}")
+    if options.sampling:
+        if options.cascades or options.trace:
+            raise UsageError("--cascades and --trace plan training; leave them out of --sampling")
+        for actions in (options.for_steps, options.for_cascades):
+            _refuse(options, actions, "does not go with --sampling")
+        return sampling.run(options, _SAMPLING_GPUS if options.world_size is None else options.world_size)
+    _refuse(options, options.for_sampling, "goes with --sampling")
     if (options.what is None) == (options.trace is None):
         raise UsageError("give either a DATASET, a blend or a WORKLOAD, or --trace FILE")
     if options.trace or options.cascades:

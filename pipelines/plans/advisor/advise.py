@@ -1,6 +1,7 @@
 """Layouts of a number of GPUs in the order of their expected time."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from loader.errors import UsageError
 from pipelines.plans.advisor.shapes import OneGpu, SamplingMachine, VideoModel
@@ -8,7 +9,11 @@ from pipelines.plans.advisor.simulate import Expected, Layout, expected
 
 
 def advise(
-    model: VideoModel, one: OneGpu, machine: SamplingMachine, approximate: bool = True
+    model: VideoModel,
+    one: OneGpu,
+    machine: SamplingMachine,
+    approximate: bool = True,
+    cache_hits: float = 0.0,
 ) -> Sequence[Expected]:
     """Return the layouts that use all GPUs and fit, the fastest first.
 
@@ -17,11 +22,15 @@ def advise(
         one: seconds of one GPU.
         machine: GPUs and links.
         approximate: include Latent Parallelism.
+        cache_hits: also show exact layouts with a cache that answers this share of evaluations; 0: no cache.
 
     Raises:
         UsageError: none fits the memory or the shape.
     """
-    found = [expected(model, one, machine, layout) for layout in layouts(model, machine, approximate)]
+    chosen = list(layouts(model, machine, approximate))
+    if cache_hits:
+        chosen += [replace(layout, cache_hits=cache_hits) for layout in chosen if layout.lp == 1]
+    found = [expected(model, one, machine, layout) for layout in chosen]
     limit = machine.memory_bytes
     fitting = [row for row in found if limit is None or row.memory_bytes <= limit]
     if not fitting:
@@ -41,6 +50,11 @@ def layouts(model: VideoModel, machine: SamplingMachine, approximate: bool) -> I
             if lp > 1 and (not approximate or sum(n >= lp for n in model.grid) < 2):
                 continue
             context = machine.gpus // cfg // lp
+            if model.spatial_temporal:
+                yield Layout(cfg, context, 1, lp)
+                if context > 1 and lp == 1:
+                    yield Layout(cfg, scalefusion=context)
+                continue
             for ulysses in _divisors(context):
                 if model.heads % ulysses or ulysses > machine.gpus_per_node:
                     continue

@@ -39,11 +39,21 @@ def hunyuan(
     )
 
 
+def open_sora(
+    name: str, frames: int = 102, height: int = 720, width: int = 1280, steps: int = 30
+) -> VideoModel:
+    """Return Open-Sora 1.2, an ST-DiT of 28 pairs of layers, as ScaleFusion's paper runs it."""
+    T = max(1, -(-frames * 5 // 17))
+    grid, latents = (T, height // 16, width // 16), 4 * 4 * T * (height // 8) * (width // 8)
+    return VideoModel(name, 56, 1152, 16, 4608, 1.1e9, grid, 300, 2, steps, latents, spatial_temporal=True)
+
+
 MODELS = {
     "wan2.1-t2v-1.3b": wan_1_3b,
     "wan2.1-t2v-14b": wan_14b,
     "wan2.2-t2v-a14b": wan_14b,
     "hunyuanvideo": hunyuan,
+    "open-sora-1.2": open_sora,
 }
 
 

@@ -10,7 +10,7 @@ from loader.settings import Settings
 
 @dataclass(frozen=True)
 class VideoModel:
-    """Transformer over one video, with attention over all tokens.
+    """Transformer over one video.
 
     Attributes:
         name: its name.
@@ -25,6 +25,7 @@ class VideoModel:
         steps: number of steps.
         latent_bytes: bytes of the latents in float32.
         own_text: text tokens go through the blocks with the video's (joint attention).
+        spatial_temporal: blocks attend within frames and within places in turn, instead of over all tokens.
     """
 
     name: str
@@ -39,6 +40,7 @@ class VideoModel:
     steps: int
     latent_bytes: int
     own_text: bool = False
+    spatial_temporal: bool = False
 
     @property
     def tokens(self) -> int:
@@ -50,7 +52,8 @@ class VideoModel:
         """Share of a pass's FLOPs in scores and weighted sums of self-attention."""
         cross = 0 if self.own_text else 2 * 2 * self.hidden**2 + 4 * self.text_tokens * self.hidden
         linear = 4 * 2 * self.hidden**2 + cross + 2 * 2 * self.hidden * self.inner
-        attention = 4 * self.tokens * self.hidden
+        frames, places = self.grid[0], self.grid[1] * self.grid[2]
+        attention = 4 * self.hidden * ((frames + places) / 2 if self.spatial_temporal else self.tokens)
         return attention / (linear + attention)
 
 

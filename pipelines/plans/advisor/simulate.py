@@ -20,6 +20,8 @@ from train.sampling.latent_parallel.rules import Rules
 from train.sampling.latent_parallel.volumes import LatentRun, Shares, sent_bytes, shares
 
 BFLOAT16 = 2
+SLICES = 16
+"""Slices of an exchange at ScaleFusion's defaults, N_T = N_S = 4, of which one is not hidden."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Layout:
         ring: ranks that pass blocks.
         lp: groups that divide the latents; approximate if above 1.
         mode: mode of Latent Parallelism.
+        scalefusion: ranks that exchange slices of an ST-DiT behind computation.
+        cache_hits: share of evaluations that a cache of blocks answers; approximate if above 0.
     """
 
     cfg: int = 1
@@ -39,16 +43,24 @@ class Layout:
     ring: int = 1
     lp: int = 1
     mode: Literal["balanced", "paper", "unite"] = "balanced"
+    scalefusion: int = 1
+    cache_hits: float = 0.0
+
+    @property
+    def context(self) -> int:
+        """Number of ranks that share a pass exactly."""
+        return self.ulysses * self.ring * self.scalefusion
 
     @property
     def gpus(self) -> int:
         """Number of GPUs."""
-        return self.cfg * self.ulysses * self.ring * self.lp
+        return self.cfg * self.context * self.lp
 
     def __str__(self) -> str:
-        degrees = {name: getattr(self, name) for name in ("cfg", "lp", "ring", "ulysses")}
+        degrees = {name: getattr(self, name) for name in ("cfg", "lp", "ring", "ulysses", "scalefusion")}
         told = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
-        return (told or "one GPU") + (f" ({self.mode})" if self.lp > 1 else "")
+        cached = f" + cache, {self.cache_hits:.0%} hits" if self.cache_hits else ""
+        return (told or "one GPU") + (f" ({self.mode})" if self.lp > 1 else "") + cached
 
 
 @dataclass(frozen=True)
@@ -61,6 +73,7 @@ class Expected:
         denoise_s: of all steps.
         exchange_s: part of it that waits for links.
         decode_s: of the decode over the ranks.
+        decode_ranks: number of ranks that decode.
         sent_bytes: bytes that a GPU sends in all steps.
         memory_bytes: weights, and activations of the largest pass.
         exact: the result is that of one GPU, to rounding.
@@ -73,6 +86,7 @@ class Expected:
     denoise_s: float
     exchange_s: float
     decode_s: float
+    decode_ranks: int
     sent_bytes: float
     memory_bytes: float
     exact: bool
@@ -90,9 +104,9 @@ def expected(model: VideoModel, one: OneGpu, machine: SamplingMachine, layout: L
         layout: degrees; ranks of Ulysses are nearest, then ring, groups of LP, groups of guidance.
     """
     work, latents = _divided(model, layout)
-    context = layout.ulysses * layout.ring
+    context = layout.context
     passes = -(-model.passes // layout.cfg)
-    evaluations = passes * model.steps
+    evaluations = passes * model.steps * (1 - layout.cache_hits)
     whole_pass_s = one.denoise_s / (model.passes * model.steps)
     attention_s = whole_pass_s * model.attention_share * work.attention / context
     linear_s = whole_pass_s * (1 - model.attention_share) * work.linear / context
@@ -101,6 +115,11 @@ def expected(model: VideoModel, one: OneGpu, machine: SamplingMachine, layout: L
     sent_u, sent_r = _context_bytes(model, layout, tokens)
     ulysses_s = _exchange(machine, layout.ulysses, sent_u, 2)
     ring_s = _exchange(machine, context, sent_r, layout.ring - 1)
+    sliced_s = _exchange(machine, context, _slices_bytes(model, context, tokens), 1)
+    if model.spatial_temporal:
+        ulysses_s, ring_s, sent_u, sent_r = sliced_s, 0.0, _slices_bytes(model, context, tokens), 0.0
+    if layout.scalefusion > 1:  # what computation cannot hide, and the first slices
+        ulysses_s = max(sliced_s / SLICES, sliced_s - (attention_s + linear_s) / model.layers)
     exposed_s = model.layers * (ulysses_s + ring_s)
 
     part_bytes = latents / max(1, layout.lp) / model.steps if layout.lp > 1 else 0.0
@@ -111,7 +130,8 @@ def expected(model: VideoModel, one: OneGpu, machine: SamplingMachine, layout: L
     exchange_s = evaluations * exposed_s + model.steps * (step_s + guided_s)
     denoise_s = evaluations * (attention_s + linear_s) + exchange_s
 
-    decode_s = one.decode_s / min(layout.gpus, machine.decode_ranks)
+    decode_ranks = min(layout.gpus, machine.decode_ranks)
+    decode_s = one.decode_s / decode_ranks
     sent = evaluations * model.layers * (sent_u + sent_r)
     sent += part_bytes * model.steps + (layout.cfg > 1) * gathered * model.steps
     return Expected(
@@ -120,9 +140,10 @@ def expected(model: VideoModel, one: OneGpu, machine: SamplingMachine, layout: L
         denoise_s,
         exchange_s,
         decode_s,
+        decode_ranks,
         sent,
         _memory(model, tokens / context),
-        layout.lp == 1,
+        layout.lp == 1 and not layout.cache_hits,
         work.total_linear - 1,
         max(0.0, 1 - work.total_attention),
     )
@@ -146,6 +167,11 @@ def _context_bytes(model: VideoModel, layout: Layout, tokens: int) -> tuple[floa
     blocks = Partition.even(tokens, layout.ring)
     size = AttentionSize(1, max(1, heads // layout.ulysses), width, BFLOAT16)
     return over_heads, ring_bytes(size, blocks, 0)[0]
+
+
+def _slices_bytes(model: VideoModel, ranks: int, tokens: int) -> float:
+    """Return the bytes that a rank sends for one layer of an ST-DiT: tokens change ranks once a layer."""
+    return tokens * model.hidden * BFLOAT16 * (ranks - 1) / ranks**2
 
 
 def _exchange(machine: SamplingMachine, span: int, sent: float, collectives: int) -> float:
