@@ -8,6 +8,7 @@ from torch import nn
 from loader.errors import UsageError
 from train.config.tokenizer import PatchTransformConfig
 from train.models.attention.patches import cut, join
+from train.models.encoders.decode_tiles import TileAxis, TileLayout
 from train.models.encoders.tile_grid import TileGrid
 
 COLOURS = 3
@@ -60,6 +61,22 @@ class Tokenizer(nn.Module):
     def decode(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
         """Decode latents to video, float32 [B, 3, frames, height, width]."""
         raise NotImplementedError
+
+    def decode_layout(self, step: tuple[int, int] | None = None) -> TileLayout:
+        """Return the tiles of a decode.
+
+        Args:
+            step: latent rows and columns between the starts of tiles; None: the tiles that `decode` has.
+        """
+        raise NotImplementedError
+
+    def decode_tile(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+        """Decode one tile; `finish` makes a video of what `TileLayout.assemble` makes of all."""
+        raise NotImplementedError
+
+    def finish(self, decoded_BCTHW: torch.Tensor) -> torch.Tensor:
+        """Return the video, float32 [B, 3, frames, height, width], of assembled tiles."""
+        return decoded_BCTHW
 
     def latent_size(self, size: tuple[int, ...]) -> tuple[int, int, int]:
         """Return frames, rows and columns of the latents of a video of this size.
@@ -145,3 +162,11 @@ class PatchTransform(Tokenizer):
         # Generated latents may not be a still in the first group; its projection on stills is the mean.
         t = self.compression[0]
         return torch.cat([x[:, :, :t].mean(dim=2, keepdim=True), x[:, :, t:]], dim=2)
+
+    def decode_layout(self, step: tuple[int, int] | None = None) -> TileLayout:
+        """Return the tiles of a decode: one, or any without overlap, since patches do not depend on each other."""
+        axes = [TileAxis.of(size, 0, along) for size, along in zip(step or (), self.compression[1:], strict=False)]
+        return TileLayout(self.compression, None, *axes)
+
+    def decode_tile(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+        return self.decode(latents_BCTHW)

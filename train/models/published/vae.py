@@ -6,8 +6,10 @@ import torch
 
 from loader.errors import UsageError, first_line
 from train.config.tokenizer import DiffusersVAEConfig
+from train.models.encoders.decode_tiles import TileLayout
 from train.models.encoders.tile_grid import TileGrid
 from train.models.encoders.tokenizer import Tokenizer
+from train.models.published import vae_tiles
 from train.models.published.folder import description, diffusers, part_folder
 
 SUPPORTED = ("AutoencoderKLWan", "AutoencoderKLCogVideoX", "AutoencoderKLHunyuanVideo", "AutoencoderKLCosmos")
@@ -71,16 +73,27 @@ class DiffusersVAE(Tokenizer):
         Raises:
             UsageError: CogVideoX's VAE changes the number of frames for an even number of latent frames.
         """
-        frames = latents_BCTHW.shape[2]
-        if type(self.vae).__name__ == "AutoencoderKLCogVideoX" and frames % 2 == 0:
-            raise UsageError(
-                f"CogVideoX's VAE decodes 1 + a multiple of 8 frames, not {1 + 4 * (frames - 1)}; take another number"
-            )
-        mean, deviation = self._of(frames)
-        video_BCTHW: torch.Tensor = self.vae.decode(
-            (latents_BCTHW * deviation + mean).to(self.vae.dtype)
-        ).sample
+        video_BCTHW: torch.Tensor = self.vae.decode(self._restored(latents_BCTHW)).sample
         return video_BCTHW.float()
+
+    def decode_layout(self, step: tuple[int, int] | None = None) -> TileLayout:
+        """Return the tiles of `decode`, or others with an overlap of `vae_tiles.OVERLAP_LATENTS`."""
+        if step is not None:
+            return vae_tiles.stepped_layout(self.vae, self.compression, *step)
+        return vae_tiles.own_layout(self.vae, self.compression, self.config.tiling)
+
+    @torch.no_grad()
+    def decode_tile(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+        """Decode a tile in the dtype of the VAE.
+
+        Raises:
+            UsageError: as in `decode`.
+        """
+        return vae_tiles.decode_tile(self.vae, self._restored(latents_BCTHW))
+
+    @torch.no_grad()
+    def finish(self, decoded_BCTHW: torch.Tensor) -> torch.Tensor:
+        return vae_tiles.finish(self.vae, decoded_BCTHW).float()
 
     def latent_size(self, size: tuple[int, ...]) -> tuple[int, int, int]:
         """Return the latent size; Cosmos is limited to the latent frames that it has statistics for."""
@@ -91,6 +104,16 @@ class DiffusersVAE(Tokenizer):
                 f" {self.config.name} has statistics for; take shorter clips"
             )
         return latent
+
+    def _restored(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+        """Return the latents that the VAE was trained with."""
+        frames = latents_BCTHW.shape[2]
+        if type(self.vae).__name__ == "AutoencoderKLCogVideoX" and frames % 2 == 0:
+            raise UsageError(
+                f"CogVideoX's VAE decodes 1 + a multiple of 8 frames, not {1 + 4 * (frames - 1)}; take another number"
+            )
+        mean, deviation = self._of(frames)
+        return (latents_BCTHW * deviation + mean).to(self.vae.dtype)
 
     def _of(self, frames: int) -> tuple[torch.Tensor, torch.Tensor]:
         return self._mean[:, :, :frames], self._deviation[:, :, :frames]

@@ -1,0 +1,90 @@
+"""Published VAEs small enough for tests."""
+
+import diffusers
+import torch
+
+from train.config.tokenizer import DiffusersVAEConfig
+from train.models.published.vae import DiffusersVAE
+
+BLOCKS = (8, 8, 8, 8)
+FAMILIES = {
+    "wan": (
+        diffusers.AutoencoderKLWan,
+        {
+            "base_dim": 4,
+            "z_dim": 4,
+            "num_res_blocks": 1,
+            "latents_mean": [0.1, 0.2, 0.3, 0.4],
+            "latents_std": [2.0] * 4,
+        },
+        {},
+    ),
+    "wan 2.2": (
+        diffusers.AutoencoderKLWan,
+        {
+            "base_dim": 4,
+            "decoder_base_dim": 4,
+            "z_dim": 4,
+            "num_res_blocks": 1,
+            "latents_mean": [0.1] * 4,
+            "latents_std": [2.0] * 4,
+            "is_residual": True,
+            "patch_size": 2,
+            "in_channels": 12,
+            "out_channels": 12,
+            "scale_factor_spatial": 16,
+        },
+        {"height": 16, "width": 16},
+    ),
+    "cogvideox": (
+        diffusers.AutoencoderKLCogVideoX,
+        {
+            "block_out_channels": BLOCKS,
+            "latent_channels": 4,
+            "layers_per_block": 1,
+            "norm_num_groups": 2,
+            "scaling_factor": 0.7,
+        },
+        {},
+    ),
+    "hunyuan": (
+        diffusers.AutoencoderKLHunyuanVideo,
+        {
+            "block_out_channels": BLOCKS,
+            "latent_channels": 4,
+            "layers_per_block": 1,
+            "norm_num_groups": 2,
+            "scaling_factor": 0.5,
+        },
+        {},
+    ),
+    "cosmos": (
+        diffusers.AutoencoderKLCosmos,
+        {
+            "encoder_block_out_channels": BLOCKS,
+            "decode_block_out_channels": BLOCKS,
+            "latent_channels": 4,
+            "num_layers": 1,
+            "attention_resolutions": (),
+            "resolution": 64,
+            "patch_size": 2,
+            "latents_mean": [0.1] * 4 + [0.3] * 4,
+            "latents_std": [2.0] * 4 + [3.0] * 4,
+            "temporal_compression_ratio": 4,
+        },
+        {"scale": 0.5},
+    ),
+}
+
+
+def publish(folder, family):
+    kind, sizes, _ = FAMILIES[family]
+    torch.manual_seed(0)
+    vae = kind(**sizes)
+    vae.save_pretrained(folder / "vae")
+    return vae.eval()
+
+
+def tokenizer(folder, family, **settings):
+    publish(folder, family)
+    return DiffusersVAE(DiffusersVAEConfig(name=str(folder), **FAMILIES[family][2] | settings))
