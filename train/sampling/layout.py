@@ -12,6 +12,7 @@ from train.parallel.context.token_shard import cuttable
 from train.parallel.rank_grid import CONTEXT
 from train.sampling.config import SampleLayoutConfig
 from train.sampling.context.runner import ContextParallelModel
+from train.sampling.decode.tiled import TiledDecoder
 from train.sampling.decoder import Decoder, WholeDecoder
 from train.sampling.guidance import Guided
 from train.sampling.latent_parallel.predictor import LatentParallel
@@ -128,6 +129,4 @@ def _runner(dit: Denoiser, ranks: SamplingRanks, config: SampleLayoutConfig) -> 
 
 def _decoder(bundle: Bundle, ranks: SamplingRanks, config: SampleLayoutConfig) -> Decoder:
     """Return the decoder over the first `config.vae_ranks` of `ranks.video`."""
-    if config.vae_ranks not in (None, 1):
-        raise UsageError("layout vae_ranks: decoding over several ranks is not built yet")
-    return WholeDecoder(bundle.tokenizer, ranks.video.rank)
+    return TiledDecoder(bundle.tokenizer, ranks.video, ranks=config.vae_ranks)

@@ -15,9 +15,9 @@ from tests.train.sampling.decode_cases import CASES, cut_small, latents_of
 from train.config.tokenizer import DiffusersVAEConfig
 from train.distributed.world import World
 from train.models.published.vae import DiffusersVAE
-from train.sampling.decode.decoder import TiledDecoder
+from train.sampling.decode.tiled import TiledDecoder
 
-IMPORTED_FIRST = ("diffusers", "train.models.published.vae", "train.sampling.decode.decoder")
+IMPORTED_FIRST = ("diffusers", "train.models.published.vae", "train.sampling.decode.tiled")
 CPU = torch.device("cpu")
 GROUPS = ([3], [2, 0], [1, 2, 3], [0, 1, 2, 3])
 
@@ -28,7 +28,9 @@ def decode(out: str) -> None:
     rank, found = dist.get_rank(), {}
     groups = {len(ranks): (ranks, dist.new_group(ranks)) for ranks in GROUPS}
     for family, sizes in CASES.items():
-        made = DiffusersVAE(DiffusersVAEConfig.model_validate_json((Path(out) / f"{family}.json").read_text()))
+        made = DiffusersVAE(
+            DiffusersVAEConfig.model_validate_json((Path(out) / f"{family}.json").read_text())
+        )
         cut_small(made.vae)
         for count, (ranks, group) in groups.items():
             if rank not in ranks:
@@ -39,12 +41,14 @@ def decode(out: str) -> None:
                 serial = TiledDecoder(made, World(0, 1, CPU))(x) if world.rank == 0 else None
                 for decoding in {count, 1 + count // 2}:
                     video = TiledDecoder(made, world, ranks=decoding)(x)
-                    same = video is None if serial is None else video is not None and torch.equal(video, serial)
+                    same = (
+                        video is None if serial is None else video is not None and torch.equal(video, serial)
+                    )
                     found[f"{family} {size} on {decoding} of {count}"] = same
     if rank == 2:
         made.decode_tile = made.decode = _fail
     try:
-        TiledDecoder(made, World(rank, 4, CPU))(latents_of(made, (3, 9, 7)))
+        TiledDecoder(made, World(rank, 4, CPU))(latents_of(made, (2, 9, 7)))
     except RunError as error:
         found["error"] = str(error)
     (Path(out) / f"rank{rank}.json").write_text(json.dumps(found))
@@ -53,5 +57,3 @@ def decode(out: str) -> None:
 
 def _fail(_: torch.Tensor) -> torch.Tensor:
     raise torch.OutOfMemoryError("no memory for a tile")
-
-

@@ -102,7 +102,9 @@ class TileLayout:
         """
         times, rows, columns = self._spans(size)
         each = len(rows) * len(columns)
-        pictures = [self._picture(decoded[first : first + each], size) for first in range(0, len(decoded), each)]
+        pictures = [
+            self._picture(decoded[first : first + each], size) for first in range(0, len(decoded), each)
+        ]
         if self.frames is None or len(times) == 1:
             return _join(pictures, FRAMES)
         kept = []
@@ -127,7 +129,8 @@ class TileLayout:
         """Blend the tiles of one span of time."""
         if len(tiles) == 1:
             return tiles[0]
-        assert self.rows and self.columns
+        assert self.rows
+        assert self.columns
         across = len(self._spans(size)[2])
         joined = []
         for number, tile in enumerate(tiles):

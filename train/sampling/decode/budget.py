@@ -12,6 +12,8 @@ from train.models.encoders.decode_tiles import TileLayout
 from train.models.encoders.tokenizer import Tokenizer
 from train.sampling.decode.assignment import assign, efficiency
 
+SMALLEST_STEP = 8
+"""Latents between the starts of the smallest tiles; of smaller ones the overlaps would take more than they save."""
 SHARE = 0.7
 """Share of free GPU memory for a decode; the rest is for workspaces of convolutions, which no prediction counts."""
 
@@ -34,9 +36,8 @@ class DecodePlan:
 
     def __str__(self) -> str:
         tile = "1 tile" if self.tiles == 1 else f"{self.tiles} tiles"
-        return (
-            f"{tile} a video, {self.peak_bytes / 2**30:.2f} GiB at the peak, {self.efficiency:.0%} of the ranks' time"
-        )
+        peak_gib = self.peak_bytes / 2**30
+        return f"{tile} a video, {peak_gib:.2f} GiB at the peak, {self.efficiency:.0%} of the ranks' time"
 
 
 def plan_decode(
@@ -63,7 +64,7 @@ def plan_decode(
     layout, steps = tokenizer.decode_layout(), (size[1], size[2])
     peak = peak_bytes(tokenizer, layout, size, videos)
     while budget_bytes is not None and peak > budget_bytes:
-        if steps == (1, 1):
+        if max(steps) <= SMALLEST_STEP:
             raise UsageError(
                 f"a decode of {videos} x {size[0]} x {size[1]} x {size[2]} latents takes {peak / 2**30:.2f} GiB even"
                 f" in the smallest tiles, and {budget_bytes / 2**30:.2f} GiB are free: make fewer videos at once, or"
@@ -73,22 +74,19 @@ def plan_decode(
         layout = tokenizer.decode_layout(steps)
         peak = peak_bytes(tokenizer, layout, size, videos)
     costs = [math.prod(tile.size) for tile in layout.tiles(size)] * videos
-    return DecodePlan(
-        layout, len(costs) // videos, peak, efficiency(costs, assign(costs, ranks), ranks)
-    )
+    return DecodePlan(layout, len(costs) // videos, peak, efficiency(costs, assign(costs, ranks), ranks))
 
 
 def _finer(sides: tuple[int, int], steps: tuple[int, int]) -> tuple[int, int]:
     """Cut the longer side of tiles into one more part, equal but for rounding."""
     rows, columns = (
-        min(step - 1, math.ceil(side / (math.ceil(side / step) + 1))) for side, step in zip(sides, steps, strict=True)
+        min(step - 1, math.ceil(side / (math.ceil(side / step) + 1)))
+        for side, step in zip(sides, steps, strict=True)
     )
     return (rows, steps[1]) if steps[0] >= steps[1] else (steps[0], columns)
 
 
-def peak_bytes(
-    tokenizer: Tokenizer, layout: TileLayout, size: tuple[int, int, int], videos: int = 1
-) -> int:
+def peak_bytes(tokenizer: Tokenizer, layout: TileLayout, size: tuple[int, int, int], videos: int = 1) -> int:
     """Return the peak of one rank that decodes alone, beyond weights and latents; of several the first has no more."""
     tiles = layout.tiles(size)
     device = next(tokenizer.buffers()).device

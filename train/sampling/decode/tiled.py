@@ -1,8 +1,8 @@
-"""Decoders of sampled latents: one rank or several that share the tiles of all videos."""
+"""Decoder whose ranks share the tiles of all videos."""
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,22 +14,12 @@ from train.models.encoders.tokenizer import Tokenizer
 from train.sampling.decode.assignment import assign, efficiency
 
 
-class Decoder(Protocol):
-    """Decode of latents that all its ranks hold."""
-
-    def __call__(self, latents_BCTHW: torch.Tensor) -> torch.Tensor | None:
-        """Return the videos, float32 [B, 3, frames, height, width], on the first rank; None on others; a collective.
-
-        Raises:
-            RunError: a rank failed to decode; on every rank.
-        """
-
-
 @dataclass(frozen=True, eq=False)
 class TiledDecoder:
-    """`Decoder` whose ranks decode different tiles; the first rank blends them.
+    """`train.sampling.decoder.Decoder` whose ranks decode different tiles; the first rank blends them.
 
-    Each video is decoded alone. A video has the same bits on any number of ranks.
+    Each video is decoded alone, and has the same bits on any number of ranks. A rank that fails ends all in a
+    `RunError` before any waits for its tiles.
 
     Attributes:
         tokenizer: tokenizer, on every rank.
@@ -116,9 +106,7 @@ class TiledDecoder:
             part = parts[number]
             if first and part is None:
                 assert like is not None  # the first rank has the largest tile
-                part = parts[number] = like.new_empty(
-                    (1, like.shape[1], *layout.decoded_size(tiles[number]))
-                )
+                part = parts[number] = like.new_empty((1, like.shape[1], *layout.decoded_size(tiles[number])))
                 transfers.append(self._transfer(dist.irecv, part, owner))
             elif part is not None and not first:
                 transfers.append(self._transfer(dist.isend, part.contiguous(), 0))
