@@ -10,6 +10,7 @@ from loader.settings import Settings
 from loader.storage import StorageConfig
 from train.config.run import TrainConfig
 from train.latents.config import LatentsConfig
+from train.loop.validation_config import ValidationConfig
 
 
 class HeldOutConfig(Settings):
@@ -32,6 +33,9 @@ class TrainRunConfig(Settings):
     train: TrainConfig = TrainConfig()
     held_out: HeldOutConfig | None = Field(
         None, description="held-out clips whose loss is measured; null: none"
+    )
+    validation: ValidationConfig | None = Field(
+        None, description="videos sampled from the weights during training; null: none"
     )
     latents: LatentsConfig = Field(
         LatentsConfig(),

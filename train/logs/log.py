@@ -9,6 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 
 from loader.base.printable import printable
@@ -21,6 +23,7 @@ from train.logs.records import (
     LOSSES,
     METRICS,
     RECONSTRUCTION,
+    VALIDATION,
     forget_after,
     metrics_line,
     read_metrics,
@@ -134,6 +137,24 @@ class MetricLog:
         for measure, values in found.items():
             single = {name: value for name, value in values.items() if isinstance(value, float)}
             self._show({f"{measure}/{name}": value for name, value in single.items()}, step)
+
+    def add_validation(
+        self, step: int, found: Mapping[str, Any], pictures: Mapping[str, NDArray[np.uint8]]
+    ) -> None:
+        """Append what became of validation videos to ``validation.jsonl``, and show pictures of them.
+
+        Args:
+            step: number of finished steps.
+            found: JSON values by name; single numbers are also logged as scalars.
+            pictures: RGB pictures [height, width, 3] by name.
+        """
+        if not self._writes:
+            return
+        with (self._out / VALIDATION).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **found}, allow_nan=False) + "\n")
+        self._show({f"validation/{name}": x for name, x in found.items() if isinstance(x, float)}, step)
+        for place in self._scalars:
+            place.add_pictures({f"validation/{name}": picture for name, picture in pictures.items()}, step)
 
     def _show(self, scalars: dict[str, float], step: int) -> None:
         for place in self._scalars:

@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
 
+import numpy as np
+from numpy.typing import NDArray
+
 from loader.base.whole_file import whole_file
 from loader.errors import RunError, UsageError, first_line
 from train.config.log import WandbConfig
@@ -20,6 +23,9 @@ class Scalars(Protocol):
 
     def add(self, scalars: Mapping[str, float], step: int) -> None:
         """Log the numbers of a step; a slash in a name groups them."""
+
+    def add_pictures(self, pictures: Mapping[str, NDArray[np.uint8]], step: int) -> None:
+        """Log RGB pictures [height, width, 3] of a step."""
 
     def close(self, failed: bool) -> None:
         """Close the writer; the last call."""
@@ -62,6 +68,10 @@ class TensorBoard:
     def add(self, scalars: Mapping[str, float], step: int) -> None:
         for name, value in scalars.items():
             self._events.add_scalar(name, value, step)
+
+    def add_pictures(self, pictures: Mapping[str, NDArray[np.uint8]], step: int) -> None:
+        for name, picture_HWC in pictures.items():
+            self._events.add_image(name, picture_HWC, step, dataformats="HWC")
 
     def close(self, failed: bool) -> None:  # noqa: ARG002 - as `Scalars` has it
         self._events.close()
@@ -109,6 +119,12 @@ class Wandb:
 
     def add(self, scalars: Mapping[str, float], step: int) -> None:
         self._run.log({**scalars, "step": step})
+
+    def add_pictures(self, pictures: Mapping[str, NDArray[np.uint8]], step: int) -> None:
+        import wandb
+
+        shown = {name: wandb.Image(picture_HWC) for name, picture_HWC in pictures.items()}
+        self._run.log({**shown, "step": step})
 
     def close(self, failed: bool) -> None:
         self._run.finish(exit_code=int(failed))

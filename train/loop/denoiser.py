@@ -10,6 +10,7 @@ from train.config.run import TrainConfig
 from train.logs.breakdown import LossRows
 from train.logs.log import MetricLog
 from train.loop.evaluation import HeldOutEvaluation
+from train.loop.validation import Validation, Validator
 from train.measure.timings import StepClock
 from train.models.encoders.stored import StoredEncoders
 from train.parallel.layout import lay_out
@@ -32,9 +33,11 @@ class DenoiserTask:
         out: Folder of the run.
         held_out: Clips to evaluate on.
         stored: Encoders that need not be loaded.
+        validation: Videos to sample.
 
     Raises:
-        UsageError: The layout does not fit the model or the ranks, or a published part cannot be had.
+        UsageError: The layout does not fit the model or the ranks, a published part cannot be had, or the videos of
+            validation do not fit the model.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class DenoiserTask:
         out: Path,
         held_out: HeldOutEvaluation | None,
         stored: StoredEncoders | None,
+        validation: Validation | None = None,
     ) -> None:
         self._config, self._stream, self._out, self._held_out = config, stream, out, held_out
         self._layout = layout = lay_out(config, ranks, stored)
@@ -52,6 +56,7 @@ class DenoiserTask:
         self.weights, self.data = layout.weights, ranks.along(*DATA)
         self._ema = Ema(config.ema, layout.weights)
         self._rows = LossRows()
+        self._validator = Validator(validation, config, layout, self._ema, out) if validation else None
 
     @property
     def description(self) -> str:
@@ -101,7 +106,7 @@ class DenoiserTask:
         """Return None: the loss has one term."""
 
     def after_step(self, step: int, log: MetricLog) -> None:
-        """Draw the timeline of cascades; break the losses of samples down; evaluate held-out clips."""
+        """Draw the timeline of cascades; break the losses down; evaluate held-out clips; sample validation videos."""
         if self._cascades is not None and (line := self._cascades.shown(step, self._out)):
             log.say(line)
         if step % self._config.log.every_steps == 0:
@@ -112,3 +117,5 @@ class DenoiserTask:
                 layout.bundle, self._config, self.data, layout.run_dummy_steps, layout.errors
             )
             log.add_losses(step, "held_out", found)
+        if self._validator and step % self._validator.every_steps == 0:
+            self._validator.run(step, log)

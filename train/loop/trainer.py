@@ -7,6 +7,7 @@ from train.config.run import TrainConfig
 from train.loop.denoiser import DenoiserTask
 from train.loop.evaluation import HeldOutEvaluation
 from train.loop.loop import TrainingLoop
+from train.loop.validation import Validation
 from train.models.encoders.stored import StoredEncoders
 from train.parallel.mesh import Ranks
 from train.step.batches import BatchStream
@@ -22,6 +23,7 @@ class Trainer(TrainingLoop[TrainConfig]):
         held_out: Clips that are not trained on, to evaluate on.
         checkpoints: Storage of the checkpoints.
         stored: Encoders that need not be loaded, since all streams hold their outputs.
+        validation: Videos to sample from the weights at intervals.
     """
 
     def __init__(
@@ -32,9 +34,12 @@ class Trainer(TrainingLoop[TrainConfig]):
         held_out: HeldOutEvaluation | None = None,
         checkpoints: Storage | None = None,
         stored: StoredEncoders | None = None,
+        validation: Validation | None = None,
     ) -> None:
         super().__init__(config, stream, out, checkpoints)
-        self._held_out, self._stored = held_out, stored
+        self._held_out, self._stored, self._validation = held_out, stored, validation
 
     def task(self, ranks: Ranks) -> DenoiserTask:
-        return DenoiserTask(self._config, ranks, self._stream, self._out, self._held_out, self._stored)
+        return DenoiserTask(
+            self._config, ranks, self._stream, self._out, self._held_out, self._stored, self._validation
+        )

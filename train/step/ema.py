@@ -1,6 +1,7 @@
 """Exponential moving average (EMA) of the weights, which samples better than the last weights."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 
@@ -34,6 +35,35 @@ class Ema:
         averages = list(self.tensors.values())
         now = [weight.detach().float() for weight in weights]
         torch._foreach_lerp_(averages, now, 1 - decay(self._config, step))
+
+    @contextmanager
+    def swapped(self, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
+        """Exchange weights and averages for the body, in place; both return to the bit.
+
+        Tensors are exchanged one after the other, so that one of this rank's shards at a time is held twice. Weights
+        of another dtype than float32 wait in the host's memory.
+        """
+        wide = {
+            name: weight.detach().to("cpu", copy=True)
+            for name, weight in weights.items()
+            if name in self.tensors and weight.dtype != self.tensors[name].dtype
+        }
+        self._exchange_(weights, {})
+        try:
+            yield
+        finally:
+            self._exchange_(weights, wide)
+
+    @torch.no_grad()
+    def _exchange_(self, weights: Mapping[str, torch.Tensor], kept: Mapping[str, torch.Tensor]) -> None:
+        for name, average in self.tensors.items():
+            weight = weights[name]
+            if weight.dtype != average.dtype:
+                weight.copy_(kept.get(name, average))
+                continue
+            before = weight.detach().clone()
+            weight.copy_(average)
+            average.copy_(before)
 
 
 def decay(config: EmaConfig, step: int) -> float:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pipelines.configuration.train_config import TrainRunConfig
     from train.loop.evaluation import HeldOutEvaluation
     from train.loop.loop import TrainResult
+    from train.loop.validation import Validation
     from train.models.encoders.stored import StoredEncoders
 
 
@@ -85,7 +86,9 @@ def train(config: "TrainRunConfig") -> "TrainResult":
             checkpoints = held[-1] if config.checkpoints else None
             if ranks.world.rank == 0:
                 keep_config(config, config.out, "train")
-            trainer = Trainer(config.train, stream, config.out, held_out, checkpoints, stored)
+            trainer = Trainer(
+                config.train, stream, config.out, held_out, checkpoints, stored, _validation(config)
+            )
             return trainer.run_on(processes)
 
 
@@ -117,6 +120,13 @@ def _held_out(
         return None
     batches = held_out_batches(config.held_out.dataset, config.held_out.steps, config.stream, open_stream)
     return HeldOutEvaluation(config.held_out.every_steps, batches)
+
+
+def _validation(config: "TrainRunConfig") -> "Validation | None":
+    from pipelines.terminal.mp4 import encode_mp4
+    from train.loop.validation import Validation
+
+    return Validation(config.validation, encode_mp4) if config.validation else None
 
 
 def held_out_batches(

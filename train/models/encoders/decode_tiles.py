@@ -79,10 +79,7 @@ class TileLayout:
 
     def tiles(self, size: Sequence[int]) -> list[Tile]:
         """Return the tiles of latents of a size: by time, then row, then column."""
-        return [
-            Tile(*zip(*spans, strict=True))  # type: ignore[arg-type]  # three starts, then three sizes
-            for spans in itertools.product(*self._spans(size))
-        ]
+        return [Tile(*zip(*spans, strict=True)) for spans in itertools.product(*self._spans(size))]
 
     def decoded_size(self, tile: Tile) -> tuple[int, int, int]:
         """Return frames, rows and columns that a tile is decoded to."""

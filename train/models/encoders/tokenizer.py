@@ -165,10 +165,12 @@ class PatchTransform(Tokenizer):
 
     def decode_layout(self, step: tuple[int, int] | None = None) -> TileLayout:
         """Return the tiles of a decode: one, or any without overlap, since patches do not depend on each other."""
-        axes = [
-            TileAxis.of(size, 0, along) for size, along in zip(step or (), self.compression[1:], strict=False)
-        ]
-        return TileLayout(self.compression, None, *axes)
+        if step is None:
+            return TileLayout(self.compression)
+        rows, columns = (
+            TileAxis.of(size, 0, along) for size, along in zip(step, self.compression[1:], strict=True)
+        )
+        return TileLayout(self.compression, None, rows, columns)
 
     def decode_tile(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
         return self.decode(latents_BCTHW)

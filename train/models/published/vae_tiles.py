@@ -57,7 +57,7 @@ def _wan(vae: Any, latents_BCTHW: torch.Tensor) -> torch.Tensor:
     """Decode frame by frame, with what each convolution has seen of the frames before."""
     vae.clear_cache()
     found = []
-    for frame, latent_BC1HW in enumerate(latents_BCTHW.split(1, dim=2)):
+    for frame, latent_BC1HW in enumerate(torch.split(latents_BCTHW, 1, dim=2)):
         vae._conv_idx = [0]
         x = vae.post_quant_conv(latent_BC1HW)
         found.append(vae.decoder(x, feat_cache=vae._feat_map, feat_idx=vae._conv_idx, first_chunk=frame == 0))
@@ -81,7 +81,8 @@ def _cogvideox(vae: Any, latents_BCTHW: torch.Tensor) -> torch.Tensor:
 def _layout(vae: Any, compression: tuple[int, int, int], *axes: TileAxis) -> TileLayout:
     frames, *pixels = compression
     height, width = (each // _patch(vae) for each in pixels)
-    return TileLayout((frames, height, width), _times(vae, compression), *axes, patch=_patch(vae))
+    rows, columns = axes or (None, None)
+    return TileLayout((frames, height, width), _times(vae, compression), rows, columns, _patch(vae))
 
 
 def _patch(vae: Any) -> int:

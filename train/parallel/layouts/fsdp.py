@@ -1,5 +1,7 @@
 """FSDP and HSDP: sharded weights, gradients and optimizer state on ranks in lockstep."""
 
+from torch.distributed.fsdp import FSDPModule
+
 from train.config.run import TrainConfig
 from train.models.bundle import Bundle
 from train.parallel.fp8 import rescale
@@ -33,8 +35,10 @@ class FSDP(ParallelModel):
         self.ranks.along(*SUMMED).sum_([self._gradient(name) for name in self._others])
         self._sum_over_model_ranks()
 
-    def update(self) -> None:
-        """Run the optimizer's step on this rank's shards."""
-        super().update()
+    def refresh(self) -> None:
+        """Drop gathered weights, which a forward without backward leaves in the last unit, and scales of FP8."""
+        for module in self.bundle.dit.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
         if self._fp8 and self._fp8.fsdp_all_gather:
             rescale(self.bundle.dit)

@@ -167,6 +167,10 @@ class ParallelModel:
     def update(self) -> None:
         """Run the optimizer's step."""
         self.optimizer.step()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Make the model compute with the values in ``weights``, wherever it holds copies of them; a collective."""
 
     def placed(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return tensors placed like the weights, by name: plain if whole, otherwise DTensors; in the same memory.

@@ -53,7 +53,7 @@ class ZeRO1(ParallelModel):
     def share(self) -> None:
         """Make the replicas of each shard equal, and gather parameters from shards."""
         self._replicas.broadcast_(list(self.weights.values()))
-        self._gather()
+        self.refresh()
 
     def zero_gradients(self) -> None:
         """Zero all gradients at the begin of a step."""
@@ -76,13 +76,9 @@ class ZeRO1(ParallelModel):
                 gradient.copy_(part[: gradient.numel()].view_as(gradient))
         self._sum_over_model_ranks()
 
-    def update(self) -> None:
-        """Run the optimizer's step on this rank's rows, and all-gather the parameters."""
-        super().update()
-        self._gather()
-
     @torch.no_grad()
-    def _gather(self) -> None:
+    def refresh(self) -> None:
+        """All-gather the parameters from the rows of all ranks."""
         size = self._sharing.size
         for bucket in self._buckets():
             parameters = [self._parameters[name] for name in bucket]

@@ -1,0 +1,54 @@
+"""Short runs in several layouts, with videos sampled in between and without."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from tests.train.layouts import Case, config_of, stream_of
+from train.distributed.world import join
+from train.loop.trainer import Trainer
+from train.loop.validation import Validation
+from train.loop.validation_config import ValidationConfig
+from train.parallel.mesh import DATA, Mesh
+
+FSDP = {"dp_replicate": 1, "dp_shard": "rest"}
+CASES = {
+    "replicated": Case(dtype="float32"),
+    "fsdp": Case(FSDP, "float32"),
+    "zero-bfloat16": Case(FSDP | {"shard": "optimizer"}, "bfloat16"),
+    "tp": Case({"tp": 2}, "float32"),
+}
+PROMPTS = ("a wave", "a wave going 3", "a wave going 5")
+
+
+def validation_config(**update) -> ValidationConfig:
+    asked = {
+        "prompts": PROMPTS,
+        "every_steps": 2,
+        "frames": 3,
+        "height": 16,
+        "width": 24,
+        "steps": 2,
+        "guidance": 3.0,
+        "seed": 7,
+    }
+    return ValidationConfig(**asked | update)
+
+
+def raw(video_CTHW: np.ndarray, fps: int) -> bytes:  # noqa: ARG001 - as `EncodeVideo` has it
+    """No codec, so that bits can be compared."""
+    return video_CTHW.tobytes()
+
+
+def compare(out: str) -> None:
+    """Every case with validation and without."""
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    with join("cpu"):
+        for name, case in CASES.items():
+            config = config_of(case, case.parallel)
+            mesh = Mesh.of(config.parallel, size)
+            data = next(ranks.index(rank) for ranks in mesh.partition(DATA) if rank in ranks)
+            for kind, validation in (("with", Validation(validation_config(), raw)), ("without", None)):
+                stream = stream_of(data, mesh.degree(DATA))
+                Trainer(config, stream, Path(out) / name / kind, validation=validation).run()

@@ -1,0 +1,222 @@
+"""Validation: videos of fixed captions from the weights in training, on the ranks and in the layout of the run."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from loader.errors import RunError, UsageError, first_line
+from train.config.run import TrainConfig
+from train.logs.log import MetricLog
+from train.loop.validation_config import ValidationConfig
+from train.loop.validation_files import ValidationFiles
+from train.models.build import build_tokenizer
+from train.models.encoders.stored import StoredLatents, StoredText
+from train.models.encoders.text import build_text_encoder
+from train.models.encoders.tokenizer import LatentSizes, Tokenizer
+from train.parallel.layouts.parallel_model import ParallelModel
+from train.parallel.mesh import DATA, MODEL
+from train.parallel.rank_grid import CONTEXT
+from train.sampling.decode.budget import free_bytes, peak_bytes, plan_decode
+from train.sampling.decode.tiled import TiledDecoder
+from train.sampling.generate import VideoSampler
+from train.sampling.layout import VideoLayout
+from train.sampling.predictor import Conditions, ModelRunner, WholeModel
+from train.step.ema import Ema
+
+EncodeVideo = Callable[[NDArray[np.uint8], int], bytes]
+"""Encoder of an RGB video [3, frames, height, width] at a number of frames per second to the bytes of an MP4."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Request for validation videos.
+
+    Attributes:
+        config: captions, interval, size and solver.
+        encode: encoder of their files.
+        captions: the captions of ``config``, read once.
+    """
+
+    config: ValidationConfig
+    encode: EncodeVideo
+    captions: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "captions", self.config.captions())
+
+
+class Validator:
+    """Validation of a run; its parameters, gradients and random state stay the same to the bit.
+
+    Captions are divided over the data ranks. Ranks in lockstep (FSDP) without a caption of their own sample one again
+    and drop it. The text encoder and the VAE are loaded for this alone where the run has stored latents and contexts.
+
+    Args:
+        asked: the request.
+        train: configuration of the run.
+        layout: model in the layout of the run.
+        ema: average of its weights.
+        out: folder of the run.
+
+    Raises:
+        UsageError: the size or guidance does not fit the model, there is no average, or the layout cannot sample.
+    """
+
+    def __init__(
+        self, asked: Validation, train: TrainConfig, layout: ParallelModel, ema: Ema, out: Path
+    ) -> None:
+        self.every_steps = asked.config.every_steps
+        self._asked, self._layout, self._ema = asked, layout, ema
+        self._weights = asked.config.weights or ("ema" if train.ema else "model")
+        if self._weights == "ema" and not train.ema:
+            raise UsageError(
+                "validation.weights=ema: this run keeps no average; set train.ema, or weights=model"
+            )
+        ranks = layout.ranks
+        self._data, self._video = ranks.along(*DATA), ranks.along(*MODEL)
+        self._files = ValidationFiles(out, asked.config, asked.captions, self._weights)
+        self._tokenizer, self._loaded = _tokenizer(layout, train)
+        self._decoder = TiledDecoder(self._tokenizer, self._video)
+        self._sampler = VideoSampler(
+            layout.bundle, train, asked.config, VideoLayout(_runner(layout), self._decoder)
+        )
+        captions = len(asked.captions)
+        self._own = range(self._data.rank, captions, self._data.size)
+        self._stored_text = self._encode_now(train) if isinstance(layout.bundle.text, StoredText) else {}
+        self._peak = peak_bytes(self._tokenizer, self._tokenizer.decode_layout(), self._sampler.latent_size)
+
+    def run(self, step: int, log: MetricLog) -> None:
+        """Sample all captions behind a step and publish their files; a collective of all ranks."""
+        began, world = time.monotonic(), self._layout.ranks.world
+        if world.rank == 0:
+            self._files.begin(step)
+        # Ranks in lockstep gather weights together, so that all make as many videos.
+        missing = self._layout.missing_rounds(len(self._own))
+        world.barrier()
+        with self._untouched(), self._averaged():
+            for number in self._own:
+                self._make(step, number)
+            for _ in range(missing):
+                self._denoise(self._own[0] if self._own else 0)
+        self._layout.refresh()
+        world.barrier()
+        if world.rank == 0:
+            seconds = time.monotonic() - began
+            found, pictures = self._files.publish(step)
+            log.add_validation(step, found | {"seconds": seconds}, pictures)
+            log.say(f"step {step}: {found['said']} in {self._files.folder(step)}, {seconds:.1f} s")
+
+    def _make(self, step: int, number: int) -> None:
+        """Sample one caption, and write its video or the reason why there is none."""
+        try:
+            latents_BCTHW = self._denoise(number)
+        except RunError as error:  # the same on all ranks of the video: they hold the same latents
+            if self._video.rank == 0:
+                self._files.failed(step, number, first_line(error))
+            return
+        video_BCTHW = self._decode(latents_BCTHW)
+        if video_BCTHW is not None:
+            video_CTHW = video_BCTHW[0].cpu().numpy()
+            self._files.add(step, number, video_CTHW, self._asked.encode(video_CTHW, self._asked.config.fps))
+
+    def _denoise(self, number: int) -> torch.Tensor:
+        device = self._layout.ranks.world.device
+        stored = self._stored_text.get(number)
+        passes = (
+            [Conditions(*(part.to(device) for part in each)) for each in stored]
+            if stored
+            else self._sampler.encode([self._asked.captions[number]])
+        )
+        return self._sampler.denoise(passes, [(self._asked.config.seed + number) % 2**32])
+
+    def _decode(self, latents_BCTHW: torch.Tensor) -> torch.Tensor | None:
+        """Decode with tiles that fit the free memory of every rank of the video."""
+        device = latents_BCTHW.device
+        if self._loaded:
+            self._tokenizer.to(device)
+        free = free_bytes(device)
+        sampler = self._sampler
+        if free is not None:
+            free = -self._video.largest(-free)
+            if free < self._peak:
+                plan = plan_decode(self._tokenizer, sampler.latent_size, free)
+                decoder = TiledDecoder(self._tokenizer, self._video, plan.layout)
+                layout = VideoLayout(sampler.layout.runner, decoder)
+                sampler = VideoSampler(sampler.bundle, sampler.train, sampler.config, layout)
+        video_BCTHW = sampler.decode(latents_BCTHW)
+        if self._loaded:
+            self._tokenizer.to("cpu")
+        return video_BCTHW
+
+    def _encode_now(self, train: TrainConfig) -> dict[int, list[Conditions]]:
+        """Return the conditions of this rank's captions, on the host, from a text encoder that is then dropped."""
+        bundle, device = self._layout.bundle, self._layout.ranks.world.device
+        stored = bundle.text
+        with torch.random.fork_rng(devices=[]):
+            bundle.text = build_text_encoder(train.text).to(device).eval()
+        try:
+            return {
+                number: [
+                    Conditions(*(part.cpu() for part in each))
+                    for each in self._sampler.encode([self._asked.captions[number]])
+                ]
+                for number in (self._own or range(1))
+            }
+        finally:
+            bundle.text = stored
+
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """Sample from the averages, if they are asked for."""
+        if self._weights == "model":
+            yield
+            return
+        with self._ema.swapped(self._layout.weights):
+            self._layout.refresh()
+            yield
+
+    @contextmanager
+    def _untouched(self) -> Iterator[None]:
+        """Restore random state and modes of the modules; compile nothing for shapes that training does not have."""
+        device, bundle = self._layout.ranks.world.device, self._layout.bundle
+        modes = {module: module.training for module in bundle.modules()}
+        with (
+            torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+            torch.compiler.set_stance("force_eager"),
+            torch.no_grad(),
+        ):
+            bundle.eval()
+            try:
+                yield
+            finally:
+                for module, mode in modes.items():
+                    module.training = mode
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _tokenizer(layout: ParallelModel, train: TrainConfig) -> tuple[Tokenizer, bool]:
+    """Return a tokenizer that decodes, and whether it was loaded for that, on the host."""
+    own = layout.bundle.tokenizer
+    if not isinstance(own, StoredLatents | LatentSizes):
+        return own, False
+    with torch.random.fork_rng(devices=[]):
+        return build_tokenizer(train.tokenizer), True
+
+
+def _runner(layout: ParallelModel) -> ModelRunner:
+    """Return the model on its ranks as the layout of training has it."""
+    mesh = layout.ranks.mesh
+    if mesh.pp > 1 or mesh.degree(CONTEXT) > 1:
+        names = [name for name in ("pp", *CONTEXT) if getattr(mesh, name) > 1]
+        raise UsageError(
+            f"validation: sampling with parallel.{' and parallel.'.join(names)} is not built yet; leave validation"
+            " out, and sample from the checkpoints"
+        )
+    return WholeModel(layout.bundle.dit)
