@@ -5,15 +5,8 @@ import json
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
-from loader.errors import UsageError
-from tests.train.clips import ClipStream, tiny_config
-from tests.train.validation_runs import CASES, PROMPTS, compare, raw, validation_config
-from train.config.optimizer import EmaConfig
-from train.loop.trainer import Trainer
-from train.loop.validation import Validation
-from train.models.encoders.stored import StoredEncoders
+from tests.train.validation_runs import CASES, PROMPTS, compare, validation_config
 from train.sampling.generate import generate
 from train.sampling.trained import load_trained
 

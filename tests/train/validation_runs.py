@@ -36,7 +36,7 @@ def validation_config(**update) -> ValidationConfig:
     return ValidationConfig(**asked | update)
 
 
-def raw(video_CTHW: np.ndarray, fps: int) -> bytes:  # noqa: ARG001 - as `EncodeVideo` has it
+def raw(video_CTHW: np.ndarray, fps: int) -> bytes:
     """No codec, so that bits can be compared."""
     return video_CTHW.tobytes()
 

@@ -3,11 +3,11 @@
 import torch
 
 CASES = {
-    "wan": [(3, 1, 7), (2, 2, 4), (1, 3, 9), (2, 9, 4)],
-    "wan 2.2": [(2, 9, 7)],
-    "cogvideox": [(3, 1, 9), (5, 9, 7)],
-    "hunyuan": [(6, 5, 3), (8, 9, 7)],
-    "cosmos": [(2, 9, 7)],
+    "wan": [(3, 1, 7), (2, 2, 4), (2, 5, 7)],
+    "wan 2.2": [(2, 5, 7)],
+    "cogvideox": [(3, 1, 9), (5, 5, 7)],
+    "hunyuan": [(6, 5, 3)],
+    "cosmos": [(2, 5, 7)],
 }
 """Frames, rows and columns of latents, among them few rows, of which some ranks get none."""
 

@@ -19,6 +19,8 @@ from train.sampling.decode.tiled import TiledDecoder
 
 IMPORTED_FIRST = ("diffusers", "train.models.published.vae", "train.sampling.decode.tiled")
 CPU = torch.device("cpu")
+SHARED = ("wan", "hunyuan", "cosmos")
+"""Families whose tiles are shared; others differ in what decodes a tile."""
 GROUPS = ([3], [2, 0], [1, 2, 3], [0, 1, 2, 3])
 
 
@@ -27,7 +29,7 @@ def decode(out: str) -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     rank, found = dist.get_rank(), {}
     groups = {len(ranks): (ranks, dist.new_group(ranks)) for ranks in GROUPS}
-    for family, sizes in CASES.items():
+    for family in SHARED:
         made = DiffusersVAE(
             DiffusersVAEConfig.model_validate_json((Path(out) / f"{family}.json").read_text())
         )
@@ -36,10 +38,10 @@ def decode(out: str) -> None:
             if rank not in ranks:
                 continue
             world = World(dist.get_group_rank(group, rank), count, CPU, group)
-            for size in sizes:
+            for size in CASES[family]:
                 x = latents_of(made, size)
                 serial = TiledDecoder(made, World(0, 1, CPU))(x) if world.rank == 0 else None
-                for decoding in {count, 1 + count // 2}:
+                for decoding in {count, (count + 3) // 2}:
                     video = TiledDecoder(made, world, ranks=decoding)(x)
                     same = (
                         video is None if serial is None else video is not None and torch.equal(video, serial)

@@ -11,7 +11,7 @@ from loader.errors import RunError, UsageError
 from tests.train.clips import clip
 from tests.train.diffusers_vaes import tokenizer
 from tests.train.sampling.decode_cases import CASES, cut_small, latents_of
-from tests.train.sampling.decode_ranks import decode
+from tests.train.sampling.decode_ranks import SHARED, decode
 from train.config.tokenizer import PatchTransformConfig
 from train.distributed.world import World
 from train.memory.live_memory import LiveMemory
@@ -52,7 +52,7 @@ def test_tiles_are_diffusers_own_to_the_bit(tmp_path, family, dtype):
 
 
 def test_every_number_of_ranks_decodes_the_same_bits(ranks, tmp_path):
-    for family in CASES:
+    for family in SHARED:
         made = small(tmp_path / family, family)
         (tmp_path / f"{family}.json").write_text(made.config.model_dump_json())
     ended = ranks.run(decode, 4, str(tmp_path))
@@ -102,16 +102,16 @@ def test_the_peak_is_said_before(tmp_path, step):
     assert said == pytest.approx(memory.peak, rel=0.02)
 
 
-def test_tiles_keep_a_budget():
-    made, size = PatchTransform(PatchTransformConfig()), (3, 40, 24)
+def test_tiles_keep_a_budget(tmp_path):
+    made, size = tokenizer(tmp_path, "wan"), (1, 60, 40)
     whole = plan_decode(made, size, None, ranks=2)
     assert (whole.tiles, whole.efficiency) == (1, 0.5)
     budget = int(whole.peak_bytes * 0.8)
     plan = plan_decode(made, size, budget, ranks=2)
-    assert plan.tiles == 2
-    assert plan.efficiency == 1
     assert plan.peak_bytes <= budget
-    assert str(plan).startswith("2 tiles a video, 0.00 GiB at the peak, 100%")
+    assert plan.tiles > 1
+    assert plan.efficiency > 0.8
+    assert str(plan).startswith(f"{plan.tiles} tiles a video, 0.0")
     with pytest.raises(UsageError, match="make fewer videos at once, or shorter or smaller ones"):
         plan_decode(made, size, 1000)
 

@@ -95,7 +95,7 @@ def peak_bytes(tokenizer: Tokenizer, layout: TileLayout, size: tuple[int, int, i
         given = memory.live
         if layout.is_whole(size):
             made = tokenizer.decode(latents)
-            return memory.peak - given + 2 * (videos - 1) * _bytes(made)
+            return int(memory.peak - given + 2 * (videos - 1) * made.nbytes)
         largest = max(tiles, key=lambda tile: math.prod(tile.size))
         part = tokenizer.decode_tile(largest.of(latents))
         decode = memory.peak - memory.live
@@ -104,13 +104,8 @@ def peak_bytes(tokenizer: Tokenizer, layout: TileLayout, size: tuple[int, int, i
         raw, memory.peak = memory.live - given, memory.live
         made = tokenizer.finish(layout.assemble(parts, size))
         assembly = memory.peak - given
-    return max(
-        videos * raw + decode, (videos - 1) * (raw + _bytes(made)) + assembly, 2 * videos * _bytes(made)
-    )
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    whole = made.nbytes
+    return int(max(videos * raw + decode, (videos - 1) * (raw + whole) + assembly, 2 * videos * whole))
 
 
 def free_bytes(device: torch.device) -> int | None:
