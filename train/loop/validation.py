@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +21,13 @@ from train.models.encoders.text import build_text_encoder
 from train.models.encoders.tokenizer import LatentSizes, Tokenizer
 from train.parallel.layouts.parallel_model import ParallelModel
 from train.parallel.mesh import DATA, MODEL
-from train.parallel.rank_grid import CONTEXT
+from train.sampling.config import SEEDS
 from train.sampling.decode.budget import free_bytes, peak_bytes, plan_decode
 from train.sampling.decode.tiled import TiledDecoder
 from train.sampling.generate import VideoSampler
 from train.sampling.layout import VideoLayout
-from train.sampling.predictor import Conditions, ModelRunner, WholeModel
+from train.sampling.predictor import Conditions
+from train.sampling.training_layout import training_runner
 from train.step.ema import Ema
 
 EncodeVideo = Callable[[NDArray[np.uint8], int], bytes]
@@ -83,8 +84,9 @@ class Validator:
         self._files = ValidationFiles(out, asked.config, asked.captions, self._weights)
         self._tokenizer, self._loaded = _tokenizer(layout, train)
         self._decoder = TiledDecoder(self._tokenizer, self._video)
+        runner = training_runner(layout.bundle.dit, ranks)
         self._sampler = VideoSampler(
-            layout.bundle, train, asked.config, VideoLayout(_runner(layout), self._decoder)
+            layout.bundle, train, asked.config, VideoLayout(runner, self._decoder, video=self._video)
         )
         captions = len(asked.captions)
         self._own = range(self._data.rank, captions, self._data.size)
@@ -133,7 +135,7 @@ class Validator:
             if stored
             else self._sampler.encode([self._asked.captions[number]])
         )
-        return self._sampler.denoise(passes, [(self._asked.config.seed + number) % 2**32])
+        return self._sampler.denoise(passes, [(self._asked.config.seed + number) % SEEDS])
 
     def _decode(self, latents_BCTHW: torch.Tensor) -> torch.Tensor | None:
         """Decode with tiles that fit the free memory of every rank of the video."""
@@ -147,8 +149,7 @@ class Validator:
             if free < self._peak:
                 plan = plan_decode(self._tokenizer, sampler.latent_size, free)
                 decoder = TiledDecoder(self._tokenizer, self._video, plan.layout)
-                layout = VideoLayout(sampler.layout.runner, decoder)
-                sampler = VideoSampler(sampler.bundle, sampler.train, sampler.config, layout)
+                sampler = replace(sampler, layout=replace(sampler.layout, decoder=decoder))
         video_BCTHW = sampler.decode(latents_BCTHW)
         if self._loaded:
             self._tokenizer.to("cpu")
@@ -208,15 +209,3 @@ def _tokenizer(layout: ParallelModel, train: TrainConfig) -> tuple[Tokenizer, bo
         return own, False
     with torch.random.fork_rng(devices=[]):
         return build_tokenizer(train.tokenizer), True
-
-
-def _runner(layout: ParallelModel) -> ModelRunner:
-    """Return the model on its ranks as the layout of training has it."""
-    mesh = layout.ranks.mesh
-    if mesh.pp > 1 or mesh.degree(CONTEXT) > 1:
-        names = [name for name in ("pp", *CONTEXT) if getattr(mesh, name) > 1]
-        raise UsageError(
-            f"validation: sampling with parallel.{' and parallel.'.join(names)} is not built yet; leave validation"
-            " out, and sample from the checkpoints"
-        )
-    return WholeModel(layout.bundle.dit)

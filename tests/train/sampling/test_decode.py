@@ -61,7 +61,7 @@ def test_every_number_of_ranks_decodes_the_same_bits(ranks, tmp_path):
     errors = [each.pop("error") for each in found]
     assert all(value for each in found for value in each.values()), found
     assert {name.rpartition(" on ")[2] for each in found for name in each} == {
-        "1 of 1", "2 of 2", "2 of 3", "3 of 3", "3 of 4", "4 of 4"
+        "1 of 1", "1 of 2", "2 of 2", "2 of 3", "3 of 3", "2 of 4", "4 of 4"
     }  # fmt: skip
     assert "take smaller tiles" in errors[2]
     assert all("rank 2 of 4 failed to decode its tiles: no memory" in errors[rank] for rank in (0, 1, 3))
@@ -103,10 +103,10 @@ def test_the_peak_is_said_before(tmp_path, step):
 
 
 def test_tiles_keep_a_budget(tmp_path):
-    made, size = tokenizer(tmp_path, "wan"), (1, 60, 40)
+    made, size = tokenizer(tmp_path, "wan"), (1, 40, 16)
     whole = plan_decode(made, size, None, ranks=2)
     assert (whole.tiles, whole.efficiency) == (1, 0.5)
-    budget = int(whole.peak_bytes * 0.8)
+    budget = int(whole.peak_bytes * 0.9)
     plan = plan_decode(made, size, budget, ranks=2)
     assert plan.peak_bytes <= budget
     assert plan.tiles > 1

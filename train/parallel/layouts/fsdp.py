@@ -37,8 +37,7 @@ class FSDP(ParallelModel):
 
     def refresh(self) -> None:
         """Drop gathered weights, which a forward without backward leaves in the last unit, and scales of FP8."""
-        for module in self.bundle.dit.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()
+        if isinstance(self.bundle.dit, FSDPModule):
+            self.bundle.dit.reshard()
         if self._fp8 and self._fp8.fsdp_all_gather:
             rescale(self.bundle.dit)
