@@ -146,9 +146,8 @@ def test_a_killed_run_on_two_ranks_goes_on_and_makes_the_same_videos(
     ended = ranks.run(command, 2, *words(trained, prompts, out))
     assert ended.codes == [0, 0], ended.errors
     said = json.loads(ended.errors[0][ended.errors[0].index("{") :])
-    assert said["layout"] == {
-        "ranks": 2, "prompts": 1, "cfg": 2, "lp": 1, "ring": 1, "ulysses": 1, "vae_ranks": 2
-    }  # fmt: skip
+    assert said["layout"].pop("vae_ranks") >= 1
+    assert said["layout"] == {"ranks": 2, "prompts": 1, "cfg": 2, "lp": 1, "ring": 1, "ulysses": 1}
     assert said["made"] == 4 - len(kept)
     assert len(said["sent_bytes"]) == 2
     # Two steps, in each of which a rank sends a prediction.
