@@ -19,7 +19,6 @@ from pipelines.terminal.mp4 import encode_mp4
 from train.distributed.world import World
 from train.sampling.config import SampleConfig, SampleLayoutConfig
 from train.sampling.decode.kept_latents import kept_latents, load_latents
-from train.sampling.decoder import WholeDecoder
 from train.sampling.generate import VideoSampler
 from train.sampling.layout import VideoLayout, build_layout
 from train.sampling.mesh import VIDEO, SamplingMesh, SamplingRanks
@@ -76,11 +75,10 @@ class SamplingRun:
         made: dict[str, VideoSampler] = {}
         self._samplers = [self._sampler(number, layout, made) for number in range(len(requests))]
         mesh = self._ranks.mesh
-        vae_ranks = degrees.vae_ranks or mesh.degree(VIDEO)
         self.layout: dict[str, int] = {
             "ranks": world.size,
             **{name: getattr(mesh, name) for name in ("prompts", *VIDEO)},
-            "vae_ranks": 1 if isinstance(layout.decoder, WholeDecoder) else vae_ranks,
+            "vae_ranks": degrees.vae_ranks or mesh.degree(VIDEO),
         }
         divides = degrees.latent_parallel.model_dump(mode="json")
         self._approximation = {"lp": mesh.lp, **divides} if mesh.lp > 1 else None

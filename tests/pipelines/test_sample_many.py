@@ -125,7 +125,9 @@ def test_a_failed_decode_loses_no_latents(
 
         patched.setattr(PatchTransform, "decode", fail)
         assert command(*words(trained, prompts, out)) == 1
-    assert f"out of memory; the sampled latents are kept in {out}/latents/000000" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "out of memory" in said
+    assert f"the sampled latents are kept in {out}/latents/000000" in said
     assert command(*words(trained, prompts, out)) == 0
     capsys.readouterr()
     assert [record["seconds"]["denoise"] > 0 for record in manifest(out)] == [False, True, True, True]
@@ -146,8 +148,8 @@ def test_a_killed_run_on_two_ranks_goes_on_and_makes_the_same_videos(
     ended = ranks.run(command, 2, *words(trained, prompts, out))
     assert ended.codes == [0, 0], ended.errors
     said = json.loads(ended.errors[0][ended.errors[0].index("{") :])
-    assert said["layout"].pop("vae_ranks") >= 1
-    assert said["layout"] == {"ranks": 2, "prompts": 1, "cfg": 2, "lp": 1, "ring": 1, "ulysses": 1}
+    degrees = {"prompts": 1, "cfg": 2, "lp": 1, "ring": 1, "ulysses": 1}
+    assert said["layout"] == {"ranks": 2, **degrees, "vae_ranks": 2}
     assert said["made"] == 4 - len(kept)
     assert len(said["sent_bytes"]) == 2
     # Two steps, in each of which a rank sends a prediction.

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
@@ -38,7 +39,9 @@ def kept_latents(
     try:
         yield
     except Exception as error:
-        raise RunError(f"{first_line(error)}; the sampled latents are kept in {path}") from error
+        # A broken collective keeps its type, by which `join` finds the rank that was lost.
+        kind = RuntimeError if isinstance(error, RuntimeError) and dist.is_initialized() else RunError
+        raise kind(f"{first_line(error)}; the sampled latents are kept in {path}") from error
     if writes:
         path.unlink(missing_ok=True)
 
