@@ -111,8 +111,9 @@ class Validator:
         if world.rank == 0:
             seconds = time.monotonic() - began
             found, pictures = self._files.publish(step)
+            said = found.pop("said")
             log.add_validation(step, found | {"seconds": seconds}, pictures)
-            log.say(f"step {step}: {found['said']} in {self._files.folder(step)}, {seconds:.1f} s")
+            log.say(f"step {step}: {said} in {self._files.folder(step)}, {seconds:.1f} s")
 
     def _make(self, step: int, number: int) -> None:
         """Sample one caption, and write its video or the reason why there is none."""
