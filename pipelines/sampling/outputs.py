@@ -17,7 +17,7 @@ from loader.errors import RunError, UsageError
 from pipelines.terminal.files import read_text, write_whole
 
 MANIFEST = "manifest.jsonl"
-_SAME = ("prompt", "image", "checkpoint", "step", "weights", "fps", "config", "approximation")
+_SAME = ("prompt", "image", "image_frames", "checkpoint", "step", "weights", "fps", "config", "approximation")
 """Keys of a record that a restarted run must repeat."""
 
 

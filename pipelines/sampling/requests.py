@@ -27,6 +27,7 @@ class Request(Settings):
     image: str | None = Field(
         None, description="picture or video that the video begins with, relative to the file of prompts"
     )
+    image_frames: int = Field(1, ge=1, description="number of frames to take from the beginning of the image")
 
     @field_validator("size")
     @classmethod

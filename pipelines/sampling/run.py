@@ -5,14 +5,15 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from loader.errors import UsageError
-from pipelines.sampling.first_frames import image_digest, read_first_frame
+from pipelines.sampling.cache_gate import CacheQuality, pass_gate
+from pipelines.sampling.first_frames import image_digest, read_first_frames
 from pipelines.sampling.outputs import OneOutput, Outputs
 from pipelines.sampling.requests import Request
 from pipelines.terminal.mp4 import encode_mp4
@@ -34,10 +35,12 @@ class Made:
     Attributes:
         records: records of the videos that this run made, by number.
         seconds: seconds of each stage, over all videos of this run.
+        cache: quality of the first video under the configured cache; None: there is no cache, or nothing was to do.
     """
 
     records: list[dict[str, Any]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
+    cache: CacheQuality | None = None
 
 
 class SamplingRun:
@@ -91,6 +94,7 @@ class SamplingRun:
             {
                 "prompt": request.prompt,
                 "image": None if request.image is None else image_digest(Path(request.image)),
+                "image_frames": request.image_frames,
                 "checkpoint": trained.checkpoint,
                 "step": trained.step,
                 "weights": trained.weights,
@@ -128,9 +132,12 @@ class SamplingRun:
 
         Raises:
             UsageError: a file cannot be written.
-            RunError: a prediction is not finite, or a decode failed; then latents are kept.
+            RunError: a prediction is not finite, the cache does not pass its gate, or a decode failed; then latents
+                are kept.
         """
         made, expected = Made(), self.expected
+        if numbers and self._configs[0].cache is not None:
+            made.cache = self._pass_cache_gate()
         for numbers_of_round in self.rounds(numbers):
             record: dict[str, Any] | None = None
             if self._ranks.number < len(numbers_of_round):
@@ -177,11 +184,23 @@ class SamplingRun:
             return outputs.write(number, data, {**expected, "layout": self.layout, "seconds": seconds})
 
     def _first_frames(self, sampler: VideoSampler, number: int) -> torch.Tensor | None:
-        """Return the latents of the picture that a video begins with."""
+        """Return the latents of the frames that a video begins with."""
         request, config = self._requests[number], self._configs[number]
         if request.image is None:
             return None
-        return sampler.encode_frames(read_first_frame(Path(request.image), (config.height, config.width)))
+        size = (config.height, config.width)
+        return sampler.encode_frames(read_first_frames(Path(request.image), request.image_frames, size))
+
+    def _pass_cache_gate(self) -> CacheQuality:
+        """Compare the first video with and without the cache, on every group of ranks; all take its polynomial."""
+        sampler = self._samplers[0]
+        passes, given_BCTHW = sampler.encode([self._requests[0].prompt]), self._first_frames(sampler, 0)
+        polynomial, quality = pass_gate(
+            sampler, self._ranks.video, self._configs[0].seed, passes, given_BCTHW
+        )
+        fitted = {id(one): replace(one, cache_polynomial=polynomial) for one in self._samplers}
+        self._samplers = [fitted[id(one)] for one in self._samplers]
+        return quality
 
     def _kept(self, sampler: VideoSampler, path: Path, of: str) -> torch.Tensor | None:
         """Return latents that an earlier run left, on all ranks of the video."""

@@ -16,7 +16,7 @@ from train.objectives.level import solve
 from train.sampling.cache.block_cache import BlockCache
 from train.sampling.config import SEEDS, SampleConfig
 from train.sampling.first_frames import check_given, pass_channels
-from train.sampling.guidance import Guided, image_weights, text_weights
+from train.sampling.guidance import Guided, pass_weights
 from train.sampling.layout import VideoLayout
 from train.sampling.predictor import Conditions, Predictor, SchedulePoint
 from train.sampling.solvers.noise import starting_noise, step_noise
@@ -64,18 +64,22 @@ class VideoSampler:
         train: configuration that it was trained with.
         config: requested size, solver and guidance.
         layout: how the ranks share the work.
+        cache_polynomial: fitted polynomial of a `teacache` (`BlockCache.fit`); None: the identity.
 
     Raises:
-        UsageError: the size does not match the model, or guidance is requested from a model without caption
-            dropout.
+        UsageError: the size does not match the model, guidance is requested from a model without caption dropout,
+            or a cache from a layout that divides the latents.
     """
 
     bundle: Bundle
     train: TrainConfig
     config: SampleConfig
     layout: VideoLayout
+    cache_polynomial: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
+        if self.config.cache is not None and self.layout.divided is not None:
+            raise UsageError("a cache compares whole latents, and layout lp divides them: leave one out")
         empty = not self.config.negative_prompt
         if self.config.guidance != 1 and empty and self.train.objective.caption_dropout == 0:
             raise UsageError(
@@ -198,14 +202,11 @@ class VideoSampler:
         if self.config.cache is None:
             return None
         sequence = self.layout.sequence or World(0, 1, next(self.bundle.dit.parameters()).device)
-        return BlockCache(self.bundle.dit, self.config.cache, sequence)
+        return BlockCache(self.bundle.dit, self.config.cache, sequence, self.cache_polynomial or (1.0, 0.0))
 
     @property
     def _weights(self) -> Sequence[float]:
-        config = self.config
-        if config.image_guidance is None:
-            return text_weights(config.guidance)
-        return image_weights(config.guidance, config.image_guidance)
+        return pass_weights(self.config.guidance, self.config.image_guidance)
 
     def _predictor(self, passes: Sequence[Conditions], channels: Sequence[torch.Tensor] | None) -> Predictor:
         config, layout = self.config, self.layout

@@ -29,6 +29,13 @@ def text_weights(guidance: float) -> tuple[float, ...]:
     return (1.0,) if guidance == 1 else (guidance, 1 - guidance)
 
 
+def pass_weights(guidance: float, image_guidance: float | None) -> tuple[float, ...]:
+    """Return the weight of each pass: `text_weights`, or with a scale for given first frames `image_weights`."""
+    if image_guidance is None:
+        return text_weights(guidance)
+    return image_weights(guidance, image_guidance)
+
+
 def image_weights(guidance: float, image_guidance: float) -> tuple[float, ...]:
     """Return the weights of the passes with caption and image, with the image alone, and with neither.
 

@@ -5,6 +5,7 @@
 
 import argparse
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from loader.errors import UsageError
 from pipelines.configuration.storage_options import add_storage_arguments, storage_config
 from pipelines.sampling.requests import Request, parse_size, read_requests
 from pipelines.terminal.console import print_json, progress_bars, stdout
+from train.sampling.cache.config import CacheConfig
 from train.sampling.config import SampleConfig, SampleLayoutConfig
 
 if TYPE_CHECKING:
@@ -81,6 +83,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--batched", action="store_true", help=SampleConfig.model_fields["batched"].description
     )
     parser.add_argument(
+        "--image-frames",
+        type=int,
+        default=1,
+        metavar="N",
+        help="frames to take from the beginning of --image (default: 1)",
+    )
+    parser.add_argument(
+        "--cache",
+        choices=("first_block", "teacache"),
+        help="skip blocks that change little, as far as --cache-min-psnr allows; approximate",
+    )
+    for option, key, metavar in (("threshold", "threshold", "X"), ("min-psnr", "min_psnr_db", "DB")):
+        field = CacheConfig.model_fields[key]
+        said = f"{field.description} (default: {field.default:g})"
+        parser.add_argument(f"--cache-{option}", type=float, metavar=metavar, help=said)
+    parser.add_argument(
         "--layout",
         default="together",
         metavar="L",
@@ -114,7 +132,9 @@ def run(options: argparse.Namespace) -> int:
     """Generate the videos and write them."""
     config = _config(options)
     if options.prompts is None:
-        requests = [Request(prompt=options.prompt, image=options.image)]
+        if options.image_frames < 1:
+            raise UsageError(f"--image-frames {options.image_frames} must be at least 1")
+        requests = [Request(prompt=options.prompt, image=options.image, image_frames=options.image_frames)]
     else:
         if options.image is not None:
             raise UsageError(
@@ -144,6 +164,7 @@ def run(options: argparse.Namespace) -> int:
         "layout": job.layout,
         "seconds": made.seconds,
         "sent_bytes": sent_bytes,
+        "cache_quality": made.cache and asdict(made.cache),
     }
     if options.prompts is None:
         found |= {"prompt": options.prompt, **config.model_dump(mode="json")}
@@ -221,14 +242,12 @@ def _degrees(layout: str, world_size: int, trained: "Trained", config: SampleCon
     if layout == "prompts":
         return SampleLayoutConfig()
     if layout == "together":
-        from train.sampling.guidance import image_weights, text_weights
+        from train.sampling.guidance import pass_weights
         from train.sampling.layout import together
 
         dit, size = trained.bundle.dit, (config.frames, config.height, config.width)
         tokens = dit.tokens(trained.bundle.tokenizer.latent_size(size))
-        image = config.image_guidance
-        weights = text_weights(config.guidance) if image is None else image_weights(config.guidance, image)
-        return together(world_size, dit, len(weights), tokens)
+        return together(world_size, dit, len(pass_weights(config.guidance, config.image_guidance)), tokens)
     values: dict[str, Any] = {}
     for part in layout.split(","):
         key, equals, value = part.strip().partition("=")
@@ -263,6 +282,12 @@ def _print(found: dict[str, Any], config: SampleConfig) -> None:
         f"{found['out']}: {said}, {found['weights']} weights of {found['checkpoint']}",
         f"{layout or 'one process'}: {seconds}; {sum(found['sent_bytes']):,} bytes sent between ranks",
     ]
+    if (quality := found["cache_quality"]) is not None:
+        alike = "" if quality["ssim"] is None else f", SSIM {quality['ssim']:.3f}"
+        lines.append(
+            f"cache: {quality['hits']} of {quality['evaluations']} evaluations skipped blocks in the first video,"
+            f" {quality['psnr_db']:.1f} dB{alike} to the same without"
+        )
     for line in lines:
         stdout().print(line, markup=False, soft_wrap=True)
 
@@ -277,11 +302,19 @@ def _config(options: argparse.Namespace) -> SampleConfig:
     given: dict[str, Any] = {name: value for name in _FLAGS if (value := getattr(options, name)) is not None}
     if "timesteps" in given:
         given["timesteps"] = tuple(given["timesteps"].split(","))
+    thresholds = {"threshold": options.cache_threshold, "min_psnr_db": options.cache_min_psnr}
+    thresholds = {name: value for name, value in thresholds.items() if value is not None}
+    if options.cache is not None:
+        given["cache"] = {"kind": options.cache, **thresholds}
+    elif thresholds:
+        raise UsageError(
+            "--cache-threshold and --cache-min-psnr belong to --cache: add it, or leave them out"
+        )
     try:
         return SampleConfig(height=height, width=width, batched=options.batched, **given)
     except ValidationError as error:
         first = error.errors()[0]
         if not first["loc"]:
             raise UsageError(f"--timesteps: {first['msg'].removeprefix('Value error, ')}") from error
-        name = str(first["loc"][0]).replace("_", "-")
+        name = "-".join(str(part) for part in first["loc"]).replace("_", "-").removesuffix("-db")
         raise UsageError(f"--{name} cannot be {first['input']!r}: {first['msg']}") from error

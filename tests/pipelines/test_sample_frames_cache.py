@@ -1,0 +1,130 @@
+"""`reelweave sample` from given first frames, and with a cache of blocks behind its gate."""
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from pipelines.cli import main
+from pipelines.evaluation.videos import read_video
+from tests.train.clips import ClipStream, tiny_config
+from train.config.first_frames import FirstFramesConfig
+from train.loop.trainer import Trainer
+
+SIZE = ["--size", "16x24", "--frames", "5", "--steps", "6", "--seed", "3"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of two blocks that was given first frames."""
+    out = tmp_path_factory.mktemp("run")
+    config = tiny_config(2, every_steps=2)
+    model = config.model.model_copy(update={"layers": 2})
+    changes = {"model": model, "first_frames": FirstFramesConfig(dropout=0.5)}
+    Trainer(config.model_copy(update=changes), ClipStream(), out).run()
+    return out
+
+
+def ends(capsys: pytest.CaptureFixture[str], trained: Path, *words: str) -> tuple[int, dict, str]:
+    status = main(["sample", "--checkpoint", str(trained), *SIZE, "--json", *words])
+    said = capsys.readouterr()
+    return status, json.loads(said.out or "{}"), said.err
+
+
+def picture(path: Path, colour: tuple[int, int, int]) -> Path:
+    Image.new("RGB", (60, 40), colour).save(path)
+    return path
+
+
+def test_a_picture_decides_the_video_and_stands_in_the_record(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    red, _ = (
+        picture(tmp_path / f"{name}.png", rgb) for name, rgb in (("r", (200, 0, 0)), ("b", (0, 0, 200)))
+    )
+    prompts = tmp_path / "prompts.jsonl"
+    lines = [
+        {"prompt": "a wave", "seed": 1},
+        {"prompt": "a wave", "seed": 1, "image": "r.png"},
+        {"prompt": "a wave", "seed": 1, "image": "b.png"},
+    ]
+    prompts.write_text("\n".join(json.dumps(line) for line in lines))
+    out = tmp_path / "out"
+    status, _, err = ends(capsys, trained, "--prompts", str(prompts), "--out", str(out))
+    assert status == 0, err
+    made = {record["sha256"] for record in map(json.loads, (out / "manifest.jsonl").read_text().splitlines())}
+    assert len(made) == 3
+    # The file is part of what a video is of: another picture under its name is another video.
+    picture(red, (0, 200, 0))
+    status, _, err = ends(capsys, trained, "--prompts", str(prompts), "--out", str(out))
+    assert status == 2
+    assert "another image" in err
+
+
+def test_a_video_of_ours_can_be_gone_on_with(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, again = tmp_path / "first.mp4", tmp_path / "again.mp4"
+    common = ("--prompt", "a wave", "--guidance", "2", "--image-guidance", "1.5")
+    assert ends(capsys, trained, "--prompt", "a wave", "--out", str(first))[0] == 0
+    status, said, err = ends(capsys, trained, *common, "--image", str(first), "--out", str(again))
+    assert status == 0, err
+    assert said["image_guidance"] == 1.5
+    assert read_video(again)[0].shape == (3, 5, 16, 24)
+    status, _, err = ends(
+        capsys,
+        trained,
+        *common,
+        "--image",
+        str(first),
+        "--image-frames",
+        "3",
+        "--out",
+        str(again),
+    )
+    assert status == 2
+    assert "give fewer" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--image", __file__], "--image"),
+        (["--image-frames", "0"], "--image-frames 0"),
+        (["--image-guidance", "2"], "needs first frames"),
+        (["--cache-threshold", "0.1"], "belong to --cache"),
+        (["--cache", "first_block", "--cache-threshold", "-1"], "--cache-threshold"),
+    ],
+)
+def test_a_wrong_option_is_said_in_words(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], expected: str
+) -> None:
+    out = tmp_path / "out.mp4"
+    status, _, err = ends(capsys, trained, "--prompt", "a wave", "--out", str(out), *words)
+    assert status == 2
+    assert expected in err
+    assert "Traceback" not in err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("kind", ["first_block", "teacache"])
+def test_a_cache_reports_its_hits_and_its_quality(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    out = tmp_path / "out.mp4"
+    words = ("--prompt", "a wave", "--out", str(out), "--cache", kind, "--cache-threshold")
+    status, said, err = ends(capsys, trained, *words, "5", "--cache-min-psnr", "0")
+    assert status == 0, err
+    quality = said["cache_quality"]
+    assert quality["evaluations"] == 12  # two passes of six steps
+    assert 0 < quality["hits"] <= 10
+    assert quality["psnr_db"] > 0
+    out.unlink()
+    status, _, err = ends(capsys, trained, *words, "5", "--cache-min-psnr", "99.5")
+    assert status == 1
+    assert "lower its threshold" in err
+    assert not out.exists()
+    status, _, err = ends(capsys, trained, *words, "0")
+    assert status == 1
+    assert "skipped nothing" in err
