@@ -15,6 +15,8 @@ import pytest
 from loader.dataset import ShardRecord, open_dataset, publish, read_manifest, verify, write_shard
 from loader.errors import RunError
 from loader.storage import Storage, StorageConfig, leased, open_storage
+from loader.storage.leases import fenced
+from loader.storage.leases.fenced import Fence
 from loader.storage.leases.holder import LeaseHolder, read_holder
 from loader.storage.leases.timed_lease import TimedLease
 from loader.storage.names import LEASE
@@ -137,6 +139,24 @@ def test_a_stopped_holder_that_was_followed_writes_nothing_more(
         assert read_holder(storage) is None
     finally:
         writer.kill()
+
+
+@pytest.mark.parametrize(("lasts_s", "looks_after_s"), [(1.0, 0.5), (1.2, 0.6), (60.0, 2.0), (0.0, 2.0)])
+def test_a_fence_looks_again_before_its_lease_can_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lasts_s: float, looks_after_s: float
+) -> None:
+    storage, now = open_storage(tmp_path), [100.0]
+    monkeypatch.setattr(fenced, "elapsed_s", lambda: now[0])
+    mine = replace(LeaseHolder.here("a"), lasts_s=lasts_s)
+    storage.write(LEASE, mine.to_bytes())
+    fence = Fence(storage, mine.id)
+    fence.check()
+    storage.write(LEASE, LeaseHolder.here("b").to_bytes())
+    now[0] += 0.9 * looks_after_s
+    fence.check()
+    now[0] += 0.2 * looks_after_s
+    with pytest.raises(RunError, match="lost its lease"):
+        fence.check()
 
 
 def test_a_lease_that_nobody_renews_is_waited_for_and_then_taken(place: tuple[str, StorageConfig]) -> None:

@@ -11,6 +11,7 @@ from loader.storage.leases.holder import read_holder
 from loader.storage.leases.timed_lease import elapsed_s
 
 _EVERY_S = 2.0
+"""Most seconds between two checks. A lease that ends by time is checked at least twice while it lasts."""
 
 
 @dataclass
@@ -25,6 +26,7 @@ class Fence:
     storage: Storage
     holder_id: str
     _checked_at: float | None = field(default=None, init=False, repr=False, compare=False)
+    _every_s: float = field(default=_EVERY_S, init=False, repr=False, compare=False)
 
     def check(self, at_once: bool = False) -> None:
         """Read the lease, unless it was read just now.
@@ -36,7 +38,7 @@ class Fence:
             RunError: another process has taken over.
         """
         now = elapsed_s()
-        if not at_once and self._checked_at is not None and now - self._checked_at < _EVERY_S:
+        if not at_once and self._checked_at is not None and now - self._checked_at < self._every_s:
             return
         holder = read_holder(self.storage)
         if holder is None or holder.id != self.holder_id:
@@ -46,6 +48,8 @@ class Fence:
                 " what others wrote there was left alone: run the same command again when they have ended"
             )
         self._checked_at = now
+        # Nobody takes over within the rest of a lease that was just ours, at most one renewal after it was written.
+        self._every_s = min(_EVERY_S, holder.lasts_s / 2) if holder.lasts_s else _EVERY_S
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_checked_at": None}
