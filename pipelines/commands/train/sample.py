@@ -106,6 +106,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " cfg=2,ulysses=4 (prompts, cfg, lp, ring, ulysses, vae_ranks) (default: together)",
     )
     parser.add_argument(
+        "--decode-gib",
+        type=float,
+        metavar="GIB",
+        help="memory that a decode may take: tiles shrink until they fit (default: what is free on the GPU)",
+    )
+    parser.add_argument(
         "--fps", type=int, default=24, metavar="FPS", help="frames per second of the file (default: 24)"
     )
     parser.add_argument(
@@ -150,7 +156,8 @@ def run(options: argparse.Namespace) -> int:
         from pipelines.sampling.run import SamplingRun
 
         degrees = _degrees(options.layout, world.size, trained, config)
-        job = SamplingRun(world, trained, requests, config, options.fps, degrees)
+        decode_bytes = None if options.decode_gib is None else int(options.decode_gib * 2**30)
+        job = SamplingRun(world, trained, requests, config, options.fps, degrees, decode_bytes)
         made = (_one if options.prompts is None else _many)(job, world, out)
         sent_bytes = [int(text) for text in world.gather_text(str(sent.total))]
         if world.rank > 0:
@@ -165,6 +172,10 @@ def run(options: argparse.Namespace) -> int:
         "seconds": made.seconds,
         "sent_bytes": sent_bytes,
         "cache_quality": made.cache and asdict(made.cache),
+        "decode": [
+            {"latents": size, "tiles": plan.tiles, "peak_gib": round(plan.peak_bytes / 2**30, 5)}
+            for size, plan in job.decode_plans.items()
+        ],
     }
     if options.prompts is None:
         found |= {"prompt": options.prompt, **config.model_dump(mode="json")}
@@ -282,6 +293,11 @@ def _print(found: dict[str, Any], config: SampleConfig) -> None:
         f"{found['out']}: {said}, {found['weights']} weights of {found['checkpoint']}",
         f"{layout or 'one process'}: {seconds}; {sum(found['sent_bytes']):,} bytes sent between ranks",
     ]
+    lines += [
+        f"decode of {'x'.join(map(str, plan['latents']))} latents: {plan['tiles']} tiles, {plan['peak_gib']} GiB at the"
+        " peak"
+        for plan in found["decode"]
+    ]
     if (quality := found["cache_quality"]) is not None:
         alike = "" if quality["ssim"] is None else f", SSIM {quality['ssim']:.3f}"
         lines.append(
@@ -297,6 +313,8 @@ def _config(options: argparse.Namespace) -> SampleConfig:
         height, width = parse_size(options.size)
     except ValueError as error:
         raise UsageError(f"--size {error}") from error
+    if options.decode_gib is not None and not options.decode_gib > 0:
+        raise UsageError(f"--decode-gib {options.decode_gib:g} must be above 0")
     if options.fps < 1:
         raise UsageError(f"--fps {options.fps} must be at least 1")
     given: dict[str, Any] = {name: value for name in _FLAGS if (value := getattr(options, name)) is not None}

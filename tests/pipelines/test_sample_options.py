@@ -1,4 +1,4 @@
-"""`reelweave sample` from given first frames, and with a cache of blocks behind its gate."""
+"""`reelweave sample` from given first frames, with a cache of blocks behind its gate, and within memory."""
 
 import json
 from pathlib import Path
@@ -128,3 +128,27 @@ def test_a_cache_reports_its_hits_and_its_quality(
     status, _, err = ends(capsys, trained, *words, "0")
     assert status == 1
     assert "skipped nothing" in err
+
+
+def test_a_decode_keeps_its_memory_or_is_refused_before_the_first_step(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, tiled = tmp_path / "whole.mp4", tmp_path / "tiled.mp4"
+    large = ("--prompt", "a wave", "--size", "128x192", "--steps", "1")
+    status, said, err = ends(capsys, trained, *large, "--decode-gib", "1", "--out", str(whole))
+    assert status == 0, err
+    [plan] = said["decode"]
+    assert plan["tiles"] == 1
+    less = 0.93 * plan["peak_gib"]
+    status, said, err = ends(capsys, trained, *large, "--decode-gib", str(less), "--out", str(tiled))
+    assert status == 0, err
+    [plan] = said["decode"]
+    assert plan["tiles"] > 1
+    assert plan["peak_gib"] <= less
+    # Our tokenizer is exact in any tiles.
+    assert (read_video(whole)[0] == read_video(tiled)[0]).all()
+    refused = tmp_path / "refused.mp4"
+    status, _, err = ends(capsys, trained, *large, "--decode-gib", "0.0001", "--out", str(refused))
+    assert status == 2
+    assert "smallest tiles" in err
+    assert not refused.exists()
