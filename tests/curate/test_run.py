@@ -227,13 +227,16 @@ def test_killed_on_ray_it_ends_with_the_same_bytes(
     raw: Path, made: Path, tmp_path: Path, ray_local: str, warm: Warm
 ) -> None:
     """Both runs are on the Ray of the tests, whose workers outlive the killed one for a while."""
-    out = tmp_path / "dataset"
     words = ["--set=run.runner=ray", "--set=run.isolate=true"]
     joined = {"RAY_ADDRESS": ray_local}
-    run = warm.start("curate", str(raw), "--out", str(out), *SMALL_WORDS, *words, env=joined)
-    while not run.has_ended() and not list((out / ".ledger").rglob("*.mp4")):
-        time.sleep(0.02)
-    assert run.kill()
+    for attempt in range(5):  # on a busy machine a run may end before it is seen at work
+        out = tmp_path / f"dataset {attempt}"
+        run = warm.start("curate", str(raw), "--out", str(out), *SMALL_WORDS, *words, env=joined)
+        while not run.has_ended() and not list((out / ".ledger").rglob("*.mp4")):
+            time.sleep(0.02)
+        if run.kill():
+            break
+        assert run.ended()[0] == 0, run.ended()[1]
     assert not (out / "manifest.json").exists()
     make(raw, out, ON_RAY)
     found = {name: data for name, data in tree(out).items() if not name.startswith("report/")}
