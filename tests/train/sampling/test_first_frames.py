@@ -1,10 +1,13 @@
 """Image to video: the given frames decide the video, in training and in sampling."""
 
+import json
+
 import pytest
 import torch
 
 from loader.errors import UsageError
 from tests.train.clips import BUCKETS, ClipStream, clip, tiny_config
+from tests.train.sampling import first_frames_ranks
 from tests.train.sampling.test_generate import Numbers
 from train.config.run import TrainConfig
 from train.models.bundle import Bundle
@@ -112,6 +115,15 @@ def test_a_trained_model_goes_on_from_the_picture():
     errors = torch.tensor([[(one - video).square().mean() for video in videos] for one in made])
     # From the same noise and caption: without the picture both would be one video.
     assert bool((errors.diagonal() < 0.7 * errors.flip(1).diagonal()).all()), errors
+
+
+def test_every_exact_layout_makes_the_video_of_one_process(ranks, tmp_path):
+    ended = ranks.run(first_frames_ranks.compute, 4, str(tmp_path))
+    assert ended.codes == [0] * 4, ended.errors
+    for rank in range(4):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert len(found) == 6
+        assert max(found.values()) < 1e-10, found
 
 
 def test_what_a_model_was_not_trained_for_is_refused():
