@@ -85,6 +85,7 @@ def modes(bundle: Bundle, local: Bundle, ranks: SamplingRanks) -> dict[str, obje
     """Each mode against one process; and where no token attends to another, against the exact sampler."""
     found: dict[str, object] = {}
     alone = VideoLayout.alone(bundle)
+    exact, apart = latents(bundle, alone, config()), latents(local, VideoLayout.alone(local), config())
     for mode in MODES:
         for overlap in (0.0, 0.4):
             options = {"mode": mode, "overlap": overlap} | AIDS_OFF
@@ -98,12 +99,9 @@ def modes(bundle: Bundle, local: Bundle, ranks: SamplingRanks) -> dict[str, obje
             expected = latents(bundle, replace(alone, divided=serial), config())
             found[f"{name}: as in one process"] = float((got - expected).abs().max())
             found[f"{name}: bits"] = digest(got)
-            found[f"{name}: not the exact sampler"] = float(
-                (got - latents(bundle, alone, config())).abs().max()
-            )
+            found[f"{name}: not the exact sampler"] = float((got - exact).abs().max())
             got = latents(local, wrapped(local, ranks, **options), config())
-            expected = latents(local, VideoLayout.alone(local), config())
-            found[f"{name}: exact without attention"] = float((got - expected).abs().max())
+            found[f"{name}: exact without attention"] = float((got - apart).abs().max())
     return found
 
 
