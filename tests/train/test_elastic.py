@@ -1,6 +1,7 @@
 """What may happen to a run on the way, and that its end is that of an undisturbed one."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -111,7 +112,7 @@ def test_torchruns_agent_starts_again_by_itself_from_the_last_checkpoint(
 ) -> None:
     ended = ranks.run(torchrun.launch, 1, str(tmp_path), STEPS)
     assert ended.codes == [0], ended.errors
-    assert "steps 4 to 12" in ended.errors[0]
+    assert re.search(r"steps [48] to 12", ended.errors[0]), ended.errors[0]
     same_end(tmp_path, undisturbed)
 
 

@@ -2,11 +2,14 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from loader.storage import open_storage
 from tests.train.clips import ClipStream, tiny_config
+from train.checkpoint import latest
 from train.loop.trainer import Trainer
 
 
@@ -26,13 +29,17 @@ def launch(out: str, steps: int) -> None:
 
 
 def train(out: str, steps: int) -> None:
-    """A rank; rank 1 of the first attempt kills itself while it makes the eighth step."""
+    """A rank; rank 1 of the first attempt kills itself from the eighth step on, once a checkpoint is there."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
     class Stream(ClipStream):
         def microbatch(self, step, slot=0):
-            if (rank, step, os.environ["TORCHELASTIC_RESTART_COUNT"]) == (1, 7, "0"):
-                os.kill(os.getpid(), signal.SIGKILL)
+            if (rank, os.environ["TORCHELASTIC_RESTART_COUNT"]) == (1, "0") and step > 4:
+                # Checkpoints are written in the background, and published between two steps.
+                if not (there := latest(open_storage(Path(out) / "checkpoints"))):
+                    time.sleep(0.5)
+                if step >= 7 and (there or step == steps - 1):
+                    os.kill(os.getpid(), signal.SIGKILL)
             return super().microbatch(step, slot)
 
     config = tiny_config(steps).model_copy(update={"lost_after_s": 4.0})
