@@ -67,7 +67,10 @@ COLONY = (
     "life=ratio=0.1:seed=4,format=gbrp,scale=iw*4:ih*4:flags=neighbor,crop=iw/4:ih/4,lagfun=decay=0.9,gblur=1,"
     "format=yuv444p,pseudocolor=p=plasma"
 )
-BLUR = "gradients=n=6:type=circular:speed=0.04:seed=9"
+BLUR = (
+    "gradients=n=6:type=circular:speed=0.04:seed=9"  # without colours of its own it draws others every time
+    ":c0=0x1b2a49:c1=0xc98b4a:c2=0x2f6f5e:c3=0x7a2e4d:c4=0xd8c99b:c5=0x30455f"
+)
 
 
 def drawn(scene: str, width: int, height: int, fps: int) -> str:

@@ -16,7 +16,7 @@ import pytest
 from pipelines.footage import REELS, make_footage
 from pipelines.footage.make import cut_list, render
 from pipelines.footage.reels import Reel, Shot
-from pipelines.footage.scenes import BLACK, TEST_CARD
+from pipelines.footage.scenes import BLACK, TEST_CARD, drawn
 
 SHORT = tuple(
     replace(reel, shots=tuple(replace(shot, seconds=min(shot.seconds, 0.6)) for shot in reel.shots))
@@ -55,6 +55,16 @@ def truth(video: Path) -> dict:
 def differences(shown: np.ndarray) -> np.ndarray:
     """Mean absolute difference of each frame to the next."""
     return np.abs(np.diff(shown, axis=0)).mean(axis=(1, 2, 3))
+
+
+@pytest.mark.parametrize("scene", sorted({shot.scene for reel in REELS for shot in reel.shots}))
+def test_a_scene_is_drawn_the_same_every_time(scene: str) -> None:
+    def frames() -> list[bytes]:
+        with av.open(drawn(scene, 96, 54, 10), format="lavfi") as graph:
+            decoded = graph.decode(video=0)
+            return [next(decoded).to_ndarray().tobytes() for _ in range(3)]
+
+    assert frames() == frames()
 
 
 def test_videos_decode_to_the_frames_and_size_their_cut_lists_state(
