@@ -19,10 +19,10 @@ from pipelines.sampling.requests import Request
 from pipelines.terminal.mp4 import encode_mp4
 from train.distributed.world import World
 from train.sampling.config import SampleConfig, SampleLayoutConfig
-from train.sampling.decode.budget import DecodePlan, free_bytes, plan_decode
+from train.sampling.decode.budget import DecodePlan
+from train.sampling.decode.fitting import FittingDecoder
 from train.sampling.decode.kept_latents import kept_latents, load_latents
 from train.sampling.decode.offload import on_the_host
-from train.sampling.decode.tiled import TiledDecoder
 from train.sampling.generate import VideoSampler
 from train.sampling.layout import VideoLayout, build_layout
 from train.sampling.mesh import VIDEO, SamplingMesh, SamplingRanks
@@ -77,15 +77,16 @@ class SamplingRun:
         decode_bytes: int | None = None,
     ) -> None:
         self._trained, self._requests, self._fps = trained, requests, fps
-        self._vae_ranks = degrees.vae_ranks
         self._ranks = SamplingRanks(SamplingMesh.of(degrees, world.size), world)
-        layout = build_layout(trained.bundle, self._ranks, degrees)
+        layout = build_layout(trained.bundle, self._ranks, degrees, decode_bytes)
         self._configs = [request.config(common, number) for number, request in enumerate(requests)]
         # One sampler, with its caches of blocks, for all videos that differ in the seed alone.
         made: dict[str, VideoSampler] = {}
         self._samplers = [self._sampler(number, layout, made) for number in range(len(requests))]
-        sizes = {sampler.latent_size for sampler in self._samplers} if decode_bytes is not None else set()
-        self.decode_plans = {size: self._decode_plan(size, decode_bytes) for size in sorted(sizes)}
+        self.decode_plans: dict[tuple[int, int, int], DecodePlan] = {}
+        if decode_bytes is not None and isinstance(layout.decoder, FittingDecoder):
+            sizes = sorted({sampler.latent_size for sampler in self._samplers})
+            self.decode_plans = {size: layout.decoder.plan(size, budget_bytes=decode_bytes) for size in sizes}
         mesh = self._ranks.mesh
         self.layout: dict[str, int] = {
             "ranks": world.size,
@@ -184,31 +185,14 @@ class SamplingRun:
                 progress()
         with kept_latents(path, latents_BCTHW, {"of": of}, first):
             with _timed(seconds, "decode"):
-                video_BCTHW = self._decode(sampler, latents_BCTHW)
+                with on_the_host(self._trained.bundle.dit, latents_BCTHW.device):
+                    video_BCTHW = sampler.decode(latents_BCTHW)
                 pixels_CTHW = None if video_BCTHW is None else video_BCTHW[0].cpu().numpy()
             if pixels_CTHW is None:
                 return None
             with _timed(seconds, "write"):
                 data = encode_mp4(pixels_CTHW, self._fps)
             return outputs.write(number, data, {**expected, "layout": self.layout, "seconds": seconds})
-
-    def _decode(self, sampler: VideoSampler, latents_BCTHW: torch.Tensor) -> torch.Tensor | None:
-        """Decode without the model on the GPU, in tiles that keep the budget."""
-        device, size = latents_BCTHW.device, sampler.latent_size
-        with on_the_host(self._trained.bundle.dit, device):
-            plan = self.decode_plans.get(size)
-            if plan is None and (free := free_bytes(device)) is not None:
-                plan = self._decode_plan(size, -self._ranks.video.largest(-free))
-            if plan is None:
-                return sampler.decode(latents_BCTHW)
-            decoder = TiledDecoder(
-                self._trained.bundle.tokenizer, self._ranks.video, plan.layout, self._vae_ranks
-            )
-            return replace(sampler, layout=replace(sampler.layout, decoder=decoder)).decode(latents_BCTHW)
-
-    def _decode_plan(self, size: tuple[int, int, int], budget_bytes: int | None) -> DecodePlan:
-        ranks = self._vae_ranks or self._ranks.video.size
-        return plan_decode(self._trained.bundle.tokenizer, size, budget_bytes, ranks=ranks)
 
     def _first_frames(self, sampler: VideoSampler, number: int) -> torch.Tensor | None:
         """Return the latents of the frames that a video begins with."""
@@ -243,12 +227,14 @@ class SamplingRun:
         return latents_BCTHW
 
     def _sampler(self, number: int, layout: VideoLayout, made: dict[str, VideoSampler]) -> VideoSampler:
-        config = self._configs[number].model_copy(update={"seed": 0})
+        config, request = self._configs[number].model_copy(update={"seed": 0}), self._requests[number]
         try:
-            return made.setdefault(
+            sampler = made.setdefault(
                 config.model_dump_json(),
                 VideoSampler(self._trained.bundle, self._trained.config, config, layout),
             )
+            sampler.check_first_frames(request.image_frames if request.image else 0)
+            return sampler
         except UsageError as error:
             if len(self._requests) == 1:
                 raise

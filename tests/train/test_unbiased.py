@@ -53,7 +53,7 @@ LAYOUTS = {
     "same_bucket": StepLayout(3, 2, "same_bucket", "slot"),
     "slots": StepLayout(3, 2, "balanced", "slot", lookahead=3),
 }
-EPOCHS = 200
+EPOCHS = 500
 DIRECTIONS = 8
 
 
@@ -206,7 +206,7 @@ def test_a_step_expects_the_gradient_of_uniform_sampling(gradients: Gradients, l
         standard_errors(np.array(found), along_ND.mean(axis=0)) for found in (constant, naive)
     )
     assert constant_off < 4
-    assert naive_off > 5
+    assert naive_off > 8
 
 
 def test_the_bias_of_a_steps_own_mean_falls_with_its_microbatches(gradients: Gradients) -> None:

@@ -7,15 +7,18 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from pydantic import ValidationError
 
 from loader.errors import UsageError
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.validation_runs import CASES, PROMPTS, compare, failing, raw, validation_config
+from train.config.first_frames import FirstFramesConfig
 from train.config.optimizer import EmaConfig
 from train.loop.trainer import Trainer
 from train.loop.validation import Validation
 from train.models.build import build_tokenizer
 from train.models.encoders.stored import StoredEncoders
+from train.sampling.cache.config import CacheConfig
 from train.sampling.generate import generate
 from train.sampling.trained import load_trained
 
@@ -145,6 +148,15 @@ def test_what_cannot_be_sampled_is_said_when_the_run_starts(tmp_path):
     ):
         with pytest.raises(UsageError, match=said):
             train(tmp_path, config, Validation(validation_config(**update), raw))
+    given = config.model_copy(update={"first_frames": FirstFramesConfig(dropout=0.0)})
+    with pytest.raises(UsageError, match="needs first frames"):
+        train(tmp_path, given, Validation(validation_config(), raw))
+    for update, said in (
+        ({"cache": CacheConfig()}, "no gate"),  # its decisions would need ranks, and its error a reference
+        ({"image_guidance": 2.0}, "needs a picture"),
+    ):
+        with pytest.raises(ValidationError, match=said):
+            validation_config(**update)
     (tmp_path / "prompts.txt").write_text("a wave\n\n a cat \n")
     assert validation_config(prompts=tmp_path / "prompts.txt").captions() == ("a wave", "a cat")
     for content in (b"\n", b"\xff"):

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from train.models.encoders.tokenizer import LatentSizes, Tokenizer
 from train.parallel.layouts.parallel_model import ParallelModel
 from train.parallel.mesh import DATA, MODEL
 from train.sampling.config import SEEDS
-from train.sampling.decode.budget import free_bytes, peak_bytes, plan_decode
+from train.sampling.decode.fitting import FittingDecoder
 from train.sampling.decode.tiled import TiledDecoder
 from train.sampling.generate import VideoSampler
 from train.sampling.layout import VideoLayout
@@ -83,15 +83,15 @@ class Validator:
         self._data, self._video = ranks.along(*DATA), ranks.along(*MODEL)
         self._files = ValidationFiles(out, asked.config, asked.captions, self._weights)
         self._tokenizer, self._loaded = _tokenizer(layout, train)
-        self._decoder = TiledDecoder(self._tokenizer, self._video)
+        decoder = FittingDecoder(TiledDecoder(self._tokenizer, self._video))
         runner = training_runner(layout.bundle.dit, ranks)
         self._sampler = VideoSampler(
-            layout.bundle, train, asked.config, VideoLayout(runner, self._decoder, video=self._video)
+            layout.bundle, train, asked.config, VideoLayout(runner, decoder, video=self._video)
         )
+        self._sampler.check_first_frames(0)
         captions = len(asked.captions)
         self._own = range(self._data.rank, captions, self._data.size)
         self._stored_text = self._encode_now(train) if isinstance(layout.bundle.text, StoredText) else {}
-        self._peak = peak_bytes(self._tokenizer, self._tokenizer.decode_layout(), self._sampler.latent_size)
 
     def run(self, step: int, log: MetricLog) -> None:
         """Sample all captions behind a step and publish their files; a collective of all ranks."""
@@ -139,19 +139,9 @@ class Validator:
         return self._sampler.denoise(passes, [(self._asked.config.seed + number) % SEEDS])
 
     def _decode(self, latents_BCTHW: torch.Tensor) -> torch.Tensor | None:
-        """Decode with tiles that fit the free memory of every rank of the video."""
-        device = latents_BCTHW.device
         if self._loaded:
-            self._tokenizer.to(device)
-        free = free_bytes(device)
-        sampler = self._sampler
-        if free is not None:
-            free = -self._video.largest(-free)
-            if free < self._peak:
-                plan = plan_decode(self._tokenizer, sampler.latent_size, free)
-                decoder = TiledDecoder(self._tokenizer, self._video, plan.layout)
-                sampler = replace(sampler, layout=replace(sampler.layout, decoder=decoder))
-        video_BCTHW = sampler.decode(latents_BCTHW)
+            self._tokenizer.to(latents_BCTHW.device)
+        video_BCTHW = self._sampler.decode(latents_BCTHW)
         if self._loaded:
             self._tokenizer.to("cpu")
         return video_BCTHW

@@ -25,6 +25,16 @@ class ValidationConfig(SampleConfig):
     fps: int = Field(24, ge=1, description="frames per second of the files")
 
     @model_validator(mode="after")
+    def _is_exact_and_of_text(self) -> "ValidationConfig":
+        if self.cache is not None:
+            raise ValueError("cache is approximate, and here no gate would look at it: leave it out")
+        if self.image_guidance is not None:
+            raise ValueError(
+                "image_guidance needs a picture, and validation samples from captions: leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _fits_a_file(self) -> "ValidationConfig":
         if self.height % 2 or self.width % 2:
             raise ValueError(f"{self.height}x{self.width}: an MP4 in 4:2:0 needs an even height and width")

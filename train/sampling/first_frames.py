@@ -8,7 +8,29 @@ from loader.errors import UsageError
 from train.config.first_frames import FirstFramesConfig
 from train.objectives.first_frames import first_frame_condition
 
-_UNTRAINED = "first frames need a model that was trained with train.first_frames"
+
+def check_trained(trained: FirstFramesConfig | None, given: bool, image_guidance: bool) -> None:
+    """Check that a model makes videos with or without given first frames.
+
+    Args:
+        trained: configuration that it was trained with; None: without given frames.
+        given: True if first frames are given.
+        image_guidance: True to guide away from the video without them.
+
+    Raises:
+        UsageError: it was not trained for this.
+    """
+    if trained is None:
+        if given or image_guidance:
+            raise UsageError("first frames need a model that was trained with train.first_frames")
+    elif image_guidance and not (given and trained.dropout):
+        raise UsageError(
+            "image_guidance needs first frames, and a model that was trained with first_frames.dropout above 0"
+        )
+    elif not given and not trained.dropout:
+        raise UsageError(
+            "this model was trained with first_frames.dropout=0 and needs first frames: give some"
+        )
 
 
 def check_given(trained: FirstFramesConfig | None, given: int, latent_frames: int) -> None:
@@ -20,10 +42,9 @@ def check_given(trained: FirstFramesConfig | None, given: int, latent_frames: in
         latent_frames: number of latent frames of the video.
 
     Raises:
-        UsageError: it was trained without given frames or with fewer, or nothing is left to make.
+        UsageError: it was trained with fewer, or nothing is left to make.
     """
-    if trained is None:
-        raise UsageError(_UNTRAINED)
+    assert trained is not None, "see `check_trained`"
     most = min(trained.max_latent_frames, latent_frames - 1)
     if given > most:
         raise UsageError(
@@ -51,18 +72,9 @@ def pass_channels(
     Raises:
         UsageError: the model was not trained for this.
     """
+    check_trained(trained, given_BCTHW is not None, image_guidance)
     if trained is None:
-        if given_BCTHW is not None or image_guidance:
-            raise UsageError(_UNTRAINED)
         return None
-    if given_BCTHW is None and trained.dropout == 0:
-        raise UsageError(
-            "this model was trained with first_frames.dropout=0 and needs first frames: give some"
-        )
-    if image_guidance and (given_BCTHW is None or trained.dropout == 0):
-        raise UsageError(
-            "image_guidance needs first frames, and a model that was trained with first_frames.dropout above 0"
-        )
     B, clean_BCTHW = len(like_BCTHW), torch.zeros_like(like_BCTHW)
     without = first_frame_condition(clean_BCTHW, [0] * B)
     if given_BCTHW is None:

@@ -1,6 +1,5 @@
 """Generation of videos from captions with a trained model."""
 
-import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,9 +12,10 @@ from train.config.run import TrainConfig
 from train.distributed.world import World
 from train.models.bundle import Bundle
 from train.objectives.level import solve
+from train.sampling.agreement import check_same
 from train.sampling.cache.block_cache import BlockCache
 from train.sampling.config import SEEDS, SampleConfig
-from train.sampling.first_frames import check_given, pass_channels
+from train.sampling.first_frames import check_given, check_trained, pass_channels
 from train.sampling.guidance import Guided, pass_weights
 from train.sampling.layout import VideoLayout
 from train.sampling.predictor import Conditions, Predictor, SchedulePoint
@@ -67,8 +67,8 @@ class VideoSampler:
         cache_polynomial: fitted polynomial of a `teacache` (`BlockCache.fit`); None: the identity.
 
     Raises:
-        UsageError: the size does not match the model, guidance is requested from a model without caption dropout,
-            or a cache from a layout that divides the latents.
+        UsageError: the size does not match the model, or guidance is requested from a model without caption
+            dropout.
     """
 
     bundle: Bundle
@@ -78,8 +78,6 @@ class VideoSampler:
     cache_polynomial: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        if self.config.cache is not None and self.layout.divided is not None:
-            raise UsageError("a cache compares whole latents, and layout lp divides them: leave one out")
         empty = not self.config.negative_prompt
         if self.config.guidance != 1 and empty and self.train.objective.caption_dropout == 0:
             raise UsageError(
@@ -109,6 +107,18 @@ class VideoSampler:
         parts = (context_BMD.split(len(captions)), mask_BM.split(len(captions)))
         return [Conditions(*pair) for pair in zip(*parts, strict=True)]
 
+    def check_first_frames(self, frames: int) -> None:
+        """Check that the model makes videos from this number of given frames; 0: from text alone.
+
+        Raises:
+            UsageError: it was not trained for it.
+        """
+        trained, config = self.train.first_frames, self.config
+        check_trained(trained, frames > 0, config.image_guidance is not None)
+        if frames:
+            given = self.bundle.tokenizer.latent_size((frames, config.height, config.width))[0]
+            check_given(trained, given, self.latent_size[0])
+
     @torch.no_grad()
     def encode_frames(self, frames_BCTHW: torch.Tensor) -> torch.Tensor:
         """Return the latents of the first frames that the videos begin with, [B, C, T, H, W].
@@ -119,16 +129,13 @@ class VideoSampler:
         Raises:
             UsageError: the model was trained without given frames or with fewer, or the frames do not fit.
         """
-        config = self.config
-        if tuple(frames_BCTHW.shape[3:]) != (config.height, config.width):
+        config, (frames, *size) = self.config, frames_BCTHW.shape[2:]
+        if size != [config.height, config.width]:
             raise UsageError(
-                f"first frames of {frames_BCTHW.shape[3]}x{frames_BCTHW.shape[4]} pixels do not begin a video of"
-                f" {config.height}x{config.width}"
+                f"first frames of {size[0]}x{size[1]} pixels do not begin a video of {config.height}x{config.width}"
             )
-        given = self.bundle.tokenizer.latent_size(tuple(frames_BCTHW.shape[2:]))[0]
-        check_given(self.train.first_frames, given, self.latent_size[0])
-        parameter = next(self.bundle.dit.parameters())
-        return self.bundle.tokenizer.encode(frames_BCTHW.to(parameter.device))
+        self.check_first_frames(frames)
+        return self.bundle.tokenizer.encode(frames_BCTHW.to(next(self.bundle.dit.parameters()).device))
 
     @torch.no_grad()
     def denoise(
@@ -162,7 +169,7 @@ class VideoSampler:
 
         shape = (bundle.tokenizer.channels, *size)
         noise_BCTHW = starting_noise(seeds, shape).to(parameter.device, dtype)
-        self._agree(noise_BCTHW, "noise at the start")
+        self._check_same(noise_BCTHW, "noise at the start")
         guides = self.config.image_guidance is not None
         channels = pass_channels(
             self.train.first_frames, len(passes), noise_BCTHW, first_frames_BCTHW, guides
@@ -185,7 +192,7 @@ class VideoSampler:
             raise RunError(
                 "the model's predictions are not finite; take an earlier checkpoint, or less guidance"
             )
-        self._agree(latents_BCTHW, "latents at the end")
+        self._check_same(latents_BCTHW, "latents at the end")
         return latents_BCTHW
 
     @torch.no_grad()
@@ -222,23 +229,11 @@ class VideoSampler:
         )
         return guided if self.layout.divided is None else self.layout.divided(guided)
 
-    def _agree(self, tensor: torch.Tensor, what: str) -> None:
+    def _check_same(self, tensor: torch.Tensor, what: str) -> None:
         """Check that all ranks of the video hold the same bits."""
-        if self.layout.video is None:
-            return
-        digests = self.layout.video.gather_text(digest(tensor))
-        if len(set(digests)) > 1:
-            others = [rank for rank, found in enumerate(digests) if found != digests[0]]
-            raise RunError(
-                f"ranks {', '.join(map(str, others))} of the {len(digests)} that make this video have other {what}"
-                " than the first: all ranks need the same GPUs and versions of torch"
-            )
+        if self.layout.video is not None:
+            check_same(tensor, self.layout.video, what)
 
     def _autocast(self) -> torch.autocast:
         device = next(self.bundle.dit.parameters()).device.type
         return torch.autocast(device, torch.bfloat16, enabled=self.train.dtype == "bfloat16")
-
-
-def digest(tensor: torch.Tensor) -> str:
-    """Return the SHA-256 of a tensor's values."""
-    return hashlib.sha256(tensor.detach().cpu().contiguous().numpy().tobytes()).hexdigest()

@@ -12,6 +12,7 @@ from train.parallel.context.token_shard import cuttable
 from train.parallel.rank_grid import CONTEXT
 from train.sampling.config import SampleLayoutConfig
 from train.sampling.context.runner import ContextParallelModel
+from train.sampling.decode.fitting import FittingDecoder
 from train.sampling.decode.tiled import TiledDecoder
 from train.sampling.decoder import Decoder, WholeDecoder
 from train.sampling.guidance import Guided
@@ -50,20 +51,23 @@ class VideoLayout:
         return cls(WholeModel(bundle.dit), WholeDecoder(bundle.tokenizer))
 
 
-def build_layout(bundle: Bundle, ranks: SamplingRanks, config: SampleLayoutConfig) -> VideoLayout:
+def build_layout(
+    bundle: Bundle, ranks: SamplingRanks, config: SampleLayoutConfig, decode_bytes: int | None = None
+) -> VideoLayout:
     """Build the parts of sampling for a grid of ranks; a collective of all of them.
 
     Args:
         bundle: model, on the compute device of every rank.
         ranks: the grid.
         config: its degrees, and options of its parts.
+        decode_bytes: memory that a decode may take; None: what is free on a GPU.
 
     Raises:
         UsageError: the model does not fit the degrees.
     """
     return VideoLayout(
         _runner(bundle.dit, ranks, config),
-        _decoder(bundle, ranks, config),
+        FittingDecoder(TiledDecoder(bundle.tokenizer, ranks.video, ranks=config.vae_ranks), decode_bytes),
         ranks.along("cfg") if ranks.mesh.cfg > 1 else None,
         ranks.video,
         _divided(bundle.dit, ranks, config) if ranks.mesh.lp > 1 else None,
@@ -125,8 +129,3 @@ def _runner(dit: Denoiser, ranks: SamplingRanks, config: SampleLayoutConfig) -> 
             return MeasuredScaleFusion(dit, group, ranks.mesh.ulysses)
         return ScaleFusion(dit, group, Slicing(*config.scalefusion))
     return ContextParallelModel(dit, ranks.context) if sharing > 1 else WholeModel(dit)
-
-
-def _decoder(bundle: Bundle, ranks: SamplingRanks, config: SampleLayoutConfig) -> Decoder:
-    """Return the decoder over the first `config.vae_ranks` of `ranks.video`."""
-    return TiledDecoder(bundle.tokenizer, ranks.video, ranks=config.vae_ranks)

@@ -6,14 +6,11 @@ No metric needs a download. LPIPS and the likeness to captions take local weight
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loader.errors import UsageError
 from pipelines.terminal.console import print_json, progress_bars, stdout, table
 from pipelines.terminal.files import write_whole
-
-if TYPE_CHECKING:
-    pass
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
     sets = [video_set(folder) for folder in options.folders]
     reference = None if options.reference is None else video_set(options.reference)
-    evaluator: Evaluator = Evaluator(reference, options.lpips, options.clip)
+    evaluator = Evaluator(reference, options.lpips, options.clip)
     for one in sets:
         evaluator.check(one)
     rows: list[dict[str, Any]] = []

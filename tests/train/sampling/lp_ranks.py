@@ -16,8 +16,9 @@ from train.models.attention.positions import Window
 from train.models.bundle import Bundle
 from train.parallel.context.partition import Partition
 from train.parallel.context.traffic import AttentionSize, ring_bytes
+from train.sampling.agreement import fingerprint
 from train.sampling.config import LatentParallelConfig, SampleConfig, SampleLayoutConfig
-from train.sampling.generate import VideoSampler, digest
+from train.sampling.generate import VideoSampler
 from train.sampling.guidance import Guided
 from train.sampling.latent_parallel.parts import divide
 from train.sampling.latent_parallel.predictor import LatentParallel
@@ -98,7 +99,7 @@ def modes(bundle: Bundle, local: Bundle, ranks: SamplingRanks) -> dict[str, obje
             got = latents(bundle, wrapped(bundle, ranks, **options), config())
             expected = latents(bundle, replace(alone, divided=serial), config())
             found[f"{name}: as in one process"] = float((got - expected).abs().max())
-            found[f"{name}: bits"] = digest(got)
+            found[f"{name}: bits"] = int(fingerprint(got))
             found[f"{name}: not the exact sampler"] = float((got - exact).abs().max())
             got = latents(local, wrapped(local, ranks, **options), config())
             found[f"{name}: exact without attention"] = float((got - apart).abs().max())
@@ -112,11 +113,11 @@ def steps(bundle: Bundle, ranks: SamplingRanks) -> dict[str, object]:
     for mode in MODES:
         for n in exact:
             got = latents(bundle, wrapped(bundle, ranks, mode=mode), config(n))
-            found[f"{mode}, {n} steps"] = bool(got.isfinite().all()), digest(got)
+            found[f"{mode}, {n} steps"] = bool(got.isfinite().all()), int(fingerprint(got))
         # 3 latent frames for 4 groups; columns and rows have 4 and 5.
         few = config(7, frames=5, height=16, width=20)
         got = latents(bundle, wrapped(bundle, ranks, mode=mode, rescale=True), few)
-        found[f"{mode}, few patches"] = bool(got.isfinite().all()), digest(got)
+        found[f"{mode}, few patches"] = bool(got.isfinite().all()), int(fingerprint(got))
     found["unite's first step"] = float(
         (latents(bundle, wrapped(bundle, ranks, mode="unite"), config(1)) - exact[1]).abs().max()
     )
@@ -152,7 +153,7 @@ def aids(local: Bundle, ranks: SamplingRanks) -> dict[str, object]:
     found["one group"] = float((whole - plain).abs().max())
     found["one group: bits"] = bool(torch.equal(whole, plain))
     got = latents(local, wrapped(local, ranks, mode="unite"), guidance)
-    found["unite: bits"] = digest(got)
+    found["unite: bits"] = int(fingerprint(got))
     return found
 
 
@@ -249,5 +250,5 @@ def combined(bundle: Bundle, ranks: SamplingRanks) -> dict[str, object]:
         rules = Rules.of(LatentParallelConfig(**options))
         serial = replace(VideoLayout.alone(bundle), divided=lambda guided: Serial(guided, rules, 2))  # noqa: B023
         expected = latents(bundle, serial, config())
-        found[mode] = float((got - expected).abs().max()), digest(got)
+        found[mode] = float((got - expected).abs().max()), int(fingerprint(got))
     return found

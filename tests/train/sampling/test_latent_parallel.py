@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from loader.errors import UsageError
+from train.sampling.agreement import fingerprint
 from train.sampling.config import LatentParallelConfig
-from train.sampling.latent_parallel import agreement
 from train.sampling.latent_parallel.aids import aided, channel_spread, rising, smoothed
 from train.sampling.latent_parallel.axes import steps_to_mix
 from train.sampling.latent_parallel.parts import divide, parts_of
@@ -249,12 +249,12 @@ def test_smoothing_with_zeros_dims_borders_and_ours_does_not():
 
 def test_a_fingerprint_sees_every_bit_and_the_place():
     x = draw(2, 3, 4).float()
-    own = int(agreement.fingerprint(x))
+    own = int(fingerprint(x))
     for place in range(0, x.numel(), 5):
         other = x.clone()
         bits = other.view(-1).view(torch.int32)
         bits[place] ^= 1 << (place % 32)
-        assert int(agreement.fingerprint(other)) != own
-    assert int(agreement.fingerprint(x.flip(0))) != own
-    assert int(agreement.fingerprint(x.clone())) == own
-    assert int(agreement.fingerprint(x.double())) != own
+        assert int(fingerprint(other)) != own
+    assert int(fingerprint(x.flip(0))) != own
+    assert int(fingerprint(x.clone())) == own
+    assert int(fingerprint(x.double())) != own

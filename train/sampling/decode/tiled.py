@@ -62,18 +62,19 @@ class TiledDecoder:
 
     def owners(self, videos: int, size: tuple[int, ...]) -> list[int]:
         """Return the rank of every tile, video by video."""
-        return assign(self._costs(videos, size), self._ranks)
+        return assign(self._costs(videos, size), self.decoding_ranks)
 
     def efficiency(self, videos: int, size: tuple[int, ...]) -> float:
         """Return the share of time in which ranks decode, by the latents of their tiles."""
-        return efficiency(self._costs(videos, size), self.owners(videos, size), self._ranks)
+        return efficiency(self._costs(videos, size), self.owners(videos, size), self.decoding_ranks)
 
     @property
     def _layout(self) -> TileLayout:
         return self.layout or self.tokenizer.decode_layout()
 
     @property
-    def _ranks(self) -> int:
+    def decoding_ranks(self) -> int:
+        """Number of ranks that decode."""
         return min(self.ranks or self.world.size, self.world.size)
 
     def _costs(self, videos: int, size: tuple[int, ...]) -> list[int]:

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from train.distributed.world import World
-from train.sampling.latent_parallel.agreement import gathered
+from train.sampling.agreement import gathered
 from train.sampling.latent_parallel.rules import Aids
 
 DECAY_FROM, DELTA_FROM, RESCALE_FROM, FINAL_FROM = 0.6, 0.55, 0.2, 0.85

@@ -14,8 +14,8 @@ from loader.errors import UsageError
 from train.distributed.world import World
 from train.models.attention.positions import Window
 from train.parallel.context.exchange import gather
+from train.sampling.agreement import check_same
 from train.sampling.guidance import Guided
-from train.sampling.latent_parallel.agreement import check_same
 from train.sampling.latent_parallel.aids import (
     FINAL_FROM,
     Spread,

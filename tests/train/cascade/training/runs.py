@@ -19,7 +19,7 @@ from train.loop.trainer import Trainer
 from train.models.encoders.text import build_text_encoder
 from train.models.encoders.tokenizer import PatchTransform
 
-STEPS = 3
+STEPS = 4
 DIT = {"kind": "dit", "hidden": 24, "heads": 4, "layers": 2}
 MMDIT = {"kind": "mmdit", "hidden": 24, "heads": 4, "layers": 2, "adaln_rank": 8}
 ST_DIT = {"kind": "st_dit", "hidden": 24, "heads": 4, "layers": 2, "full_attention": True}
@@ -39,7 +39,7 @@ CASES: dict[str, dict[str, Any]] = {
     "corrected": {"model": DIT, "cascade": {"correction": {"evidence": 1, "slow": 1.01}}},
     "resumed": {"model": DIT, "stops": True},
 }
-"""What of a configuration is not the tiny one's; `stops`: it goes on behind step 2 as a static run."""
+"""What of a configuration is not the tiny one's; `stops`: it goes on behind step 3 as a static run."""
 
 
 def config_of(case: dict[str, Any], schedule: str, text: dict[str, Any] | None = None) -> TrainConfig:
@@ -49,7 +49,7 @@ def config_of(case: dict[str, Any], schedule: str, text: dict[str, Any] | None =
         own.pop("parallel", None)
         own.pop("cascade", None)
     own["parallel"] = own.get("parallel", {}) | {"schedule": schedule}
-    base = tiny_config(STEPS, every_steps=2).model_dump(exclude={"model", "parallel"})
+    base = tiny_config(STEPS, every_steps=3).model_dump(exclude={"model", "parallel"})
     base["optimizer"]["grad_clip"] = 0.1
     base["checkpoint"]["background"] = False  # it is there when a run breaks off
     if text:
@@ -145,10 +145,10 @@ def train_case(out: Path, name: str, text: dict[str, Any], rank: int = 0, world_
     if case.get("stops") and world_size > 1:
 
         class Cut(kind):
-            """Ends behind two steps."""
+            """Ends behind three steps."""
 
             def __iter__(self):
-                return itertools.takewhile(lambda batch: batch.step < 2, super().__iter__())
+                return itertools.takewhile(lambda batch: batch.step < 3, super().__iter__())
 
         whole, stream.__class__ = stream.__class__, Cut
         try:

@@ -79,7 +79,7 @@ def test_cascades_make_the_steps_of_one_process(alone, runs, name):
 def test_a_lost_rank_ends_the_others_and_the_run_goes_on(ranks, tmp_path):
     ended = ranks.run(killed, 2, str(tmp_path / "whole"), -1, 0)
     assert ended.codes == [0, 0], ended.errors
-    ended = ranks.run(killed, 2, str(tmp_path / "broken"), 1, 2)
+    ended = ranks.run(killed, 2, str(tmp_path / "broken"), 1, 3)
     assert ended.codes == [1, -signal.SIGKILL], ended.errors
     assert "rank 1 was lost" in ended.errors[0]
     ended = ranks.run(killed, 2, str(tmp_path / "broken"), -1, 0)

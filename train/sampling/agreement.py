@@ -29,8 +29,8 @@ def check_same(x: torch.Tensor, world: World, what: str) -> None:
     first = found[0]
     others = ", ".join(str(rank) for rank, one in enumerate(found) if one != first)
     raise RunError(
-        f"{what} differ between ranks: those of rank {others} are not those of rank 0, so that parts of different"
-        " videos would be blended; ranks need the same checkpoint, prompt and seed, and GPUs and libraries of one kind"
+        f"ranks differ in {what} (other bits than rank 0: rank {others}), so that they would make different videos;"
+        " they need the same checkpoint, prompt and seed, and GPUs and libraries of one kind"
     )
 
 
