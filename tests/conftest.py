@@ -1,6 +1,7 @@
 """Fixtures shared by all folders: one local Ray, a server of rank processes, and one of commands."""
 
 import os
+import secrets
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from tests.warm import Warm
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# Commands join the Ray of the tests, whatever token another Ray of this user writes meanwhile.
+os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 # Threads that wait for each other spin: two test processes on two cores, of two threads each, would spend most of their
 # time on that. Read when torch and numpy are imported; processes that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -8,12 +8,15 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
 from curate.run.runners.pipeline import Pool, Runner, Stage, run_on_ray, run_sequentially
+from curate.run.runners.ray_token import keep_token
 from loader.errors import RunError
 
 
@@ -214,6 +217,28 @@ def test_ray_writes_nothing_to_the_terminal_and_is_started_again_when_its_start_
         check=True,
     )
     assert (done.stdout, done.stderr) == ("3\n", "")
+
+
+def test_first_runs_side_by_side_have_one_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_AUTH_TOKEN")
+    folder, together = tmp_path / ".ray", Barrier(16)
+
+    def token(_: int) -> str:
+        together.wait()
+        keep_token(folder)
+        return (folder / "auth_token").read_text()
+
+    with ThreadPoolExecutor(16) as runs:
+        (found,) = set(runs.map(token, range(16)))
+    assert len(found) == 64
+    assert [path.name for path in folder.iterdir()] == ["auth_token"]
+    assert (folder / "auth_token").stat().st_mode & 0o077 == 0
+
+
+def test_a_token_given_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "given")
+    keep_token(tmp_path / ".ray")
+    assert not (tmp_path / ".ray").exists()
 
 
 def test_a_cluster_that_is_not_there_is_missed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

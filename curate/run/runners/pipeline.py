@@ -13,9 +13,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
+from curate.run.runners.ray_token import keep_token
 from curate.run.runners.room import Share, fitted
 from loader.errors import RunError, UsageError, first_line
 from loader.storage.names import redacted
@@ -326,6 +328,8 @@ def _start(ray: Any) -> None:
     if address:
         # Attempts to join, of 40 s each where something listens that is no cluster; Ray would make twenty.
         os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "1")
+    else:
+        keep_token(Path("~/.ray").expanduser())
     try:
         _check_listens(address or "")
         with _held_back():

@@ -1,0 +1,26 @@
+"""Token that the processes of Ray show each other."""
+
+import os
+import secrets
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+
+def keep_token(folder: Path) -> None:
+    """Write the token of this user's Ray, unless there is one.
+
+    Ray looks for one and then writes one: of two first runs side by side, the earlier one's workers read the token of
+    the later one, and are refused.
+
+    Args:
+        folder: where Ray keeps it, ``~/.ray``; made if missing.
+    """
+    if any(name.startswith("RAY_AUTH_") for name in os.environ):
+        return
+    with suppress(OSError):  # FileExistsError: there is one; where none can be written, Ray says so
+        folder.mkdir(exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            file.write(secrets.token_hex(32).encode())
+            file.flush()
+            os.link(file.name, folder / "auth_token")
