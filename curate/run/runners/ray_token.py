@@ -16,7 +16,7 @@ def keep_token(folder: Path) -> None:
     Args:
         folder: where Ray keeps it, ``~/.ray``; made if missing.
     """
-    if any(name.startswith("RAY_AUTH_") for name in os.environ):
+    if "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ:
         return
     with suppress(OSError):  # FileExistsError: there is one; where none can be written, Ray says so
         folder.mkdir(exist_ok=True)
