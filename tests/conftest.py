@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from tests.browser import Browser
     from tests.train.ranks import Ranks
     from tests.warm import Warm
 
@@ -83,4 +84,18 @@ def warm() -> "Iterator[Warm]":
     from tests.warm import Warm
 
     with Warm() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    """The system's Chromium; for a module, because it keeps an event loop in this thread while it runs."""
+    from tests.browser import Browser, chromium
+
+    where = chromium()
+    if where is None:
+        pytest.skip(
+            "no Chromium on this machine: pages of reports were not opened (Debian: apt install chromium)"
+        )
+    with Browser(where) as started:
         yield started

@@ -1,0 +1,224 @@
+"""Charts as Vega-Lite specifications, each with the table that says the same without scripts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+STATE_COLOURS = {"kept": "#2e9e6b", "filtered": "#c98a16", "duplicate": "#7a5cc9", "failed": "#d04545"}
+"""Colours of states on light and dark ground; of the same names in report.css."""
+
+_HEIGHT_PX = 150
+_BAR_PX = 22
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart of a page.
+
+    Attributes:
+        name: letters, digits, "-" and "_"; unique on its page.
+        title: heading.
+        spec: Vega-Lite specification.
+        columns: headings of the table with the same numbers.
+        rows: rows of the table.
+        note: sentence below the heading, or "".
+    """
+
+    name: str
+    title: str
+    spec: dict[str, Any]
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[object]]
+    note: str = ""
+
+
+def histogram(
+    name: str,
+    title: str,
+    edges: Sequence[float],
+    counts: Mapping[str, Sequence[int]],
+    thresholds: Mapping[str, float] | None = None,
+    unit: str = "",
+    note: str = "",
+) -> Chart:
+    """Return a histogram, stacked by series, with a line at each threshold.
+
+    Args:
+        name: of the chart.
+        title: heading.
+        edges: of the bins, rising, one more than bins.
+        counts: counts of each bin by series; a series that is a state has its colour.
+        thresholds: values of lines by label.
+        unit: of the values.
+        note: sentence below the heading.
+    """
+    thresholds = dict(thresholds or {})
+    bins = [
+        {"low": low, "high": high, "count": count, "series": series}
+        for series, of_bins in counts.items()
+        for low, high, count in zip(edges, edges[1:], of_bins, strict=False)
+        if count
+    ]
+    reach = [*edges, *thresholds.values()]
+    x = {"field": "low", "type": "quantitative", "bin": {"binned": True}, "title": unit or None}
+    spec = {
+        **_frame(),
+        "datasets": {
+            "bins": bins,
+            "thresholds": [{"label": key, "at": at} for key, at in thresholds.items()],
+        },
+        "layer": [
+            {
+                "data": {"name": "bins"},
+                "mark": {"type": "bar", "binSpacing": 1},
+                "encoding": {
+                    "x": {**x, "scale": {"domain": [min(reach), max(reach)], "nice": False}},
+                    "x2": {"field": "high"},
+                    "y": {
+                        "field": "count",
+                        "type": "quantitative",
+                        "title": None,
+                        "axis": {"tickMinStep": 1},
+                    },
+                    "color": _colour(list(counts)),
+                    "tooltip": [{"field": field, "type": kind} for field, kind in _BIN_FIELDS],
+                },
+            },
+            {
+                "data": {"name": "thresholds"},
+                "mark": {"type": "rule", "size": 2, "strokeDash": [5, 3]},
+                "encoding": {
+                    "x": {"field": "at", "type": "quantitative"},
+                    "tooltip": [{"field": "label"}, {"field": "at", "type": "quantitative"}],
+                },
+            },
+        ],
+    }
+    rows = [
+        (f"{_short(low)} to {_short(high)}", *(of_bins[place] for of_bins in counts.values()))
+        for place, (low, high) in enumerate(pairwise(edges))
+    ]
+    return Chart(name, title, spec, (unit or "from, to", *counts), rows, note)
+
+
+def bars(
+    name: str,
+    title: str,
+    values: Mapping[str, Mapping[str, float]],
+    unit: str,
+    note: str = "",
+) -> Chart:
+    """Return horizontal bars in the order given, stacked by series.
+
+    Args:
+        name: of the chart.
+        title: heading.
+        values: values by series, by label of the bar.
+        unit: what is counted.
+        note: sentence below the heading.
+    """
+    series = list(dict.fromkeys(one for of_bar in values.values() for one in of_bar))
+    spec = {
+        **_frame(max(60, _BAR_PX * len(values))),
+        "data": {
+            "values": [
+                {"label": label, "value": value, "series": one}
+                for label, of_bar in values.items()
+                for one, value in of_bar.items()
+            ]
+        },
+        "mark": "bar",
+        "encoding": {
+            "y": {
+                "field": "label",
+                "type": "nominal",
+                "sort": None,  # as given; a list would become an expression, which not every name can stand in
+                "title": None,
+                "axis": {"labelLimit": 220},
+            },
+            "x": {"field": "value", "type": "quantitative", "title": unit},
+            "color": _colour(series),
+            "tooltip": [{"field": "label"}, {"field": "series"}, {"field": "value", "type": "quantitative"}],
+        },
+    }
+    rows = [(label, *(of_bar.get(one, 0) for one in series)) for label, of_bar in values.items()]
+    return Chart(name, title, spec, ("", *series), rows, note)
+
+
+def lines(
+    name: str,
+    title: str,
+    points: Mapping[str, Sequence[tuple[float, float]]],
+    x_title: str,
+    y_title: str,
+    log_y: bool = False,
+    note: str = "",
+) -> Chart:
+    """Return a line per series, to be zoomed and moved.
+
+    Args:
+        name: of the chart.
+        title: heading.
+        points: (x, y) by series; rising x.
+        x_title: of the axis.
+        y_title: of the axis.
+        log_y: whether y is drawn on a logarithmic scale.
+        note: sentence below the heading.
+    """
+    spec = {
+        **_frame(220),
+        "data": {
+            "values": [{"x": x, "y": y, "series": one} for one, of_one in points.items() for x, y in of_one]
+        },
+        "params": [{"name": "zoom", "select": {"type": "interval", "encodings": ["x"]}, "bind": "scales"}],
+        "mark": {"type": "line", "point": max(map(len, points.values()), default=0) <= 60, "clip": True},
+        "encoding": {
+            "x": {
+                "field": "x",
+                "type": "quantitative",
+                "title": x_title,
+                "scale": {"nice": False, "zero": False},
+            },
+            "y": {
+                "field": "y",
+                "type": "quantitative",
+                "title": y_title,
+                "scale": {"type": "log"} if log_y else {"zero": False},
+            },
+            "color": _colour(list(points)),
+            "tooltip": [{"field": "series"}, *({"field": of, "type": "quantitative"} for of in ("x", "y"))],
+        },
+    }
+    rows = [(one, x, y) for one, of_one in points.items() for x, y in of_one]
+    return Chart(name, title, spec, ("", x_title, y_title), rows, note)
+
+
+_BIN_FIELDS = (
+    ("series", "nominal"),
+    ("low", "quantitative"),
+    ("high", "quantitative"),
+    ("count", "quantitative"),
+)
+
+
+def _frame(height: int = _HEIGHT_PX) -> dict[str, Any]:
+    return {
+        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
+        "width": "container",
+        "height": height,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+    }
+
+
+def _colour(series: Sequence[str]) -> dict[str, Any]:
+    colour: dict[str, Any] = {"field": "series", "type": "nominal", "title": None}
+    if all(one in STATE_COLOURS for one in series):
+        colour["scale"] = {"domain": list(series), "range": [STATE_COLOURS[one] for one in series]}
+    if len(series) < 2:
+        colour["legend"] = None
+    return colour
+
+
+def _short(value: float) -> str:
+    return f"{value:,.4g}" if abs(value) < 10_000 else f"{value / 1000:,.4g}k"

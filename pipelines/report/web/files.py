@@ -1,0 +1,69 @@
+"""Files of a page in a folder of its own, which hold what the page needs and nothing from before."""
+
+from collections.abc import Collection, Mapping
+from functools import cache
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+
+from loader.base.node_files import NodeFiles
+from loader.storage import Storage
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:;"
+    " media-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'"
+)
+"""Content security policy of all pages: files beside the page, no other host, no script within the page.
+
+Styles within elements stay allowed, because Vega sets them.
+"""
+
+
+def publish(
+    storage: Storage, folder: str, page: str, beside: Mapping[str, bytes], keep: Collection[str] = ()
+) -> str:
+    """Write a page, and before it the files that it names; remove all else from its folder.
+
+    Args:
+        storage: where the folder lies.
+        folder: prefix of the page's own, such as ``report/``.
+        page: HTML of ``index.html``.
+        beside: further files by their paths in the folder.
+        keep: paths in the folder that others wrote and that stay.
+
+    Returns:
+        URI of the page.
+    """
+    written = {**assets(), **beside}
+    for path, content in written.items():
+        storage.write(folder + path, content)
+    index = f"{folder}index.html"
+    storage.write(index, page.encode())
+    stay = {index, *(folder + path for path in (*written, *keep))}
+    for found in list(storage.list(folder)):
+        if found.path not in stay:
+            storage.delete(found.path)
+    return storage.uri(index)
+
+
+@cache
+def assets() -> dict[str, bytes]:
+    """Return the scripts and styles of all pages by path: ours, and Vega-Lite in one file without network access."""
+    ours = files("pipelines.report.web").joinpath("assets")
+    return {
+        "assets/vega.js": _vega(),
+        "assets/report.js": ours.joinpath("report.js").read_bytes(),
+        "assets/report.css": ours.joinpath("report.css").read_bytes(),
+    }
+
+
+def _vega() -> bytes:
+    """Return the bundle of Vega, Vega-Lite and Vega-Embed; made in 1.5 s, once per machine and version."""
+
+    def make(path: Path) -> None:
+        import vl_convert
+
+        path.write_text(vl_convert.javascript_bundle(snippet=None), encoding="utf-8")
+
+    name = f"vega-{version('vl-convert-python')}.js"
+    return NodeFiles().file(name, make).read_bytes()

@@ -1,0 +1,35 @@
+"""HTML of pages from templates, in which all text from outside is escaped."""
+
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from pipelines.report.web.files import POLICY
+
+
+def render(template: str, **values: object) -> str:
+    """Return a page.
+
+    Args:
+        template: file of ``pipelines/templates`` that extends ``base.html``.
+        **values: what it names; always ``title``, ``subtitle``, ``notes`` and ``figures``.
+    """
+    environment = Environment(
+        loader=PackageLoader("pipelines"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["shown"] = _shown
+    return environment.get_template(template).render(policy=POLICY, **values)
+
+
+def _shown(cell: Any) -> str:
+    """Return a cell of a table as people read it."""
+    if cell is None:
+        return ""
+    if isinstance(cell, float):
+        return f"{cell:,.4g}" if abs(cell) < 10_000 else f"{cell:,.0f}"
+    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)

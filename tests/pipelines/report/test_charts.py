@@ -1,0 +1,88 @@
+"""Charts are drawn in a browser from valid specifications, and say the same as a table without scripts."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import altair
+import pytest
+
+from loader.storage import StorageConfig, open_storage
+from pipelines.report.web.charts import Chart, bars, histogram, lines
+from pipelines.report.web.files import publish
+from pipelines.report.web.template import render
+from tests.browser import PHONE_PX, Browser, draw_all
+
+NASTY = "</script><img src=x onerror=alert(1)> 'quoted' \u2028"
+
+
+def charts() -> Iterator[Chart]:
+    yield histogram(
+        "h", NASTY, [0, 1, 2.5], {"kept": [3, 4], "filtered": [0, 9]}, {NASTY: 1.5, "max": 4}, "s"
+    )
+    yield histogram("one", "one series", [0, 1], {"clips": [7]})
+    yield bars("b", "bars", {NASTY: {"kept": 3.0}, "none": {"failed": 2.0, "kept": 1.0}}, "s", note=NASTY)
+    yield lines("l", "lines", {"a": [(0, 1.0), (1, 0.5)], NASTY: [(0, 2.0)]}, "step", "loss", log_y=True)
+    yield lines("nothing", "no points", {}, "step", "loss")
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("page")
+    words = {"title": NASTY, "subtitle": NASTY, "notes": [NASTY], "figures": [("7", NASTY)]}
+    html = render("charts.html", charts=list(charts()), **words)
+    publish(open_storage(str(folder), StorageConfig()), "", html, {})
+    return folder / "index.html"
+
+
+@pytest.mark.parametrize("chart", list(charts()), ids=lambda chart: chart.name)
+def test_specifications_are_those_of_vega_lite(chart: Chart) -> None:
+    altair.Chart.from_dict({**chart.spec, "config": {}}, validate=True)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_they_are_drawn_under_the_policy(page: Path, browser: Browser, dark: bool) -> None:
+    with browser.opened(page, dark=dark) as opened:
+        draw_all(opened)
+        for name in ("h", "one", "b", "l"):
+            assert painted(opened, name) > 100
+
+
+def test_a_phone_shows_all_of_them_without_sideways_scrolling(page: Path, browser: Browser) -> None:
+    with browser.opened(page, PHONE_PX) as opened:
+        draw_all(opened)
+        assert opened.evaluate("document.documentElement.scrollWidth") <= PHONE_PX
+
+
+def test_without_scripts_the_tables_hold_the_numbers(page: Path, browser: Browser) -> None:
+    with browser.opened(page, scripts=False) as opened:
+        rows = opened.locator("#h tbody tr")
+        assert rows.all_text_contents() == ["0 to 130", "1 to 2.549"]
+        opened.locator("#h summary").click()
+        assert rows.first.is_visible()
+
+
+def test_what_was_there_before_is_removed(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path), StorageConfig())
+    for path in ("report/old.js", "report/kept.yaml", "reports.txt"):
+        storage.write(path, b"before")
+    publish(storage, "report/", "<p>", {"data/new.js": b"1"}, keep=["kept.yaml"])
+    assert {found.path for found in storage.list("")} == {
+        "reports.txt",
+        *(f"report/{name}" for name in ("index.html", "data/new.js", "kept.yaml")),
+        *(f"report/assets/{name}" for name in ("vega.js", "report.js", "report.css")),
+    }
+
+
+def painted(opened: Any, name: str) -> int:
+    """Pixels of a chart's canvas that are not empty."""
+    return int(
+        opened.evaluate(
+            """(name) => {
+                const canvas = document.querySelector(`#${name} canvas`);
+                const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+                return data.filter((value, place) => place % 4 === 3 && value > 0).length;
+            }""",
+            name,
+        )
+    )
