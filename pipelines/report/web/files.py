@@ -63,7 +63,10 @@ def _vega() -> bytes:
     def make(path: Path) -> None:
         import vl_convert
 
-        path.write_text(vl_convert.javascript_bundle(snippet=None), encoding="utf-8")
+        path.write_text(
+            vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed; window.vega = vega;"),
+            encoding="utf-8",
+        )
 
-    name = f"vega-{version('vl-convert-python')}.js"
+    name = f"vega-embed-{version('vl-convert-python')}.js"
     return NodeFiles().file(name, make).read_bytes()
