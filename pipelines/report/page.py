@@ -1,17 +1,19 @@
-"""HTML of a dataset's report: one page without network access; all outside text is escaped."""
+"""Page of a dataset's report, from its numbers and, for thumbnails, its clips."""
 
 import base64
 import io
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from loader.buckets.assignment import BucketConfig
 from loader.dataset import Dataset
 from loader.dataset.tars.media import FORMATS
-from pipelines.report.curation import duplicate_groups, run_facts, run_notes, score_charts
+from pipelines.report.numbers.scores import ScoreStats, thresholds
+from pipelines.report.thresholds import can_be_set, update_command
+from pipelines.report.web.charts import Chart, bars, histogram
+from pipelines.report.web.template import render
 
 if TYPE_CHECKING:
     from pipelines.report.buckets import ReportConfig
@@ -21,63 +23,68 @@ _MAX_CLIP_BYTES = 256 << 20  # larger clips are shown without a picture
 _CLEARLY_OVER, _WORTH_ADVICE = 1.005, 1.2
 
 
-def render(dataset: Dataset, statistics: dict[str, Any], config: "ReportConfig") -> str:
+def render_page(dataset: Dataset, numbers: dict[str, Any], config: "ReportConfig") -> str:
     """Render the page.
 
     Args:
         dataset: its clips are range-read for thumbnails only.
-        statistics: result of ``pipelines.commands.look.report.statistics``.
+        numbers: result of `pipelines.report.numbers.dataset.dataset_numbers`.
         config: limits of what is shown.
     """
-    environment = Environment(
-        loader=PackageLoader("pipelines"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-    )
     totals = dataset.manifest.totals
-    lost = _lost(dataset)
     shown = _evenly(dataset.index.num_rows, config.max_clips)
-    buckets = config.buckets
-    return environment.get_template("report.html").render(
+    sources = sorted(numbers["sources"], key=lambda source: source["kept_seconds"] - source["seconds"])
+    scores = [ScoreStats(**one) for one in numbers["scores"]]
+    told = [one for one in scores if one.distinct > 1 or can_be_set(one)]
+    return render(
+        "report.html",
         title="/".join(dataset.storage.root.rsplit("/", 2)[-2:]),
         subtitle=f"Reelweave dataset at {dataset.storage.root}, shards: {len(dataset.manifest.shards)},"
         f" format {dataset.manifest.format_version}",
+        notes=numbers["notes"],
         figures=[
             (f"{totals.sources:,}", "sources"),
             (f"{totals.samples:,}", "clips"),
             (_duration(totals.duration_s), "of clips"),
             (f"{totals.clip_bytes / 1e6:,.1f} MB", "encoded"),
-            (f"{statistics['tokens']:,}", "tokens an epoch"),
+            (f"{numbers['tokens']:,}", "tokens an epoch"),
             (f"{totals.accounting['failed']:,}", "failed"),
         ],
-        stages=statistics["stages"],
-        lost=lost[: config.max_lost],
-        lost_more=max(0, len(lost) - config.max_lost),
-        charts=[
-            {"title": "Length of clips, seconds", "bars": _bars(statistics["duration_s"])},
-            {"title": "Short side, pixels", "bars": _bars(statistics["short_side_px"])},
-            {"title": "Tokens of a clip, S", "bars": _bars(statistics["clip_tokens"])},
+        stages=numbers["stages"],
+        outcome=_outcome(numbers["stages"]),
+        lost=[_lost(row) for row in numbers["lost"]["rows"]],
+        lost_more=numbers["lost"]["count"] - len(numbers["lost"]["rows"]),
+        sources=sources[: config.max_lost],
+        sources_more=max(0, len(sources) - config.max_lost),
+        slowest={row["source"]: row["seconds"] for row in numbers["run"]["slowest"]},
+        shapes=[
+            _ladder("length", "Length of kept clips, seconds", numbers["duration_s"]),
+            _ladder("short-side", "Short side of kept clips, pixels", numbers["short_side_px"]),
+            _ladder("tokens", "Tokens of a kept clip, S", numbers["clip_tokens"]),
         ],
-        bucket_note=_bucket_note(buckets),
+        scores=[(_score_chart(one), one, can_be_set(one)) for one in told],
+        same=[(one.name, one.least) for one in scores if one not in told],
+        thresholds=thresholds(dataset),
+        command=update_command(dataset),
+        bucket_note=_bucket_note(config.buckets),
+        bucket_chart=_bucket_chart(numbers["buckets"]),
         buckets=[
             {
                 **bucket,
-                "bucket": f"{bucket['frames']} x {bucket['height']} x {bucket['width']}",
+                "bucket": _shape(bucket),
                 "bound": bound_shown(bucket["bound"], bucket["over_limit"]),
             }
-            for bucket in statistics["buckets"]
+            for bucket in numbers["buckets"]
         ],
-        oversized=oversized(statistics["buckets"]),
-        unassigned=[(item["key"], item["reason"]) for item in statistics["unassigned"]],
+        oversized=oversized(numbers["buckets"]),
+        unassigned=[(item["key"], item["reason"]) for item in numbers["unassigned"]],
         clips_note=""
         if len(shown) == dataset.index.num_rows
         else f"{len(shown)} of {dataset.index.num_rows} clips, evenly spread.",
         clips=[_clip(dataset, number) for number in shown],
-        scores=score_charts(dataset),
-        groups=[_group(dataset, group) for group in duplicate_groups(dataset)],
-        run=run_facts(dataset),
-        notes=run_notes(dataset),
+        duplicates=numbers["duplicates"],
+        groups=[_group(dataset, group) for group in numbers["duplicates"]["groups"]],
+        run=numbers["run"],
     )
 
 
@@ -123,22 +130,54 @@ def _bucket_note(buckets: BucketConfig) -> str:
     )
 
 
-def _lost(dataset: Dataset) -> list[dict[str, str]]:
-    """Return rows that were not kept, failures first, without blended frames of transitions."""
-    order = {"failed": 0, "duplicate": 1, "filtered": 2}
-    rows = [
-        row for row in dataset.accounting.to_pylist() if row["state"] in order and row["stage"] != "shots"
-    ]
-    return [
-        {
-            "state": row["state"],
-            "source": row["source"],
-            "start": _seconds(row["start_s"]),
-            "end": _seconds(row["end_s"]),
-            "reason": row["reason"],
+def _outcome(stages: Sequence[Mapping[str, Any]]) -> Chart:
+    """Return bars of the seconds that were kept, and of those that each stage took away."""
+    ordered = sorted(stages, key=lambda row: (row["state"] != "kept", -row["seconds"]))
+    kept = sum(row["seconds"] for row in stages if row["state"] == "kept")
+    values = {
+        "kept": {"kept": kept},
+        **{row["stage"]: {row["state"]: row["seconds"]} for row in ordered if row["state"] != "kept"},
+    }
+    return bars("outcome", "Seconds of footage, by what decided", values, "seconds")
+
+
+def _ladder(name: str, title: str, histogram: Mapping[str, Sequence[Any]]) -> Chart:
+    """Return a histogram whose bins are of unequal width as bars of equal width."""
+    values = {
+        f"{_short(low)} to {_short(high)}": {"clips": count}
+        for (low, high), count in zip(pairwise(histogram["edges"]), histogram["counts"], strict=True)
+    }
+    return bars(name, title, values, "clips")
+
+
+def _score_chart(stats: ScoreStats) -> Chart:
+    name, title = f"score-{stats.name}", stats.name.replace("_", " ")
+    note = f"{stats.missing:,} clips have no value." if stats.missing else ""
+    counts = {state: counts for state, counts in stats.counts.items() if any(counts)}
+    if stats.by_value:
+        values = {
+            f"{value:g}": {state: of_state[place] for state, of_state in counts.items()}
+            for place, value in enumerate(stats.edges)
         }
-        for row in sorted(rows, key=lambda row: order[row["state"]])
-    ]
+        return bars(name, title, values, "clips", note)
+    limits = {f"min_{stats.name}": stats.min_threshold, f"max_{stats.name}": stats.max_threshold}
+    drawn = {key: limit for key, limit in limits.items() if limit is not None}
+    return histogram(name, title, stats.edges, stats.counts, drawn, note=note)
+
+
+def _bucket_chart(buckets: Sequence[Mapping[str, Any]]) -> Chart:
+    values = {_shape(bucket): {bucket["bound"]: 100 * bucket["cost_share"]} for bucket in buckets}
+    return bars(
+        "buckets", "Share of the cost by bucket, and what bounds its B", values, "percent of the cost"
+    )
+
+
+def _shape(bucket: Mapping[str, Any]) -> str:
+    return f"{bucket['frames']} x {bucket['height']} x {bucket['width']}"
+
+
+def _lost(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {**row, "start": _seconds(row["start_s"]), "end": _seconds(row["end_s"])}
 
 
 def _clip(dataset: Dataset, number: int) -> dict[str, str]:
@@ -163,21 +202,20 @@ def _image(dataset: Dataset, number: int, frames: int) -> str:
     return _thumbnail(dataset.read_media(number), frames // 2)
 
 
-def _group(dataset: Dataset, group: dict[str, Any]) -> dict[str, Any]:
-    kept, number = group["kept"], group["row_number"]
+def _group(dataset: Dataset, group: Mapping[str, Any]) -> dict[str, Any]:
+    number = dataset.row_numbers[group["key"]]
     return {
+        **_placed(group),
         "key": group["key"],
-        "source": kept["source"].rsplit("/", 1)[-1],
-        "span": f"{kept['start_s']:.2f} to {kept['end_s']:.2f} s",
         "image": _image(dataset, number, dataset.row(number)["frames"]),
-        "copies": [
-            {
-                "source": copy["source"].rsplit("/", 1)[-1],
-                "span": f"{copy['start_s']:.2f} to {copy['end_s']:.2f} s",
-                "reason": copy["reason"],
-            }
-            for copy in group["copies"]
-        ],
+        "copies": [{**_placed(copy), "reason": copy["reason"]} for copy in group["copies"]],
+    }
+
+
+def _placed(row: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "source": row["source"].rsplit("/", 1)[-1],
+        "span": f"{row['start_s']:.2f} to {row['end_s']:.2f} s",
     }
 
 
@@ -208,15 +246,6 @@ def _thumbnail(clip: bytes, middle: int) -> str:
 def _evenly(total: int, limit: int) -> list[int]:
     count = min(total, limit)
     return [place * total // count for place in range(count)]
-
-
-def _bars(histogram: dict[str, list[float]]) -> list[dict[str, Any]]:
-    edges, counts = histogram["edges"], histogram["counts"]
-    most = max(counts, default=1)
-    return [
-        {"label": f"{_short(low)} to {_short(high)}", "count": count, "percent": round(100 * count / most)}
-        for low, high, count in zip(edges, edges[1:], counts, strict=False)
-    ]
 
 
 def _short(value: float) -> str:

@@ -8,12 +8,13 @@ dataset's last report, and at first those of a Wan-like model on 80 GB GPUs. Ste
 import argparse
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
 
 from loader.blend import is_blend_file
-from loader.dataset import Dataset, open_dataset, read_manifest, stage_totals
+from loader.dataset import Dataset, open_dataset, read_manifest
 from loader.errors import UsageError
-from pipelines.report.buckets import PACKAGED, ReportConfig, keep, report_config
+from pipelines.report.buckets import KEPT, PACKAGED, ReportConfig, keep, report_config
+from pipelines.report.numbers.dataset import dataset_numbers
 from pipelines.terminal.arguments import add_config
 from pipelines.terminal.console import print_json, stdout, table
 from pipelines.terminal.program import hint
@@ -65,40 +66,32 @@ def run(options: argparse.Namespace) -> int:
     dataset = open_dataset(options.dataset, config.storage)
     where = write_report(dataset, config)
     if options.json:
-        print_json({**statistics(dataset, config), "report": where})
+        print_json({**dataset_numbers(dataset, config), "report": where})
         return 0
     print_buckets(dataset, config)
     stdout().print(f"report: {where}", soft_wrap=True)
     return 0
 
 
-def statistics(dataset: Dataset, config: ReportConfig) -> dict[str, Any]:
-    """Return everything the report shows but pictures, as plain values."""
-    from loader.buckets.stats import dataset_stats
-
-    return {
-        "dataset": dataset.storage.root,
-        "totals": dataset.manifest.totals.model_dump(),
-        "stages": [asdict(total) for total in stage_totals(dataset.accounting)],
-        **dataset_stats(dataset.plan_index, dataset.index.column("key"), config.buckets).to_dict(),
-    }
-
-
 def write_report(dataset: Dataset, config: ReportConfig) -> str:
-    """Write ``report/index.html`` into the dataset, with its buckets beside it; return its URI.
+    """Write ``report/index.html`` and the files beside it into the dataset; return the page's URI.
 
-    The same dataset and configuration give the same page.
+    The same dataset and configuration give the same files.
     """
-    from pipelines.report.page import render
+    from pipelines.report.numbers.scores import Scores
+    from pipelines.report.page import render_page
+    from pipelines.report.thresholds import threshold_files
+    from pipelines.report.web.files import publish
 
     while True:
-        page = render(dataset, statistics(dataset, config), config)
-        dataset.storage.write(REPORT, page.encode())
+        page = render_page(dataset, dataset_numbers(dataset, config), config)
+        beside = threshold_files(dataset, Scores.of(dataset))
+        where = publish(dataset.storage, "report/", page, beside, keep=[Path(KEPT).name])
         # A report takes no lease; what was taken down while it was made must not come back with it.
         now = read_manifest(dataset.storage)
         if now == dataset.manifest:
             keep(dataset.storage, config)
-            return dataset.storage.uri(REPORT)
+            return where
         dataset = Dataset(dataset.storage, config.storage)
 
 

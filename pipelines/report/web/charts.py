@@ -54,16 +54,21 @@ def histogram(
         note: sentence below the heading.
     """
     thresholds = dict(thresholds or {})
+    reach = [*edges, *thresholds.values()]
+    if edges and edges[0] == edges[-1]:  # one value; a bar without a width cannot be seen
+        half = (max(reach) - min(reach) or abs(edges[0]) or 1) / 100
+        edges = [edges[0] - half, edges[-1] + half]
+        reach += edges
     bins = [
         {"low": low, "high": high, "count": count, "series": series}
         for series, of_bins in counts.items()
         for low, high, count in zip(edges, edges[1:], of_bins, strict=False)
         if count
     ]
-    reach = [*edges, *thresholds.values()]
     x = {"field": "low", "type": "quantitative", "bin": {"binned": True}, "title": unit or None}
     spec = {
         **_frame(),
+        "usermeta": {"edges": list(edges)},
         "datasets": {
             "bins": bins,
             "thresholds": [{"label": key, "at": at} for key, at in thresholds.items()],
@@ -87,7 +92,7 @@ def histogram(
             },
             {
                 "data": {"name": "thresholds"},
-                "mark": {"type": "rule", "size": 2, "strokeDash": [5, 3]},
+                "mark": {"type": "rule", "size": 2, "strokeDash": [5, 3], "clip": True},
                 "encoding": {
                     "x": {"field": "at", "type": "quantitative"},
                     "tooltip": [{"field": "label"}, {"field": "at", "type": "quantitative"}],

@@ -52,8 +52,7 @@ def assets() -> dict[str, bytes]:
     ours = files("pipelines.report.web").joinpath("assets")
     return {
         "assets/vega.js": _vega(),
-        "assets/report.js": ours.joinpath("report.js").read_bytes(),
-        "assets/report.css": ours.joinpath("report.css").read_bytes(),
+        **{f"assets/{found.name}": found.read_bytes() for found in ours.iterdir()},
     }
 
 
@@ -64,7 +63,7 @@ def _vega() -> bytes:
         import vl_convert
 
         path.write_text(
-            vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed; window.vega = vega;"),
+            vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"),
             encoding="utf-8",
         )
 

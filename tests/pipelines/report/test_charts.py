@@ -9,7 +9,7 @@ import pytest
 
 from loader.storage import StorageConfig, open_storage
 from pipelines.report.web.charts import Chart, bars, histogram, lines
-from pipelines.report.web.files import publish
+from pipelines.report.web.files import assets, publish
 from pipelines.report.web.template import render
 from tests.browser import PHONE_PX, Browser, draw_all
 
@@ -30,7 +30,7 @@ def charts() -> Iterator[Chart]:
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     words = {"title": NASTY, "subtitle": NASTY, "notes": [NASTY], "figures": [("7", NASTY)]}
-    html = render("charts.html", charts=list(charts()), **words)
+    html = render("base.html", charts=list(charts()), **words)
     publish(open_storage(str(folder), StorageConfig()), "", html, {})
     return folder / "index.html"
 
@@ -70,7 +70,7 @@ def test_what_was_there_before_is_removed(tmp_path: Path) -> None:
     assert {found.path for found in storage.list("")} == {
         "reports.txt",
         *(f"report/{name}" for name in ("index.html", "data/new.js", "kept.yaml")),
-        *(f"report/assets/{name}" for name in ("vega.js", "report.js", "report.css")),
+        *(f"report/{name}" for name in assets()),
     }
 
 

@@ -21,8 +21,10 @@ const report = {
     };
   },
 
-  /** Draw one chart; its figure gets data-drawn, or data-error with the reason. */
+  /** Draw one chart, once; its figure gets data-drawn, or data-error with the reason. */
   async draw(figure) {
+    if (figure.dataset.begun) return;
+    figure.dataset.begun = "yes";
     const spec = JSON.parse(figure.querySelector("script.spec").textContent);
     try {
       const { view } = await vegaEmbed(figure.querySelector(".plot"), spec, {
@@ -94,10 +96,8 @@ function readyCharts() {
     { rootMargin: "600px" },
   );
   for (const figure of figures) seen.observe(figure);
-  const redraw = () => document.querySelectorAll("figure.chart[data-drawn]").forEach((figure) => report.draw(figure));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   // Everything is drawn on paper, also what was never scrolled to.
-  addEventListener("beforeprint", () => figures.forEach((figure) => figure.dataset.drawn || report.draw(figure)));
+  addEventListener("beforeprint", () => figures.forEach(report.draw));
 }
 
 document.addEventListener("DOMContentLoaded", () => {

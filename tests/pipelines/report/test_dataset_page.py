@@ -1,4 +1,4 @@
-"""The HTML report: self-contained, escaped, the same for the same dataset."""
+"""The page of a dataset: escaped, without network, the same for the same dataset; steps planned for it."""
 
 import json
 import re
@@ -15,6 +15,7 @@ from loader.storage import StorageConfig
 from pipelines.cli import main
 from pipelines.commands.look.report import write_report
 from pipelines.report.buckets import PACKAGED, default_config
+from tests.browser import PHONE_PX, Browser, draw_all
 from tests.media import write_video
 
 NASTY = "<script>alert('x')</script><img src=http://example.org/x.png onerror=alert(1)> \"'&"
@@ -57,22 +58,45 @@ def html(dataset: Path) -> str:
 
 def test_what_came_from_outside_is_text(html: str) -> None:
     page = Page(html)
-    assert not {"script", "u", "iframe", "link"} & {tag for tag, _ in page.tags}
+    assert not {"u", "iframe", "object"} & {tag for tag, _ in page.tags}
     assert NASTY in page.text
     assert "b <b>& 'c'.mp4" in page.text
     assert "<u>empty.mp4" in page.text
 
 
-def test_the_page_needs_no_network(html: str) -> None:
+def test_scripts_are_files_beside_the_page_and_nothing_comes_from_elsewhere(dataset: Path, html: str) -> None:
     page = Page(html)
+    scripts = [attributes for tag, attributes in page.tags if tag == "script"]
+    for script in scripts:
+        if script.get("type") != "application/json":
+            assert (dataset / "report" / str(script["src"])).is_file()
     for tag, attributes in page.tags:
         for name in ("src", "href", "srcset", "action"):
-            assert (attributes.get(name) or "data:").startswith("data:"), (tag, attributes)
+            where = attributes.get(name) or "#"
+            assert where.startswith(("data:", "#", "assets/")), (tag, attributes)
         assert not any(name.startswith("on") for name in attributes)
-    assert "url(" not in html
     assert "@import" not in html
-    policy = next(attributes["content"] for tag, attributes in page.tags if "http-equiv" in attributes)
-    assert "default-src 'none'" in str(policy)
+    policy = str(next(attributes["content"] for tag, attributes in page.tags if "http-equiv" in attributes))
+    assert "default-src 'none'" in policy
+    assert "script-src 'self';" in policy
+
+
+def test_it_opens_in_a_browser_with_all_its_charts(dataset: Path, html: str, browser: Browser) -> None:
+    assert html
+    for options in ({}, {"dark": True}, {"width": PHONE_PX}):
+        with browser.opened(dataset / "report/index.html", **options) as page:
+            draw_all(page)
+            assert NASTY in page.inner_text("main")
+            assert page.evaluate("document.documentElement.scrollWidth") <= options.get("width", 1280)
+
+
+def test_on_a_phone_the_reason_of_a_loss_is_on_the_screen(dataset: Path, html: str, browser: Browser) -> None:
+    assert html
+    with browser.opened(dataset / "report/index.html", PHONE_PX) as page:
+        reason = page.locator("#lost tbody tr td:nth-child(2)").first
+        box = reason.bounding_box()
+        assert "empty" in reason.inner_text()
+        assert box["x"] + box["width"] <= PHONE_PX
 
 
 def test_every_clip_has_its_picture(html: str) -> None:

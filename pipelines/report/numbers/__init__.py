@@ -1,0 +1,1 @@
+"""Numbers of a dataset's report: pure functions of its tables, a column at a time."""

@@ -1,0 +1,34 @@
+"""All numbers of a dataset's report, as its page shows them and ``--json`` prints them."""
+
+from dataclasses import asdict
+from typing import Any
+
+from loader.buckets.stats import dataset_stats
+from loader.dataset import Dataset, stage_totals
+from pipelines.report.buckets import ReportConfig
+from pipelines.report.numbers.curation_run import run_facts, run_notes
+from pipelines.report.numbers.outcomes import duplicate_groups, lost_rows, source_totals
+from pipelines.report.numbers.scores import Scores
+
+MAX_GROUPS = 50
+
+
+def dataset_numbers(dataset: Dataset, config: ReportConfig) -> dict[str, Any]:
+    """Return the numbers as plain values.
+
+    Args:
+        dataset: no clip of it is read.
+        config: buckets, and how many rows lists hold; counts beside them are of all rows.
+    """
+    return {
+        "dataset": dataset.storage.root,
+        "totals": dataset.manifest.totals.model_dump(),
+        "stages": [asdict(total) for total in stage_totals(dataset.accounting)],
+        "lost": lost_rows(dataset.accounting, config.max_lost),
+        "sources": [asdict(total) for total in source_totals(dataset.accounting)],
+        "scores": [asdict(one) for one in Scores.of(dataset).all_stats],
+        "duplicates": duplicate_groups(dataset, MAX_GROUPS),
+        "run": run_facts(dataset),
+        "notes": run_notes(dataset),
+        **dataset_stats(dataset.plan_index, dataset.index.column("key"), config.buckets).to_dict(),
+    }

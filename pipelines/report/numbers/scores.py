@@ -1,0 +1,176 @@
+"""Scores of all clips that were cut: one column per score, counts per bin and state, and thresholds."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from curate.filters import FilterConfig
+from loader.dataset import Dataset
+from loader.dataset.schema import STATES
+from loader.errors import RunError
+
+BINS = 24
+FEW = 6
+"""Most distinct values that are counted one by one, for a score that no threshold can be set on."""
+
+_MOST = 1e300  # of a score or a threshold; infinite ones and NaN are not drawn
+
+
+@dataclass(frozen=True)
+class ScoreStats:
+    """Distribution of a score.
+
+    Attributes:
+        name: of the score.
+        clips: clips that have it.
+        missing: clips without it.
+        least: smallest value.
+        most: largest value.
+        distinct: number of distinct values.
+        min_threshold: threshold below which clips are rejected; None without one.
+        max_threshold: threshold above which clips are rejected; None without one.
+        rejected: clips that these two reject, whatever else rejects them; a missing score is rejected.
+        edges: edges of bins of equal width, or the values themselves where they are `FEW` and of no threshold.
+        counts: clips per bin, or per value, by state.
+    """
+
+    name: str
+    clips: int
+    missing: int
+    least: float
+    most: float
+    distinct: int
+    min_threshold: float | None
+    max_threshold: float | None
+    rejected: int
+    edges: list[float]
+    counts: dict[str, list[int]]
+
+    @property
+    def by_value(self) -> bool:
+        """Whether ``edges`` are values."""
+        return len(self.edges) == len(self.counts[STATES[0]])
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of clips [N].
+
+    Attributes:
+        state_N: place of each clip's state in `STATES`.
+        columns: float64 [N] by score; NaN where a clip has none.
+        thresholds: set thresholds by key of `FilterConfig`.
+    """
+
+    state_N: NDArray[np.int8]
+    columns: dict[str, NDArray[np.float64]]
+    thresholds: dict[str, float]
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> "Scores":
+        """Return the scores of a dataset, with the thresholds that its manifest names.
+
+        Raises:
+            RunError: a clip has a score twice.
+        """
+        table = dataset.scores
+        places = pc.fill_null(pc.index_in(table.column("state"), pa.array(STATES)), len(STATES))
+        state_N = places.to_numpy().astype(np.int8)
+        return cls(state_N, score_columns(table.column("scores")), thresholds(dataset))
+
+    def stats(self, name: str) -> ScoreStats | None:
+        """Return the distribution of one score; None where no clip has a value of it."""
+        values_N = self.columns[name]
+        drawn_N = np.abs(values_N) < _MOST  # false for NaN
+        values_M, state_M = values_N[drawn_N], self.state_N[drawn_N]
+        if not len(values_M):
+            return None
+        low, high = self.thresholds.get(f"min_{name}"), self.thresholds.get(f"max_{name}")
+        found = np.unique(values_M)
+        can_be_set = {f"min_{name}", f"max_{name}"} & set(FilterConfig.model_fields)
+        by_value = len(found) <= FEW and not can_be_set
+        edges = found if by_value else _edges(float(found[0]), float(found[-1]), len(values_M))
+        place_M = np.searchsorted(edges, values_M, side="right") - 1
+        bins = len(edges) if by_value else len(edges) - 1
+        place_M = np.minimum(place_M, bins - 1)  # the last bin holds its upper edge, too
+        counts = {
+            state: np.bincount(place_M[state_M == number], minlength=bins).tolist()
+            for number, state in enumerate(STATES)
+        }
+        return ScoreStats(
+            name=name,
+            clips=len(values_M),
+            missing=int(np.isnan(values_N).sum()),
+            least=float(found[0]),
+            most=float(found[-1]),
+            distinct=len(found),
+            min_threshold=low,
+            max_threshold=high,
+            rejected=int(self._rejected(name).sum()),
+            edges=edges.tolist(),
+            counts=counts,
+        )
+
+    @cached_property
+    def all_stats(self) -> list[ScoreStats]:
+        """Distributions of all scores, those with a threshold first, then by name."""
+        found = [stats for name in sorted(self.columns) if (stats := self.stats(name))]
+        return sorted(found, key=lambda one: one.min_threshold is None and one.max_threshold is None)
+
+    def _rejected(self, name: str) -> NDArray[np.bool_]:
+        values_N = self.columns[name]
+        low, high = self.thresholds.get(f"min_{name}"), self.thresholds.get(f"max_{name}")
+        rejected_N = np.zeros(len(values_N), np.bool_)
+        if low is not None:
+            rejected_N |= ~(values_N >= low)
+        if high is not None:
+            rejected_N |= ~(values_N <= high)
+        return rejected_N
+
+
+def score_columns(scores: pa.ChunkedArray) -> dict[str, NDArray[np.float64]]:
+    """Return one column per score from a column of maps.
+
+    Raises:
+        RunError: a row has a score twice.
+    """
+    maps = scores.combine_chunks() if scores.num_chunks != 1 else scores.chunk(0)
+    offsets = maps.offsets.to_numpy()
+    row_K = np.repeat(np.arange(len(maps)), np.diff(offsets))
+    inside = slice(int(offsets[0]), int(offsets[-1])) if len(offsets) else slice(0, 0)
+    name_K, value_K = maps.keys[inside].dictionary_encode(), maps.items[inside].to_numpy(zero_copy_only=False)
+    code_K = name_K.indices.to_numpy(zero_copy_only=False)
+    columns = {}
+    for code, name in enumerate(name_K.dictionary.to_pylist()):
+        of_name = code_K == code
+        rows = row_K[of_name]
+        if (np.diff(rows) == 0).any():
+            raise RunError(f"a table of the dataset says one thing twice: score {name[:40]!r} of one clip")
+        columns[name] = np.full(len(maps), np.nan)
+        columns[name][rows] = value_K[of_name]
+    return columns
+
+
+def thresholds(dataset: Dataset) -> dict[str, float]:
+    """Return the finite thresholds in a manifest, which may be another program's."""
+    curate = dataset.manifest.config.get("curate")
+    filters = curate.get("filters") if isinstance(curate, dict) else None
+    named: Any = filters.items() if isinstance(filters, dict) else ()
+    return {
+        name: float(value)
+        for name, value in named
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MOST
+    }
+
+
+def _edges(least: float, most: float, count: int) -> NDArray[np.float64]:
+    bins = min(BINS, max(4, count // 4)) if least < most else 1
+    edges = np.linspace(least, most, bins + 1)
+    if least < most and (np.diff(edges) <= 0).any():  # they differ by less than so many bins can tell apart
+        edges = np.array([least, most])
+    return edges

@@ -1,0 +1,80 @@
+"""Files from which the page tells what other thresholds would keep: states, lengths and scores of all cut clips."""
+
+import base64
+import json
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from curate.filters import FilterConfig
+from loader.dataset import Dataset
+from pipelines.report.numbers.scores import Scores, ScoreStats
+
+BOUNDS = ("min", "max")
+
+
+def can_be_set(stats: ScoreStats) -> list[str]:
+    """Return the keys of `FilterConfig` that bound a score and on which something depends."""
+    keys = [key for bound in BOUNDS if (key := f"{bound}_{stats.name}") in FilterConfig.model_fields]
+    is_set = stats.min_threshold is not None or stats.max_threshold is not None
+    return keys if stats.distinct > 1 or is_set else []
+
+
+def threshold_files(dataset: Dataset, scores: Scores) -> dict[str, bytes]:
+    """Return the files by path: one of all clips, and one per score that a threshold can be set on."""
+    return dict(_files(dataset, scores))
+
+
+def update_command(dataset: Dataset) -> str:
+    """Return the command that curates the dataset again, without the thresholds that change; "" for a foreign one."""
+    inputs = dataset.manifest.config.get("inputs")
+    if not isinstance(inputs, list) or not all(isinstance(one, str) for one in inputs):
+        return ""
+    root = dataset.storage.root
+    return shlex.join(
+        ["reelweave", "curate", *inputs, "--out", root, "--config", f"{root}/curate.yaml", "--update"]
+    )
+
+
+def _files(dataset: Dataset, scores: Scores) -> Iterator[tuple[str, bytes]]:
+    table = dataset.scores
+    seconds_N = pc.subtract(table.column("end_s"), table.column("start_s")).to_numpy()
+    columns: dict[str, NDArray[Any]] = {
+        "state": scores.state_N.astype("<f8"),
+        "seconds": seconds_N.astype("<f8"),
+        "original": _originals(dataset).astype("<f8"),
+    }
+    yield "data/clips.js", _file("clips", {name: _packed(column) for name, column in columns.items()})
+    for stats in scores.all_stats:
+        if can_be_set(stats):
+            column = {"values": _packed(scores.columns[stats.name].astype("<f8"))}
+            yield f"data/score-{stats.name}.js", _file(f"score-{stats.name}", column)
+
+
+def _originals(dataset: Dataset) -> NDArray[np.int64]:
+    """Return the row [N] of the clip that each duplicate repeats; -1 for all others."""
+    key_N = dataset.scores.column("key").to_pylist()
+    state_N = dataset.scores.column("state").to_pylist()
+    kept = {key: row for row, (key, state) in enumerate(zip(key_N, state_N, strict=True)) if state == "kept"}
+    duplicates = dataset.accounting.filter(pc.field("state") == "duplicate").select(["key", "duplicate_of"])
+    of = dict(zip(*duplicates.to_pydict().values(), strict=True))
+    return np.array(
+        [
+            kept.get(of.get(key, ""), -1) if state == "duplicate" else -1
+            for key, state in zip(key_N, state_N, strict=True)
+        ],
+        np.int64,
+    )
+
+
+def _packed(column_N: NDArray[Any]) -> str:
+    return base64.b64encode(column_N.tobytes()).decode()
+
+
+def _file(name: str, content: dict[str, str]) -> bytes:
+    """Return a script that gives the page its content: a page that was opened from a disk can read nothing else."""
+    return f"report.receive({json.dumps(name)}, {json.dumps(content)});\n".encode()
