@@ -78,7 +78,7 @@ class SamplingRun:
     ) -> None:
         self._trained, self._requests, self._fps = trained, requests, fps
         self._ranks = SamplingRanks(SamplingMesh.of(degrees, world.size), world)
-        layout = build_layout(trained.bundle, self._ranks, degrees, decode_bytes)
+        layout = build_layout(trained.bundle, self._ranks, degrees, decode_bytes, trained.experts)
         self._configs = [request.config(common, number) for number, request in enumerate(requests)]
         # One sampler, with its caches of blocks, for all videos that differ in the seed alone.
         made: dict[str, VideoSampler] = {}
@@ -185,7 +185,7 @@ class SamplingRun:
                 progress()
         with kept_latents(path, latents_BCTHW, {"of": of}, first):
             with _timed(seconds, "decode"):
-                with on_the_host(self._trained.bundle.dit, latents_BCTHW.device):
+                with on_the_host(self._trained.present, latents_BCTHW.device):
                     video_BCTHW = sampler.decode(latents_BCTHW)
                 pixels_CTHW = None if video_BCTHW is None else video_BCTHW[0].cpu().numpy()
             if pixels_CTHW is None:

@@ -224,7 +224,7 @@ REFUSED = {
         "Transformer2DModel; supported are WanTransformer3D",
     ),
     "no class": ({"_class_name": None}, {}, "supported are"),
-    "an image, too": ({"in_channels": 36}, {}, "takes latents of 36 channels"),
+    "an image, too": ({"in_channels": 36}, {}, "reads 32 channels beside the noisy latents"),
     "other text": ({"text_dim": 16}, {}, "takes text of 16 channels"),
     "another patch": ({"patch_size": [1, 4, 4]}, {}, r"model.patch must be \[1, 4, 4\]"),
     "a pickle": ({}, {"rename": True}, "safetensors"),

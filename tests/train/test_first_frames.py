@@ -105,7 +105,9 @@ def test_flops_count_the_condition_in_the_embedding_alone():
 
 
 def test_a_published_model_without_such_channels_is_refused(tmp_path):
-    from train.config.model import DiffusersConfig
+    from tests.train.published import publish
 
-    with pytest.raises(UsageError, match="first_frames"):
-        build_denoiser(DiffusersConfig(name=str(tmp_path)), 16, 8, 17)
+    for variant in ("cosmos", "wan"):
+        config = publish(tmp_path / variant, variant)
+        with pytest.raises(UsageError, match=r"first_frames"):
+            build_denoiser(config, 4, 8, FirstFramesConfig())

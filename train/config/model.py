@@ -80,6 +80,13 @@ class DiffusersConfig(Settings):
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="dtype of the weights; bfloat16 only for frozen weights, under lora"
     )
+    boundary: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Wan 2.2 with two experts: time t from which transformer predicts, and below which transformer_2"
+        " does; null: boundary_ratio of the pipeline's model_index.json",
+    )
     text_tokens: int | None = Field(
         None,
         ge=1,

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from loader.errors import UsageError
+from train.config.first_frames import FirstFramesConfig
 from train.config.model import DiffusersConfig, ModelConfig
 from train.config.tokenizer import DiffusersVAEConfig, PatchTransformConfig
 from train.models.denoiser import Denoiser
@@ -21,6 +22,7 @@ from train.models.published.shared import DiffusersDenoiser
 from train.models.published.vae import DiffusersVAE
 from train.models.published.wan import Wan
 from train.models.st_dit import STDiT
+from train.objectives.first_frames import first_frame_channels
 
 
 def build_tokenizer(config: PatchTransformConfig | DiffusersVAEConfig) -> Tokenizer:
@@ -31,7 +33,10 @@ PUBLISHED = (Wan, CogVideoX, HunyuanVideo, Cosmos)
 
 
 def build_denoiser(
-    config: ModelConfig | DiffusersConfig, channels: int, text_width: int, condition_channels: int = 0
+    config: ModelConfig | DiffusersConfig,
+    channels: int,
+    text_width: int,
+    first_frames: FirstFramesConfig | None = None,
 ) -> Denoiser:
     """Build a model; under ``torch.device("meta")`` without weights.
 
@@ -39,25 +44,25 @@ def build_denoiser(
         config: architecture.
         channels: channels of the latents.
         text_width: width of the text context.
-        condition_channels: channels of the inputs behind the noisy latents.
+        first_frames: first frames that the model is given; None: none.
 
     Raises:
-        UsageError: a published model is missing, unsupported, or does not match latents and text.
+        UsageError: a published model is missing, unsupported, or does not match latents, text or first frames.
     """
     if isinstance(config, DiffusersConfig):
-        if condition_channels:
-            raise UsageError("train.first_frames is for models of ours: leave it out, or take another model")
-        return _published(config, channels, text_width)
+        return _published(config, channels, text_width, first_frames)
     kind = {"dit": DiT, "st_dit": STDiT, "mmdit": MMDiT}[config.kind]
-    return kind(config, channels, text_width, condition_channels)
+    return kind(config, channels, text_width, first_frame_channels(channels) if first_frames else 0)
 
 
-def _published(config: DiffusersConfig, channels: int, text_width: int) -> DiffusersDenoiser:
+def _published(
+    config: DiffusersConfig, channels: int, text_width: int, first_frames: FirstFramesConfig | None
+) -> DiffusersDenoiser:
     folder = part_folder(config.name, config.subfolder, "model.name")
     found = description(folder, "model.name").get("_class_name")
     for family in PUBLISHED:
         if family.source == found:
-            return family(config, folder, channels, text_width)
+            return family(config, folder, channels, text_width, first_frames)
     known = ", ".join(family.source for family in PUBLISHED)
     raise UsageError(f"model.name={config.name!r} is a {found}; supported are {known}")
 

@@ -20,7 +20,6 @@ from train.models.encoders.text import TextEncoder, build_text_encoder
 from train.models.encoders.tokenizer import Tokenizer
 from train.models.lora import adapt
 from train.objectives.build import build_objective
-from train.objectives.first_frames import first_frame_channels
 
 
 class Bundle(nn.Module):
@@ -44,18 +43,19 @@ class Bundle(nn.Module):
     def __init__(self, config: TrainConfig, meta: bool = False, stored: StoredEncoders | None = None) -> None:
         super().__init__()
         self._config, self._stored = config, stored or StoredEncoders()
-        self.objective = build_objective(config.objective)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             self.tokenizer = self._tokenizer()
             self.text = self._text()
             self._drawn = torch.get_rng_state()
             channels = self.tokenizer.channels
-            given = first_frame_channels(channels) if config.first_frames else 0
-            self._build = partial(build_denoiser, config.model, channels, self.text.width, given)
+            self._build = partial(
+                build_denoiser, config.model, channels, self.text.width, config.first_frames
+            )
             with torch.device("meta") if meta else nullcontext():
                 self.dit = self._build()
             self._fits(config)
+            self.objective = build_objective(config.objective, self.dit.times)
             if config.lora:
                 self._adapt(config.lora)
 

@@ -11,6 +11,7 @@ from loader.errors import UsageError
 from train.measure.flops import Flops
 from train.models.attention.patches import Patch
 from train.models.attention.positions import Window, box_tokens
+from train.objectives.first_frames import first_frame_condition
 
 
 class Totals(NamedTuple):
@@ -34,7 +35,11 @@ class Denoiser(nn.Module):
         lora_targets: default layers for LoRA.
         adapted: True if only LoRA adapters are trained (`train.models.lora`).
         condition_channels: number of channels that inputs have behind the noisy latents.
+        reads_picture: True if these are made from the latents of `train.objectives.first_frames.picture_video`, and
+            not from those of the clip.
+        keeps_given: True if predictions keep given latent frames as they are, without an error.
         pooled_width: number of pooled caption values in the first row of the context; 0: that row is a token.
+        times: least and greatest time that the model predicts at, in the unit of flow matching.
     """
 
     patch: Patch
@@ -42,7 +47,10 @@ class Denoiser(nn.Module):
     lora_targets: ClassVar[tuple[str, ...]] = ("query", "key", "value", "out")
     adapted: bool = False
     condition_channels: int = 0
+    reads_picture: bool = False
+    keeps_given: bool = False
     pooled_width: int = 0
+    times: tuple[float, float] = (0.0, 1.0)
 
     def forward(
         self,
@@ -65,6 +73,15 @@ class Denoiser(nn.Module):
             UsageError: the model supports no windows.
         """
         raise NotImplementedError
+
+    def condition(self, latents_BCTHW: torch.Tensor, given: Sequence[int]) -> torch.Tensor:
+        """Return the condition channels of given first frames, [B, condition_channels, T, H, W].
+
+        Args:
+            latents_BCTHW: clean latents, of which given frames are read; see `reads_picture`.
+            given: number of given latent frames of each sample.
+        """
+        return first_frame_condition(latents_BCTHW, given)
 
     def forward_packed(
         self,

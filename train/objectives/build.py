@@ -7,9 +7,17 @@ from train.objectives.flow import RectifiedFlow
 from train.objectives.level import Objective
 
 
-def build_objective(config: FlowConfig | EDMConfig | DDPMConfig) -> Objective:
+def build_objective(
+    config: FlowConfig | EDMConfig | DDPMConfig, times: tuple[float, float] = (0.0, 1.0)
+) -> Objective:
+    """Build an objective.
+
+    Args:
+        config: its configuration.
+        times: least and greatest time t that the model is for; flow matching alone has models for less than all.
+    """
     if isinstance(config, FlowConfig):
-        return RectifiedFlow(config)
+        return RectifiedFlow(config, times)
     if isinstance(config, EDMConfig):
         return EDM(config)
     return DDPM(config)

@@ -26,3 +26,32 @@ def first_frame_condition(clean_BCTHW: torch.Tensor, given: Sequence[int]) -> to
     mask_B1T11 = (frames_T < given_B[:, None])[:, None, :, None, None]
     mask_B1THW = mask_B1T11.to(clean_BCTHW.dtype).expand(-1, -1, -1, *clean_BCTHW.shape[3:])
     return torch.cat([mask_B1THW, clean_BCTHW.where(mask_B1T11, 0)], dim=1)
+
+
+def picture_video(video_BCTHW: torch.Tensor, frames: int) -> torch.Tensor:
+    """Return the first frame of a video with grey frames behind it, floating point in [-1, 1], [B, 3, frames, H, W].
+
+    Wan's image-to-video models read the latents of this video (Wan Team 2025, section 5.1).
+
+    Args:
+        video_BCTHW: uint8 RGB, or floating point in [-1, 1]; one frame or more.
+        frames: number of frames of the result.
+    """
+    first_BC1HW = video_BCTHW[:, :, :1]
+    if first_BC1HW.dtype == torch.uint8:
+        first_BC1HW = first_BC1HW.float() / 127.5 - 1
+    grey = first_BC1HW.new_zeros(()).expand(*first_BC1HW.shape[:2], frames - 1, *first_BC1HW.shape[3:])
+    return torch.cat([first_BC1HW, grey], dim=2)
+
+
+def picture_condition(latents_BCTHW: torch.Tensor, masks: int) -> torch.Tensor:
+    """Return Wan's condition, [B, masks + C, T, H, W]: masks that are one in the first frame, and the latents.
+
+    Args:
+        latents_BCTHW: latents of `picture_video`.
+        masks: number of mask channels, one for each video frame of a latent frame.
+    """
+    B, _, T, H, W = latents_BCTHW.shape
+    mask_BMTHW = latents_BCTHW.new_zeros(B, masks, T, H, W)
+    mask_BMTHW[:, :, 0] = 1
+    return torch.cat([mask_BMTHW, latents_BCTHW], dim=1)

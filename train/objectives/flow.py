@@ -12,25 +12,29 @@ import torch
 from train.config.objective import ConstantShift, FlowConfig, RootShift, Shift
 from train.objectives.level import Level, quantile
 
+_HALVINGS = 50
+
 
 @dataclass(frozen=True)
 class RectifiedFlow:
-    """Forward process x_t = (1 - t) x_0 + t eps; the target is eps - x_0 and the timestep input t."""
+    """Forward process x_t = (1 - t) x_0 + t eps; the target is eps - x_0 and the timestep input t.
+
+    Attributes:
+        config: distribution of times.
+        times: least and greatest time of training: the distribution is cut off there, and keeps its shape between.
+    """
 
     config: FlowConfig
+    times: tuple[float, float] = (0.0, 1.0)
 
     def time(self, normal: torch.Tensor, tokens: int) -> torch.Tensor:
         """Return a time: logit-normal (SD3, eq. 19), uniform, or heavy-tailed (eq. 20), then shifted."""
-        config = self.config
-        if config.time == "logit_normal":
-            t = torch.sigmoid(config.time_mean + config.time_std * normal)
-        else:
-            t = quantile(normal)
-            if config.time == "mode":
-                # Equation 20 falls with u, so take 1 - u.
-                t = t - config.mode_scale * (torch.sin(math.pi / 2 * t) ** 2 - t)
-            t = t.to(normal.dtype)
-        return shifted(t, shift_factor(config.shift, tokens))
+        if self.times == (0.0, 1.0):
+            return self._time(normal, tokens)
+        low, high = self.times
+        least, most = (self._share_below(t, tokens) for t in self.times)
+        inside = torch.special.ndtri(least + quantile(normal) * (most - least))
+        return self._time(inside, tokens).clamp(low, high).to(normal.dtype)
 
     def level(self, times_B: torch.Tensor) -> Level:
         """Return levels; cosmap weights are SD3's eq. 21."""
@@ -42,6 +46,33 @@ class RectifiedFlow:
         """Return even steps from 1 to 0, shifted as in training."""
         t = torch.linspace(1, 1 / steps, steps, dtype=torch.float64)
         return shifted(t, shift_factor(self.config.shift, tokens))
+
+    def _time(self, normal: torch.Tensor, tokens: int) -> torch.Tensor:
+        """Return the time at a quantile of the whole distribution."""
+        config = self.config
+        if config.time == "logit_normal":
+            t = torch.sigmoid(config.time_mean + config.time_std * normal)
+        else:
+            t = quantile(normal)
+            if config.time == "mode":
+                # Equation 20 falls with u, so take 1 - u.
+                t = t - config.mode_scale * (torch.sin(math.pi / 2 * t) ** 2 - t)
+            t = t.to(normal.dtype)
+        return shifted(t, shift_factor(config.shift, tokens))
+
+    def _share_below(self, time: float, tokens: int) -> float:
+        """Return the share of the whole distribution below a time, by bisection of its quantiles."""
+        if time in (0.0, 1.0):
+            return time
+        below, above = 0.0, 1.0
+        for _ in range(_HALVINGS):
+            share = (below + above) / 2
+            normal = torch.special.ndtri(torch.tensor(share, dtype=torch.float64))
+            if float(self._time(normal, tokens)) < time:
+                below = share
+            else:
+                above = share
+        return (below + above) / 2
 
 
 def shifted(t: torch.Tensor, factor: float) -> torch.Tensor:

@@ -19,6 +19,7 @@ from train.parallel.layouts.parallel_model import ParallelModel
 from train.parallel.layouts.zero1 import ZeRO1
 from train.parallel.mesh import Mesh, Ranks
 from train.parallel.rank_grid import CONTEXT
+from train.step.losses import no_picture
 
 
 def lay_out(config: TrainConfig, ranks: Ranks, stored: StoredEncoders | None = None) -> ParallelModel:
@@ -30,7 +31,7 @@ def lay_out(config: TrainConfig, ranks: Ranks, stored: StoredEncoders | None = N
         stored: Encoders that need not be loaded.
 
     Raises:
-        UsageError: The degrees do not fit the model, or cannot be combined.
+        UsageError: The degrees do not fit the model or cannot be combined, or latents are stored without what it reads.
     """
     mesh, world = ranks.mesh, ranks.world
     kind = layout_of(config, mesh)
@@ -39,6 +40,8 @@ def lay_out(config: TrainConfig, ranks: Ranks, stored: StoredEncoders | None = N
     # Weights of other ranks are never allocated here.
     partly = kind is FSDP or mesh.pp > 1
     bundle = Bundle(config, meta=partly, stored=stored)
+    if bundle.dit.reads_picture and stored is not None and stored.channels is not None:
+        raise no_picture()
     parallelize(bundle.dit, ranks, config)
     if mesh.pp > 1 and not (ranks.neighbours.first or ranks.neighbours.last):
         # Inner stages need neither latents nor targets.

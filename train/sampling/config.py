@@ -36,6 +36,11 @@ class SampleConfig(Settings):
         ge=0,
         description="classifier-free guidance scale; 1 is the caption alone, at half the cost",
     )
+    guidance_2: float | None = Field(
+        None,
+        ge=0,
+        description="guidance scale of the expert for little noise (Wan 2.2); null: guidance",
+    )
     negative_prompt: str = Field("", description="caption that guidance leads away from")
     rescale: float = Field(
         0.0, ge=0, le=1, description="share of the guided prediction with the spread of the caption's own"

@@ -6,7 +6,7 @@ import torch
 
 from loader.errors import UsageError
 from train.config.first_frames import FirstFramesConfig
-from train.objectives.first_frames import first_frame_condition
+from train.models.denoiser import Denoiser
 
 
 def check_trained(trained: FirstFramesConfig | None, given: bool, image_guidance: bool) -> None:
@@ -55,18 +55,21 @@ def check_given(trained: FirstFramesConfig | None, given: int, latent_frames: in
 
 def pass_channels(
     trained: FirstFramesConfig | None,
+    dit: Denoiser,
     passes: int,
     like_BCTHW: torch.Tensor,
     given_BCTHW: torch.Tensor | None,
     image_guidance: bool,
 ) -> Sequence[torch.Tensor] | None:
-    """Return the condition channels of each pass, [B, 1 + C, T, H, W]; None for a model without any.
+    """Return the condition channels of each pass, [B, K, T, H, W]; None for a model without any.
 
     Args:
         trained: configuration that the model was trained with.
+        dit: the model.
         passes: number of passes; under image guidance the last one has no image.
         like_BCTHW: latents of the videos' size.
-        given_BCTHW: latents of the given first frames; None: text to video.
+        given_BCTHW: latents of the given first frames, or of the whole video that a model with ``reads_picture`` reads;
+            None: text to video.
         image_guidance: True to guide away from the video without an image.
 
     Raises:
@@ -76,10 +79,10 @@ def pass_channels(
     if trained is None:
         return None
     B, clean_BCTHW = len(like_BCTHW), torch.zeros_like(like_BCTHW)
-    without = first_frame_condition(clean_BCTHW, [0] * B)
     if given_BCTHW is None:
-        return [without] * passes
-    given = given_BCTHW.shape[2]
-    clean_BCTHW[:, :, :given] = given_BCTHW
-    own = [first_frame_condition(clean_BCTHW, [given] * B)] * passes
-    return [*own[1:], without] if image_guidance else own
+        return [dit.condition(clean_BCTHW, [0] * B)] * passes
+    frames = given_BCTHW.shape[2]
+    given = 1 if dit.reads_picture else frames
+    clean_BCTHW[:, :, :frames] = given_BCTHW
+    own = [dit.condition(clean_BCTHW, [given] * B)] * passes
+    return [*own[1:], dit.condition(clean_BCTHW, [0] * B)] if image_guidance else own

@@ -11,14 +11,17 @@ from loader.errors import RunError, UsageError
 from train.config.run import TrainConfig
 from train.distributed.world import World
 from train.models.bundle import Bundle
+from train.models.published.experts import ALL_TIMES
+from train.objectives.first_frames import picture_video
 from train.objectives.level import solve
 from train.sampling.agreement import check_same
 from train.sampling.cache.block_cache import BlockCache
 from train.sampling.config import SEEDS, SampleConfig
+from train.sampling.experts.by_time import ByTime
 from train.sampling.first_frames import check_given, check_trained, pass_channels
 from train.sampling.guidance import Guided, pass_weights
-from train.sampling.layout import VideoLayout
-from train.sampling.predictor import Conditions, Predictor, SchedulePoint
+from train.sampling.layout import Divide, VideoLayout
+from train.sampling.predictor import Conditions, ModelRunner, Predictor, SchedulePoint
 from train.sampling.solvers.noise import starting_noise, step_noise
 from train.sampling.solvers.ode import sample
 from train.sampling.solvers.schedule import sampling_times
@@ -78,13 +81,20 @@ class VideoSampler:
     cache_polynomial: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        empty = not self.config.negative_prompt
-        if self.config.guidance != 1 and empty and self.train.objective.caption_dropout == 0:
+        config, empty = self.config, not self.config.negative_prompt
+        if len(self._weights) > 1 and empty and self.train.objective.caption_dropout == 0:
             raise UsageError(
-                f"guidance={self.config.guidance:g} needs a model that knows videos without captions, but this one"
+                f"guidance={config.guidance:g} needs a model that knows videos without captions, but this one"
                 " was trained with objective.caption_dropout=0; sample with guidance=1, or with a negative prompt"
             )
+        self._check_experts()
         self.bundle.dit.grid(self.latent_size)
+
+    @property
+    def device(self) -> torch.device:
+        """Compute device."""
+        low_noise = self.layout.low_noise
+        return low_noise.experts.device if low_noise else next(self.bundle.dit.parameters()).device
 
     @property
     def latent_size(self) -> tuple[int, int, int]:
@@ -123,6 +133,8 @@ class VideoSampler:
     def encode_frames(self, frames_BCTHW: torch.Tensor) -> torch.Tensor:
         """Return the latents of the first frames that the videos begin with, [B, C, T, H, W].
 
+        For a model with ``reads_picture``, these are latents of whole videos.
+
         Args:
             frames_BCTHW: uint8 RGB of the videos' size, 1 + a multiple of the tokenizer's frames.
 
@@ -135,7 +147,10 @@ class VideoSampler:
                 f"first frames of {size[0]}x{size[1]} pixels do not begin a video of {config.height}x{config.width}"
             )
         self.check_first_frames(frames)
-        return self.bundle.tokenizer.encode(frames_BCTHW.to(next(self.bundle.dit.parameters()).device))
+        frames_BCTHW = frames_BCTHW.to(self.device)
+        if self.bundle.dit.reads_picture:
+            frames_BCTHW = picture_video(frames_BCTHW, config.frames)
+        return self.bundle.tokenizer.encode(frames_BCTHW)
 
     @torch.no_grad()
     def denoise(
@@ -157,24 +172,24 @@ class VideoSampler:
             UsageError: the objective has fewer levels than steps, or the model needs first frames.
             RunError: a prediction is not finite, or ranks of the video have different noise or latents.
         """
-        bundle, size = self.bundle, self.latent_size
+        bundle, size, device = self.bundle, self.latent_size, self.device
         parameter = next(bundle.dit.parameters())
         dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
         times = sampling_times(bundle.objective, self.config, math.prod(bundle.dit.grid(size)))
         levels = bundle.objective.level(times)
         points = list(zip(levels.signal.tolist(), levels.noise.tolist(), strict=True))
-        levels = levels.to(parameter.device, dtype)
+        levels = levels.to(device, dtype)
         if self.cache is not None:
             self.cache.clear()
 
         shape = (bundle.tokenizer.channels, *size)
-        noise_BCTHW = starting_noise(seeds, shape).to(parameter.device, dtype)
+        noise_BCTHW = starting_noise(seeds, shape).to(device, dtype)
         self._check_same(noise_BCTHW, "noise at the start")
         guides = self.config.image_guidance is not None
         channels = pass_channels(
-            self.train.first_frames, len(passes), noise_BCTHW, first_frames_BCTHW, guides
+            self.train.first_frames, bundle.dit, len(passes), noise_BCTHW, first_frames_BCTHW, guides
         )
-        predict = self._predictor(passes, channels)
+        predict = self._predictor(passes, channels, times)
 
         def estimate(x_BCTHW: torch.Tensor, number: int) -> tuple[torch.Tensor, torch.Tensor]:
             point = SchedulePoint(number, len(points), levels[number])
@@ -183,7 +198,7 @@ class VideoSampler:
             return solve(point.level, x_BCTHW, prediction_BCTHW)
 
         def noise(number: int) -> torch.Tensor:
-            return step_noise(seeds, number, shape).to(parameter.device, dtype)
+            return step_noise(seeds, number, shape).to(device, dtype)
 
         latents_BCTHW = sample(
             estimate, points[0][1] * noise_BCTHW, points, self.config.solver, progress, noise
@@ -208,26 +223,66 @@ class VideoSampler:
         """Cache of the model's blocks; None: none is configured."""
         if self.config.cache is None:
             return None
-        sequence = self.layout.sequence or World(0, 1, next(self.bundle.dit.parameters()).device)
+        sequence = self.layout.sequence or World(0, 1, self.device)
         return BlockCache(self.bundle.dit, self.config.cache, sequence, self.cache_polynomial or (1.0, 0.0))
 
     @property
     def _weights(self) -> Sequence[float]:
-        return pass_weights(self.config.guidance, self.config.image_guidance)
+        return self._both_weights[0]
 
-    def _predictor(self, passes: Sequence[Conditions], channels: Sequence[torch.Tensor] | None) -> Predictor:
+    @property
+    def _both_weights(self) -> tuple[Sequence[float], Sequence[float]]:
+        """Weights of the passes for much noise, and for little."""
+        config = self.config
+        return pass_weights(config.guidance, config.guidance_2, config.image_guidance)
+
+    def _predictor(
+        self, passes: Sequence[Conditions], channels: Sequence[torch.Tensor] | None, times: torch.Tensor
+    ) -> Predictor:
+        layout, low_noise = self.layout, self.layout.low_noise
+        weights, low_weights = self._both_weights
+        predict = self._guided(layout.runner, layout.divided, passes, weights, channels)
+        if low_noise is None:
+            return predict
+        second = self._guided(low_noise.runner, low_noise.divided, passes, low_weights, channels)
+        return ByTime(predict, second, (times >= low_noise.experts.boundary).tolist())
+
+    def _guided(
+        self,
+        runner: ModelRunner,
+        divided: Divide | None,
+        passes: Sequence[Conditions],
+        weights: Sequence[float],
+        channels: Sequence[torch.Tensor] | None,
+    ) -> Predictor:
         config, layout = self.config, self.layout
         guided = Guided(
-            layout.runner,
+            runner,
             passes,
-            self._weights,
+            weights,
             layout.cfg,
             config.batched,
             config.rescale,
             channels,
             self.cache,
         )
-        return guided if self.layout.divided is None else self.layout.divided(guided)
+        return guided if divided is None else divided(guided)
+
+    def _check_experts(self) -> None:
+        """Check that the layout has both experts of a model that is one, and no options that they lack."""
+        config, alone = self.config, self.layout.low_noise is None
+        if alone and self.bundle.dit.times != ALL_TIMES:
+            low, high = self.bundle.dit.times
+            raise UsageError(
+                f"this model is one of two experts, for times {low:g} to {high:g}, and a video needs both: make it with"
+                " `reelweave sample`, which loads the other one, too"
+            )
+        if alone and config.guidance_2 is not None:
+            raise UsageError("guidance_2 is for a model with two experts, and this is one for all times")
+        if not alone and config.cache is not None:
+            raise UsageError(
+                "a cache keeps the blocks of one model, and this one has two experts: leave it out"
+            )
 
     def _check_same(self, tensor: torch.Tensor, what: str) -> None:
         """Check that all ranks of the video hold the same bits."""
@@ -235,5 +290,4 @@ class VideoSampler:
             check_same(tensor, self.layout.video, what)
 
     def _autocast(self) -> torch.autocast:
-        device = next(self.bundle.dit.parameters()).device.type
-        return torch.autocast(device, torch.bfloat16, enabled=self.train.dtype == "bfloat16")
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.train.dtype == "bfloat16")

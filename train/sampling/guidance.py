@@ -22,18 +22,28 @@ from train.sampling.predictor import Conditions, ModelRunner, SchedulePoint
 
 
 def text_weights(guidance: float) -> tuple[float, ...]:
-    """Return the weights of the passes with and without caption (Ho and Salimans 2022, eq. 6, w = guidance - 1).
+    """Return the weights of the passes with and without caption (Ho and Salimans 2022, eq. 6, w = guidance - 1)."""
+    return guidance, 1 - guidance
 
-    A scale of 1 needs the pass with the caption alone.
+
+def pass_weights(
+    guidance: float, guidance_2: float | None, image_guidance: float | None
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the weights of the same passes for much noise and for little, which differ for two experts.
+
+    Scales of 1 need the pass with the caption alone.
+
+    Args:
+        guidance: scale of the caption.
+        guidance_2: scale of the caption for little noise; None: the same.
+        image_guidance: scale of given first frames; None: they are in all passes.
     """
-    return (1.0,) if guidance == 1 else (guidance, 1 - guidance)
-
-
-def pass_weights(guidance: float, image_guidance: float | None) -> tuple[float, ...]:
-    """Return the weight of each pass: `text_weights`, or with a scale for given first frames `image_weights`."""
-    if image_guidance is None:
-        return text_weights(guidance)
-    return image_weights(guidance, image_guidance)
+    high, low = guidance, guidance if guidance_2 is None else guidance_2
+    if image_guidance is not None:
+        return image_weights(high, image_guidance), image_weights(low, image_guidance)
+    if high == low == 1:
+        return (1.0,), (1.0,)
+    return text_weights(high), text_weights(low)
 
 
 def image_weights(guidance: float, image_guidance: float) -> tuple[float, ...]:

@@ -8,13 +8,15 @@ from loader.errors import UsageError
 from train.distributed.world import World
 from train.models.bundle import Bundle
 from train.models.denoiser import Denoiser
+from train.models.published.expert_pair import Experts
 from train.parallel.context.token_shard import cuttable
 from train.parallel.rank_grid import CONTEXT
 from train.sampling.config import SampleLayoutConfig
 from train.sampling.context.runner import ContextParallelModel
+from train.sampling.decode.decoder import Decoder, WholeDecoder
 from train.sampling.decode.fitting import FittingDecoder
 from train.sampling.decode.tiled import TiledDecoder
-from train.sampling.decoder import Decoder, WholeDecoder
+from train.sampling.experts.by_time import ExpertRunner
 from train.sampling.guidance import Guided
 from train.sampling.latent_parallel.predictor import LatentParallel
 from train.sampling.latent_parallel.rules import Rules
@@ -24,35 +26,64 @@ from train.sampling.scalefusion.measure import MeasuredScaleFusion
 from train.sampling.scalefusion.runner import ScaleFusion
 from train.sampling.scalefusion.schedule import Slicing
 
+Divide = Callable[[Guided], Predictor]
+
+
+@dataclass(frozen=True, eq=False)
+class ExpertLayout:
+    """How the ranks run the second of two experts, which predicts where there is little noise.
+
+    Attributes:
+        experts: both models.
+        runner: the second model on the ranks of one pass.
+        divided: layout that divides the latents; None: they stay whole.
+    """
+
+    experts: Experts
+    runner: ModelRunner
+    divided: Divide | None = None
+
 
 @dataclass(frozen=True, eq=False)
 class VideoLayout:
     """Parts of sampling on the ranks that make a video together.
 
     Attributes:
-        runner: model on the ranks of one pass.
+        runner: model on the ranks of one pass; of two experts, the one for much noise.
         decoder: decoder on all ranks of the video.
         cfg: ranks that share the passes of guidance; None: each rank runs all of them.
         video: ranks that make the video together; None: this one alone.
         divided: layout that divides the latents, around the guided prediction; None: they stay whole.
         sequence: ranks that hold parts of the same tokens, which decide together; None: this one alone.
+        low_noise: the second expert; None: one model makes all of the video.
     """
 
     runner: ModelRunner
     decoder: Decoder
     cfg: World | None = None
     video: World | None = None
-    divided: Callable[[Guided], Predictor] | None = None
+    divided: Divide | None = None
     sequence: World | None = None
+    low_noise: ExpertLayout | None = None
 
     @classmethod
-    def alone(cls, bundle: Bundle) -> "VideoLayout":
+    def alone(cls, bundle: Bundle, experts: Experts | None = None) -> "VideoLayout":
         """Return the layout of one process."""
-        return cls(WholeModel(bundle.dit), WholeDecoder(bundle.tokenizer))
+        decoder = WholeDecoder(bundle.tokenizer)
+        if experts is None:
+            return cls(WholeModel(bundle.dit), decoder)
+        high, low = (
+            ExpertRunner(WholeModel(dit), dit, experts) for dit in (experts.high_noise, experts.low_noise)
+        )
+        return cls(high, decoder, low_noise=ExpertLayout(experts, low))
 
 
 def build_layout(
-    bundle: Bundle, ranks: SamplingRanks, config: SampleLayoutConfig, decode_bytes: int | None = None
+    bundle: Bundle,
+    ranks: SamplingRanks,
+    config: SampleLayoutConfig,
+    decode_bytes: int | None = None,
+    experts: Experts | None = None,
 ) -> VideoLayout:
     """Build the parts of sampling for a grid of ranks; a collective of all of them.
 
@@ -61,28 +92,49 @@ def build_layout(
         ranks: the grid.
         config: its degrees, and options of its parts.
         decode_bytes: memory that a decode may take; None: what is free on a GPU.
+        experts: two models that make the video, of which the bundle has one; None: the bundle's alone.
 
     Raises:
         UsageError: the model does not fit the degrees.
     """
+    low_noise = None
+    if experts is not None:
+        low_noise = ExpertLayout(experts, *_parts(experts.low_noise, ranks, config, experts))
+    runner, divided = _parts(experts.high_noise if experts else bundle.dit, ranks, config, experts)
     return VideoLayout(
-        _runner(bundle.dit, ranks, config),
+        runner,
         FittingDecoder(TiledDecoder(bundle.tokenizer, ranks.video, ranks=config.vae_ranks), decode_bytes),
         ranks.along("cfg") if ranks.mesh.cfg > 1 else None,
         ranks.video,
-        _divided(bundle.dit, ranks, config) if ranks.mesh.lp > 1 else None,
+        divided,
         ranks.along(*CONTEXT),
+        low_noise,
     )
 
 
+def _parts(
+    dit: Denoiser, ranks: SamplingRanks, config: SampleLayoutConfig, experts: Experts | None
+) -> tuple[ModelRunner, Divide | None]:
+    """Return a model's runner, and the division of latents around its guided prediction."""
+
+    def placed(runner: ModelRunner) -> ModelRunner:
+        return runner if experts is None else ExpertRunner(runner, dit, experts)
+
+    divided = _divided(dit, ranks, config, placed) if ranks.mesh.lp > 1 else None
+    return placed(_runner(dit, ranks, config)), divided
+
+
 def _divided(
-    dit: Denoiser, ranks: SamplingRanks, config: SampleLayoutConfig
-) -> Callable[[Guided], Predictor]:
+    dit: Denoiser,
+    ranks: SamplingRanks,
+    config: SampleLayoutConfig,
+    placed: Callable[[ModelRunner], ModelRunner],
+) -> Divide:
     """Return the division of latents over `lp` groups of ranks; a ring of all of them runs undivided steps."""
     rules, groups, video = Rules.of(config.latent_parallel), ranks.along("lp"), ranks.video
     whole = None
     if rules.exact_steps:
-        whole = ContextParallelModel(dit, ranks.context_with("lp"))
+        whole = placed(ContextParallelModel(dit, ranks.context_with("lp")))
     return lambda guided: LatentParallel(
         guided,
         rules,

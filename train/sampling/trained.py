@@ -1,6 +1,7 @@
 """Model of a checkpoint or a published one, ready to sample."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,12 +11,14 @@ from safetensors import SafetensorError, safe_open
 
 from loader.errors import UsageError, first_line
 from loader.storage import StorageConfig
-from train.checkpoint.weights import Group, weights_of
+from train.checkpoint.weights import Group, Weights, weights_of
 from train.config.lora import LoraConfig
 from train.config.model import DiffusersConfig
 from train.config.run import TrainConfig
 from train.models.bundle import Bundle
+from train.models.denoiser import Denoiser
 from train.models.lora import load_adapters
+from train.models.published.expert_pair import Experts
 
 LORA_FILE = "pytorch_lora_weights.safetensors"
 LORA_PREFIX = "transformer"
@@ -32,6 +35,7 @@ class Trained:
         bundle: modules with trained weights.
         step: number of finished optimizer steps.
         weights: restored group of weights.
+        experts: the model and the one for other times (`train.sampling.experts.loading`); None: it is for all times.
     """
 
     checkpoint: str
@@ -39,6 +43,12 @@ class Trained:
     bundle: Bundle
     step: int
     weights: Group
+    experts: Experts | None = None
+
+    @property
+    def present(self) -> Sequence[Denoiser]:
+        """Models whose weights are on the compute device."""
+        return [self.bundle.dit] if self.experts is None else self.experts.present
 
 
 def load_trained(
@@ -59,16 +69,21 @@ def load_trained(
         UsageError: there is no checkpoint, no such weights, or this version does not support its model.
         RunError: it is damaged.
     """
+    saved, config = trained_weights(named, weights, storage)
+    bundle = Bundle(config)
+    saved.load_(bundle.trained())
+    return Trained(saved.uri, config, bundle.to(device).eval(), saved.state.step, saved.group)
+
+
+def trained_weights(named: str, weights: Group | None, storage: StorageConfig) -> tuple[Weights, TrainConfig]:
+    """Return weights of a checkpoint and the configuration of its run; arguments and errors as in `load_trained`."""
     saved = weights_of(named, weights, storage)
     try:
-        config = TrainConfig.model_validate(saved.state.config)
+        return saved, TrainConfig.model_validate(saved.state.config)
     except ValidationError as error:
         raise UsageError(
             f"{saved.uri} describes a model that this version does not know: {first_line(error)}"
         ) from error
-    bundle = Bundle(config)
-    saved.load_(bundle.trained())
-    return Trained(saved.uri, config, bundle.to(device).eval(), saved.state.step, saved.group)
 
 
 def load_published(config: TrainConfig, device: torch.device, lora: Path | None = None) -> Trained:
@@ -90,15 +105,19 @@ def load_published(config: TrainConfig, device: torch.device, lora: Path | None 
     if lora is None:
         bundle = Bundle(config.model_copy(update={"lora": None}))
     else:
-        adapters, weights = _read_adapters(lora)
+        adapters, weights = read_adapters(lora)
         config = config.model_copy(update={"lora": adapters})
         bundle, name = Bundle(config), f"{name} + {lora}"
         load_adapters(bundle.dit, weights)
     return Trained(name, config, bundle.to(device).eval(), 0, "model")
 
 
-def _read_adapters(path: Path) -> tuple[LoraConfig, dict[str, torch.Tensor]]:
-    """Read adapters and their settings."""
+def read_adapters(path: Path) -> tuple[LoraConfig, dict[str, torch.Tensor]]:
+    """Read adapters and their settings.
+
+    Raises:
+        UsageError: the file holds no adapters, or does not describe them.
+    """
     file = path / LORA_FILE if path.is_dir() else path
     try:
         with safe_open(file, "pt") as opened:

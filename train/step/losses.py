@@ -1,7 +1,7 @@
 """Loss of each sample in a microbatch or a pack."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -9,12 +9,13 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from loader.batch import Microbatch, Pack
+from loader.errors import UsageError
 from train.config.run import TrainConfig
 from train.measure.timings import Timed, untimed
 from train.models.bundle import Bundle
 from train.models.denoiser import Totals
 from train.objectives.draw import draw
-from train.objectives.first_frames import first_frame_condition
+from train.objectives.first_frames import picture_video
 from train.objectives.level import Level, pose
 from train.step.squared_errors import DenoisingInputs, SquaredErrors, whole_model_errors
 
@@ -42,10 +43,13 @@ class InputSource(NamedTuple):
     Attributes:
         clean: returns clean latents for an index of `alike`, float32 [B, C, T, H, W].
         text: returns context [B, M, D] and mask [B, M] of the text, given the caption dropout.
+        picture: returns the latents of the first frame with grey frames behind it, like ``clean``; None: there are
+            none for a model that reads them.
     """
 
     clean: Callable[[int], torch.Tensor]
     text: Callable[[Sequence[bool]], tuple[torch.Tensor, torch.Tensor]]
+    picture: Callable[[int], torch.Tensor] | None = None
 
 
 def losses(
@@ -72,7 +76,9 @@ def losses(
         part: timer of the encoders.
     """
     given = InputSource(
-        partial(_latents, bundle, batch, device, part), partial(_told, bundle, batch, device=device)
+        partial(_latents, bundle, batch, device, part),
+        partial(_told, bundle, batch, device=device),
+        partial(_picture, bundle, batch, device, part),
     )
     return losses_of(bundle, config, batch, given, device, quantile, errors, part)
 
@@ -90,7 +96,7 @@ def losses_of(
     """Compute `losses` with latents and text from elsewhere; uses only keys and passes of the batch."""
     # Keep no reference to clean latents, which would live through the forward.
     posed = [
-        _pose(bundle, config, batch.keys[own], batch.passes[own], given.clean(place), quantile)
+        _pose(bundle, config, batch.keys[own], batch.passes[own], given, place, quantile)
         for place, own in enumerate(alike(batch))
     ]
     dropped = [drop for one in posed for drop in one.dropped]
@@ -106,6 +112,14 @@ def losses_of(
     normals_B = torch.cat([one.normals for one in posed])
     work = bundle.dit.work([one.inputs.shape[2:] for one in posed for _ in one.dropped], mask_BM)
     return Losses(each, normals_B, video_tokens, work)
+
+
+def no_picture() -> UsageError:
+    """Return the error for stored latents under a model that reads the first frame with grey frames behind it."""
+    return UsageError(
+        "this image-to-video model reads the first frame with grey frames behind it, of which the dataset has no"
+        " latents: train on the version with clips, from which `reelweave latents` made this one"
+    )
 
 
 def alike(batch: Microbatch | Pack) -> list[slice]:
@@ -167,16 +181,31 @@ def _latents(
     bundle: Bundle, batch: Microbatch | Pack, device: torch.device, part: Timed, place: int
 ) -> torch.Tensor:
     """Return clean latents, float32 [B, C, T, H, W], from pixels or stored latents."""
-    if isinstance(batch, Pack):
-        given = batch.videos[place][None]
-        stored = given.is_floating_point()  # of a pack, numbers are latents
-    elif batch.latents_BCTHW is not None:
-        given, stored = batch.latents_BCTHW, True
-    else:
-        given, stored = batch.video_BCTHW, False
+    given, stored = _stored(batch, place)
     with torch.no_grad(), part("vae"):
         given = given.to(device)
         return given.float() if stored else bundle.tokenizer.encode(given)
+
+
+def _picture(
+    bundle: Bundle, batch: Microbatch | Pack, device: torch.device, part: Timed, place: int
+) -> torch.Tensor:
+    """Return the latents of a clip's first frame with grey frames behind it, float32 [B, C, T, H, W]."""
+    video_BCTHW, stored = _stored(batch, place)
+    if stored:
+        raise no_picture()
+    with torch.no_grad(), part("vae"):
+        return bundle.tokenizer.encode(picture_video(video_BCTHW.to(device), video_BCTHW.shape[2]))
+
+
+def _stored(batch: Microbatch | Pack, place: int) -> tuple[torch.Tensor, bool]:
+    """Return pixels or stored latents, and True for latents."""
+    if isinstance(batch, Pack):
+        given = batch.videos[place][None]
+        return given, given.is_floating_point()  # of a pack, numbers are latents
+    if batch.latents_BCTHW is not None:
+        return batch.latents_BCTHW, True
+    return batch.video_BCTHW, False
 
 
 def _pose(
@@ -184,9 +213,11 @@ def _pose(
     config: TrainConfig,
     keys: Sequence[str],
     passes: Sequence[int],
-    clean_BCTHW: torch.Tensor,
+    given: InputSource,
+    place: int,
     quantile: float | None,
 ) -> _Posed:
+    clean_BCTHW = given.clean(place)
     tokens = bundle.dit.tokens(clean_BCTHW.shape[2:])
     drawn = draw(
         config.objective.caption_dropout,
@@ -206,6 +237,15 @@ def _pose(
     level = bundle.objective.level(times_B).to(clean_BCTHW.device, dtype)
     input_BCTHW, target_BCTHW = pose(level, clean_BCTHW, noise_BCTHW)
     if config.first_frames:
-        given_BCTHW = first_frame_condition(clean_BCTHW, drawn.given).to(input_BCTHW.dtype)
-        input_BCTHW = torch.cat([input_BCTHW, given_BCTHW], dim=1)
+        read_BCTHW = clean_BCTHW
+        if bundle.dit.reads_picture:
+            assert given.picture is not None, "see `run_by_cascades`"
+            read_BCTHW = given.picture(place)
+        condition_BKTHW = bundle.dit.condition(read_BCTHW, drawn.given)
+        input_BCTHW = torch.cat([input_BCTHW, condition_BKTHW.to(input_BCTHW.dtype)], dim=1)
+        if bundle.dit.keeps_given:
+            # A loss is the mean over the frames that the model makes.
+            frames = clean_BCTHW.shape[2]
+            made_B = torch.tensor([frames - one for one in drawn.given], device=level.weight.device)
+            level = replace(level, weight=level.weight * frames / made_B)
     return _Posed(input_BCTHW, target_BCTHW, level, normals_B, dropped, tokens)

@@ -29,6 +29,7 @@ _FLAGS = {
     "timesteps": str,
     "solver": str,
     "guidance": float,
+    "guidance_2": float,
     "negative_prompt": str,
     "rescale": float,
     "image_guidance": float,
@@ -51,6 +52,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--lora", type=Path, metavar="PATH", help="exported adapters, a folder or .safetensors, for --config"
+    )
+    parser.add_argument(
+        "--checkpoint-2",
+        metavar="C",
+        help="checkpoint of the other one of Wan 2.2's two experts, for --checkpoint (default: as published)",
+    )
+    parser.add_argument(
+        "--lora-2",
+        type=Path,
+        metavar="PATH",
+        help="exported adapters of the other expert, for --config or --checkpoint",
     )
     prompts = parser.add_mutually_exclusive_group(required=True)
     prompts.add_argument("--prompt", metavar="TEXT", help="caption of the video")
@@ -189,12 +201,23 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _model(options: argparse.Namespace, world: "World") -> "Trained":
+    from train.sampling.experts.loading import with_experts
+
+    if None not in (options.checkpoint_2, options.lora_2):
+        raise UsageError("--checkpoint-2 and --lora-2 are both of the other expert: give one of them")
+    trained, storage = _first_model(options, world), storage_config(options)
+    return with_experts(trained, world.device, options.lora_2, options.checkpoint_2, options.weights, storage)
+
+
+def _first_model(options: argparse.Namespace, world: "World") -> "Trained":
     from train.sampling.trained import load_published, load_trained
 
     if options.config is None:
         if options.lora is not None:
             raise UsageError("--lora belongs to --config; the checkpoint of a LoRA run has its adapters")
         return load_trained(options.checkpoint, world.device, options.weights, storage_config(options))
+    if options.checkpoint_2 is not None:
+        raise UsageError("--checkpoint-2 belongs to --checkpoint; for --config there is --lora-2")
     from pipelines.configuration.config import resolve
     from pipelines.configuration.train_config import TrainRunConfig
 
@@ -258,7 +281,8 @@ def _degrees(layout: str, world_size: int, trained: "Trained", config: SampleCon
 
         dit, size = trained.bundle.dit, (config.frames, config.height, config.width)
         tokens = dit.tokens(trained.bundle.tokenizer.latent_size(size))
-        return together(world_size, dit, len(pass_weights(config.guidance, config.image_guidance)), tokens)
+        weights, _ = pass_weights(config.guidance, config.guidance_2, config.image_guidance)
+        return together(world_size, dit, len(weights), tokens)
     values: dict[str, Any] = {}
     for part in layout.split(","):
         key, equals, value = part.strip().partition("=")

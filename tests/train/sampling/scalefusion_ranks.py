@@ -24,7 +24,7 @@ from train.models.attention.positions import Window
 from train.models.build import build_denoiser
 from train.models.bundle import Bundle
 from train.sampling.config import SampleConfig
-from train.sampling.decoder import WholeDecoder
+from train.sampling.decode.decoder import WholeDecoder
 from train.sampling.generate import VideoSampler
 from train.sampling.layout import VideoLayout
 from train.sampling.predictor import Conditions, ModelRunner, WholeModel

@@ -11,6 +11,7 @@ from tests.train.sampling import first_frames_ranks
 from tests.train.sampling.test_generate import Numbers
 from train.config.run import TrainConfig
 from train.models.bundle import Bundle
+from train.models.denoiser import Denoiser
 from train.objectives.level import pose
 from train.sampling.cache.config import CacheConfig
 from train.sampling.config import SampleConfig
@@ -33,7 +34,7 @@ def sampler(config, bundle, **asked):
     return VideoSampler(bundle, config, SampleConfig(**SIZE, **asked), VideoLayout.alone(bundle))
 
 
-class Additive(torch.nn.Module):
+class Additive(Denoiser):
     """A model whose clean latent is a sum: of the noise of nothing, what the caption adds and what the image adds."""
 
     condition_channels = 1

@@ -7,6 +7,7 @@ from loader.errors import RunError, UsageError
 from tests.train.clips import BUCKETS, clip, tiny_config
 from train.config.run import TrainConfig
 from train.models.bundle import Bundle
+from train.models.denoiser import Denoiser
 from train.objectives.level import pose
 from train.sampling.config import SampleConfig
 from train.sampling.generate import generate
@@ -24,7 +25,7 @@ SHAPE = BUCKETS[0]
 SIZE = {"frames": SHAPE.frames, "height": SHAPE.height, "width": SHAPE.width}
 
 
-class Knowing(torch.nn.Module):
+class Knowing(Denoiser):
     """A model that predicts as if each caption belonged to one clip and the data held no others."""
 
     def __init__(self, bundle, time_of, clips):

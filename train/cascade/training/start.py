@@ -24,6 +24,11 @@ def run_by_cascades(layout: ParallelModel, config: TrainConfig) -> "Cascades":
         raise UsageError(
             f"parallel.schedule=cascade needs {error.name}: pip install reelweave[cascade]"
         ) from error
+    if layout.bundle.dit.reads_picture:
+        raise UsageError(
+            "parallel.schedule=cascade encodes clips, and this image-to-video model also reads each first frame with"
+            " grey frames behind it: set parallel.schedule=static"
+        )
     # A rank without a DiT in a step joins the gradient sum with zeros.
     for parameter in layout.bundle.trained().values():
         if parameter.grad is None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from train.config.first_frames import FirstFramesConfig
 from train.config.model import DiffusersConfig
 from train.models.attention.patches import Patch
 from train.models.dit import TokenLayout
@@ -32,8 +33,15 @@ class CogVideoX(DiffusersDenoiser):
         (r"", "both"),
     )
 
-    def __init__(self, config: DiffusersConfig, folder: Path, channels: int, text_width: int) -> None:
-        super().__init__(config, folder, channels, text_width)
+    def __init__(
+        self,
+        config: DiffusersConfig,
+        folder: Path,
+        channels: int,
+        text_width: int,
+        first_frames: FirstFramesConfig | None = None,
+    ) -> None:
+        super().__init__(config, folder, channels, text_width, first_frames)
         theirs = self.model.config
         self._base = (theirs.sample_height // theirs.patch_size, theirs.sample_width // theirs.patch_size)
         if theirs.patch_size_t is not None:

@@ -9,6 +9,7 @@ from loader.errors import UsageError, first_line
 
 MAX_DESCRIPTION_BYTES = 1 << 20
 DESCRIPTION = "config.json"
+PIPELINE = "model_index.json"
 
 
 def part_folder(name: str, subfolder: str, key: str) -> Path:
@@ -39,6 +40,30 @@ def part_folder(name: str, subfolder: str, key: str) -> Path:
             f"{key}={name!r} is no local folder and could not be fetched ({first_line(error)}); pass the path of a"
             f" folder with {subfolder}/{DESCRIPTION}, or a name on the hub"
         ) from error
+
+
+def pipeline_description(name: str, key: str) -> dict[str, Any]:
+    """Read the model_index.json of a pipeline; empty for a folder of one part, which has none.
+
+    Args:
+        name: name of a pipeline on the hub, or a local folder of a pipeline or of a part.
+        key: configuration key, for errors.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    root = Path(name)
+    if not root.is_dir():
+        try:
+            from huggingface_hub import snapshot_download
+
+            root = Path(snapshot_download(name, allow_patterns=[PIPELINE]))
+        except (ImportError, OSError, ValueError) as error:
+            raise UsageError(
+                f"{key}={name!r} is no local folder and could not be fetched ({first_line(error)}); pass the path of"
+                " a pipeline's folder, or a name on the hub"
+            ) from error
+    return read_json(root / PIPELINE, key) if (root / PIPELINE).is_file() else {}
 
 
 def description(folder: Path, key: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 
 from loader.errors import UsageError
+from train.config.first_frames import FirstFramesConfig
 from train.config.model import DiffusersConfig
 from train.models.attention.patches import Patch
 from train.models.dit import TokenLayout
@@ -42,8 +43,15 @@ class HunyuanVideo(DiffusersDenoiser):
     )
     blocks = ("transformer_blocks", "single_transformer_blocks")
 
-    def __init__(self, config: DiffusersConfig, folder: Path, channels: int, text_width: int) -> None:
-        super().__init__(config, folder, channels, text_width)
+    def __init__(
+        self,
+        config: DiffusersConfig,
+        folder: Path,
+        channels: int,
+        text_width: int,
+        first_frames: FirstFramesConfig | None = None,
+    ) -> None:
+        super().__init__(config, folder, channels, text_width, first_frames)
         theirs = self.model.config
         self.pooled_width = theirs.pooled_projection_dim
         if theirs.guidance_embeds != (config.guidance is not None):

@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from loader.errors import UsageError, first_line
+from train.config.first_frames import FirstFramesConfig
 from train.config.model import DiffusersConfig
 from train.kernels.patch.patcher import patch
 from train.measure.flops import Flops
@@ -36,6 +37,7 @@ class DiffusersDenoiser(Denoiser):
         folder: folder with config.json and weights.
         channels: channels of the latents.
         text_width: width of the text context.
+        first_frames: first frames that the model is given; None: none.
 
     Raises:
         UsageError: it cannot be loaded, or does not match the latents, the text or the configuration.
@@ -59,12 +61,19 @@ class DiffusersDenoiser(Denoiser):
 
     largest: tuple[float, float, float] = (math.inf, math.inf, math.inf)
 
-    def __init__(self, config: DiffusersConfig, folder: Path, channels: int, text_width: int) -> None:
+    def __init__(
+        self,
+        config: DiffusersConfig,
+        folder: Path,
+        channels: int,
+        text_width: int,
+        first_frames: FirstFramesConfig | None = None,
+    ) -> None:
         super().__init__()
         self.config = config
         self.model: Any = self._load(folder)
         self.patch = self._patch()
-        self._fits("latents", channels, self.model.config.in_channels)
+        self._check_channels(channels, first_frames)
         self._fits("text", text_width, self._text_width())
         if config.patch != self.patch:
             raise UsageError(f"model.patch must be {list(self.patch)}: that of {config.name}")
@@ -252,11 +261,19 @@ class DiffusersDenoiser(Denoiser):
                 parameter.data = parameter.data.to(getattr(torch, self.config.dtype))
         return model
 
+    def _check_channels(self, channels: int, first_frames: FirstFramesConfig | None) -> None:
+        """Check the channels of the latents and, in families that are given first frames, prepare for these."""
+        if first_frames is not None:
+            raise UsageError(
+                f"{self.source} is given no first frames: leave train.first_frames out, or take another model"
+            )
+        self._fits("latents", channels, self.model.config.in_channels)
+
     def _fits(self, what: str, found: int, wanted: int) -> None:
         if found != wanted:
             raise UsageError(
                 f"{self.config.name} takes {what} of {wanted} channels, and the configuration makes {found}: take the"
-                f" encoders that belong to it (models that are given an image, too, are not supported)"
+                " encoders that belong to it (of models that are given an image, too, Wan's alone are supported)"
             )
 
     def _rows(self, name: str) -> Rows:

@@ -1,21 +1,35 @@
-"""Wan 2.1 and 2.2 of diffusers, text to video."""
+"""Wan 2.1 and 2.2 of diffusers, text to video and image to video."""
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
+from loader.errors import UsageError
+from train.config.first_frames import FirstFramesConfig
 from train.config.model import DiffusersConfig
 from train.models.attention.positions import Window
 from train.models.dit import TokenLayout
 from train.models.published.context_parallel import Placed, Rotation, SelfAttention, placed
-from train.models.published.shared import DiffusersDenoiser
+from train.models.published.experts import times_of
+from train.models.published.folder import PIPELINE, pipeline_description
+from train.models.published.shared import DiffusersDenoiser, Rows
+from train.objectives.first_frames import first_frame_channels, picture_condition
+
+_MASKS = 4
+"""Mask channels of image-to-video models: one for each video frame of a latent frame."""
 
 
 class Wan(DiffusersDenoiser):
     """Flow matching; timestep input 1000 t; captions are zero-padded to 512 tokens, which attention includes.
 
-    Wan 2.2's 5B takes a time per token in its pipeline. Without an image condition all are equal, so one time
-    per sample is passed.
+    Of two experts (`train.models.published.experts`), this is one. A picture is given in one of two forms:
+
+    - Models with ``in_channels`` for it read masks and the latents of the picture with grey frames behind it.
+    - Models of a pipeline with ``expand_timesteps`` (2.2 5B) read the clean latents in place of the noisy ones, at time
+      0. Predictions there are what leads to them, so that any solver keeps them. Without given frames all times are
+      equal, and one per sample is passed.
     """
 
     source = "WanTransformer3DModel"
@@ -24,8 +38,16 @@ class Wan(DiffusersDenoiser):
     rows = ((r"time_", "sample"), (r"text_embedder|attn2\.to_[kv]$", "text"))
     blocks = ("blocks",)
 
-    def __init__(self, config: DiffusersConfig, folder: Path, channels: int, text_width: int) -> None:
-        super().__init__(config, folder, channels, text_width)
+    def __init__(
+        self,
+        config: DiffusersConfig,
+        folder: Path,
+        channels: int,
+        text_width: int,
+        first_frames: FirstFramesConfig | None = None,
+    ) -> None:
+        super().__init__(config, folder, channels, text_width, first_frames)
+        self.times = times_of(config)
         self.largest = (self.model.config.rope_max_seq_len,) * 3
         for block in self.model.blocks:
             block.attn1.set_processor(SelfAttention(block.attn1.processor))
@@ -33,6 +55,16 @@ class Wan(DiffusersDenoiser):
     @property
     def text_length(self) -> int:
         return self.config.text_tokens or 512
+
+    def condition(self, latents_BCTHW: torch.Tensor, given: Sequence[int]) -> torch.Tensor:
+        if not self.reads_picture:
+            return super().condition(latents_BCTHW, given)
+        if set(given) != {1}:
+            raise UsageError(
+                f"model.name={self.config.name!r} makes the frames behind a picture, and stills have none: leave 1 out"
+                " of stream.buckets.frames"
+            )
+        return picture_condition(latents_BCTHW, _MASKS)
 
     def forward(
         self,
@@ -57,11 +89,25 @@ class Wan(DiffusersDenoiser):
     def _predict(
         self, x_BCTHW: torch.Tensor, time_B: torch.Tensor, context_BMD: torch.Tensor, mask_BM: torch.Tensor
     ) -> torch.Tensor:
+        context_BMD = self.filled(context_BMD, mask_BM)
+        if not self.keeps_given:
+            return self._velocity(x_BCTHW, time_B, context_BMD)
+        channels = x_BCTHW.shape[1] - 1
+        noisy_BCTHW, mask_B1THW, clean_BCTHW = torch.split(x_BCTHW, [channels // 2, 1, channels // 2], dim=1)
+        given_B1THW = mask_B1THW > 0
+        t, h, w = self.patch
+        given_BL = given_B1THW[:, 0, ::t, ::h, ::w].flatten(1)
+        time_BL = time_B[:, None].where(~given_BL, 0)
+        input_BCTHW = torch.where(given_B1THW, clean_BCTHW, noisy_BCTHW)
+        y_BCTHW = self._velocity(input_BCTHW, time_BL, context_BMD)
+        t_B1111 = (time_B / self.time_unit)[:, None, None, None, None]
+        kept_BCTHW = (noisy_BCTHW - clean_BCTHW) / t_B1111
+        return torch.where(given_B1THW, kept_BCTHW, y_BCTHW)
+
+    def _velocity(self, x_BCTHW: torch.Tensor, time: torch.Tensor, context_BMD: torch.Tensor) -> torch.Tensor:
+        """Return the model's output for times of samples [B] or tokens [B, L]."""
         y_BCTHW: torch.Tensor = self.model(
-            hidden_states=x_BCTHW,
-            timestep=time_B,
-            encoder_hidden_states=self.filled(context_BMD, mask_BM),
-            return_dict=False,
+            hidden_states=x_BCTHW, timestep=time, encoder_hidden_states=context_BMD, return_dict=False
         )[0]
         return y_BCTHW
 
@@ -89,3 +135,40 @@ class Wan(DiffusersDenoiser):
 
     def _text_width(self) -> int:
         return int(self.model.config.text_dim)
+
+    def _rows(self, name: str) -> Rows:
+        return "video" if self.keeps_given and re.search("time_", name) else super()._rows(name)
+
+    def _check_channels(self, channels: int, first_frames: FirstFramesConfig | None) -> None:
+        theirs, name = self.model.config, f"model.name={self.config.name!r}"
+        if theirs.image_dim is not None or theirs.added_kv_proj_dim is not None:
+            raise UsageError(
+                f"{name} also reads CLIP's view of the picture (image_dim={theirs.image_dim}, added_kv_proj_dim="
+                f"{theirs.added_kv_proj_dim}), which is not supported: take Wan 2.2's image-to-video models, which have"
+                " none"
+            )
+        self._fits("latents", channels, theirs.out_channels)
+        more = theirs.in_channels - channels
+        if more:
+            self._check_picture(more, channels, first_frames)
+            self.reads_picture, self.condition_channels = True, more
+        elif first_frames is not None:
+            if not pipeline_description(self.config.name, "model.name").get("expand_timesteps"):
+                raise UsageError(
+                    f"{name} makes videos from text alone: it has no channels for a picture, and no expand_timesteps in"
+                    f" its {PIPELINE}. Leave train.first_frames out, or take an image-to-video model"
+                )
+            self.keeps_given, self.condition_channels = True, first_frame_channels(channels)
+
+    def _check_picture(self, more: int, channels: int, first_frames: FirstFramesConfig | None) -> None:
+        name = f"model.name={self.config.name!r}"
+        if more != _MASKS + channels:
+            raise UsageError(
+                f"{name} reads {more} channels beside the noisy latents, and image to video has {_MASKS + channels}:"
+                " take a text-to-video or an image-to-video model"
+            )
+        if first_frames is None or first_frames.dropout or first_frames.max_latent_frames > 1:
+            raise UsageError(
+                f"{name} always goes on from one picture: set train.first_frames={{dropout: 0, max_latent_frames: 1}},"
+                " or take a text-to-video model"
+            )

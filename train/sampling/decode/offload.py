@@ -1,6 +1,6 @@
-"""Model that leaves the GPU while a decode needs its memory."""
+"""Models that leave the GPU while a decode needs their memory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -8,17 +8,19 @@ from torch import nn
 
 
 @contextmanager
-def on_the_host(module: nn.Module, device: torch.device) -> Iterator[None]:
-    """Move a module's tensors to the host for the body, and back after it; nothing on a CPU.
+def on_the_host(modules: Sequence[nn.Module], device: torch.device) -> Iterator[None]:
+    """Move modules' tensors to the host for the body, and back after it; nothing on a CPU.
 
-    Values return to the bit. The module must not be in training: optimizers hold its tensors on the GPU.
+    Values return to the bit. The modules must not be in training: optimizers hold their tensors on the GPU.
     """
     if device.type != "cuda":
         yield
         return
-    module.to("cpu")
+    for module in modules:
+        module.to("cpu")
     torch.cuda.empty_cache()
     try:
         yield
     finally:
-        module.to(device)
+        for module in modules:
+            module.to(device)

@@ -1,0 +1,1 @@
+"""Two experts in sampling: which one predicts when, and what each was trained with."""

@@ -1,0 +1,89 @@
+"""The expert for the other times: as published, with adapters, or from a checkpoint of its own."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from loader.errors import UsageError
+from loader.storage import StorageConfig
+from train.checkpoint.weights import Group
+from train.config.model import DiffusersConfig
+from train.config.run import TrainConfig
+from train.models.bundle import Bundle
+from train.models.encoders.stored import StoredEncoders
+from train.models.lora import load_adapters
+from train.models.published.expert_pair import Experts
+from train.models.published.experts import ALL_TIMES, HIGH_NOISE, other_expert
+from train.sampling.trained import Trained, read_adapters, trained_weights
+
+
+def with_experts(
+    trained: Trained,
+    device: torch.device,
+    lora: Path | None = None,
+    checkpoint: str | None = None,
+    weights: Group | None = None,
+    storage: StorageConfig = StorageConfig(),  # noqa: B008 - frozen
+) -> Trained:
+    """Add the expert for the other times to a model that is one of two; return others as they are.
+
+    Args:
+        trained: the model.
+        device: compute device.
+        lora: adapters of the other expert, on its published weights.
+        checkpoint: run or checkpoint of the other expert.
+        weights: group of that checkpoint; None: the EMA if there is one.
+        storage: configuration of the storage.
+
+    Raises:
+        UsageError: there is no other expert, its folder is missing, or the adapters or the checkpoint are not its own.
+    """
+    own, dit = trained.config.model, trained.bundle.dit
+    if dit.times == ALL_TIMES or not isinstance(own, DiffusersConfig):
+        if lora is not None or checkpoint is not None:
+            raise UsageError(
+                f"{trained.checkpoint} is one model for all times: weights of a second expert do not belong to it"
+            )
+        return trained
+    config = trained.config.model_copy(update={"model": other_expert(own), "lora": None})
+    name = trained.checkpoint
+    if checkpoint is not None:
+        saved, config = trained_weights(checkpoint, weights, storage)
+        _check_other(trained.config, config, saved.uri)
+        bundle = _without_encoders(config, trained.bundle)
+        saved.load_(bundle.trained())
+        name = f"{name} + {saved.uri}"
+    elif lora is not None:
+        adapters, values = read_adapters(lora)
+        bundle = _without_encoders(config.model_copy(update={"lora": adapters}), trained.bundle)
+        load_adapters(bundle.dit, values)
+        name = f"{name} + {lora}"
+    else:
+        bundle = _without_encoders(config, trained.bundle)
+    other = bundle.dit.eval().requires_grad_(False)
+    high, low = (dit, other) if own.subfolder == HIGH_NOISE else (other, dit)
+    return replace(trained, checkpoint=name, experts=Experts(high, low, high.times[0], device))
+
+
+def _without_encoders(config: TrainConfig, like: Bundle) -> Bundle:
+    """Return the modules of a configuration on the CPU, with no encoders but their shapes."""
+    empty_MD = torch.zeros(1, like.text.width)
+    return Bundle(config, stored=StoredEncoders(like.tokenizer.channels, empty_MD, like.text.pooled_width))
+
+
+def _check_other(own: TrainConfig, other: TrainConfig, uri: str) -> None:
+    assert isinstance(own.model, DiffusersConfig)
+    asked = other_expert(own.model)
+    theirs = other.model
+    if not isinstance(theirs, DiffusersConfig) or (theirs.name, theirs.subfolder) != (
+        asked.name,
+        asked.subfolder,
+    ):
+        found = f"{theirs.name}, {theirs.subfolder}" if isinstance(theirs, DiffusersConfig) else theirs.kind
+        raise UsageError(f"{uri} is of {found}: take a run of {asked.name}, {asked.subfolder}")
+    if theirs.boundary != own.model.boundary or other.first_frames != own.first_frames:
+        raise UsageError(
+            f"{uri} was trained with another model.boundary or other train.first_frames than the first expert: take"
+            " runs that agree"
+        )
