@@ -31,20 +31,20 @@ CALLED = {
 """What the configuration must say of a variant."""
 
 
-def drawn(variant, channels=4):
+def drawn(variant, channels=4, heads=2):
     """The model with every weight drawn."""
     kind, _ = FAMILIES[variant.replace(",", " ").split()[0]]
     torch.manual_seed(0)
-    sizes = {"num_attention_heads": 2, "in_channels": channels, "out_channels": channels}
+    sizes = {"num_attention_heads": heads, "in_channels": channels, "out_channels": channels}
     model = kind(**CONFIGS[kind] | SPECIAL[variant] | sizes)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     return model
 
 
-def publish(folder, variant, channels=4, **settings):
+def publish(folder, variant, channels=4, heads=2, **settings):
     """The configuration of a drawn model, which lies in a pipeline's folder."""
-    drawn(variant, channels).save_pretrained(folder / "transformer")
+    drawn(variant, channels, heads).save_pretrained(folder / "transformer")
     return DiffusersConfig(name=str(folder), **CALLED.get(variant, {}) | settings)
 
 

@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from loader.errors import RunError
 from tests.train.clips import BUCKETS, tiny_config
+from train.config.run import TrainConfig
 from train.distributed.world import World, join
 from train.models.bundle import Bundle
 from train.objectives.level import Level
@@ -26,9 +27,9 @@ SIZE = {"frames": SHAPE.frames, "height": SHAPE.height, "width": SHAPE.width}
 LONG = "a very long list of words that nobody wants to see in any video whatever"
 
 
-def model() -> Bundle:
+def model(config: TrainConfig | None = None) -> Bundle:
     """A tiny model in float64 that knows captions and times."""
-    bundle = Bundle(tiny_config())
+    bundle = Bundle(config or tiny_config())
     generator = torch.Generator().manual_seed(0)
     for parameter in bundle.parameters():
         torch.nn.init.normal_(parameter, std=0.1, generator=generator)
