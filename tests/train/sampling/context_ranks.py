@@ -90,7 +90,12 @@ GRIDS = [
 ]
 SLICED_GRIDS = [
     degrees | {"scalefusion": (2, 2, 1, 1)}
-    for degrees in ({"ring": 4}, {"ring": 2, "ulysses": 2}, {"cfg": 2, "ulysses": 2}, {"prompts": 2, "ring": 2})
+    for degrees in (
+        {"ring": 4},
+        {"ring": 2, "ulysses": 2},
+        {"cfg": 2, "ulysses": 2},
+        {"prompts": 2, "ring": 2},
+    )
 ]
 WINDOWED = ("dit", "st_dit", "mmdit", "wan")
 

@@ -1,6 +1,6 @@
 """Sampling in every exact layout of 1 to 4 ranks: the predictions of gloo processes against one process.
 
-Layouts of as many ranks take turns at the lengths. `python -m tests.bench.exact_layouts` runs all of them at all lengths.
+Layouts of as many ranks take turns at the lengths; `tests.bench.exact_layouts` runs all of them at all lengths.
 """
 
 import json
@@ -89,7 +89,9 @@ def test_heads_that_do_not_divide_are_refused_with_their_divisors(findings):
             assert "ulysses=4 must divide the model's 2 heads: take 1, 2;" in said
 
 
-@pytest.mark.parametrize("case", [f"{name}, {degrees}" for name, grids in VIDEOS.items() for degrees in grids])
+@pytest.mark.parametrize(
+    "case", [f"{name}, {degrees}" for name, grids in VIDEOS.items() for degrees in grids]
+)
 def test_a_seed_gives_one_video_in_every_exact_layout(findings, case):
     found = [rank["videos"][case] for rank in findings]
     for each in found:
