@@ -27,6 +27,8 @@ GROUPS = {
     },
     "Look at it": {
         "report": "Write a dataset's page: accounting, distributions, buckets, clips",
+        "show": "Print all that is known of a clip, kept or rejected",
+        "extract": "Write a clip's file",
         "search": "Find clips by words or by an example",
         "verify": "Check every byte of a dataset, or the checkpoints of a run",
     },

@@ -1,0 +1,123 @@
+"""Print everything a dataset knows of a clip, kept or rejected.
+
+Caption and where it came from, span and source, scores with their thresholds, bucket, shard, duplicates; of a
+rejected clip the reason.
+"""
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from loader.dataset import open_dataset
+from loader.errors import UsageError
+from pipelines.configuration.storage_options import add_storage_arguments, storage_config
+from pipelines.terminal.console import print_json, stdout, table
+from pipelines.terminal.program import hint
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `reelweave show`."""
+    parser.add_argument("dataset", metavar="DATASET", help="folder or s3:// prefix")
+    parser.add_argument(
+        "clip",
+        metavar="KEY|SOURCE",
+        help="key of a clip or the beginning of one; or a source, by its path or file name",
+    )
+    parser.add_argument(
+        "--at", type=float, metavar="SECONDS", help="of a source: only the span that holds this second"
+    )
+    add_storage_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the clip, or the spans of a source."""
+    from pipelines.report.buckets import kept_config
+    from pipelines.report.clips.facts import clip_facts
+    from pipelines.report.clips.lookup import find_rows
+
+    if not options.clip:
+        raise UsageError("give the KEY of a clip, its beginning, or a source")
+    config = storage_config(options)
+    dataset = open_dataset(options.dataset, config)
+    rows = find_rows(dataset, options.clip, options.at)
+    if len(rows) == 1 or (rows[0]["key"] or "").startswith(options.clip):
+        facts = clip_facts(dataset, rows[0], kept_config(dataset.storage, config).buckets)
+        if options.json:
+            print_json(facts)
+        else:
+            _print_clip(options.dataset, facts)
+        return 0
+    if options.json:
+        print_json({"dataset": dataset.storage.root, "source": rows[0]["source"], "spans": rows})
+        return 0
+    columns = ["key", "from s", "to s", "state", "stage", "reason"]
+    cells = [
+        [_text(row[name]) for name in ("key", "start_s", "end_s", "state", "stage", "reason")] for row in rows
+    ]
+    stdout().print(table(f"{len(rows)} spans of {rows[0]['source']}", columns, cells))
+    return 0
+
+
+def _print_clip(dataset: str, facts: dict[str, Any]) -> None:
+    out = stdout()
+    out.print(table(facts["key"] or facts["source"], ["", ""], list(_lines(facts))))
+    if scores := facts.get("scores"):
+        columns = ["score", "value", "min", "max", ""]
+        cells = [
+            [
+                one["name"],
+                *(_text(one[name]) for name in ("value", "min", "max")),
+                "rejected" if one["passes"] is False else "",
+            ]
+            for one in scores
+        ]
+        out.print(table("scores", columns, cells))
+    for title, rows in (
+        ("left out in favour of it", facts.get("duplicates")),
+        ("also found", facts.get("also")),
+    ):
+        if rows:
+            names = ("key", "source", "start_s", "end_s", "state", "reason")
+            cells = [[_text(row[name]) for name in names] for row in rows]
+            out.print(table(title, ["key", "source", "from s", "to s", "state", "reason"], cells))
+    if facts.get("file"):
+        out.print(f"its file: {hint('extract', dataset, facts['key'])}", markup=False, soft_wrap=True)
+
+
+def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each fact that is known."""
+    yield "state", facts["state"] if facts["state"] == "kept" else f"{facts['state']} by {facts['stage']}"
+    for name in ("reason", "duplicate_of", "caption"):
+        if facts.get(name):
+            yield name.replace("_", " "), str(facts[name])
+    if "caption_source" in facts:
+        yield "caption from", facts["caption_source"]
+        yield from ((f"  {name}", value) for name, value in facts["caption_provenance"].items())
+        yield "text tokens", f"{facts['text_tokens']:,}"
+    yield "source", facts["source"]
+    if facts["start_s"] is not None:
+        yield "span", f"{facts['start_s']:.3f} to {facts['end_s']:.3f} s"
+    if "frames" not in facts:
+        return
+    yield from ((f"  {name}", value) for name, value in facts["attributes"].items())
+    shape = f"{facts['frames']} frames, {facts['width']} x {facts['height']}, {facts['fps']:.4g} fps"
+    yield "clip", f"{shape}, {facts['duration_s']:.2f} s, audio: {facts['audio']}"
+    bucket = facts["bucket"]
+    if "none" in bucket:
+        yield "bucket", f"none: {bucket['none']}"
+    else:
+        size = f"{bucket['frames']} x {bucket['height']} x {bucket['width']}"
+        yield (
+            "bucket",
+            f"{size}, S = {bucket['tokens']:,} tokens, B = {bucket['batch']} by {bucket['bound']}",
+        )
+    yield "split, bin", f"{facts['split']}, {facts['bin']}"
+    shard = facts["shard"]
+    yield "shard", f"{shard['uri']}, bytes {shard['offset']} to {shard['offset'] + shard['size'] - 1}"
+    yield "sha256", facts["sha256"]
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,123 @@
+"""Everything a dataset knows of one clip, as JSON values."""
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow.compute as pc
+
+from loader.buckets.assignment import BucketConfig, assign
+from loader.dataset import Dataset, Row
+from loader.dataset.tables.parquet import to_rows
+from pipelines.report.clips.lookup import rows_of_key
+from pipelines.report.clips.media import clip_bytes, row_number
+
+_FINITE = 1e300  # of a threshold in a manifest, which may be another program's
+
+
+def clip_facts(dataset: Dataset, row: Row, buckets: BucketConfig) -> dict[str, Any]:
+    """Return what is known of a row of the accounting.
+
+    Args:
+        dataset: the row's dataset.
+        row: row of ``accounting.parquet``.
+        buckets: allowed shapes, for the clip's bucket.
+    """
+    key = row["key"]
+    number = None if key is None or row["state"] != "kept" else row_number(dataset, key)
+    decision = {name: row[name] for name in ("state", "stage", "reason", "score", "threshold")}
+    facts: dict[str, Any] = {
+        "dataset": dataset.storage.root,
+        "key": key,
+        **decision,
+        "source": row["source"],
+        "start_s": row["start_s"],
+        "end_s": row["end_s"],
+        "duplicate_of": row["duplicate_of"],
+    }
+    if number is not None:
+        facts |= _sample_facts(dataset, number, buckets)
+    if key is not None:
+        facts["scores"] = _scores(dataset, row)
+        facts["duplicates"] = _duplicates(dataset, key)
+        facts["also"] = [_span(other) for other in rows_of_key(dataset, key) if other != row]
+        facts["file"] = _file(dataset, key)
+    return facts
+
+
+def thresholds(dataset: Dataset) -> dict[str, tuple[float | None, float | None]]:
+    """Return the lowest and the highest accepted value by score, of the run that made a dataset."""
+    curate = dataset.manifest.config.get("curate")
+    filters = curate.get("filters") if isinstance(curate, dict) else None
+    found: dict[str, tuple[float | None, float | None]] = {}
+    for name, value in filters.items() if isinstance(filters, dict) else ():
+        bound, _, score = name.partition("_")
+        number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _FINITE
+        if number and bound in ("min", "max"):
+            low, high = found.get(score, (None, None))
+            found[score] = (float(value), high) if bound == "min" else (low, float(value))
+    return found
+
+
+def _sample_facts(dataset: Dataset, number: int, buckets: BucketConfig) -> dict[str, Any]:
+    row = dataset.row(number)
+    assignment = assign(dataset.plan_index, buckets)
+    place = assignment.bucket_of.item(number)
+    if place >= 0:
+        size = assignment.batch_sizes[place]
+        bucket = {
+            **asdict(assignment.buckets[place]),
+            "tokens": assignment.lengths[place],
+            "batch": size.batch,
+            "bound": size.bound,
+        }
+    else:
+        lost = list(assignment.unassigned.rows).index(number)
+        bucket = {"none": assignment.unassigned.reasons[assignment.unassigned.reason_of[lost]]}
+    names = ("source_sha256", "attributes", "frames", "fps", "height", "width", "duration_s", "audio")
+    return {
+        **{name: row[name] for name in names},
+        **{name: row[name] for name in ("caption", "caption_source", "caption_provenance", "text_tokens")},
+        **{name: row[name] for name in ("split", "bin")},
+        "bucket": bucket,
+        "shard": {
+            "uri": dataset.shard_storage.uri(row["shard"]),
+            **{name: row[name] for name in ("offset", "size", "members")},
+        },
+        "sha256": row["sha256"],
+    }
+
+
+def _scores(dataset: Dataset, row: Row) -> list[dict[str, Any]]:
+    """Return the clip's scores, each with the thresholds of the run and whether it lies within them."""
+    table = dataset.scores
+    mine = to_rows(table.filter(pc.equal(table.column("key"), row["key"])))
+    of_source = [one for one in mine if one["source"] == row["source"]] or mine
+    bounds = thresholds(dataset)
+    found = []
+    for name, value in sorted(of_source[0]["scores"].items()) if of_source else ():
+        low, high = bounds.get(name, (None, None))
+        # JSON has no NaN.
+        finite = value if math.isfinite(value) else None
+        passes = None
+        if low is not None or high is not None:
+            passes = finite is not None and (low is None or value >= low) and (high is None or value <= high)
+        found.append({"name": name, "value": finite, "min": low, "max": high, "passes": passes})
+    return found
+
+
+def _duplicates(dataset: Dataset, key: str) -> list[dict[str, Any]]:
+    table = dataset.accounting
+    return [_span(row) for row in to_rows(table.filter(pc.equal(table.column("duplicate_of"), key)))]
+
+
+def _span(row: Row) -> dict[str, Any]:
+    return {name: row[name] for name in ("key", "source", "start_s", "end_s", "state", "reason")}
+
+
+def _file(dataset: Dataset, key: str) -> dict[str, Any] | None:
+    """Return where the clip's bytes lie; None if they were not kept."""
+    found = clip_bytes(dataset, key)
+    if found is None:
+        return None
+    return {"uri": found.storage.uri(found.path), "offset": found.offset, "size": found.size}

@@ -1,0 +1,106 @@
+"""Rows of the accounting that a person means by a key, its beginning, or a source."""
+
+import difflib
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from loader.dataset import Dataset, Row
+from loader.dataset.tables.parquet import to_rows
+from loader.errors import UsageError
+
+_SHOWN = 5
+_COMPARED = 2000  # keys or sources that a mistyped word is compared with
+_LONGEST_WORD = 4096
+
+
+def find_rows(dataset: Dataset, word: str, at_s: float | None = None) -> list[Row]:
+    """Return the accounting rows that a word names, the deciding one first.
+
+    Args:
+        dataset: dataset with an accounting.
+        word: key, a beginning of one key only, source, or the last part of one source's path.
+        at_s: second of a source whose span is meant; None for all of its rows.
+
+    Raises:
+        UsageError: nothing, or more than one key or source, is named so.
+    """
+    word = word[:_LONGEST_WORD]
+    sources = _sources(dataset, word)
+    if at_s is not None or (sources and not len(_keys(dataset, word))):
+        return _rows_of_source(dataset, word, sources, at_s)
+    return rows_of_key(dataset, _key(dataset, word))
+
+
+def rows_of_key(dataset: Dataset, key: str) -> list[Row]:
+    """Return the accounting rows of a key, kept ones first; other spellings of its source follow."""
+    table = dataset.accounting
+    rows = to_rows(table.filter(pc.equal(table.column("key"), key)))
+    return sorted(rows, key=lambda row: row["state"] != "kept")
+
+
+def _key(dataset: Dataset, word: str) -> str:
+    found = _keys(dataset, word)
+    if len(found) == 1 or word in set(found[:1]):
+        return found[0]
+    where = dataset.storage.root
+    if found:
+        more = f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
+        raise UsageError(
+            f"{word!r} is the beginning of {len(found):,} keys of {where}: {', '.join(found[:_SHOWN])}{more};"
+            " give more of it"
+        )
+    near = _nearest(dataset.accounting.column("key").drop_null(), word)
+    hint = f"; the nearest keys are {', '.join(near)}" if near else ""
+    raise UsageError(f"{where} has no clip and no source {word!r}{hint}")
+
+
+def _keys(dataset: Dataset, word: str) -> list[str]:
+    """Return the keys that begin with a word, sorted; one that is the word itself comes first."""
+    column = dataset.accounting.column("key")
+    found: list[str] = pc.unique(column.filter(pc.starts_with(column, word))).drop_null().to_pylist()
+    return [word] if word in found else sorted(found)
+
+
+def _sources(dataset: Dataset, word: str) -> list[str]:
+    """Return the sources with this URI, else those whose path ends in it."""
+    column = pc.unique(dataset.accounting.column("source"))
+    if pc.any(pc.equal(column, word)).as_py():
+        return [word]
+    if not word:
+        return []
+    found: list[str] = column.filter(pc.ends_with(column, f"/{word.lstrip('/')}")).to_pylist()
+    return found
+
+
+def _rows_of_source(dataset: Dataset, word: str, sources: list[str], at_s: float | None) -> list[Row]:
+    where = dataset.storage.root
+    if not sources:
+        near = _nearest(pc.unique(dataset.accounting.column("source")), word)
+        raise UsageError(f"{where} has no source {word!r}; the nearest are {', '.join(near) or 'none'}")
+    if len(sources) > 1:
+        raise UsageError(
+            f"{len(sources):,} sources of {where} end in {word!r}: {', '.join(sources[:_SHOWN])}; give the whole path"
+        )
+    table = dataset.accounting
+    rows = to_rows(table.filter(pc.equal(table.column("source"), sources[0])))
+    if at_s is None:
+        return rows
+    spans = [row for row in rows if row["start_s"] is not None]
+    found = [row for row in spans if row["start_s"] <= at_s < row["end_s"]]
+    if found:
+        return found
+    if not spans:
+        return rows
+    first, last = min(row["start_s"] for row in spans), max(row["end_s"] for row in spans)
+    raise UsageError(f"{sources[0]} has spans from {first:.2f} to {last:.2f} s, none of them at {at_s:g} s")
+
+
+def _nearest(known: pa.ChunkedArray | pa.Array, word: str) -> list[str]:
+    """Return the known words with the longest common beginning, of these the most similar."""
+    for length in range(min(len(word), 64), -1, -1):
+        close = known.filter(pc.starts_with(known, word[:length]))
+        if len(close):
+            some = list(dict.fromkeys(close.slice(0, _COMPARED).to_pylist()))
+            return difflib.get_close_matches(word[:256], some, n=3, cutoff=0.0)
+    return []

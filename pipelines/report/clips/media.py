@@ -1,0 +1,95 @@
+"""Bytes of a clip: in its shard if it was kept, else among the staged clips of the ledger."""
+
+from dataclasses import dataclass
+
+import pyarrow.compute as pc
+
+from curate.ledger import LEDGER
+from loader.dataset import Dataset
+from loader.dataset.manifest import sha256
+from loader.dataset.tars.media import media_rank
+from loader.errors import RunError
+from loader.storage import Storage
+
+_STAGED = f"{LEDGER}clips/"
+_KEY_CHARS = frozenset("0123456789abcdef")
+
+
+@dataclass(frozen=True)
+class ClipBytes:
+    """Location of a clip's file.
+
+    Attributes:
+        storage: where it lies.
+        path: shard, or file of the ledger.
+        offset: first byte.
+        size: number of bytes.
+        suffix: of its name, such as "mp4".
+        sha256: checksum of the file, or its beginning.
+    """
+
+    storage: Storage
+    path: str
+    offset: int
+    size: int
+    suffix: str
+    sha256: str
+
+    def read(self) -> bytes:
+        """Return the whole file.
+
+        Raises:
+            RunError: it is cut off, or its bytes are not those whose checksum the dataset holds.
+        """
+        where = self.storage.uri(self.path)
+        try:
+            data = self.storage.read(self.path, self.offset, self.size)
+        except FileNotFoundError as error:
+            raise RunError(f"{where} is missing; run `reelweave verify` for all that is") from error
+        if len(data) != self.size or not sha256(data).startswith(self.sha256):
+            raise RunError(f"{where}: the clip at byte {self.offset:,} is damaged; run `reelweave verify`")
+        return data
+
+
+def row_number(dataset: Dataset, key: str) -> int | None:
+    """Return the row of a sample in the index, which is sorted by key or not; None where there is none."""
+    number = int(pc.index(dataset.index.column("key"), key).as_py())
+    return None if number < 0 else number
+
+
+def clip_bytes(dataset: Dataset, key: str) -> ClipBytes | None:
+    """Return where a clip's file lies; None if there is none."""
+    number = row_number(dataset, key)
+    if number is None:
+        return staged_clip(dataset, key)
+    place = dataset.media.place(number)
+    if place is None:
+        return None
+    path, offset, size = place
+    row = dataset.row(number)
+    suffix = min((member["suffix"] for member in row["members"]), key=media_rank)
+    return ClipBytes(dataset.shard_storage, path, offset, size, suffix.rpartition(".")[2], row["sha256"])
+
+
+def staged_clip(dataset: Dataset, key: str) -> ClipBytes | None:
+    """Return the staged file of a clip that was not kept; None where it was dropped."""
+    if not key or not _KEY_CHARS.issuperset(key):  # keys of tars of others were never staged
+        return None
+    return next(iter(_staged(dataset, f"{key}-")), None)
+
+
+def staged_clips(dataset: Dataset) -> dict[str, ClipBytes]:
+    """Return all staged clips, by key."""
+    found: dict[str, ClipBytes] = {}
+    for one in _staged(dataset, ""):
+        found.setdefault(one.path.removeprefix(_STAGED).split("-", 1)[0], one)
+    return found
+
+
+def _staged(dataset: Dataset, start: str) -> list[ClipBytes]:
+    """Return staged clips whose names begin so; a name is the key and the beginning of the clip's checksum."""
+    return [
+        ClipBytes(dataset.storage, item.path, 0, item.size, "mp4", item.path[:-4].rpartition("-")[2])
+        for item in dataset.storage.list(_STAGED + start)
+        if item.path.endswith(".mp4")
+    ]
