@@ -24,11 +24,13 @@ class VideoSet:
         folder: their folder.
         paths: the files, by name.
         records: record of each file in the folder's manifest, by name; empty without a manifest.
+        prompt_set: name of captions and settings that a run samples again and again; None: another folder.
     """
 
     folder: Path
     paths: tuple[Path, ...]
     records: dict[str, dict[str, Any]]
+    prompt_set: str | None = None
 
     @property
     def step(self) -> int | None:

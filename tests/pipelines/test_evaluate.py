@@ -15,6 +15,8 @@ from pipelines.evaluation.metrics import (
     scores,
     temporal_flickering,
 )
+from pipelines.evaluation.run_scores import read_scores
+from pipelines.evaluation.videos import read_video
 from pipelines.terminal.mp4 import encode_mp4
 
 
@@ -173,3 +175,77 @@ def test_what_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
     ]:
         assert main(["evaluate", *words]) == status, words
         assert told in capsys.readouterr().err
+
+
+def run_of(path: Path, steps: dict[int, int]) -> Path:
+    """A run with two captions, of which one moves by so many pixels at each step, and the other failed at step 1."""
+    for step, pixels in steps.items():
+        made = path / "validation" / f"step-{step:06d}"
+        made.mkdir(parents=True, exist_ok=True)
+        (made / "000.mp4").write_bytes(encode_mp4(moving(pixels), 8))
+        videos = [{"prompt": "a wave", "file": "000.mp4", "failed": None}]
+        videos.append({"prompt": "a cat", "file": None, "failed": "not finite"})
+        record = {"step": step, "weights": "ema", "sample": {"seed": 7}, "videos": videos}
+        (made / "validation.json").write_text(json.dumps(record))
+    return path
+
+
+def test_the_steps_of_a_run_are_scored_once_and_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of(tmp_path / "run", {20: 6, 100: 0, 3: 6})
+    (run / "tensorboard").mkdir()
+    decoded: list[str] = []
+
+    def counted(path: Path, *more: object) -> tuple[np.ndarray, float]:
+        decoded.append(path.parent.name)
+        if len(decoded) == stops:
+            raise KeyboardInterrupt
+        return read_video(path, *more)
+
+    monkeypatch.setattr("pipelines.evaluation.evaluate.read_video", counted)
+    stops = 2  # a kill in the second step
+    assert main(["evaluate", str(run), "--json"]) == 130
+    assert [line["step"] for line in read_scores(run)] == [3]
+    stops = 0
+    decoded.clear()
+    assert main(["evaluate", str(run), "--json"]) == 0
+    assert decoded == ["step-000020", "step-000100"]
+    rows = json.loads(capsys.readouterr().out)["folders"]
+    assert [row["step"] for row in rows] == [3, 20, 100]
+    lines = read_scores(run)
+    assert [(line["step"], line["metrics"]["dynamic_degree"]) for line in lines] == [(3, 1), (20, 1), (100, 0)]
+    assert [line["metrics"] for line in lines] == [row["metrics"] for row in rows]
+    assert len({line["prompt_set"] for line in lines}) == 1
+    assert [one["file"] for one in lines[0]["by_video"]] == ["000.mp4"]
+
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run / "tensorboard" / "scores"))
+    events.Reload()
+    shown = {event.step: event.value for event in events.Scalars("scores/dynamic_degree")}
+    assert shown == {3: 1, 20: 1, 100: 0}
+
+    # Other videos of a step are scored again, other captions beside, and other options anew.
+    decoded.clear()
+    run_of(run, {100: 6})
+    assert main(["evaluate", str(run), "--json"]) == 0
+    assert decoded == ["step-000100"]
+    assert [line["metrics"]["dynamic_degree"] for line in read_scores(run)] == [1, 1, 1]
+    manifest = run / "validation/step-000003/validation.json"
+    manifest.write_text(manifest.read_text().replace("a cat", "a dog"))
+    assert main(["evaluate", str(run), "--json"]) == 0
+    assert [line["step"] for line in read_scores(run)] == [3, 3, 20, 100]
+    decoded.clear()
+    assert main(["evaluate", str(run), "--reference", str(run / "validation/step-000020"), "--json"]) == 0
+    assert len(decoded) == 2 * 3
+    assert all("psnr" in line["metrics"] for line in read_scores(run)[-2:])
+    capsys.readouterr()
+    for path, told in (
+        (run / "scores.jsonl", "scores.jsonl is damaged"),
+        (manifest, "validation.json is damaged"),
+    ):
+        path.write_text("[]\n")
+        assert main(["evaluate", str(run)]) == 1
+        assert told in capsys.readouterr().err
+        path.unlink()

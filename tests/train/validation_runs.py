@@ -1,27 +1,50 @@
-"""Short runs in several layouts, with videos sampled in between and without."""
+"""Short runs in several layouts, with videos sampled in between and without, and sampled again from the checkpoint."""
 
 import os
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from loader.errors import RunError
-from tests.train.layouts import STAGED, Case, config_of, stream_of
-from train.distributed.world import join
+from tests.train.layouts import ST_DIT, STAGED, Case, config_of, stream_of
+from train.checkpoint.weights import weights_of
+from train.config.run import TrainConfig
+from train.distributed.world import World, join
 from train.loop.trainer import Trainer
 from train.loop.validation import Validation
 from train.loop.validation_config import ValidationConfig
-from train.parallel.mesh import DATA, Mesh
+from train.parallel.layout import lay_out
+from train.parallel.mesh import DATA, MODEL, Mesh, Ranks
+from train.sampling.config import SampleLayoutConfig
+from train.sampling.decoder import WholeDecoder
+from train.sampling.generate import VideoSampler
+from train.sampling.layout import VideoLayout, build_layout
+from train.sampling.mesh import SamplingMesh, SamplingRanks
+from train.sampling.trained import load_trained
+from train.sampling.training_layout import training_runner
 
 FSDP = {"dp_replicate": 1, "dp_shard": "rest"}
-CASES = {
+ALONE = {
     "replicated": Case(dtype="float32"),
-    "fsdp": Case(FSDP, "float32"),
     "zero-bfloat16": Case(FSDP | {"shard": "optimizer"}, "bfloat16"),
-    "tp": Case({"tp": 2}, "float32"),
-    "ulysses": Case({"ulysses": 2}, "float32"),
-    "pp": Case({"pp": 2}, "float32", model=STAGED),
+    "cascade": Case({"schedule": "cascade"}, "float32"),
+    "pp-fsdp": Case(FSDP | {"pp": 2}, "float32", model=STAGED),
 }
+"""Layouts in which a pass has the bits of one process."""
+CONTEXT = {
+    "ring-ulysses": Case({"ring": 2, "ulysses": 2}, "float32"),
+    "ulysses-fsdp": Case(FSDP | {"ulysses": 2}, "float32", model=ST_DIT),
+}
+"""Layouts that `reelweave sample` has too."""
+SPLIT = {
+    "tp-fsdp": Case(FSDP | {"tp": 2}, "float32"),
+    "tp-ring": Case({"tp": 2, "ring": 2}, "float32"),
+    "pp-tp": Case({"pp": 2, "tp": 2}, "float32"),
+    "pp-ulysses": Case({"pp": 2, "ulysses": 2}, "bfloat16"),
+}
+"""Layouts of training alone."""
+CASES = ALONE | CONTEXT | SPLIT
 PROMPTS = ("a wave", "a wave going 3", "a wave going 5")
 
 
@@ -45,28 +68,70 @@ def raw(video_CTHW: np.ndarray, fps: int) -> bytes:
 
 
 def compare(out: str) -> None:
-    """Every case with validation and without."""
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    with join("cpu"):
+    """Every case with validation and without; then samples of its checkpoint, in its layout."""
+    torch.set_num_threads(1)
+    with join("cpu") as world:
         for name, case in CASES.items():
             config = config_of(case, case.parallel)
             schedule = config.schedule.model_copy(update={"total_steps": 3})
             config = config.model_copy(update={"schedule": schedule})
-            mesh = Mesh.of(config.parallel, size)
-            data = next(ranks.index(rank) for ranks in mesh.partition(DATA) if rank in ranks)
+            mesh = Mesh.of(config.parallel, world.size)
+            data = next(ranks.index(world.rank) for ranks in mesh.partition(DATA) if world.rank in ranks)
             for kind, validation in (("with", Validation(validation_config(), raw)), ("without", None)):
                 stream = stream_of(data, mesh.degree(DATA))
                 Trainer(config, stream, Path(out) / name / kind, validation=validation).run()
+            if name not in ALONE:
+                checkpoint = Path(out) / name / "with" / "checkpoints" / "step-000002"
+                sampled = _by_command if name in CONTEXT else _by_layout
+                sampled(str(checkpoint), config, world, Path(out) / name / "sampled")
 
 
-def failing(out: str) -> None:
-    """A rank cannot write its videos."""
+def _by_command(checkpoint: str, config: TrainConfig, world: World, out: Path) -> None:
+    """Samples with whole weights, as `reelweave sample --layout ring=R,ulysses=U` does; groups of ranks take turns."""
+    trained = load_trained(checkpoint, world.device)
+    degrees = SampleLayoutConfig(ring=config.parallel.ring, ulysses=config.parallel.ulysses)
+    ranks = SamplingRanks(SamplingMesh.of(degrees, world.size), world)
+    layout = build_layout(trained.bundle, ranks, degrees)
+    sampler = VideoSampler(trained.bundle, trained.config, validation_config(), layout)
+    for number in range(ranks.number, len(PROMPTS), ranks.mesh.prompts):
+        _write(sampler, number, out)
+
+
+def _by_layout(checkpoint: str, config: TrainConfig, world: World, out: Path) -> None:
+    """Samples with weights read into the layout of the run; all groups of ranks make all videos."""
+    ranks = Ranks.of(config.parallel, world)
+    laid_out = lay_out(config, ranks)
+    weights_of(checkpoint, "ema").load_(laid_out.weights)
+    laid_out.refresh()
+    bundle = laid_out.bundle
+    layout = VideoLayout(
+        training_runner(bundle.dit.eval(), ranks), WholeDecoder(bundle.tokenizer), video=ranks.along(*MODEL)
+    )
+    sampler = VideoSampler(bundle, config, validation_config(), layout)
+    for number in range(len(PROMPTS)):
+        _write(sampler, number, out / str(world.rank))
+
+
+def _write(sampler: VideoSampler, number: int, out: Path) -> None:
+    latents = sampler.denoise(sampler.encode([PROMPTS[number]]), [7 + number])
+    video = sampler.decode(latents)
+    if video is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / f"{number:03d}.mp4").write_bytes(raw(video[0].numpy(), 24))
+
+
+def failing(out: str, name: str, failed: str) -> None:
+    """The rank of this number cannot write its videos."""
 
     def full(video_CTHW: np.ndarray, fps: int) -> bytes:
-        if os.environ["RANK"] == "1":
+        if os.environ["RANK"] == failed:
             raise RunError("the disk is full")
         return raw(video_CTHW, fps)
 
-    config = config_of(CASES["fsdp"], FSDP).model_copy(update={"lost_after_s": 4.0})
-    stream = stream_of(int(os.environ["RANK"]), 2)
+    case = CASES[name]
+    config = config_of(case, case.parallel).model_copy(update={"lost_after_s": 4.0})
+    mesh = Mesh.of(config.parallel, int(os.environ["WORLD_SIZE"]))
+    rank = int(os.environ["RANK"])
+    data = next(ranks.index(rank) for ranks in mesh.partition(DATA) if rank in ranks)
+    stream = stream_of(data, mesh.degree(DATA))
     Trainer(config, stream, Path(out), validation=Validation(validation_config(), full)).run()

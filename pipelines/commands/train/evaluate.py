@@ -1,6 +1,6 @@
 """Score sampled videos, folder by folder: flicker, motion, sharpness, and likeness to references.
 
-No metric needs a download. LPIPS and the likeness to captions take local weights.
+Of a run, every validated step is scored once, and its scores are kept in RUN/scores.jsonl and TensorBoard. No metric needs a download. LPIPS and the likeness to captions take local weights.
 """
 
 import argparse
@@ -20,7 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=Path,
         metavar="FOLDER",
-        help="videos of one checkpoint: a folder that `reelweave sample --prompts` wrote, or one of .mp4 files",
+        help="folder of a run, for its validation videos; or videos of one checkpoint: a folder that"
+        " `reelweave sample --prompts` wrote, or one of .mp4 files",
     )
     parser.add_argument(
         "--reference", type=Path, metavar="FOLDER", help="videos of the same names, for PSNR, SSIM and LPIPS"
@@ -58,18 +59,40 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--lpips compares with --reference: give it, too")
     from pipelines.evaluation.evaluate import Evaluator
     from pipelines.evaluation.frechet import frechet_distance, read_features
-    from pipelines.evaluation.videos import video_set
+    from pipelines.evaluation.run_scores import RunScores, is_run, validated
+    from pipelines.evaluation.videos import VideoSet, video_set
 
-    sets = [video_set(folder) for folder in options.folders]
+    asked = {
+        name: None if (value := getattr(options, name)) is None else str(value)
+        for name in ("reference", "lpips", "clip")
+    }
+    sets: list[tuple[VideoSet, RunScores | None]] = []
+    for folder in options.folders:
+        if is_run(folder):
+            if options.features is not None:
+                raise UsageError(f"--features are of one set of videos; name a step of {folder}/validation")
+            kept = RunScores(folder, asked)
+            sets += [(one, kept) for one in validated(folder)]
+        else:
+            sets.append((video_set(folder), None))
+    known = [None if scores is None else scores.known(one) for one, scores in sets]
     reference = None if options.reference is None else video_set(options.reference)
     evaluator = Evaluator(reference, options.lpips, options.clip)
-    for one in sets:
-        evaluator.check(one)
+    for (one, _), line in zip(sets, known, strict=True):
+        if line is None:
+            evaluator.check(one)
     rows: list[dict[str, Any]] = []
     with progress_bars() as bars:
-        task = bars.add_task("evaluating", total=sum(len(one.paths) for one in sets), count="", note="")
-        for one in sets:
-            rows.append(evaluator.evaluate(one, lambda: bars.advance(task)))
+        total = sum(len(one.paths) for (one, _), line in zip(sets, known, strict=True) if line is None)
+        task = bars.add_task("evaluating", total=total, count="", note="")
+        for (one, scores), line in zip(sets, known, strict=True):
+            if line is None:
+                rows.append(evaluator.evaluate(one, lambda: bars.advance(task)))
+                if scores is not None:
+                    scores.add(one, rows[-1])
+            else:
+                names = ("step", "videos", "metrics", "by_video")
+                rows.append({"folder": str(one.folder)} | {name: line[name] for name in names})
     if options.features is not None:
         rows[0]["metrics"]["frechet_distance"] = frechet_distance(
             read_features(options.features, "--features"),

@@ -1,0 +1,137 @@
+"""Scores of a run's validation videos, in its folder: a line for each step and prompt set of ``scores.jsonl``."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from loader.errors import RunError, UsageError, first_line
+from pipelines.evaluation.videos import VideoSet
+from pipelines.terminal.files import read_text, write_whole
+from train.loop.validation_files import FOLDER, MANIFEST
+
+SCORES = "scores.jsonl"
+_KEYS = {"step": int, "prompt_set": str, "videos": int, "metrics": dict, "sha256": str, "asked": dict}
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder is a run that has sampled validation videos."""
+    return any(folder.glob(f"{FOLDER}/step-*/{MANIFEST}"))
+
+
+def validated(run: Path) -> list[VideoSet]:
+    """Return the videos of each validated step of a run, by step; steps without any video are left out.
+
+    Raises:
+        RunError: a manifest is damaged.
+    """
+    found = []
+    for manifest in run.glob(f"{FOLDER}/step-*/{MANIFEST}"):
+        try:
+            told = json.loads(read_text(manifest))
+            step = int(told["step"])
+            records = {
+                str(one["file"]): {"file": str(one["file"]), "prompt": str(one["prompt"]), "step": step}
+                for one in told["videos"]
+                if one["file"] is not None
+            }
+            asked = json.dumps([[one["prompt"] for one in told["videos"]], told["sample"]], sort_keys=True)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise RunError(f"{manifest} is damaged: {first_line(error)}") from error
+        paths = tuple(path for path in sorted(manifest.parent.glob("*.mp4")) if path.name in records)
+        if paths:
+            prompt_set = f"validation-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
+            found.append((step, VideoSet(manifest.parent, paths, records, prompt_set)))
+    return [videos for _, videos in sorted(found, key=lambda each: each[0])]
+
+
+def read_scores(run: Path) -> list[dict[str, Any]]:
+    """Return the lines of a run's scores by step: step, prompt_set, videos, metrics, by_video; [] without a file.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    path = run / SCORES
+    if not path.exists():
+        return []
+    try:
+        lines = [json.loads(line) for line in read_text(path).splitlines()]
+        wrong = [
+            name for line in lines for name, kind in _KEYS.items() if not isinstance(line.get(name), kind)
+        ]
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise RunError(f"{path} is damaged ({first_line(error)}): remove it, and evaluate again") from error
+    if wrong:
+        raise RunError(f"{path} is damaged ({wrong[0]}): remove it, and evaluate again")
+    return lines
+
+
+class RunScores:
+    """Scores of one run, written step by step, so that an interrupted evaluation goes on where it was.
+
+    Args:
+        run: folder of the run.
+        asked: options of the evaluation that change its scores, JSON values.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+
+    def __init__(self, run: Path, asked: Mapping[str, Any]) -> None:
+        self._run, self._asked = run, dict(asked)
+        self._known = {_key(line): line for line in read_scores(run)}
+
+    def known(self, videos: VideoSet) -> dict[str, Any] | None:
+        """Return the line of these videos, as they are now and under these options; None: they are to be evaluated."""
+        line = self._known.get((videos.step, videos.prompt_set))
+        same = line is not None and (line["sha256"], line["asked"]) == (_digest(videos), self._asked)
+        return line if same else None
+
+    def add(self, videos: VideoSet, row: Mapping[str, Any]) -> None:
+        """Write the scores of a step to the file, and to the run's TensorBoard if it has one.
+
+        Raises:
+            UsageError: the file cannot be written.
+        """
+        line = {
+            "step": videos.step,
+            "prompt_set": videos.prompt_set,
+            **{name: row[name] for name in ("videos", "metrics", "by_video")},
+            "asked": self._asked,
+            "sha256": _digest(videos),
+        }
+        # Lines of another evaluation of this run that has ended meanwhile are kept.
+        self._known = {_key(one): one for one in read_scores(self._run)} | {_key(line): line}
+        ordered = sorted(self._known.values(), key=_key)
+        text = "".join(f"{json.dumps(one, ensure_ascii=False, allow_nan=False)}\n" for one in ordered)
+        write_whole(self._run / SCORES, text.encode(), "scores")
+        self._show(line)
+
+    def _show(self, line: Mapping[str, Any]) -> None:
+        if not (self._run / "tensorboard").is_dir():
+            return
+        from torch.utils.tensorboard import SummaryWriter  # slow to import
+
+        # A folder of its own: TensorBoard reads the newest file of a folder alone, and the run may be writing to its.
+        try:
+            with SummaryWriter(str(self._run / "tensorboard" / "scores")) as events:
+                for name, value in line["metrics"].items():
+                    if value is not None:
+                        events.add_scalar(f"scores/{name}", value, line["step"])
+        except OSError as error:
+            raise UsageError(f"{self._run}/tensorboard cannot be written: {first_line(error)}") from error
+
+
+def _key(line: Mapping[str, Any]) -> tuple[int, str]:
+    return line["step"], line["prompt_set"]
+
+
+def _digest(videos: VideoSet) -> str:
+    """Return a hash of all videos' bytes and captions."""
+    whole = hashlib.sha256()
+    for path in videos.paths:
+        whole.update(f"{path.name} {videos.caption(path)} ".encode())
+        with path.open("rb") as file:
+            whole.update(hashlib.file_digest(file, "sha256").digest())
+    return whole.hexdigest()
