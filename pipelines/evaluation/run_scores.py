@@ -123,7 +123,7 @@ class RunScores:
             raise UsageError(f"{self._run}/tensorboard cannot be written: {first_line(error)}") from error
 
 
-def _key(line: Mapping[str, Any]) -> tuple[int, str]:
+def _key(line: Mapping[str, Any]) -> tuple[Any, Any]:
     return line["step"], line["prompt_set"]
 
 

@@ -214,7 +214,11 @@ def test_the_steps_of_a_run_are_scored_once_and_kept(
     rows = json.loads(capsys.readouterr().out)["folders"]
     assert [row["step"] for row in rows] == [3, 20, 100]
     lines = read_scores(run)
-    assert [(line["step"], line["metrics"]["dynamic_degree"]) for line in lines] == [(3, 1), (20, 1), (100, 0)]
+    assert [(line["step"], line["metrics"]["dynamic_degree"]) for line in lines] == [
+        (3, 1),
+        (20, 1),
+        (100, 0),
+    ]
     assert [line["metrics"] for line in lines] == [row["metrics"] for row in rows]
     assert len({line["prompt_set"] for line in lines}) == 1
     assert [one["file"] for one in lines[0]["by_video"]] == ["000.mp4"]

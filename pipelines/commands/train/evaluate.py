@@ -1,6 +1,7 @@
 """Score sampled videos, folder by folder: flicker, motion, sharpness, and likeness to references.
 
-Of a run, every validated step is scored once, and its scores are kept in RUN/scores.jsonl and TensorBoard. No metric needs a download. LPIPS and the likeness to captions take local weights.
+Of a run, every validated step is scored once; the scores are kept in RUN/scores.jsonl and TensorBoard. No metric needs
+a download. LPIPS and the likeness to captions take local weights.
 """
 
 import argparse
@@ -91,8 +92,8 @@ def run(options: argparse.Namespace) -> int:
                 if scores is not None:
                     scores.add(one, rows[-1])
             else:
-                names = ("step", "videos", "metrics", "by_video")
-                rows.append({"folder": str(one.folder)} | {name: line[name] for name in names})
+                shown = {name: line[name] for name in ("step", "videos", "metrics", "by_video")}
+                rows.append({"folder": str(one.folder), **shown})
     if options.features is not None:
         rows[0]["metrics"]["frechet_distance"] = frechet_distance(
             read_features(options.features, "--features"),
