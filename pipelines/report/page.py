@@ -11,6 +11,7 @@ from loader.buckets.assignment import BucketConfig
 from loader.dataset import Dataset
 from loader.dataset.tars.media import FORMATS
 from pipelines.report.numbers.scores import ScoreStats, thresholds
+from pipelines.report.sampled import sampled_section
 from pipelines.report.thresholds import can_be_set, update_command
 from pipelines.report.web.charts import Chart, bars, histogram
 from pipelines.report.web.template import render
@@ -85,6 +86,7 @@ def render_page(dataset: Dataset, numbers: dict[str, Any], config: "ReportConfig
         duplicates=numbers["duplicates"],
         groups=[_group(dataset, group) for group in numbers["duplicates"]["groups"]],
         run=numbers["run"],
+        sampled=sampled_section(dataset),
     )
 
 

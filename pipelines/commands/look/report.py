@@ -15,6 +15,7 @@ from loader.dataset import Dataset, open_dataset, read_manifest
 from loader.errors import UsageError
 from pipelines.report.buckets import KEPT, PACKAGED, ReportConfig, keep, report_config
 from pipelines.report.numbers.dataset import dataset_numbers
+from pipelines.report.sampled import keep_sampled, sampled_files
 from pipelines.terminal.arguments import add_config
 from pipelines.terminal.console import print_json, stdout, table
 from pipelines.terminal.program import hint
@@ -42,6 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"YAML with buckets (default: those of the last report, at first {PACKAGED.name} of the package)",
         overrides="one key of --config",
     )
+    parser.add_argument(
+        "--samples",
+        type=Path,
+        metavar="FOLDER",
+        help="videos of a model that trained on this dataset, from `reelweave sample`: the page shows them beside the"
+        " clips they are nearest to",
+    )
     for name in _MOVED:
         # What `reelweave plan` does now; kept to say so.
         parser.add_argument(
@@ -64,6 +72,8 @@ def run(options: argparse.Namespace) -> int:
         )
     config = report_config(options.dataset, options.config, options.set)
     dataset = open_dataset(options.dataset, config.storage)
+    if options.samples is not None:
+        keep_sampled(dataset, options.samples)
     where = write_report(dataset, config)
     if options.json:
         print_json({**dataset_numbers(dataset, config), "report": where})
@@ -86,7 +96,8 @@ def write_report(dataset: Dataset, config: ReportConfig) -> str:
     while True:
         page = render_page(dataset, dataset_numbers(dataset, config), config)
         beside = threshold_files(dataset, Scores.of(dataset))
-        where = publish(dataset.storage, "report/", page, beside, keep=[Path(KEPT).name])
+        stay = [Path(KEPT).name, *sampled_files(dataset)]
+        where = publish(dataset.storage, "report/", page, beside, stay)
         # A report takes no lease; what was taken down while it was made must not come back with it.
         now = read_manifest(dataset.storage)
         if now == dataset.manifest:

@@ -1,0 +1,93 @@
+"""Sampled videos in a dataset's report, beside the clips they are nearest to."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from loader.dataset import DatasetWriter, open_dataset
+from loader.storage import open_storage
+from pipelines.cli import main
+from pipelines.evaluation.nearest import DatasetClips
+from pipelines.report.sampled import sampled_videos
+from pipelines.terminal.mp4 import encode_mp4
+from tests.loader.stream_clips import make_sample
+
+FRAMES = 12
+CAPTIONS = {"red": "something <u>red</u>", "red-later": "something <u>red</u>", "blue": "something blue"}
+
+
+def moving_square(colour: tuple[int, int, int], first: int, frames: int = FRAMES) -> np.ndarray:
+    """A square of a colour that moves by 4 pixels a frame on grey, uint8 [3, frames, 64, 96]."""
+    video_CTHW = np.full((3, frames, 64, 96), 128, np.uint8)
+    for number in range(frames):
+        left = 4 * (first + number)
+        video_CTHW[:, number, 16:48, left : left + 32] = np.array(colour, np.uint8)[:, None, None]
+    return video_CTHW
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    folder = tmp_path / "dataset"
+    videos = {
+        "red": moving_square((250, 20, 20), 0),
+        "red-later": moving_square((250, 20, 20), 4),
+        "blue": moving_square((20, 20, 250), 0),
+    }
+    with DatasetWriter(open_storage(folder)) as writer:
+        for key, video_CTHW in videos.items():
+            sample = make_sample(key, encode_mp4(video_CTHW, 24), FRAMES, (96, 64))
+            sample.row["caption"] = CAPTIONS[key]
+            writer.add(sample)
+    return folder
+
+
+def test_the_nearest_clip_is_found_by_its_frames(dataset: Path) -> None:
+    clips, opened = DatasetClips(open_dataset(dataset)), open_dataset(dataset)
+    keys = opened.index.column("key").to_pylist()
+    noise = np.random.default_rng(0).normal(0, 20, (3, 5, 64, 96))
+    for colour, first, key in (
+        ((250, 20, 20), 3, "red"),
+        ((250, 20, 20), 8, "red-later"),
+        ((20, 20, 250), 1, "blue"),
+    ):
+        video_CTHW = np.clip(moving_square(colour, first, 5) + noise, 0, 255).astype(np.uint8)
+        found = clips.nearest(video_CTHW)
+        assert keys[found.row] == key
+        assert found.psnr_db > 30
+        assert found.other_psnr_db is not None
+        assert found.other_psnr_db < 20
+
+
+def test_the_page_shows_samples_beside_their_clips_until_a_clip_is_removed(
+    dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    samples = tmp_path / "samples"
+    samples.mkdir()
+    (samples / "000000.mp4").write_bytes(encode_mp4(moving_square((230, 30, 30), 2, 5), 24))
+    record = {"file": "000000.mp4", "prompt": CAPTIONS["red"], "step": 5}
+    (samples / "manifest.jsonl").write_text(json.dumps(record))
+    assert main(["report", str(dataset), "--samples", str(samples)]) == 0
+    page = (dataset / "report/index.html").read_text()
+    kept = sampled_videos(open_dataset(dataset))
+    assert [(one.nearest, one.prompt) for one in kept] == [("red", CAPTIONS["red"])]
+    assert "data:image/png;base64," in page
+    assert "something &lt;u&gt;red" in page
+    assert (dataset / "report/sampled/000.mp4").read_bytes() == (samples / "000000.mp4").read_bytes()
+    assert 'href="sampled/000.mp4"' in page
+
+    assert main(["report", str(dataset)]) == 0  # and a later report keeps them
+    assert (dataset / "report/index.html").read_text() == page
+
+    assert main(["remove", str(dataset), "--key", "red", "--reason", "owner asked"]) == 0
+    assert not list((dataset / "report").glob("sampled/*")), "a strip shows the clip"
+    assert sampled_videos(open_dataset(dataset)) == []
+    capsys.readouterr()
+
+
+def test_a_folder_without_videos_is_refused(
+    dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(dataset), "--samples", str(tmp_path / "none")]) == 2
+    assert "no folder with .mp4 files" in capsys.readouterr().err
