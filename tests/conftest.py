@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from tests.warm import Warm
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-# Commands join the Ray of the tests, whatever token another Ray of this user writes meanwhile.
+# Commands join the Ray of the tests, whatever token another Ray of this user writes meanwhile. A process that is given
+# an address shows its token in this mode only, which starting a Ray would set too late for those forked before.
+os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 # Threads that wait for each other spin: two test processes on two cores, of two threads each, would spend most of their
 # time on that. Read when torch and numpy are imported; processes that tests start inherit it.

@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from tests.train.comparison import relative, relative_errors
 from tests.train.context_ranks import Sent, random
 from tests.train.published import CALLED, publish
+from tests.train.references import divided
 from tests.train.wide import Wide, run_wide
 from train.config.lora import LoraConfig
 from train.config.model import DiffusersConfig, DiTConfig, MMDiTConfig, STDiTConfig
@@ -151,18 +152,20 @@ def wide(name: str) -> AbstractContextManager:
     return Wide() if name.startswith(PUBLISHED) else nullcontext()
 
 
-@cache
-def alone(name: str, what: str, config) -> dict[str, torch.Tensor]:
+Found = dict[str, torch.Tensor]
+
+
+def alone(name: str, what: str, config) -> Found:
     """What one process finds."""
     whole = model(name, config)
     with wide(name):
         return differentiated(whole, question(what, name), whole_model_errors)
 
 
-def compared(ranks: ContextParallel, case: Case, config) -> dict[str, object]:
+def compared(ranks: ContextParallel, case: Case, config, expected: Found) -> dict[str, object]:
     watched = case.model.startswith("st_dit")
     ways = (Sent(), Sent()) if watched else UNWATCHED
-    shared, expected = model(case.model, config), alone(case.model, case.what, config)
+    shared = model(case.model, config)
     if case.again:
         for block in shared.repeated():
             if case.model.startswith(PUBLISHED):
@@ -199,7 +202,7 @@ def foretold(ranks: ContextParallel) -> int:
     return TINY["layers"] * slices_bytes(size, places, frames, ranks.rank)
 
 
-def gathered(ranks: ContextParallel, config) -> dict[str, object]:
+def gathered(ranks: ContextParallel, config, expected: Found) -> dict[str, object]:
     """Every rank computes the same loss from the whole prediction, and takes its share of it."""
 
     def errors(denoiser: Denoiser, asked: DenoisingInputs) -> torch.Tensor:
@@ -211,7 +214,6 @@ def gathered(ranks: ContextParallel, config) -> dict[str, object]:
         )
         return (values_BLV - wanted_BLV).square().mean(dim=(1, 2)) / ranks.size
 
-    expected = alone("dit", "video", config)
     found = differentiated(model("dit", config), question("video"), errors)
     for tensor in found.values():
         for group in (ranks.ulysses, ranks.ring):
@@ -258,13 +260,15 @@ def compute(out: str) -> None:
                 groups[name] = ContextParallel(
                     mesh.get_group("ring"), mesh.get_group("ulysses"), dist.group.WORLD
                 )
+        asked = dict.fromkeys((case.model, case.what) for case in cases())
+        expected = divided({(name, what): partial(alone, name, what, configs[name]) for name, what in asked})
         found = {
-            str(case): compared(groups[case.mesh], case, configs[case.model])
+            str(case): compared(groups[case.mesh], case, configs[case.model], expected[case.model, case.what])
             for case in cases()
             if case.mesh in groups
         }
         for name, ranks in groups.items():
-            found[f"{name}, gathered"] = gathered(ranks, configs["dit"])
+            found[f"{name}, gathered"] = gathered(ranks, configs["dit"], expected["dit", "video"])
             found[f"{name}, foretold"] = foretold(ranks)
         other = DeviceMesh("cpu", [[0, 2], [1, 3]], mesh_dim_names=("ring", "ulysses"))
         found["another order"] = refused(other)

@@ -3,12 +3,14 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from loader.errors import RunError
 from tests.train.clips import tiny_config
+from tests.train.references import divided
 from tests.train.sampling.guidance_ranks import model
 from train.distributed.sent_bytes import count_sent_bytes
 from train.distributed.world import World, join
@@ -82,36 +84,44 @@ class Serial:
         return total
 
 
+def serial(bundle: Bundle, options: dict[str, object], parts: int) -> torch.Tensor:
+    """Latents of one process that predicts the parts in turn."""
+    rules = Rules.of(LatentParallelConfig(**options))
+    layout = replace(VideoLayout.alone(bundle), divided=lambda guided: Serial(guided, rules, parts))
+    return latents(bundle, layout, config())
+
+
 def modes(bundle: Bundle, local: Bundle, ranks: SamplingRanks) -> dict[str, object]:
     """Each mode against one process; and where no token attends to another, against the exact sampler."""
     found: dict[str, object] = {}
-    alone = VideoLayout.alone(bundle)
-    exact, apart = latents(bundle, alone, config()), latents(local, VideoLayout.alone(local), config())
-    for mode in MODES:
-        for overlap in (0.0, 0.4):
-            options = {"mode": mode, "overlap": overlap} | AIDS_OFF
-            rules = Rules.of(LatentParallelConfig(**options))
-
-            def serial(guided: Guided, rules: Rules = rules) -> Predictor:
-                return Serial(guided, rules, 4)
-
-            name = f"{mode}, overlap {overlap}"
-            got = latents(bundle, wrapped(bundle, ranks, **options), config())
-            expected = latents(bundle, replace(alone, divided=serial), config())
-            found[f"{name}: as in one process"] = float((got - expected).abs().max())
-            found[f"{name}: bits"] = int(fingerprint(got))
-            found[f"{name}: not the exact sampler"] = float((got - exact).abs().max())
-            got = latents(local, wrapped(local, ranks, **options), config())
-            found[f"{name}: exact without attention"] = float((got - apart).abs().max())
+    cases = {
+        f"{mode}, overlap {overlap}": {"mode": mode, "overlap": overlap} | AIDS_OFF
+        for mode in MODES
+        for overlap in (0.0, 0.4)
+    }
+    expected = divided(
+        {name: partial(serial, bundle, options, 4) for name, options in cases.items()}
+        | {
+            "exact": lambda: latents(bundle, VideoLayout.alone(bundle), config()),
+            "apart": lambda: latents(local, VideoLayout.alone(local), config()),
+        }
+    )
+    for name, options in cases.items():
+        got = latents(bundle, wrapped(bundle, ranks, **options), config())
+        found[f"{name}: as in one process"] = float((got - expected[name]).abs().max())
+        found[f"{name}: bits"] = int(fingerprint(got))
+        found[f"{name}: not the exact sampler"] = float((got - expected["exact"]).abs().max())
+        got = latents(local, wrapped(local, ranks, **options), config())
+        found[f"{name}: exact without attention"] = float((got - expected["apart"]).abs().max())
     return found
 
 
 def steps(bundle: Bundle, ranks: SamplingRanks) -> dict[str, object]:
     """Few steps, few patches, and local positions, which rotary attention does not see."""
     found: dict[str, object] = {}
-    exact = {n: latents(bundle, VideoLayout.alone(bundle), config(n)) for n in (1, 2)}
+    exact = divided({"1 step": lambda: latents(bundle, VideoLayout.alone(bundle), config(1))})["1 step"]
     for mode in MODES:
-        for n in exact:
+        for n in (1, 2):
             got = latents(bundle, wrapped(bundle, ranks, mode=mode), config(n))
             found[f"{mode}, {n} steps"] = bool(got.isfinite().all()), int(fingerprint(got))
         # 3 latent frames for 4 groups; columns and rows have 4 and 5.
@@ -119,7 +129,7 @@ def steps(bundle: Bundle, ranks: SamplingRanks) -> dict[str, object]:
         got = latents(bundle, wrapped(bundle, ranks, mode=mode, rescale=True), few)
         found[f"{mode}, few patches"] = bool(got.isfinite().all()), int(fingerprint(got))
     found["unite's first step"] = float(
-        (latents(bundle, wrapped(bundle, ranks, mode="unite"), config(1)) - exact[1]).abs().max()
+        (latents(bundle, wrapped(bundle, ranks, mode="unite"), config(1)) - exact).abs().max()
     )
     there, here = (
         latents(bundle, wrapped(bundle, ranks, positions=positions), config())
@@ -142,16 +152,19 @@ def aids(local: Bundle, ranks: SamplingRanks) -> dict[str, object]:
             divided=lambda guided: LatentParallel(guided, rules, (1, 2, 2), world, world),
         )
 
-    plain = latents(local, VideoLayout.alone(local), guidance)
-    for name in AIDS_OFF:
-        options = {"mode": "balanced", "overlap": 1.0, name: True}
-        whole = latents(local, one_group(options), guidance)
-        found[f"{name} changes the video"] = float((whole - plain).abs().max())
+    cases = {name: {"mode": "balanced", "overlap": 1.0, name: True} for name in AIDS_OFF}
+    alone = {"one group": {"mode": "balanced"}} | cases
+    whole = divided(
+        {"plain": lambda: latents(local, VideoLayout.alone(local), guidance)}
+        | {name: partial(latents, local, one_group(options), guidance) for name, options in alone.items()}
+    )
+    plain = whole["plain"]
+    for name, options in cases.items():
+        found[f"{name} changes the video"] = float((whole[name] - plain).abs().max())
         got = latents(local, wrapped(local, ranks, **options), guidance)
-        found[f"{name} over ranks"] = float((got - whole).abs().max())
-    whole = latents(local, one_group({"mode": "balanced"}), guidance)
-    found["one group"] = float((whole - plain).abs().max())
-    found["one group: bits"] = bool(torch.equal(whole, plain))
+        found[f"{name} over ranks"] = float((got - whole[name]).abs().max())
+    found["one group"] = float((whole["one group"] - plain).abs().max())
+    found["one group: bits"] = bool(torch.equal(whole["one group"], plain))
     got = latents(local, wrapped(local, ranks, mode="unite"), guidance)
     found["unite: bits"] = int(fingerprint(got))
     return found
@@ -219,6 +232,11 @@ def differing(bundle: Bundle, ranks: SamplingRanks) -> str:
     return ""
 
 
+def agreement(got: torch.Tensor, expected: torch.Tensor) -> tuple[float, int]:
+    """Return the largest difference, and a fingerprint of the bits."""
+    return float((got - expected).abs().max()), int(fingerprint(got))
+
+
 def compute(out: str) -> None:
     """All cases."""
     torch.set_num_threads(1)
@@ -236,19 +254,12 @@ def compute(out: str) -> None:
             "sent": sent(bundle, four),
             "differing": differing(bundle, four),
         }
+        cases = {mode: {"mode": mode, "overlap": 0.4} | AIDS_OFF for mode in ("balanced", "unite")}
+        two = divided({mode: partial(serial, bundle, options, 2) for mode, options in cases.items()})
         for name, degrees in COMBINED.items():
-            found[name] = combined(bundle, SamplingRanks(SamplingMesh(lp=2, **degrees), world))
+            inner = SamplingRanks(SamplingMesh(lp=2, **degrees), world)
+            found[name] = {
+                mode: agreement(latents(bundle, wrapped(bundle, inner, **options), config()), two[mode])
+                for mode, options in cases.items()
+            }
     (Path(out) / f"{world.rank}.json").write_text(json.dumps(found))
-
-
-def combined(bundle: Bundle, ranks: SamplingRanks) -> dict[str, object]:
-    """Two groups that divide the latents, with an exact method in each, against one process."""
-    found: dict[str, object] = {}
-    for mode in ("balanced", "unite"):
-        options = {"mode": mode, "overlap": 0.4} | AIDS_OFF
-        got = latents(bundle, wrapped(bundle, ranks, **options), config())
-        rules = Rules.of(LatentParallelConfig(**options))
-        serial = replace(VideoLayout.alone(bundle), divided=lambda guided: Serial(guided, rules, 2))  # noqa: B023
-        expected = latents(bundle, serial, config())
-        found[mode] = float((got - expected).abs().max()), int(fingerprint(got))
-    return found
