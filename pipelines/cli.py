@@ -29,6 +29,7 @@ GROUPS = {
         "report": "Write a dataset's page: accounting, distributions, buckets, clips",
         "show": "Print all that is known of a clip, kept or rejected",
         "extract": "Write a clip's file",
+        "status": "Print how far a curation is, from any machine",
         "search": "Find clips by words or by an example",
         "verify": "Check every byte of a dataset, or the checkpoints of a run",
     },

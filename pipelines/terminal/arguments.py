@@ -114,6 +114,16 @@ def add_config(
     )
 
 
+def add_log_format(parser: argparse.ArgumentParser) -> None:
+    """Add ``--log-format``, which `pipelines.terminal.curation_progress` takes."""
+    parser.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        help="progress on stderr: bars or lines of text, or JSON lines",
+    )
+
+
 def add_global(parser: Any, default: Any = argparse.SUPPRESS) -> None:
     """Add the options of every command.
 

@@ -2,8 +2,10 @@
 
 import json
 import re
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -25,6 +27,7 @@ from loader.base.printable import printable, printable_json
 from pipelines.terminal.noise import is_quiet
 
 _UNFOLDED = 100_000  # columns of a pipe or a file, whose reader folds lines, or not
+_REMEMBERED_S = 86400.0  # of the steps that an estimate looks back on; rich forgets those older than 30 s
 _NUMBER = re.compile(r"(\+-? ?|-)?[\d.,]+(e[+-]?\d+)?( ?%)?")
 
 
@@ -118,11 +121,22 @@ def progress_bars() -> Iterator[Progress]:
         _Field("{task.fields[count]}", markup=False),
         TimeElapsedColumn(),
         TextColumn("left"),
-        TimeRemainingColumn(),
+        _TimeLeft(),
         _Field("{task.fields[note]}", markup=False),
     )
-    with Progress(*columns, console=stderr(), transient=False) as bars:
+    with Progress(*columns, console=stderr(), speed_estimate_period=_REMEMBERED_S) as bars:
         yield bars
+
+
+class _TimeLeft(TimeRemainingColumn):
+    """Column of the time left: as a task's ``ends_at`` tells, a time of `time.monotonic`, else as rich estimates."""
+
+    def render(self, task: Task) -> Text:
+        ends_at = task.fields.get("ends_at")
+        if ends_at is None or task.finished:
+            return super().render(task)
+        seconds = max(0, round(ends_at - time.monotonic()))
+        return Text(str(timedelta(seconds=seconds)), style="progress.remaining")
 
 
 class _Field(TextColumn):

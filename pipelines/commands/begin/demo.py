@@ -50,11 +50,12 @@ def run(options: argparse.Namespace) -> int:
     from curate.config import CurateConfig
     from curate.run.curate import curate
     from loader.read.stream_config import StreamConfig
-    from pipelines.commands.data.curate import curation_progress, kept_files, print_accounting, summary
+    from pipelines.commands.data.curate import kept_files, print_accounting, summary
     from pipelines.commands.look.report import print_buckets, write_report
     from pipelines.commands.train.train import train
     from pipelines.configuration.train_config import TrainRunConfig
     from pipelines.report.buckets import ReportConfig
+    from pipelines.terminal.curation_progress import curation_progress
     from train.config.run import TrainConfig
 
     class DemoConfig(BaseModel, frozen=True, extra="forbid"):

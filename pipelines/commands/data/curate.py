@@ -7,26 +7,22 @@ configuration.
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
-
-from rich.progress import TaskID
 
 from loader.dataset import Dataset, stage_totals
 from loader.errors import RunError
 from loader.storage import open_storage
 from pipelines.configuration.config import resolve
 from pipelines.configuration.kept import kept_yaml, repeated_with
-from pipelines.terminal.arguments import add_config
-from pipelines.terminal.console import print_json, progress_bars, stderr, stdout, table
+from pipelines.terminal.arguments import add_config, add_log_format
+from pipelines.terminal.console import print_json, stderr, stdout, table
+from pipelines.terminal.curation_progress import curation_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from curate.config import CurateConfig
-    from curate.run.runners.progress import Progress
 
 MAX_FAILED = 50
 KEPT = "curate.yaml"
@@ -40,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", required=True, metavar="URI", help="folder or s3:// prefix of the dataset")
     add_config(parser)
+    add_log_format(parser)
     parser.add_argument(
         "--update",
         action="store_true",
@@ -74,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     config = resolve(CurateConfig, options.config, options.set)
     if options.forecast:
         return _forecast(options, config)
-    with curation_progress() as progress:
+    with curation_progress(options.log_format, options.out) as progress:
         outcome = curate(
             options.inputs,
             options.out,
@@ -135,7 +132,7 @@ def _forecast(options: argparse.Namespace, config: "CurateConfig") -> int:
     from curate.run.sample_run import forecast_curation
 
     rates = resolve(ForecastConfig, None, options.rates)
-    with curation_progress() as progress:
+    with curation_progress(options.log_format, options.out) as progress:
         found = forecast_curation(options.inputs, options.out, config, rates, progress)
     if options.json:
         print_json(asdict(found))
@@ -159,27 +156,6 @@ def _forecast(options: argparse.Namespace, config: "CurateConfig") -> int:
     )
     stdout().print(table(title, ["", "expected", "at least", "at most"], rows))
     return 0
-
-
-@contextmanager
-def curation_progress() -> "Iterator[Callable[[Progress], None]]":
-    """Show progress bars of a curation or of shards of latents."""
-    names = {"cut": "clips", "caption": "captions", "shard": "shards", "latents": "latents"}
-    with progress_bars() as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def show(progress: "Progress") -> None:
-            if progress.phase not in tasks:
-                tasks[progress.phase] = bars.add_task(names[progress.phase], count="", note="")
-            bars.update(
-                tasks[progress.phase],
-                completed=progress.done_weight,
-                total=progress.total_weight,
-                count=f"{progress.done}/{progress.total}",
-                note=progress.current.rsplit("/", 1)[-1],
-            )
-
-        yield show
 
 
 def summary(dataset: Dataset) -> dict[str, object]:

@@ -8,11 +8,12 @@ import argparse
 import json
 
 from loader.dataset.latents import Latents
-from pipelines.commands.data.curate import curation_progress, print_accounting, summary
+from pipelines.commands.data.curate import print_accounting, summary
 from pipelines.configuration.config import resolve
 from pipelines.configuration.kept import kept_yaml, repeated_with
-from pipelines.terminal.arguments import add_config
+from pipelines.terminal.arguments import add_config, add_log_format
 from pipelines.terminal.console import print_json, stdout, table
+from pipelines.terminal.curation_progress import curation_progress
 
 KEPT = "latents.yaml"
 """Path in a version of the configuration it was made with; none of its checksums covers it."""
@@ -25,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", required=True, metavar="URI", help="folder or s3:// prefix of the new version"
     )
+    add_log_format(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -36,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     config = resolve(TrainRunConfig, options.config, [*given, *options.set])
     command = ["latents", options.dataset, "--out", options.out]
     command += repeated_with(options.out, KEPT, config.storage)
-    with curation_progress() as progress:
+    with curation_progress(options.log_format, options.out) as progress:
         outcome = make_latents(
             options.dataset, options.out, config, progress, {KEPT: kept_yaml(config, command).encode()}
         )

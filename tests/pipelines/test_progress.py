@@ -1,0 +1,140 @@
+"""Progress where nobody looks at a terminal, the time left on one, and the status of a run from elsewhere."""
+
+import io
+import json
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from curate.ledger import Ledger
+from curate.run.runners.progress import Progress, write_status
+from loader.storage import StorageConfig, open_storage
+from pipelines.cli import main
+from pipelines.terminal.console import progress_bars
+from pipelines.terminal.curation_progress import curation_progress, described, duration
+
+START = Progress("cut", done=0, total=4, done_weight=0.0, total_weight=100.0)
+HALF = replace(
+    START, done=2, done_weight=31.0, eta_s=600.0, states={"kept": 5}, at_work=(("raw/long.mp4", 0.43, 300.0),)
+)
+END = replace(START, done=4, done_weight=100.0, eta_s=0.0)
+
+
+def test_a_log_has_the_begin_and_the_end_of_each_phase(capsys: pytest.CaptureFixture[str]) -> None:
+    with curation_progress() as show:
+        for one in (START, HALF, END, END, replace(START, phase="shard"), replace(END, phase="shard")):
+            show(one)
+    assert capsys.readouterr().err.splitlines() == [
+        "clips: 0 of 4 sources (0%)",
+        "clips: 4 of 4 sources (100%)",
+        "shards: 0 of 4 shards (0%)",
+        "shards: 4 of 4 shards (100%)",
+    ]
+
+
+def test_a_log_goes_on_while_nothing_is_finished(capsys: pytest.CaptureFixture[str]) -> None:
+    lines: list[str] = []
+    with curation_progress(every_s=0.05) as show:
+        show(START)
+        show(HALF)
+        began = time.monotonic()
+        while lines.count(described(HALF)) < 3 and time.monotonic() - began < 60:
+            lines += capsys.readouterr().err.splitlines()
+    half = "clips: 2 of 4 sources (31%), about 10 min left; long.mp4: 43% read after 5 min"
+    assert lines[0] == described(START)
+    assert lines[-3:] == [half] * 3
+    assert not any(thread.name == "progress lines" for thread in threading.enumerate())
+
+
+def test_json_lines_name_run_and_source(capsys: pytest.CaptureFixture[str]) -> None:
+    with curation_progress("json", run="s3://lake/ds") as show:
+        show(replace(HALF, current="raw/a\u202eb.mp4"))
+    [line] = capsys.readouterr().err.splitlines()
+    said = json.loads(line)
+    assert (said["run"], said["phase"], said["done"], said["eta_s"]) == ("s3://lake/ds", "cut", 2, 600.0)
+    assert said["current"] == "raw/a\u202eb.mp4"
+    assert "\u202e" not in line
+    assert said["at_work"] == [["raw/long.mp4", 0.43, 300.0]]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2.0 h"), (10 * 86400, "10.0 d")],
+)
+def test_durations_have_the_unit_that_people_use(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
+
+
+def test_the_bars_show_our_own_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sources that finish more than 30 s apart: rich alone says "-:--:--"."""
+    screen = io.StringIO()
+    terminal = Console(file=screen, force_terminal=True, width=200)
+    monkeypatch.setattr("pipelines.terminal.console.stderr", lambda: terminal)
+    monkeypatch.setattr("pipelines.terminal.curation_progress.stderr", lambda: terminal)
+    with curation_progress() as show:
+        show(START)
+        show(HALF)
+    assert "0:10:00" in screen.getvalue()
+
+
+def test_bars_remember_steps_that_lie_far_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    with progress_bars() as bars:
+        monkeypatch.setattr(bars, "get_time", lambda: clock[0])
+        task = bars.add_task("sources", total=4, count="", note="")
+        for done in (1, 2):
+            clock[0] += 90.0
+            bars.update(task, completed=done)
+        assert bars.tasks[0].time_remaining == pytest.approx(180, abs=2)
+
+
+def test_the_status_of_a_run_is_read_from_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    storage = open_storage(str(tmp_path), StorageConfig())
+    write_status(Ledger(storage), HALF)
+    assert main(["status", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines() == [described(HALF), "so far: 5 kept"]
+    assert main(["status", str(tmp_path), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["finished"], said["status"]["done"]) == (False, 2)
+    assert 0 <= said["age_s"] < 60
+    old = json.loads(storage.read(".ledger/status.json"))
+    storage.write(".ledger/status.json", json.dumps({**old, "at": "2020-01-01T00:00:00+0000"}).encode())
+    assert main(["status", str(tmp_path)]) == 0
+    assert "nothing was written for" in capsys.readouterr().out
+
+
+def test_watching_ends_with_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = open_storage(str(tmp_path), StorageConfig())
+    write_status(Ledger(storage), HALF)
+    steps = [
+        lambda: None,
+        lambda: write_status(Ledger(storage), END),
+        lambda: storage.write("manifest.json", b"{}"),
+    ]
+    monkeypatch.setattr(time, "sleep", lambda _: steps.pop(0)())
+    assert main(["status", str(tmp_path), "--watch"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        described(HALF),
+        "so far: 5 kept",
+        described(END),
+        f"{tmp_path} is finished",
+    ]
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"phase": "cut"}', b"\xff"])
+def test_what_is_no_status_is_refused_in_words(
+    tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", str(tmp_path)]) == 2
+    assert "neither a dataset nor a curation" in capsys.readouterr().err
+    open_storage(str(tmp_path), StorageConfig()).write(".ledger/status.json", content)
+    assert main(["status", str(tmp_path)]) == 2
+    assert "is no status of a curation" in capsys.readouterr().err
