@@ -1,8 +1,8 @@
-"""Write a dataset's page, DATASET/report/index.html, and print its buckets.
+"""Write a dataset's page, DATASET/report/index.html, and print its buckets; or the page of training runs.
 
-The page shows accounting, distributions, buckets and clips. Buckets are those of --config; without it those of the
-dataset's last report, and at first those of a Wan-like model on 80 GB GPUs. Steps of a cluster are planned by
-`reelweave plan`.
+A dataset's page shows accounting, distributions, buckets and clips. Buckets are those of --config; without it those
+of the dataset's last report, and at first those of a Wan-like model on 80 GB GPUs. Steps of a cluster are planned by
+`reelweave plan`. RUN/report/index.html shows how a training run goes; several runs are shown side by side.
 """
 
 import argparse
@@ -13,6 +13,7 @@ from pathlib import Path
 from loader.blend import is_blend_file
 from loader.dataset import Dataset, open_dataset, read_manifest
 from loader.errors import UsageError
+from pipelines.commands.look.report_run import kind_of, report_runs
 from pipelines.report.buckets import KEPT, PACKAGED, ReportConfig, keep, report_config
 from pipelines.report.numbers.dataset import dataset_numbers
 from pipelines.report.sampled import keep_sampled, sampled_files
@@ -37,7 +38,13 @@ _MOVED = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `reelweave report`."""
-    parser.add_argument("dataset", metavar="DATASET", nargs="?", help="folder or s3:// prefix")
+    parser.add_argument(
+        "dataset",
+        metavar="DATASET|RUN",
+        nargs="?",
+        help="folder or s3:// prefix; or folder of a training run",
+    )
+    parser.add_argument("others", metavar="RUN", nargs="*", help="further runs, to be shown side by side")
     add_config(
         parser,
         f"YAML with buckets (default: those of the last report, at first {PACKAGED.name} of the package)",
@@ -49,6 +56,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="videos of a model that trained on this dataset, from `reelweave sample`: the page shows them beside the"
         " clips they are nearest to",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="folder for the page of runs (default: report in the run; of several, compared in the first)",
+    )
+    parser.add_argument(
+        "--memory-gib",
+        type=float,
+        metavar="GIB",
+        help="memory of a GPU, by which to judge a run's peak (default: train.cascade.memory_gib, if set)",
     )
     for name in _MOVED:
         # What `reelweave plan` does now; kept to say so.
@@ -70,6 +89,18 @@ def run(options: argparse.Namespace) -> int:
             f"{options.dataset} is a blend: report each of its datasets, or plan its steps:"
             f" {hint('plan', options.dataset)}"
         )
+    kind = kind_of(options.dataset)
+    if kind == "run" or options.others:
+        return report_runs(options)
+    if options.out or options.memory_gib is not None:
+        raise UsageError(
+            "--out and --memory-gib are for the report of a training run; a dataset keeps its own page"
+        )
+    if kind == "nothing":
+        raise UsageError(
+            f"{options.dataset} is neither a dataset (manifest.json, or .ledger of an unfinished curation) nor a"
+            " training run (metrics.jsonl, train.yaml or train-vae.yaml)"
+        )
     config = report_config(options.dataset, options.config, options.set)
     dataset = open_dataset(options.dataset, config.storage)
     if options.samples is not None:
@@ -88,7 +119,6 @@ def write_report(dataset: Dataset, config: ReportConfig) -> str:
 
     The same dataset and configuration give the same files.
     """
-    from pipelines.report.gallery.files import gallery_files
     from pipelines.report.numbers.scores import Scores
     from pipelines.report.page import render_page
     from pipelines.report.thresholds import threshold_files
@@ -96,7 +126,7 @@ def write_report(dataset: Dataset, config: ReportConfig) -> str:
 
     while True:
         page = render_page(dataset, dataset_numbers(dataset, config), config)
-        beside = {**threshold_files(dataset, Scores.of(dataset)), **gallery_files(dataset, config)}
+        beside = threshold_files(dataset, Scores.of(dataset))
         stay = [Path(KEPT).name, *sampled_files(dataset)]
         where = publish(dataset.storage, "report/", page, beside, stay)
         # A report takes no lease; what was taken down while it was made must not come back with it.

@@ -1,0 +1,68 @@
+"""Pages of training runs, for `reelweave report`."""
+
+import argparse
+from pathlib import Path
+from typing import Literal
+
+from loader.dataset.manifest import MANIFEST
+from loader.errors import UsageError
+from loader.storage import StorageConfig, open_storage
+from pipelines.terminal.console import print_json, stdout, table
+
+PAGE, COMPARED = "report", "compared"
+_OWN = ("index.html", "assets/report.js")
+"""Files by which a folder is recognised as that of an earlier page."""
+
+
+def kind_of(place: str) -> Literal["dataset", "run", "nothing"]:
+    """Return what a folder holds; what is no local folder is taken for a dataset."""
+    from pipelines.report.run.numbers import is_run
+
+    folder = Path(place)
+    if not folder.is_dir() or any((folder / name).exists() for name in (MANIFEST, ".ledger")):
+        return "dataset"
+    return "run" if is_run(folder) else "nothing"
+
+
+def report_runs(options: argparse.Namespace) -> int:
+    """Write the page of one or several runs, and print what calls for attention."""
+    from pipelines.report.run.numbers import is_run, read_runs
+    from pipelines.report.run.page import run_page, summary
+    from pipelines.report.web.files import publish
+
+    folders = [Path(name) for name in (options.dataset, *options.others)]
+    for folder in folders:
+        if not is_run(folder):
+            raise UsageError(
+                f"{folder} is no training run: it has neither metrics.jsonl nor train.yaml; several folders"
+                " are compared only where all are runs"
+            )
+    if options.config or options.set:
+        raise UsageError("--config and --set choose the buckets of a dataset; the report of a run has none")
+    where = options.out or folders[0] / (PAGE if len(folders) == 1 else COMPARED)
+    _check_own(where)
+    numbers = read_runs(folders, options.memory_gib)
+    page, beside = run_page(numbers, where)
+    uri = publish(open_storage(str(where.absolute()), StorageConfig()), "", page, beside)
+    if options.json:
+        print_json({**numbers.to_json(), "report": uri})
+        return 0
+    names = [run.name for run in numbers.runs]
+    stdout().print(
+        table("training runs", ["", *names], [(name, *values) for name, values in summary(numbers.runs)])
+    )
+    for run in numbers.runs:
+        for warning in run.warnings:
+            stdout().print(f"{run.name}: {warning}", markup=False, soft_wrap=True)
+    stdout().print(f"report: {uri}", markup=False, soft_wrap=True)
+    return 0
+
+
+def _check_own(folder: Path) -> None:
+    """Refuse a folder with anything but an earlier page, because a page removes what is not its own."""
+    if folder.is_dir() and any(folder.iterdir()) and not all((folder / name).is_file() for name in _OWN):
+        raise UsageError(
+            f"{folder} holds other files, which a page would remove; give another folder with --out"
+        )
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file; give a folder with --out")

@@ -1,0 +1,1 @@
+"""Numbers and page of training runs."""

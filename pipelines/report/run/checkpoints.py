@@ -1,0 +1,72 @@
+"""Checkpoints in a run's folder."""
+
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines.report.run.configuration import Configuration
+
+FOLDER = "checkpoints"
+
+_STATE = "state.json"  # the last file of a checkpoint to be written (`train.checkpoint.names`)
+_STEP = re.compile(r"step-(\d{6,18})")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint.
+
+    Attributes:
+        step: optimizer steps done.
+        complete: whether it can be resumed from.
+        bytes: bytes of its files.
+    """
+
+    step: int
+    complete: bool
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Checkpoints of a run.
+
+    Attributes:
+        elsewhere: where the configuration puts them outside the run's folder, which is not listed; "" if in it.
+        found: checkpoints by step.
+    """
+
+    elsewhere: str
+    found: list[Checkpoint]
+
+    @property
+    def last_complete(self) -> int | None:
+        """Step of the last checkpoint from which the run can go on."""
+        return max((one.step for one in self.found if one.complete), default=None)
+
+
+def read_checkpoints(run: Path, config: Configuration) -> Checkpoints:
+    """List a run's checkpoints; no other place than its folder is looked at."""
+    place = config.value("checkpoints")
+    elsewhere = place if isinstance(place, str) else ""
+    folder = run / FOLDER
+    if not folder.is_dir():
+        return Checkpoints(elsewhere, [])
+    found = [
+        Checkpoint(int(match[1]), (path / _STATE).is_file(), _bytes(path))
+        for path in folder.iterdir()
+        if (match := _STEP.fullmatch(path.name)) and path.is_dir()
+    ]
+    return Checkpoints(elsewhere, sorted(found, key=lambda one: one.step))
+
+
+def _bytes(folder: Path) -> int:
+    """Return the bytes of a checkpoint's files; some may go while it is looked at."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += os.lstat(f"{parent}/{name}").st_size
+    return total

@@ -1,0 +1,136 @@
+"""All numbers of a run's page."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.report.run.bad_samples import BadSamples, read_bad_samples
+from pipelines.report.run.checkpoints import Checkpoints, read_checkpoints
+from pipelines.report.run.configuration import (
+    FILES,
+    Configuration,
+    Difference,
+    differences,
+    read_configuration,
+)
+from pipelines.report.run.losses import AllLosses, read_losses
+from pipelines.report.run.metrics import METRICS, Steps, read_steps
+from pipelines.report.run.samples import SampleSheet, read_samples
+from pipelines.report.run.scores import Scores, read_scores
+from pipelines.report.run.timelines import Timelines, read_timelines
+from pipelines.report.run.warnings import warnings
+
+
+@dataclass(frozen=True)
+class RunNumbers:
+    """Numbers of one run.
+
+    Attributes:
+        name: name of the run on the page, unique among those shown.
+        folder: its folder.
+        total_steps: steps that its configuration asks for; None if unknown.
+        left_s: seconds that the remaining steps take at the recent pace; None if unknown or done.
+        memory_limit_gib: limit of a GPU's memory; None if unknown.
+        steps: metrics of its steps.
+        losses: losses by bucket and time, and held-out ones.
+        checkpoints: its checkpoints.
+        bad_samples: samples that were replaced.
+        samples: validation videos.
+        scores: scores of sampled videos by checkpoint.
+        timelines: planned and executed cascades.
+        configuration: its configuration.
+        warnings: what deserves a look, in words.
+    """
+
+    name: str
+    folder: str
+    total_steps: int | None
+    left_s: float | None
+    memory_limit_gib: float | None
+    steps: Steps
+    losses: AllLosses
+    checkpoints: Checkpoints
+    bad_samples: BadSamples
+    samples: SampleSheet
+    scores: Scores
+    timelines: Timelines
+    configuration: Configuration
+    warnings: list[str]
+
+
+@dataclass(frozen=True)
+class RunsNumbers:
+    """Numbers of a page.
+
+    Attributes:
+        runs: its runs.
+        differences: keys of their configurations that differ.
+    """
+
+    runs: list[RunNumbers]
+    differences: list[Difference]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return asdict(self)
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder holds what a training run leaves."""
+    return any((folder / name).is_file() for name in (METRICS, *FILES))
+
+
+def read_runs(folders: list[Path], memory_gib: float | None = None) -> RunsNumbers:
+    """Read the numbers of runs.
+
+    Args:
+        folders: folders of the runs.
+        memory_gib: memory of a GPU, by which to judge the peak; default: the limit of `train.cascade`, if set.
+    """
+    runs = [
+        _read_run(folder, name, memory_gib) for folder, name in zip(folders, _names(folders), strict=True)
+    ]
+    return RunsNumbers(runs, differences([run.configuration for run in runs]))
+
+
+def _read_run(folder: Path, name: str, memory_gib: float | None) -> RunNumbers:
+    config = read_configuration(folder)
+    steps, losses = read_steps(folder), read_losses(folder)
+    total = config.whole("train.schedule.total_steps") or config.whole("schedule.total_steps")
+    limit = memory_gib or config.value("train.cascade.memory_gib")
+    limit = float(limit) if isinstance(limit, int | float) and limit > 0 else None
+    checkpoints, bad = read_checkpoints(folder, config), read_bad_samples(folder)
+    samples, timelines = read_samples(folder), read_timelines(folder)
+    return RunNumbers(
+        name=name,
+        folder=str(folder),
+        total_steps=total,
+        left_s=_left(steps, total),
+        memory_limit_gib=limit,
+        steps=steps,
+        losses=losses,
+        checkpoints=checkpoints,
+        bad_samples=bad,
+        samples=samples,
+        scores=read_scores(folder),
+        timelines=timelines,
+        configuration=config,
+        warnings=warnings(config, steps, losses, checkpoints, bad, samples, limit),
+    )
+
+
+def _left(steps: Steps, total: int | None) -> float | None:
+    recent = steps.recent
+    if total is None or steps.last is None or steps.last >= total or recent.step_s is None:
+        return None
+    return (total - steps.last) * (recent.step_s + (recent.pause_s or 0.0))
+
+
+def _names(folders: list[Path]) -> list[str]:
+    """Return the shortest ends of the paths that tell the runs apart."""
+    parts = [folder.absolute().resolve().parts for folder in folders]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(of[-length:]) for of in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{'/'.join(of)} ({number})" for number, of in enumerate(parts, 1)]

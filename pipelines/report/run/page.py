@@ -1,0 +1,306 @@
+"""Page of training runs."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from pipelines.report.run.drawing import cascades, curves, part_bars, stacked
+from pipelines.report.run.metrics import PARTS
+from pipelines.report.run.numbers import RunNumbers, RunsNumbers
+from pipelines.report.run.samples import poster
+from pipelines.report.run.series import Series
+from pipelines.report.web.charts import Chart, bars, lines
+from pipelines.report.web.template import render
+
+TEMPLATE = "run.html"
+MOST_BUCKETS = 10
+MOST_RANKS = 20
+_PART_NAMES = {"wait": "waiting", "sync": "gradient sum", "vae": "VAE", "text": "text encoder"}
+_QUARTERS = {
+    "0.125": "first quarter (least noise)",
+    "0.375": "second quarter",
+    "0.625": "third quarter",
+    "0.875": "last quarter (most noise)",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One video of the sheet.
+
+    Attributes:
+        video: address of the video relative to the page; "" without one.
+        poster: address of its picture; "" without one.
+        failed: why there is no video; "" otherwise.
+    """
+
+    video: str
+    poster: str
+    failed: str
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Videos of a run, prompts by steps.
+
+    Attributes:
+        run: name of the run.
+        note: what is shown and what is not.
+        steps: steps of the columns.
+        rows: prompt and cells of each row.
+    """
+
+    run: str
+    note: str
+    steps: list[int]
+    rows: list[tuple[str, list[Cell]]]
+
+
+def run_page(numbers: RunsNumbers, folder: Path) -> tuple[str, dict[str, bytes]]:
+    """Return the page, and the files beside it by their paths.
+
+    Args:
+        numbers: numbers of the runs.
+        folder: folder in which the page will lie; videos are named relative to it.
+    """
+    runs = numbers.runs
+    beside: dict[str, bytes] = {}
+    sheets = [_sheet(run, number, folder, beside) for number, run in enumerate(runs) if run.samples.steps]
+    one = runs[0] if len(runs) == 1 else None
+    html = render(
+        TEMPLATE,
+        title=one.name if one else " and ".join(run.name for run in runs),
+        subtitle=f"Training run in {one.folder}" if one else f"{len(runs)} training runs side by side",
+        notes=[],
+        figures=[(values[0], name) for name, values in summary(runs) if values[0]] if one else [],
+        summary=[] if one else summary(runs),
+        runs=runs,
+        sections=[(title, charts) for title, charts in _sections(runs) if charts],
+        sheets=sheets,
+        differences=[(one.key, *map(_or_absent, one.values)) for one in numbers.differences],
+        links={run.name: _pictures(run, folder) for run in runs},
+        many=one is None,
+    )
+    return html, beside
+
+
+def summary(runs: Sequence[RunNumbers]) -> list[tuple[str, list[str]]]:
+    """Return the figures that matter most, those of each run beside each other."""
+    made: dict[str, list[str]] = {}
+    for run in runs:
+        for name, value in _figures(run).items():
+            made.setdefault(name, []).append(value)
+    return [(name, values) for name, values in made.items() if any(values)]
+
+
+def _figures(run: RunNumbers) -> dict[str, str]:
+    steps, recent, best = run.steps, run.steps.recent, run.losses.held_out_best
+    of = f" of {run.total_steps:,}" if run.total_steps else ""
+    last = run.checkpoints.last_complete
+    return {
+        "loss now": _told(recent.loss, "{:.4g}"),
+        "held-out loss": _told(best.last if best else None, "{:.4g}"),
+        "steps done": f"{steps.last or 0:,}{of}",
+        "left at this pace": _told_duration(run.left_s),
+        "a step": _told_duration(recent.step_s),
+        "MFU": _told(recent.mfu, "{:.1%}"),
+        "TFLOPS": _told(None if recent.flops_per_s is None else recent.flops_per_s / 1e12, "{:,.3g}"),
+        "tokens/s": _told(recent.tokens_per_s, "{:,.0f}"),
+        "samples/s": _told(recent.samples_per_s, "{:,.3g}"),
+        "waiting for slow ranks": _told(steps.whole.wait_share, "{:.1%}") if steps.waits else "",
+        "peak memory": _told(steps.peak_gib, "{:.1f} GiB"),
+        "last checkpoint": "" if last is None else f"step {last:,}",
+        "bad samples": f"{run.bad_samples.count:,}" if run.bad_samples.count else "",
+    }
+
+
+def _sections(runs: Sequence[RunNumbers]) -> Iterator[tuple[str, list[Chart]]]:
+    yield "Loss", list(_loss_charts(runs))
+    yield "Where the time goes", list(_time_charts(runs))
+    yield "Optimizer and memory", list(_optimizer_charts(runs))
+    yield "Scores of sampled videos", list(_score_charts(runs))
+    yield "Cascades: planned above executed", list(_cascade_charts(runs))
+
+
+def _loss_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:
+    many = len(runs) > 1
+    losses = {} if many else {"training": (runs[0].steps.series, "loss")}
+    trends = {(run.name if many else "trend"): run.steps.loss_trend for run in runs if run.steps.loss_trend}
+    if trends:
+        share = "The trend is the mean over the twentieth of the run before each step."
+        yield curves("loss", "Training loss", losses, "loss", trends=trends, note=share)
+    held_out = {
+        _label(run, many, "held-out"): series for run in runs for series in run.losses.held_out.whole.values()
+    }
+    if held_out:
+        yield curves("held-out", "Held-out loss", _of_loss(held_out), "loss")
+    for kind, what in (("train", "Training loss"), ("held_out", "Held-out loss")):
+        buckets, left_out = _buckets(runs, kind)
+        note = (
+            ""
+            if not left_out
+            else f"The {MOST_BUCKETS} with the longest records; {left_out} more are in --json."
+        )
+        if buckets:
+            yield curves(f"{kind}-buckets", f"{what} by bucket", _of_loss(buckets), "loss", note=note)
+        times = {
+            _label(run, many, _QUARTERS.get(name, name)): series
+            for run in runs
+            for name, series in getattr(run.losses, kind).by_time.items()
+        }
+        if times:
+            yield curves(f"{kind}-times", f"{what} by diffusion time", _of_loss(times), "loss")
+    for term in dict.fromkeys(term for run in runs for term in run.steps.terms):
+        of = {
+            _label(run, many, term): (run.steps.series, f"parts/{term}")
+            for run in runs
+            if term in run.steps.terms
+        }
+        number = list(dict.fromkeys(name for run in runs for name in run.steps.terms)).index(term)
+        yield curves(f"term-{number}", f"Term of the loss: {term}", of, "loss")
+
+
+def _time_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:
+    named = {f"{part}_s": _PART_NAMES.get(part, part) for part in PARTS}
+    parts = {
+        run.name: {_PART_NAMES.get(part, part): seconds for part, seconds in run.steps.whole.parts.items()}
+        for run in runs
+        if run.steps.whole.parts
+    }
+    if parts:
+        yield part_bars("parts", "Parts of a step, mean over the run", parts, list(named.values()))
+    if len(runs) == 1 and parts:
+        note = "Mean over all ranks; waiting is for the last rank's gradients."
+        yield stacked("parts-steps", "Parts of a step", runs[0].steps.series, named, "seconds", note)
+    yield from _drawn("step-time", "Time of a step", runs, "step_s", "seconds")
+    yield from _drawn("mfu", "Model FLOPs utilization (MFU)", runs, "mfu", "share of the peak")
+    yield from _drawn("tokens", "Throughput", runs, "tokens_per_s", "tokens/s")
+    yield from _drawn("pauses", "Pauses between steps", runs, "pause_s", "seconds")
+    waits = {
+        _label(run, len(runs) > 1, f"rank {one.rank}"): {"waited for it": one.waited_s}
+        for run in runs
+        for one in run.steps.waits[:MOST_RANKS]
+    }
+    if waits:
+        note = "Seconds that the mean rank waited in the steps in which this rank came last."
+        most = max(len(run.steps.waits) for run in runs)
+        note += f" The {MOST_RANKS} worst of {most:,} ranks." if most > MOST_RANKS else ""
+        yield bars("waits", "Which ranks the others waited for", waits, "seconds", note)
+        yield from _drawn("wait-longest", "Longest wait of a rank", runs, "wait_max_s", "seconds")
+
+
+def _optimizer_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:
+    yield from _drawn("lr", "Learning rate", runs, "lr", "learning rate")
+    yield from _drawn("grad-norm", "Gradient norm before clipping", runs, "grad_norm", "norm", log_y=True)
+    yield from _drawn("memory", "Peak memory of the rank with most", runs, "peak_gib", "GiB")
+
+
+def _score_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:
+    names = list(dict.fromkeys(name for run in runs for name in run.scores.names))
+    for number, name in enumerate(names):
+        shown = {
+            (f"{run.name}: {prompts}" if len(run.scores.prompt_sets) > 1 else run.name): line
+            for run in runs
+            for prompts in run.scores.prompt_sets
+            if (line := run.scores.points(prompts, name))
+        }
+        # Vega makes expressions of the titles of axes, and not every name can stand in one.
+        yield lines(f"score-{number}", name, shown, "step", "score")
+
+
+def _cascade_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:
+    for number, run in enumerate(runs):
+        shown = [one for one in run.timelines.shown if not one.problem]
+        if not shown:
+            continue
+        last = shown[-1]
+        idle = "; ".join(
+            f"{panel} {seconds:.3g} s, {last.idle[panel]:.1%} idle" for panel, seconds in last.seconds.items()
+        )
+        note = f"{idle}. Scroll to zoom, drag to move."
+        if last.scaled:
+            note += " Planned times have the executed scale: no costs were measured."
+        of = f"{run.name}: step" if len(runs) > 1 else "Step"
+        yield cascades(f"cascades-{number}", f"{of} {last.step:,}", run.timelines.last, note)
+
+
+def _drawn(
+    name: str, title: str, runs: Sequence[RunNumbers], curve: str, y_title: str, log_y: bool = False
+) -> Iterator[Chart]:
+    """Yield the chart of one curve of all runs, if any has values."""
+    of = {run.name: (run.steps.series, curve) for run in runs if run.steps.series.points(curve)}
+    if of:
+        yield curves(name, title, of, y_title, log_y)
+
+
+def _buckets(runs: Sequence[RunNumbers], kind: str) -> tuple[dict[str, Series], int]:
+    """Return series of the buckets with the longest records, and the number of others."""
+    found = {name: series for run in runs for name, series in getattr(run.losses, kind).by_bucket.items()}
+    most = sorted(found, key=lambda name: -len(found[name].step))[:MOST_BUCKETS]
+    chosen = {
+        _label(run, len(runs) > 1, name): series
+        for run in runs
+        for name, series in getattr(run.losses, kind).by_bucket.items()
+        if name in most
+    }
+    return chosen, len(found) - len(most)
+
+
+def _of_loss(series: Mapping[str, Series]) -> dict[str, tuple[Series, str]]:
+    return {label: (one, "loss") for label, one in series.items()}
+
+
+def _sheet(run: RunNumbers, number: int, folder: Path, beside: dict[str, bytes]) -> Sheet:
+    """Return a run's sheet, and add its posters to the files beside the page."""
+    samples = run.samples
+    rows = []
+    for row, (prompt, of_prompt) in enumerate(zip(samples.prompts, samples.rows, strict=True)):
+        cells = []
+        for step, sample in zip(samples.shown, of_prompt, strict=True):
+            picture = poster(Path(run.folder), sample)
+            path = f"posters/{number}/step-{step:06d}-{row:03d}.jpg"
+            if picture is not None:
+                beside[path] = picture
+            video = _address(run, sample.file, folder) if sample.file else ""
+            cells.append(Cell(video, path if picture else "", sample.failed))
+        rows.append((prompt, cells))
+    weights = {"ema": "averaged weights", "model": "last weights"}.get(samples.weights, samples.weights)
+    note = f"Videos of the {weights}; they play from the run's folder."
+    if len(samples.shown) < len(samples.steps):
+        note += f" {len(samples.shown)} of {len(samples.steps)} validations, evenly spread."
+    if samples.prompts_left_out:
+        note += f" {samples.prompts_left_out} further prompts are in the folder."
+    return Sheet(run.name, note, samples.shown, rows)
+
+
+def _pictures(run: RunNumbers, folder: Path) -> dict[int, str]:
+    """Return the addresses of the pictures of timelines by step."""
+    return {one.step: _address(run, one.picture, folder) for one in run.timelines.shown if one.picture}
+
+
+def _address(run: RunNumbers, path: str, folder: Path) -> str:
+    """Return the address of a run's file from a page in a folder."""
+    return quote(os.path.relpath(Path(run.folder).absolute() / path, folder.absolute()))
+
+
+def _label(run: RunNumbers, many: bool, name: str) -> str:
+    return f"{run.name}: {name}" if many else name
+
+
+def _or_absent(value: str | None) -> str:
+    return "(absent)" if value is None else value
+
+
+def _told(value: float | None, shape: str) -> str:
+    return "" if value is None else shape.format(value)
+
+
+def _told_duration(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    for limit, unit, name in ((1, 1e-3, "ms"), (120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / unit:.3g} {name}"
+    return f"{seconds / 86_400:.3g} days"

@@ -1,0 +1,150 @@
+"""Validation videos of a run: prompts, and the files of each step."""
+
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loader.base.named_file import read_named
+from loader.base.strict_json import parse
+from loader.errors import UsageError
+
+FOLDER, MANIFEST = "validation", "validation.json"
+MOST_PROMPTS, MOST_STEPS = 24, 12
+"""Maximum size of the sheet."""
+
+POSTER_PX = 240
+_GAP_PX = 4  # between the frames of a strip (`train.logs.pictures`)
+_MOST_BYTES = 16 << 20
+_STEP = re.compile(r"step-(\d{6,18})")
+_FILE = re.compile(r"\d{3,4}\.mp4")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One prompt at one step.
+
+    Attributes:
+        file: path of the video in the run's folder; None without one.
+        failed: why there is none; "" otherwise.
+    """
+
+    file: str | None
+    failed: str
+
+
+@dataclass(frozen=True)
+class SampleSheet:
+    """Prompts by steps.
+
+    Attributes:
+        steps: all validated steps.
+        shown: those in the sheet: all, or evenly spread ones with the first and the last.
+        prompts: prompts in the sheet.
+        prompts_left_out: number of further prompts.
+        weights: weights that the newest videos are of: "model" or "ema".
+        rows: samples by prompt and shown step.
+        failed: prompts without a video over the shown steps.
+        unreadable: steps whose `validation.json` cannot be read.
+    """
+
+    steps: list[int]
+    shown: list[int]
+    prompts: list[str]
+    prompts_left_out: int
+    weights: str
+    rows: list[list[Sample]]
+    failed: int
+    unreadable: list[int]
+
+
+def read_samples(run: Path) -> SampleSheet:
+    """Read which videos a run has sampled."""
+    folders = {
+        int(match[1]): path
+        for path in ((run / FOLDER).iterdir() if (run / FOLDER).is_dir() else ())
+        if (match := _STEP.fullmatch(path.name)) and path.is_dir()
+    }
+    steps = sorted(folders)
+    manifests = {step: _manifest(folders[step] / MANIFEST) for step in spread(steps, MOST_STEPS)}
+    shown = [step for step, found in manifests.items() if found is not None]
+    videos = {step: {_text(one.get("prompt")): one for one in _videos(manifests[step])} for step in shown}
+    prompts = list(dict.fromkeys(prompt for step in reversed(shown) for prompt in videos[step]))
+    rows = [
+        [_sample(videos[step].get(prompt), folders[step].name) for step in shown]
+        for prompt in prompts[:MOST_PROMPTS]
+    ]
+    newest = manifests[shown[-1]] if shown else None
+    return SampleSheet(
+        steps=steps,
+        shown=shown,
+        prompts=prompts[:MOST_PROMPTS],
+        prompts_left_out=max(0, len(prompts) - MOST_PROMPTS),
+        weights=_text(newest.get("weights")) if newest else "",
+        rows=rows,
+        failed=sum(sample.failed != "" for row in rows for sample in row),
+        unreadable=[step for step, found in manifests.items() if found is None],
+    )
+
+
+def poster(run: Path, sample: Sample) -> bytes | None:
+    """Return the middle frame of a sample as JPEG, from the strip beside its video; None without one."""
+    from PIL import Image
+
+    if sample.file is None:
+        return None
+    try:
+        strip = read_named((run / sample.file).with_suffix(".png"), _MOST_BYTES)
+        with Image.open(io.BytesIO(strip), formats=["PNG"]) as picture:
+            frame = _middle(picture.convert("RGB"))
+            frame.thumbnail((POSTER_PX, POSTER_PX))
+            file = io.BytesIO()
+            frame.save(file, "JPEG", quality=85)
+    except (UsageError, OSError, ValueError, Image.DecompressionBombError):
+        return None
+    return file.getvalue()
+
+
+def spread(steps: Sequence[int], most: int) -> list[int]:
+    """Return at most so many of the steps, evenly spread, with the first and the last."""
+    if len(steps) <= most:
+        return list(steps)
+    return [steps[place * (len(steps) - 1) // (most - 1)] for place in range(most)]
+
+
+def _middle(strip: Any) -> Any:
+    """Return the middle frame of a strip whose frames stand beside each other, apart by white gaps."""
+    for frames in range(6, 1, -1):
+        width, rest = divmod(strip.width + _GAP_PX, frames)
+        gaps = [strip.crop((n * width - _GAP_PX, 0, n * width, strip.height)) for n in range(1, frames)]
+        if not rest and all(gap.getextrema() == ((255, 255),) * 3 for gap in gaps):
+            left = frames // 2 * width
+            return strip.crop((left, 0, left + width - _GAP_PX, strip.height))
+    return strip
+
+
+def _manifest(path: Path) -> dict[str, Any] | None:
+    try:
+        found = parse(read_named(path, _MOST_BYTES))
+    except (UsageError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _videos(manifest: dict[str, Any] | None) -> list[dict[str, Any]]:
+    videos = (manifest or {}).get("videos")
+    return [one for one in videos if isinstance(one, dict)] if isinstance(videos, list) else []
+
+
+def _sample(video: dict[str, Any] | None, folder: str) -> Sample:
+    if video is None:
+        return Sample(None, "")
+    file, failed = video.get("file"), video.get("failed")
+    named = isinstance(file, str) and _FILE.fullmatch(file)
+    return Sample(f"{FOLDER}/{folder}/{file}" if named else None, failed if isinstance(failed, str) else "")
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
