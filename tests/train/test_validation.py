@@ -83,20 +83,18 @@ def test_its_videos_are_those_of_the_checkpoint(runs, name):
         if name in ALONE:
             assert off.max() == 0, prompt
         else:  # another order of sums
-            assert off.max() <= (1 if trained.config.dtype == "float32" else 8)
+            assert off.max() <= 1
             sampled = runs / name / "sampled"
             for folder in [sampled] if name in CONTEXT else sampled.iterdir():
                 assert made(folder, number) == found.tobytes(), folder
 
 
-@pytest.mark.parametrize(
-    ("name", "size", "failed"), [("zero-bfloat16", 2, 1), ("tp-ring", 4, 0), ("pp-fsdp", 4, 2)]
-)
-def test_a_rank_that_fails_ends_all_in_words(ranks, tmp_path, name, size, failed):
-    ended = ranks.run(failing, size, str(tmp_path), name, str(failed), grace_s=60)
-    assert ended.codes == [1] * size
+@pytest.mark.parametrize(("name", "failed"), [("tp-ring", 0), ("pp-fsdp", 1)])
+def test_a_rank_that_fails_ends_all_in_words(ranks, tmp_path, name, failed):
+    ended = ranks.run(failing, 4, str(tmp_path), name, str(failed))
+    assert ended.codes == [1] * 4
     assert "the disk is full" in ended.errors[failed]
-    for rank in set(range(size)) - {failed}:
+    for rank in set(range(4)) - {failed}:
         assert f"rank {failed} was lost" in ended.errors[rank]
     assert not (tmp_path / "validation" / "step-000002").exists()
 

@@ -8,16 +8,16 @@ import torch
 
 from loader.errors import RunError
 from tests.train.layouts import ST_DIT, STAGED, Case, config_of, stream_of
-from train.checkpoint.weights import weights_of
 from train.config.run import TrainConfig
 from train.distributed.world import World, join
 from train.loop.trainer import Trainer
 from train.loop.validation import Validation
 from train.loop.validation_config import ValidationConfig
 from train.parallel.layout import lay_out
+from train.parallel.layouts import pieces
 from train.parallel.mesh import DATA, MODEL, Mesh, Ranks
 from train.sampling.config import SampleLayoutConfig
-from train.sampling.decoder import WholeDecoder
+from train.sampling.decode.decoder import WholeDecoder
 from train.sampling.generate import VideoSampler
 from train.sampling.layout import VideoLayout, build_layout
 from train.sampling.mesh import SamplingMesh, SamplingRanks
@@ -26,7 +26,6 @@ from train.sampling.training_layout import training_runner
 
 FSDP = {"dp_replicate": 1, "dp_shard": "rest"}
 ALONE = {
-    "replicated": Case(dtype="float32"),
     "zero-bfloat16": Case(FSDP | {"shard": "optimizer"}, "bfloat16"),
     "cascade": Case({"schedule": "cascade"}, "float32"),
     "pp-fsdp": Case(FSDP | {"pp": 2}, "float32", model=STAGED),
@@ -41,7 +40,6 @@ SPLIT = {
     "tp-fsdp": Case(FSDP | {"tp": 2}, "float32"),
     "tp-ring": Case({"tp": 2, "ring": 2}, "float32"),
     "pp-tp": Case({"pp": 2, "tp": 2}, "float32"),
-    "pp-ulysses": Case({"pp": 2, "ulysses": 2}, "bfloat16"),
 }
 """Layouts of training alone."""
 CASES = ALONE | CONTEXT | SPLIT
@@ -98,10 +96,13 @@ def _by_command(checkpoint: str, config: TrainConfig, world: World, out: Path) -
 
 
 def _by_layout(checkpoint: str, config: TrainConfig, world: World, out: Path) -> None:
-    """Samples with weights read into the layout of the run; all groups of ranks make all videos."""
+    """Samples with weights copied into the layout of the run; all groups of ranks make all videos."""
     ranks = Ranks.of(config.parallel, world)
-    laid_out = lay_out(config, ranks)
-    weights_of(checkpoint, "ema").load_(laid_out.weights)
+    laid_out, averages = lay_out(config, ranks), load_trained(checkpoint, world.device).bundle.trained()
+    with torch.no_grad():
+        for name, parameter in laid_out.bundle.named_parameters():
+            if parameter.requires_grad:
+                pieces.copy_(parameter, averages[name])
     laid_out.refresh()
     bundle = laid_out.bundle
     layout = VideoLayout(
