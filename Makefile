@@ -20,8 +20,10 @@ BIN := .venv/bin
 demo: .venv/.demo
 	$(BIN)/reelweave demo
 
+# Containers often forbid Python to keep what it compiles; then each of some hundred processes compiles the house again.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: .venv/.installed
-	# Three processes for two cores, since tests wait, too: for leases, silence and other processes. In the order of the files:
+	# Three processes for two cores, since tests wait, too: for leases, silence and other processes. In the order of tests/conftest.py:
 	# by default the long files of few tests come last, and one process waits for the others.
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 

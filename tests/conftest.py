@@ -31,6 +31,22 @@ NEEDS_RAY = (
     "tests/train/test_latents_runs.py",
 )
 """Node ids of the tests that use `ray_local`, which run in the same process: Ray starts once."""
+LONGEST = (
+    *NEEDS_RAY,
+    "tests/train/test_layouts.py",
+    "tests/train/cascade/training/test_cascades.py",
+    "tests/train/test_rehearsal.py",
+    "tests/curate/test_lookahead.py",
+    "tests/train/sampling/test_latent_parallel_ranks.py",
+    "tests/train/test_context_models.py",
+    "tests/train/test_fp8.py",
+    "tests/curate/test_two_runs.py",
+    "tests/train/test_csrc_math.py",
+    "tests/train/test_unbiased.py",
+    "tests/train/test_validation.py",
+    "tests/train/test_trainer.py",
+)
+"""Node ids that begin first, the longest first, where several processes share the tests: none waits at the end."""
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
@@ -48,11 +64,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=_place)
     for item in items:
         if "ray_local" in getattr(item, "fixturenames", ()) and not item.nodeid.startswith(NEEDS_RAY):
             raise pytest.UsageError(
                 f"{item.nodeid} uses ray_local: name it in NEEDS_RAY of tests/conftest.py"
             )
+
+
+def _place(item: pytest.Item) -> int:
+    return next((n for n, start in enumerate(LONGEST) if item.nodeid.startswith(start)), len(LONGEST))
 
 
 @pytest.fixture(scope="session")
