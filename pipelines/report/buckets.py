@@ -27,6 +27,9 @@ class ReportConfig(Settings):
     max_clips: int = Field(
         240, ge=0, description="most clips shown with a thumbnail, spread evenly over the dataset"
     )
+    max_rejected: int = Field(
+        8, ge=0, description="most clips shown with a thumbnail that were left out for one reason"
+    )
     max_lost: int = Field(500, ge=0, description="most rows shown of what was not kept")
     storage: StorageConfig = StorageConfig()
 

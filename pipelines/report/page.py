@@ -1,7 +1,5 @@
-"""Page of a dataset's report, from its numbers and, for thumbnails, its clips."""
+"""Page of a dataset's report, from its numbers."""
 
-import base64
-import io
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -9,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from loader.buckets.assignment import BucketConfig
 from loader.dataset import Dataset
-from loader.dataset.tars.media import FORMATS
 from pipelines.report.numbers.scores import ScoreStats, thresholds
 from pipelines.report.sampled import sampled_section
 from pipelines.report.thresholds import can_be_set, update_command
@@ -19,8 +16,6 @@ from pipelines.report.web.template import render
 if TYPE_CHECKING:
     from pipelines.report.buckets import ReportConfig
 
-_THUMBNAIL_PX = 240
-_MAX_CLIP_BYTES = 256 << 20  # larger clips are shown without a picture
 _CLEARLY_OVER, _WORTH_ADVICE = 1.005, 1.2
 
 
@@ -28,12 +23,11 @@ def render_page(dataset: Dataset, numbers: dict[str, Any], config: "ReportConfig
     """Render the page.
 
     Args:
-        dataset: its clips are range-read for thumbnails only.
+        dataset: no clip of it is read.
         numbers: result of `pipelines.report.numbers.dataset.dataset_numbers`.
         config: limits of what is shown.
     """
     totals = dataset.manifest.totals
-    shown = _evenly(dataset.index.num_rows, config.max_clips)
     sources = sorted(numbers["sources"], key=lambda source: source["kept_seconds"] - source["seconds"])
     scores = [ScoreStats(**one) for one in numbers["scores"]]
     told = [one for one in scores if one.distinct > 1 or can_be_set(one)]
@@ -79,12 +73,8 @@ def render_page(dataset: Dataset, numbers: dict[str, Any], config: "ReportConfig
         ],
         oversized=oversized(numbers["buckets"]),
         unassigned=[(item["key"], item["reason"]) for item in numbers["unassigned"]],
-        clips_note=""
-        if len(shown) == dataset.index.num_rows
-        else f"{len(shown)} of {dataset.index.num_rows} clips, evenly spread.",
-        clips=[_clip(dataset, number) for number in shown],
         duplicates=numbers["duplicates"],
-        groups=[_group(dataset, group) for group in numbers["duplicates"]["groups"]],
+        groups=[_group(group) for group in numbers["duplicates"]["groups"]],
         run=numbers["run"],
         sampled=sampled_section(dataset),
     )
@@ -182,36 +172,9 @@ def _lost(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "start": _seconds(row["start_s"]), "end": _seconds(row["end_s"])}
 
 
-def _clip(dataset: Dataset, number: int) -> dict[str, str]:
-    row = dataset.index.slice(number, 1).to_pylist()[0]
-    return {
-        "key": row["key"],
-        "caption": row["caption"],
-        "source": row["source"].rsplit("/", 1)[-1],
-        "span": f"{row['start_s']:.2f} to {row['end_s']:.2f} s",
-        "shape": f"{row['frames']} frames, {row['width']} x {row['height']}, {row['fps']:.4g} fps",
-        "image": _image(dataset, number, row["frames"]),
-    }
-
-
-def _image(dataset: Dataset, number: int, frames: int) -> str:
-    """Return the thumbnail of a sample, "" if latents replace its clip."""
-    if dataset.latents and dataset.media.place(number) is None:
-        return ""
-    place = dataset.media.place(number)
-    if place is not None and place[2] > _MAX_CLIP_BYTES:
-        return ""
-    return _thumbnail(dataset.read_media(number), frames // 2)
-
-
-def _group(dataset: Dataset, group: Mapping[str, Any]) -> dict[str, Any]:
-    number = dataset.row_numbers[group["key"]]
-    return {
-        **_placed(group),
-        "key": group["key"],
-        "image": _image(dataset, number, dataset.row(number)["frames"]),
-        "copies": [{**_placed(copy), "reason": copy["reason"]} for copy in group["copies"]],
-    }
+def _group(group: Mapping[str, Any]) -> dict[str, Any]:
+    copies = [{**_placed(copy), "reason": copy["reason"]} for copy in group["copies"]]
+    return {**_placed(group), "key": group["key"], "copies": copies}
 
 
 def _placed(row: Mapping[str, Any]) -> dict[str, str]:
@@ -219,35 +182,6 @@ def _placed(row: Mapping[str, Any]) -> dict[str, str]:
         "source": row["source"].rsplit("/", 1)[-1],
         "span": f"{row['start_s']:.2f} to {row['end_s']:.2f} s",
     }
-
-
-def _thumbnail(clip: bytes, middle: int) -> str:
-    """Return a data URI of the clip's middle frame, "" if the clip cannot be decoded."""
-    import av
-
-    try:
-        with av.open(
-            io.BytesIO(clip), mode="r", metadata_errors="replace", options={"format_whitelist": FORMATS}
-        ) as container:
-            for number, frame in enumerate(container.decode(video=0)):
-                if number == middle:
-                    scale = _THUMBNAIL_PX / max(frame.width, frame.height)
-                    small = frame.to_image(  # type: ignore[no-untyped-call]  # PyAV's
-                        width=max(2, round(frame.width * scale)),
-                        height=max(2, round(frame.height * scale)),
-                        interpolation="AREA",
-                    )
-                    buffer = io.BytesIO()
-                    small.save(buffer, "JPEG", quality=80)
-                    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
-    except (av.error.FFmpegError, ValueError, IndexError, MemoryError):
-        pass  # `reelweave verify` is what names damaged clips
-    return ""
-
-
-def _evenly(total: int, limit: int) -> list[int]:
-    count = min(total, limit)
-    return [place * total // count for place in range(count)]
 
 
 def _short(value: float) -> str:

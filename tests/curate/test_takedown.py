@@ -4,7 +4,6 @@ import csv
 import gzip
 import io
 import json
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from loader.dataset import Dataset, open_dataset, verify
 from loader.storage import StorageConfig, open_storage
 from pipelines.commands.look.report import write_report
 from pipelines.report.buckets import default_config
+from pipelines.report.gallery.strips import strip
 from tests.commands import reelweave
 from tests.curate.test_run import config
 from tests.media import write_video
@@ -77,7 +77,7 @@ def number(dataset: Dataset, source: str) -> int:
     return found
 
 
-def traces_of(dataset: Dataset, name: str, page: bytes) -> dict[str, bytes]:
+def traces_of(dataset: Dataset, name: str) -> dict[str, bytes]:
     """What must be found nowhere once the sample is gone, by what it is."""
     row = number(dataset, name)
     clip = dataset.read_member(row, "mp4")
@@ -85,14 +85,13 @@ def traces_of(dataset: Dataset, name: str, page: bytes) -> dict[str, bytes]:
         suffix: np.load(io.BytesIO(dataset.read_member(row, suffix))).tobytes()
         for suffix in ("text.npy", "video.npy")
     }
-    key = dataset.index["key"][row].as_py()
-    thumbnail = re.search(rb'middle frame of %b" src="data:image/jpeg;base64,([^"]+)"' % key.encode(), page)
-    assert thumbnail
+    picture = strip(clip, dataset.index["frames"][row].as_py())
+    assert picture
     return {
         "clip": clip[len(clip) // 2 :][:64],
         "caption": dataset.index["caption"][row].as_py().encode(),
         "attribute": f"author of {name}".encode(),
-        "thumbnail": thumbnail[1],
+        "picture": picture.jpeg,
         **{suffix: data[:48] for suffix, data in arrays.items()},
     }
 
@@ -102,6 +101,10 @@ def opened(path: str, data: bytes) -> bytes:
     if path.endswith(".parquet"):
         return data + json.dumps(pq.read_table(io.BytesIO(data)).to_pylist()).encode()
     return data + gzip.decompress(data) if path.endswith(".gz") else data
+
+
+def report_data(files: dict[str, bytes]) -> dict[str, bytes]:
+    return {path: data for path, data in files.items() if "report/data/" in path}
 
 
 def found_in(files: dict[str, bytes], traces: dict[str, bytes]) -> dict[str, set[str]]:
@@ -146,16 +149,18 @@ def everything(uri: str, config: StorageConfig) -> dict[str, bytes]:
 def test_nothing_of_a_sample_is_left(raw: Path, place: tuple[str, StorageConfig], by: str) -> None:
     uri, config = place
     dataset = open_dataset(uri, config)
-    page = dataset.storage.read("report/index.html")
-    gone, stays = (traces_of(dataset, name, page) for name in ("gone.mp4", "stays.mp4"))
+    gone, stays = (traces_of(dataset, name) for name in ("gone.mp4", "stays.mp4"))
     assert all(found_in(everything(uri, config), gone).values())
     key = dataset.index["key"][number(dataset, "gone.mp4")].as_py()
+    of_gallery = {"key": key.encode(), "source": b"gone.mp4"}
+    assert all(found_in(report_data(everything(uri, config)), of_gallery).values())
     what = ("--key", key) if by == "key" else ("--source", str(raw / "gone.mp4"))
     endpoint = ("--endpoint-url", config.endpoint_url) if config.endpoint_url else ()
     done = reelweave("remove", uri, *what, *endpoint)
     assert done.returncode == 0, done.stderr
     files = everything(uri, config)
     assert found_in(files, gone) == {trace: set() for trace in gone}
+    assert found_in(report_data(files), of_gallery) == {"key": set(), "source": set()}
     assert all(found_in(files, stays).values())
     assert verify(open_storage(uri, config)).problems == []
 
@@ -170,7 +175,7 @@ def test_verify_tells_what_an_interrupted_take_down_left(
     what = ("--key", key) if by == "key" else ("--source", raw / "gone.mp4")
     reelweave("remove", folder, *what)
     if left == "report":
-        shutil.copy(made / "report/index.html", folder / "report/index.html")
+        shutil.copytree(made / "report", folder / "report", dirs_exist_ok=True)
     else:
         Ledger(open_storage(folder)).write_clip(f"{key}-1234", b"clip")
     (problem,) = verify(open_storage(folder)).problems
@@ -187,7 +192,7 @@ def test_what_went_comes_back_by_no_later_run(
 ) -> None:
     folder = Path(shutil.copytree(made, tmp_path / "dataset"))
     dataset = open_dataset(folder)
-    gone = traces_of(dataset, "gone.mp4", (folder / "report/index.html").read_bytes())
+    gone = traces_of(dataset, "gone.mp4")
     key = dataset.index["key"][number(dataset, "gone.mp4")].as_py()
     reelweave("remove", folder, *(("--key", key) if by == "key" else ("--source", raw / "gone.mp4")))
     for changes in (

@@ -1,8 +1,7 @@
 """Verification of a dataset: checksums, consistent tables, index against tars, and complete accounting."""
 
-import html
+import json
 import math
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -24,9 +23,8 @@ from loader.dataset.tars.members import media_members
 from loader.errors import RunError
 from loader.storage import Storage, StorageConfig
 
-_REPORT = "report/index.html"
+_REPORT = "report/"
 _MAX_REPORT_BYTES = 256 << 20
-_SHOWN = re.compile(r'alt="middle frame of ([^"]{1,200})"')
 
 
 @dataclass
@@ -159,13 +157,21 @@ def _check_taken_down(storage: Storage, manifest: Manifest) -> Iterator[str]:
     for item in storage.list(".ledger/"):
         if item.path.rsplit("/", 1)[-1].split("-", 1)[0].split(".", 1)[0] in gone:
             yield f"{item.path} is left of what was taken down; run `reelweave remove` for it once more"
-    if storage.stat(_REPORT) is not None:
-        page = storage.read(_REPORT, 0, _MAX_REPORT_BYTES).decode(errors="replace")
-        sources = [
-            html.escape(removal.source, quote=False) for removal in manifest.removals if removal.source
-        ]
-        if gone & set(_SHOWN.findall(page)) or any(f'<p class="soft">{one}, ' in page for one in sources):
-            yield f"{_REPORT} shows samples that were taken down; run `reelweave report` again"
+    sources = {removal.source for removal in manifest.removals if removal.source}
+    if gone or sources:
+        yield from _check_report(storage, gone, sources)
+
+
+def _check_report(storage: Storage, keys: set[str], sources: set[str]) -> Iterator[str]:
+    """Yield a report whose page links to removed samples, or whose data holds a removed key or source."""
+    shown = [f'"{key}"'.encode() for key in keys] + [f'#{key}"'.encode() for key in keys]
+    shown += [json.dumps(source, ensure_ascii=False).encode() for source in sources]
+    for item in storage.list(_REPORT):
+        if item.path.endswith((".html", ".js")):
+            data = storage.read(item.path, 0, _MAX_REPORT_BYTES)
+            if any(one in data for one in shown):
+                yield f"{item.path} shows samples that were taken down; run `reelweave report` again"
+                return
 
 
 def _check_index(manifest: Manifest, index: list[Row]) -> Iterator[str]:

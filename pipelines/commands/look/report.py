@@ -119,6 +119,7 @@ def write_report(dataset: Dataset, config: ReportConfig) -> str:
 
     The same dataset and configuration give the same files.
     """
+    from pipelines.report.gallery.files import gallery_files
     from pipelines.report.numbers.scores import Scores
     from pipelines.report.page import render_page
     from pipelines.report.thresholds import threshold_files
@@ -126,7 +127,7 @@ def write_report(dataset: Dataset, config: ReportConfig) -> str:
 
     while True:
         page = render_page(dataset, dataset_numbers(dataset, config), config)
-        beside = threshold_files(dataset, Scores.of(dataset))
+        beside = {**threshold_files(dataset, Scores.of(dataset)), **gallery_files(dataset, config)}
         stay = [Path(KEPT).name, *sampled_files(dataset)]
         where = publish(dataset.storage, "report/", page, beside, stay)
         # A report takes no lease; what was taken down while it was made must not come back with it.

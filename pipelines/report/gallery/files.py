@@ -1,0 +1,170 @@
+"""Files of the gallery: its page, pictures, and data in chunks that the page loads as it needs them."""
+
+import base64
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from loader.dataset import Dataset
+from loader.errors import RunError
+from pipelines.report.clips.media import ClipBytes, clip_bytes, staged_clips
+from pipelines.report.gallery.choice import pictured_rows
+from pipelines.report.gallery.rows import GalleryRows
+from pipelines.report.gallery.strips import Strip, strip
+from pipelines.report.numbers.scores import Scores
+from pipelines.report.thresholds import can_be_set
+from pipelines.report.web.template import render
+
+if TYPE_CHECKING:
+    from pipelines.report.buckets import ReportConfig
+
+CHUNK_ROWS = 2000
+CHUNK_SOURCES = 5000
+_CAPTION_BYTES = 6 << 20
+"""Characters of all captions together; above, the longest are cut short."""
+_FEWEST_CHARS = 40
+_MOST_CLIP_BYTES = 256 << 20  # larger clips get no picture
+_READERS = 4
+
+
+def gallery_files(dataset: Dataset, config: "ReportConfig") -> dict[str, bytes]:
+    """Return the gallery's files by path: ``gallery.html``, ``pictures/*.jpg`` and ``data/*.js``.
+
+    Args:
+        dataset: clips that get a picture are read.
+        config: buckets, and how many clips get a picture.
+    """
+    rows = GalleryRows.of(dataset, pictured_rows(dataset.accounting, config.max_clips, config.max_rejected))
+    files: dict[str, bytes] = {}
+    pictures = {}
+    for row, made in _strips(dataset, rows, config):
+        name = hashlib.sha256(made.jpeg).hexdigest()[:20]
+        files[f"pictures/{name}.jpg"] = made.jpeg
+        pictures[row] = [name, made.frames, made.width, made.height]
+    files |= dict(_data(dataset, rows, pictures, config))
+    title = "/".join(dataset.storage.root.rsplit("/", 2)[-2:])
+    files["gallery.html"] = render(
+        "gallery.html",
+        title=f"Clips of {title}",
+        subtitle=f"{len(rows.accounting):,} rows of {dataset.storage.root}: kept clips, and what was left out",
+        notes=[],
+        figures=[],
+        charts=[],
+    ).encode()
+    return files
+
+
+def _strips(dataset: Dataset, rows: GalleryRows, config: "ReportConfig") -> Iterator[tuple[int, Strip]]:
+    """Yield row and strip of each clip that is to have one and can be decoded."""
+    first = pictured_rows(dataset.accounting, config.max_clips, config.max_rejected)
+    staged = staged_clips(dataset) if (rows.index_N[: len(first)] < 0).any() else {}
+    keys = rows.accounting.column("key").slice(0, len(first)).to_pylist()
+    frames = rows.index_column(dataset, "frames", 0).slice(0, len(first)).to_pylist()
+    states = rows.accounting.column("state").slice(0, len(first)).to_pylist()
+
+    def made(row: int) -> Strip | None:
+        key = keys[row]
+        if key is None:
+            return None
+        kept = states[row] != "kept" and key in dataset.row_numbers
+        found = clip_bytes(dataset, key) if states[row] == "kept" or kept else staged.get(key)
+        return None if found is None else _strip(found, frames[row])
+
+    with ThreadPoolExecutor(min(_READERS, os.cpu_count() or 1)) as readers:
+        for row, found in enumerate(readers.map(made, range(len(first)))):
+            if found is not None:
+                yield row, found
+
+
+def _strip(found: ClipBytes, frames: int) -> Strip | None:
+    if found.size > _MOST_CLIP_BYTES:
+        return None
+    try:
+        return strip(found.read(), frames)
+    except RunError:
+        return None  # `reelweave verify` names damaged clips
+
+
+def _data(
+    dataset: Dataset, rows: GalleryRows, pictures: dict[int, Any], config: "ReportConfig"
+) -> Iterator[tuple[str, bytes]]:
+    count = len(rows.accounting)
+    kinds, kind_N = rows.kinds
+    sources, source_N = rows.sources
+    buckets, bucket_N = rows.buckets(dataset, config.buckets)
+    captions = rows.index_column(dataset, "caption", "")
+    length_N = pc.utf8_length(captions).to_numpy()
+    most_chars = _most_chars(length_N)
+    settable = [one for one in Scores.of(dataset).all_stats if can_be_set(one)]
+    columns: dict[str, NDArray[Any]] = {
+        "kind": kind_N,
+        "source": source_N,
+        "bucket": bucket_N,
+        "length": np.minimum(length_N, 65535).astype("<u2"),
+        "of": (rows.of_N + 1).astype("<u4"),
+        "scored": (rows.scored_N + 1).astype("<u4"),
+        "hash": rows.key_hashes,
+    }
+    about = {
+        "dataset": dataset.storage.root,
+        "count": count,
+        "kinds": kinds,
+        "buckets": buckets,
+        "sources": len(sources),
+        "chunkRows": CHUNK_ROWS,
+        "chunkSources": CHUNK_SOURCES,
+        "mostChars": most_chars if most_chars < int(length_N.max(initial=0)) else None,
+        "pictures": pictures,
+        "scores": [[one.name, one.least, one.most, one.min_threshold, one.max_threshold] for one in settable],
+        "columns": {name: [column.dtype.itemsize, _packed(column)] for name, column in columns.items()},
+    }
+    yield "data/rows.js", _called("rows", about)
+    # The server that plays clips answers this path itself.
+    yield "data/place.js", _called("place", {"plays": False})
+    for number, start in enumerate(range(0, len(sources), CHUNK_SOURCES), 1):
+        chunk = {"sources": sources[start : start + CHUNK_SOURCES]}
+        yield f"data/sources-{number:04}.js", _called(f"sources-{number:04}", chunk)
+    table = pa.table(
+        {
+            "key": rows.accounting.column("key"),
+            "start": pc.round(rows.accounting.column("start_s"), 3),
+            "end": pc.round(rows.accounting.column("end_s"), 3),
+            "reason": rows.accounting.column("reason"),
+            "caption": pc.utf8_slice_codeunits(captions, 0, most_chars),
+            **{name: rows.index_column(dataset, name, 0) for name in ("frames", "width", "height")},
+            "fps": pc.round(rows.index_column(dataset, "fps", 0.0), 3),
+        }
+    )
+    for number, start in enumerate(range(0, count, CHUNK_ROWS), 1):
+        name = f"clips-{number:04}"
+        yield f"data/{name}.js", _called(name, table.slice(start, CHUNK_ROWS).to_pydict())
+
+
+def _most_chars(length_N: NDArray[np.int64]) -> int:
+    """Return the largest number of characters of a caption with which all fit into their share of the files."""
+    low, high = _FEWEST_CHARS, max(_FEWEST_CHARS, int(length_N.max(initial=0)))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if np.minimum(length_N, middle).sum() <= _CAPTION_BYTES:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _packed(column_N: NDArray[Any]) -> str:
+    return base64.b64encode(column_N.tobytes()).decode()
+
+
+def _called(name: str, value: Any) -> bytes:
+    """Return a script that gives the page its data: a page opened from a disk can read nothing else."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return f"report.receive({json.dumps(name)},{text});\n".encode()

@@ -1,0 +1,114 @@
+"""Rows of the gallery in columns: one per row of the accounting, those with a picture first."""
+
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from curate.takedown.takedown import STAGE as REMOVAL
+from loader.buckets.assignment import BucketConfig, assign
+from loader.dataset import Dataset
+
+
+@dataclass(frozen=True)
+class GalleryRows:
+    """Columns of the gallery [N].
+
+    Attributes:
+        accounting: rows of the accounting in the gallery's order, without names of what was taken down.
+        index_N: row of each kept clip in the index; -1 for others.
+        scored_N: row of each clip in the scores; -1 where it has none.
+        of_N: gallery row of the clip that each duplicate repeats; -1 for others.
+    """
+
+    accounting: pa.Table
+    index_N: NDArray[np.int64]
+    scored_N: NDArray[np.int64]
+    of_N: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, dataset: Dataset, first: NDArray[np.int64]) -> "GalleryRows":
+        """Return the rows of a dataset.
+
+        Args:
+            dataset: its tables are read, no clip is.
+            first: rows of the accounting that come first.
+        """
+        whole = dataset.accounting
+        others = np.ones(len(whole), np.bool_)
+        others[first] = False
+        table = _without_removed(whole.take(np.concatenate([first, np.flatnonzero(others)])))
+        key, kept_N = table.column("key"), pc.equal(table.column("state"), "kept").to_numpy()
+        index_N = np.where(kept_N, _places(key, dataset.index.column("key")), -1)
+        kept_K = np.flatnonzero(kept_N)
+        of_N = _places(table.column("duplicate_of"), key.take(kept_K))
+        return cls(
+            table,
+            index_N,
+            _places(_named(table), _named(dataset.scores)),
+            np.where(of_N >= 0, kept_K[of_N] if len(kept_K) else -1, -1),
+        )
+
+    @cached_property
+    def kinds(self) -> tuple[list[tuple[str, str]], NDArray[np.uint8 | np.uint16]]:
+        """Distinct pairs of state and stage, and each row's pair [N]."""
+        joined = pc.binary_join_element_wise(
+            self.accounting.column("state"), self.accounting.column("stage"), "\n"
+        ).combine_chunks()
+        found = joined.dictionary_encode()
+        names = [name.split("\n", 1) for name in found.dictionary.to_pylist()]
+        return [(state, stage) for state, stage in names], found.indices.to_numpy().astype("<u2")
+
+    @cached_property
+    def sources(self) -> tuple[list[str], NDArray[np.uint32]]:
+        """Distinct sources in the order of their first rows, and each row's source [N]."""
+        found = self.accounting.column("source").combine_chunks().dictionary_encode()
+        return found.dictionary.to_pylist(), found.indices.to_numpy().astype("<u4")
+
+    @cached_property
+    def key_hashes(self) -> NDArray[np.uint32]:
+        """CRC-32 of each row's key, by which a permalink finds its row; 0 without a key."""
+        keys = self.accounting.column("key").to_pylist()
+        return np.fromiter((zlib.crc32((key or "").encode()) for key in keys), "<u4", len(keys))
+
+    def buckets(self, dataset: Dataset, config: BucketConfig) -> tuple[list[str], NDArray[np.uint16]]:
+        """Return the buckets in use, and each row's place [N] in them plus 1; 0 without one."""
+        assignment = assign(dataset.plan_index, config)
+        of_row = np.append(assignment.bucket_of, -1)[self.index_N]
+        used = np.unique(of_row[of_row >= 0])
+        places = np.searchsorted(used, of_row) + 1
+        return [str(assignment.buckets[one]) for one in used], np.where(of_row >= 0, places, 0).astype("<u2")
+
+    def index_column(self, dataset: Dataset, name: str, missing: Any) -> pa.ChunkedArray:
+        """Return a column of the index in the order of the rows, with a value for what is in no index."""
+        taken = dataset.index.column(name).take(pa.array(self.index_N, mask=self.index_N < 0))
+        return pc.fill_null(taken, missing)
+
+
+def _without_removed(table: pa.Table) -> pa.Table:
+    """Return the table with neither key, source nor span of rows that were taken down; their number stays."""
+    removed = pc.equal(table.column("stage"), REMOVAL)
+    if not pc.any(removed).as_py():
+        return table
+    for name, value in (("key", None), ("source", ""), ("start_s", None), ("end_s", None)):
+        column = table.column(name)
+        empty = pa.scalar(value, column.type)
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, name, pc.if_else(removed, empty, column))
+    return table
+
+
+def _places(values: pa.ChunkedArray, known: pa.ChunkedArray) -> NDArray[np.int64]:
+    """Return the place of each value among the known ones; -1 for others and for nulls."""
+    found = pc.index_in(values, known.combine_chunks(), skip_nulls=True)
+    return np.asarray(pc.fill_null(found, -1), np.int64)
+
+
+def _named(table: pa.Table) -> pa.ChunkedArray:
+    """Return key and source in one; a key may be of two sources of equal content."""
+    return pc.binary_join_element_wise(table.column("key"), table.column("source"), "\n")
