@@ -14,10 +14,12 @@ from safetensors.torch import save_file
 from loader.base.whole_file import whole_folder
 from loader.errors import UsageError
 from train.config.lora import LoraConfig
+from train.config.model import DiffusersConfig
 from train.models.bundle import Bundle
 from train.models.lora import adapter_weights, merge
+from train.models.published.experts import ALL_TIMES
 from train.models.published.shared import DiffusersDenoiser
-from train.sampling.trained import LORA_FILE, LORA_PREFIX, Trained
+from train.sampling.trained import LORA_FILE, LORA_PART, LORA_PREFIX, Trained
 
 
 def export(trained: Trained, out: Path, merged: bool = False) -> None:
@@ -38,14 +40,15 @@ def export(trained: Trained, out: Path, merged: bool = False) -> None:
         raise UsageError(f"{trained.checkpoint} has no adapters to merge; export it as it is")
     with whole_folder(out) as aside:
         if lora and not merged:
-            _adapters(bundle, lora, aside / LORA_FILE)
+            _adapters(trained, lora, aside / LORA_FILE)
         else:
             if lora:
                 merge(bundle.dit)
             _whole(bundle, trained, aside)
 
 
-def _adapters(bundle: Bundle, config: LoraConfig, path: Path) -> None:
+def _adapters(trained: Trained, config: LoraConfig, path: Path) -> None:
+    bundle, model = trained.bundle, trained.config.model
     weights = {
         f"{LORA_PREFIX}.{name}": weight.detach().contiguous().cpu()
         for name, weight in adapter_weights(bundle.dit).items()
@@ -58,7 +61,10 @@ def _adapters(bundle: Bundle, config: LoraConfig, path: Path) -> None:
     described = json.dumps(
         {f"{LORA_PREFIX}.{name}": value for name, value in settings.items()}, sort_keys=True
     )
-    save_file(weights, path, metadata={"format": "pt", "lora_adapter_metadata": described})
+    metadata = {"format": "pt", "lora_adapter_metadata": described}
+    if isinstance(model, DiffusersConfig) and bundle.dit.times != ALL_TIMES:
+        metadata[LORA_PART] = model.subfolder
+    save_file(weights, path, metadata=metadata)
 
 
 def _whole(bundle: Bundle, trained: Trained, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import torch
 
+from tests.train import wan_pipelines
 from tests.train.clips import tiny_config
 from tests.train.diffusers_models import CONFIGS, FAMILIES
 from train.config.model import DiffusersConfig
@@ -104,6 +105,8 @@ CASES = {
     "wan, adapters": ("wan", FSDP, {"rank": 4}),
     "wan, adapters, Ulysses": ("wan", {"ulysses": 2}, {"rank": 4}),
     "wan, ring, FSDP": ("wan", FSDP | {"ring": 2}, None),
+    "wan, picture before grey, ring, FSDP": ("2.2 A14B I2V", FSDP | {"ring": 2}, None),
+    "wan, kept frames, adapters, Ulysses": ("2.2 TI2V 5B", {"ulysses": 2}, {"rank": 4}),
     "wan, ZeRO-1": ("wan", FSDP | {"shard": "optimizer"}, None),
     "cogvideox, FSDP": ("cogvideox", FSDP, None),
     "hunyuan, FSDP": ("hunyuan", FSDP, None),
@@ -115,4 +118,10 @@ CASES = {
 
 def case_config(folder, name):
     variant, parallel, lora = CASES[name]
+    if variant in wan_pipelines.IMAGE:
+        wan_pipelines.publish(folder, variant, channels=24)
+        own = tiny_config(4, every_steps=3, lr=5e-3)
+        update = {"tokenizer": own.tokenizer, "lora": lora, "ema": {"decay": 0.5}, "parallel": parallel}
+        update |= {"schedule": own.schedule, "optimizer": own.optimizer}
+        return wan_pipelines.configured(folder, variant, **update)
     return run_config(folder, variant, 4, lora=lora, ema={"decay": 0.5}, parallel=parallel)

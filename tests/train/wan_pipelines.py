@@ -14,7 +14,7 @@ from train.config.run import TrainConfig
 CHANNELS, TEXT_TOKENS = 4, 6
 FORMS = {
     "2.2 A14B T2V": {"experts": True, "boundary_ratio": 0.75},
-    "2.2 A14B I2V": {"in_channels": 4 + 2 * CHANNELS, "experts": True, "boundary_ratio": 0.75},
+    "2.2 A14B I2V": {"picture": True, "experts": True, "boundary_ratio": 0.75},
     "2.2 TI2V 5B": {"expand_timesteps": True},
     "2.1 T2V": {},
 }
@@ -23,12 +23,11 @@ IMAGE = {"2.2 A14B I2V": {"dropout": 0.0}, "2.2 TI2V 5B": {"dropout": 0.1}}
 """First frames that the forms are trained with."""
 
 
-def transformer(seed: int, in_channels: int = CHANNELS, **more):
+def transformer(seed: int, more_channels: int = 0, channels: int = CHANNELS):
     torch.manual_seed(seed)
-    sizes = {"num_attention_heads": 2, "in_channels": in_channels, "out_channels": CHANNELS}
-    model = diffusers.WanTransformer3DModel(
-        **CONFIGS[diffusers.WanTransformer3DModel] | sizes | {"num_layers": 1} | more
-    )
+    sizes = {"num_attention_heads": 2, "in_channels": channels + more_channels, "out_channels": channels}
+    kind = diffusers.WanTransformer3DModel
+    model = kind(**CONFIGS[kind] | sizes | {"num_layers": 1})
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     return model.eval()
@@ -40,13 +39,13 @@ def vae():
     return kind(**sizes).eval()
 
 
-def publish(folder, form: str, with_vae: bool = True):
-    """Write a pipeline's folder: its model_index.json, transformers and VAE."""
+def publish(folder, form: str, channels: int = CHANNELS):
+    """Write a pipeline's folder: its model_index.json, transformers and, for its channels, the VAE."""
     told = dict(FORMS[form])
-    experts, channels = told.pop("experts", False), told.pop("in_channels", CHANNELS)
+    experts, more = told.pop("experts", False), 4 + channels if told.pop("picture", False) else 0
     for number, name in enumerate(("transformer", "transformer_2")[: 1 + experts]):
-        transformer(number, channels).save_pretrained(folder / name)
-    if with_vae:
+        transformer(number, more, channels).save_pretrained(folder / name)
+    if channels == CHANNELS:
         vae().save_pretrained(folder / "vae")
     part = ["diffusers", "WanTransformer3DModel"]
     index = {"transformer": part, "transformer_2": part if experts else [None, None], **told}
@@ -79,7 +78,7 @@ class EvenTimes(diffusers.FlowMatchEulerDiscreteScheduler):
 def pipeline(folder, form: str):
     """The pipeline of diffusers on a published folder."""
     told = dict(FORMS[form])
-    experts, _ = told.pop("experts", False), told.pop("in_channels", None)
+    experts, _ = told.pop("experts", False), told.pop("picture", None)
     loaded = [
         diffusers.WanTransformer3DModel.from_pretrained(folder, subfolder=name)
         for name in ("transformer", "transformer_2")[: 1 + experts]

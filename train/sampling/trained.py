@@ -22,7 +22,9 @@ from train.models.published.expert_pair import Experts
 
 LORA_FILE = "pytorch_lora_weights.safetensors"
 LORA_PREFIX = "transformer"
-"""Prefix of adapter names in that file: the pipeline part that they belong to."""
+"""Prefix of adapter names in that file, as diffusers has it for all transformers of a pipeline."""
+LORA_PART = "reelweave_subfolder"
+"""Metadata of that file: subfolder of the expert that adapters were trained on, where there are two."""
 
 
 @dataclass(frozen=True)
@@ -105,18 +107,22 @@ def load_published(config: TrainConfig, device: torch.device, lora: Path | None 
     if lora is None:
         bundle = Bundle(config.model_copy(update={"lora": None}))
     else:
-        adapters, weights = read_adapters(lora)
+        adapters, weights = read_adapters(lora, config.model.subfolder)
         config = config.model_copy(update={"lora": adapters})
         bundle, name = Bundle(config), f"{name} + {lora}"
         load_adapters(bundle.dit, weights)
     return Trained(name, config, bundle.to(device).eval(), 0, "model")
 
 
-def read_adapters(path: Path) -> tuple[LoraConfig, dict[str, torch.Tensor]]:
+def read_adapters(path: Path, subfolder: str) -> tuple[LoraConfig, dict[str, torch.Tensor]]:
     """Read adapters and their settings.
 
+    Args:
+        path: folder or file.
+        subfolder: subfolder of the transformer that they are for.
+
     Raises:
-        UsageError: the file holds no adapters, or does not describe them.
+        UsageError: the file holds no adapters, does not describe them, or says that they are of another transformer.
     """
     file = path / LORA_FILE if path.is_dir() else path
     try:
@@ -125,17 +131,24 @@ def read_adapters(path: Path) -> tuple[LoraConfig, dict[str, torch.Tensor]]:
                 name.removeprefix(f"{LORA_PREFIX}."): opened.get_tensor(name)
                 for name in opened.keys()  # noqa: SIM118 - no mapping
             }
-            told = json.loads((opened.metadata() or {}).get("lora_adapter_metadata", "{}"))
+            metadata = opened.metadata() or {}
+        told = json.loads(metadata.get("lora_adapter_metadata", "{}"))
         settings = {name.removeprefix(f"{LORA_PREFIX}."): value for name, value in told.items()}
         given = {
             "rank": settings["r"],
             "alpha": settings["lora_alpha"],
             "targets": settings["target_modules"],
         }
-        return LoraConfig.model_validate(given), weights
+        adapters = LoraConfig.model_validate(given)
     except (OSError, SafetensorError) as error:
         raise UsageError(f"--lora {file} is no safetensors file: {first_line(error)}") from error
     except (KeyError, ValueError, AttributeError, RecursionError) as error:
         raise UsageError(
             f"--lora {file} does not say rank, alpha and layers of its adapters (lora_adapter_metadata)"
         ) from error
+    if (part := metadata.get(LORA_PART, subfolder)) != subfolder:
+        raise UsageError(
+            f"the adapters of {file} were trained on {part}, and are given for {subfolder}: of two experts, --lora is"
+            " for the one that model.subfolder names, and --lora-2 for the other"
+        )
+    return adapters, weights

@@ -55,7 +55,7 @@ def with_experts(
         saved.load_(bundle.trained())
         name = f"{name} + {saved.uri}"
     elif lora is not None:
-        adapters, values = read_adapters(lora)
+        adapters, values = read_adapters(lora, other_expert(own).subfolder)
         bundle = _without_encoders(config.model_copy(update={"lora": adapters}), trained.bundle)
         load_adapters(bundle.dit, values)
         name = f"{name} + {lora}"
