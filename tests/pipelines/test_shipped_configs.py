@@ -36,14 +36,15 @@ def test_train_yaml_is_a_configuration() -> None:
     assert config.dataset == "x"
 
 
-def test_the_fine_tuning_of_wan_is_a_configuration() -> None:
-    config = resolve(TrainRunConfig, CONFIGS / "finetune_wan_lora.yaml", ["dataset=x"])
+@pytest.mark.parametrize("name", ["finetune_wan_lora.yaml", "finetune_wan22_i2v_lora.yaml"])
+def test_the_fine_tuning_of_wan_is_a_configuration(name: str) -> None:
+    config = resolve(TrainRunConfig, CONFIGS / name, ["dataset=x"])
     clip = 21 * 30 * 52  # 81 frames of 480 x 832
     assert clip + 513 <= config.stream.buckets.memory_tokens
     assert (clip + 513) ** 2 <= (config.stream.buckets.compute_budget or 0)
     with pytest.raises(UsageError, match=r"stream\.regime pack.*takes no packs"):
         changes = ["stream.regime=pack", "stream.policy=balanced", "dataset=x"]
-        resolve(TrainRunConfig, CONFIGS / "finetune_wan_lora.yaml", changes)
+        resolve(TrainRunConfig, CONFIGS / name, changes)
 
 
 def test_the_fine_tuning_of_a_tokenizer_is_a_configuration() -> None:

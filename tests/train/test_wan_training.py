@@ -5,6 +5,7 @@ import json
 import diffusers
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from loader.errors import UsageError
 from tests.train.clips import ClipStream, tiny_config
@@ -203,3 +204,19 @@ def test_a_picture_needs_pixels_and_frames_behind_it(folders):
     dit = Bundle(config).dit
     with pytest.raises(UsageError, match=r"stills have none.*stream\.buckets\.frames"):
         dit.condition(torch.zeros(2, 4, 1, 2, 2), [0, 0])
+
+
+@pytest.mark.parametrize("form", IMAGE)
+def test_operations_of_what_is_given_are_counted(folders, form):
+    config = DiffusersConfig(name=str(folders[form]), fused=False)
+    with torch.device("meta"):  # where attention is counted as the products it is made of
+        denoiser = build_denoiser(config, 4, 8, FirstFramesConfig(dropout=0))
+        x = torch.randn(1, 4 + denoiser.condition_channels, 4, 4, 4)
+        text, mask = torch.randn(1, 5, 8), torch.ones(1, 5, dtype=torch.bool)
+        with FlopCounterMode(display=False) as counter:
+            out = denoiser(x, torch.rand(1), text, mask)
+            forward = counter.get_total_flops()
+            out.sum().backward()
+    found = denoiser.flops((4, 4, 4), 5)
+    assert found.forward == pytest.approx(forward, rel=0.01)
+    assert found.backward == pytest.approx(counter.get_total_flops() - forward, rel=0.01)

@@ -10,6 +10,8 @@ from loader.errors import UsageError
 from tests.train.comparison import relative
 from tests.train.sampling import wan_ranks
 from tests.train.wan_pipelines import FORMS, IMAGE, calls_of, configured, pipeline, publish
+from train.models.denoiser import Denoiser
+from train.models.published.expert_pair import Experts, fit_together
 from train.sampling.cache.config import CacheConfig
 from train.sampling.config import SampleConfig
 from train.sampling.experts.loading import with_experts
@@ -118,8 +120,38 @@ def test_every_exact_layout_makes_the_video_of_one_process(folders, ranks, tmp_p
     assert ended.codes == [0] * 4, ended.errors
     for rank in range(4):
         found = json.loads((tmp_path / f"{rank}.json").read_text())
-        assert len(found) == 5
+        assert len(found) == 3
         assert max(found.values()) < 1e-10, found
+
+
+class Elsewhere(Denoiser):
+    """A model that notes where it is moved; a second device is that of tensors without values."""
+
+    def __init__(self, name, moves):
+        super().__init__()
+        self.weight, self.name, self.moves = torch.nn.Parameter(torch.zeros(4)), name, moves
+
+    def to(self, device):
+        self.moves.append((self.name, str(device)))
+        return self.to_empty(device=device)
+
+
+def test_a_device_too_small_for_both_holds_the_expert_that_predicts():
+    moves = []
+    models = [Elsewhere(name, moves) for name in ("high", "low")]
+    assert fit_together(models, 65)
+    assert not fit_together(models, 64)
+    for together in (True, False):
+        moves.clear()
+        pair = Experts(
+            *(model.to_empty(device="cpu") for model in models), 0.9, torch.device("meta"), together
+        )
+        for model in (models[0], models[0], models[1], models[0]):
+            pair.bring(model)
+            assert model in pair.present
+            assert len(pair.present) == 1 or together
+        swapped = [("high", "meta"), ("high", "cpu"), ("low", "meta"), ("low", "cpu"), ("high", "meta")]
+        assert moves == ([("high", "meta"), ("low", "meta")] if together else swapped)
 
 
 def test_options_of_other_models_are_refused(folders):

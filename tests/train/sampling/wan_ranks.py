@@ -18,9 +18,7 @@ from train.sampling.trained import load_published
 IMPORTED_FIRST = ("diffusers",)
 CASES = (
     ("2.2 A14B I2V", {"cfg": 2, "ring": 2}),
-    ("2.2 A14B I2V", {"ring": 2, "ulysses": 2}),
-    ("2.2 TI2V 5B", {"cfg": 2, "ulysses": 2}),
-    ("2.2 TI2V 5B", {"ring": 4}),
+    ("2.2 TI2V 5B", {"ring": 2, "ulysses": 2}),
     ("2.2 A14B T2V", {"lp": 2, "ring": 2, "latent_parallel": {"exact_steps": 3}}),
 )
 

@@ -1,7 +1,7 @@
 """Two models of one sampler, each for its side of a time, and the device that may hold one of them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 
@@ -11,44 +11,47 @@ _SHARE = 0.5
 """Share of a device's memory below which the weights of both experts stay on it."""
 
 
+def fit_together(models: Sequence[Denoiser], memory_bytes: int) -> bool:
+    """Return True if the weights of models leave half of a memory to activations and the decode."""
+    weights = (tensor for model in models for tensor in model.parameters())
+    return sum(tensor.numel() * tensor.element_size() for tensor in weights) < _SHARE * memory_bytes
+
+
 @dataclass(frozen=True, eq=False)
 class Experts:
-    """Two models for one video, of which a device may hold one at a time.
-
-    The other one waits on the host. Both stay on the device if their weights take less than half of its memory, which
-    leaves the other half for activations and the decode.
+    """Two models for one video, of which the device holds both, or one at a time with the other one on the host.
 
     Attributes:
         high_noise: model from the boundary on.
         low_noise: model below the boundary.
         boundary: time of flow matching between both.
         device: compute device.
+        together: True if the device may hold both.
     """
 
     high_noise: Denoiser
     low_noise: Denoiser
     boundary: float
     device: torch.device
+    together: bool
 
-    @cached_property
-    def fit_together(self) -> bool:
-        """True if both may stay on the device."""
-        if self.device.type != "cuda":
-            return True
-        weights = sum(
-            tensor.numel() * tensor.element_size()
-            for model in (self.high_noise, self.low_noise)
-            for tensor in model.parameters()
+    @classmethod
+    def on(
+        cls, high_noise: Denoiser, low_noise: Denoiser, boundary: float, device: torch.device
+    ) -> "Experts":
+        """Return experts that share a device as its memory allows."""
+        together = device.type != "cuda" or fit_together(
+            (high_noise, low_noise), torch.cuda.get_device_properties(device).total_memory
         )
-        total: int = torch.cuda.get_device_properties(self.device).total_memory
-        return weights < _SHARE * total
+        return cls(high_noise, low_noise, boundary, device, together)
 
     def bring(self, model: Denoiser) -> None:
-        """Bring one of the two to the device; the other one leaves it first where they do not fit together."""
+        """Bring one of the two to the device; unless both may be there, the other one leaves it first."""
         other = self.low_noise if model is self.high_noise else self.high_noise
-        if not self.fit_together and _is_on(other, self.device):
+        if not self.together and _is_on(other, self.device):
             other.to("cpu")
-            torch.cuda.empty_cache()
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
         if not _is_on(model, self.device):
             model.to(self.device)
 

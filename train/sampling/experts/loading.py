@@ -63,7 +63,7 @@ def with_experts(
         bundle = _without_encoders(config, trained.bundle)
     other = bundle.dit.eval().requires_grad_(False)
     high, low = (dit, other) if own.subfolder == HIGH_NOISE else (other, dit)
-    return replace(trained, checkpoint=name, experts=Experts(high, low, high.times[0], device))
+    return replace(trained, checkpoint=name, experts=Experts.on(high, low, high.times[0], device))
 
 
 def _without_encoders(config: TrainConfig, like: Bundle) -> Bundle:
