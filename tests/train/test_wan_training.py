@@ -186,6 +186,10 @@ def test_what_a_folder_does_not_say_is_asked_for(tmp_path):
     index.write_text(json.dumps(told | {"boundary_ratio": None}))
     with pytest.raises(UsageError, match=r"no boundary_ratio .* set model\.boundary"):
         build_denoiser(config, 4, 8, given)
+    index.unlink()
+    with pytest.raises(UsageError, match=r"has two experts, and no boundary_ratio"):
+        build_denoiser(config, 4, 8, given)
+    index.write_text(json.dumps(told))
     part = folder / "transformer" / "config.json"
     part.write_text(json.dumps(json.loads(part.read_text()) | {"image_dim": 12}))
     with pytest.raises(UsageError, match="image_dim=12"):

@@ -4,6 +4,8 @@
 model_index.json has the boundary between them.
 """
 
+from pathlib import Path
+
 from loader.errors import UsageError
 from train.config.model import DiffusersConfig
 from train.models.published.folder import PIPELINE, pipeline_description
@@ -23,7 +25,8 @@ def times_of(config: DiffusersConfig) -> tuple[float, float]:
     """
     index = pipeline_description(config.name, "model.name")
     # A part that a pipeline lacks is there as [null, null].
-    experts = bool((index.get(LOW_NOISE) or [None])[-1]) or config.subfolder == LOW_NOISE
+    named = bool((index.get(LOW_NOISE) or [None])[-1])
+    experts = named or config.subfolder == LOW_NOISE or (Path(config.name) / LOW_NOISE).is_dir()
     boundary = config.boundary
     if boundary is None and experts:
         boundary = index.get("boundary_ratio")
