@@ -3,14 +3,11 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from train.config.first_frames import FirstFramesConfig
-from train.config.model import DiffusersConfig
 from train.models.attention.patches import Patch
 from train.models.dit import TokenLayout
 from train.models.published.context_parallel import JointAttention, Placed, Rotation
@@ -33,15 +30,7 @@ class CogVideoX(DiffusersDenoiser):
         (r"", "both"),
     )
 
-    def __init__(
-        self,
-        config: DiffusersConfig,
-        folder: Path,
-        channels: int,
-        text_width: int,
-        first_frames: FirstFramesConfig | None = None,
-    ) -> None:
-        super().__init__(config, folder, channels, text_width, first_frames)
+    def _prepare(self) -> None:
         theirs = self.model.config
         self._base = (theirs.sample_height // theirs.patch_size, theirs.sample_width // theirs.patch_size)
         if theirs.patch_size_t is not None:

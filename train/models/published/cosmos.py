@@ -1,12 +1,9 @@
 """Cosmos of diffusers, text to world."""
 
 from contextlib import ExitStack
-from pathlib import Path
 
 import torch
 
-from train.config.first_frames import FirstFramesConfig
-from train.config.model import DiffusersConfig
 from train.models.dit import TokenLayout
 from train.models.published.context_parallel import JointAttention, Placed, Rotation, placed
 from train.models.published.shared import DiffusersDenoiser
@@ -26,15 +23,7 @@ class Cosmos(DiffusersDenoiser):
     stem = r"^patch_embed|^time_embed\.t_embedder\.linear_1$|attn2\.to_[kv]$"
     rows = ((r"time_embed|norm.*linear_[12]$", "sample"), (r"attn2\.to_[kv]$|crossattn_proj", "text"))
 
-    def __init__(
-        self,
-        config: DiffusersConfig,
-        folder: Path,
-        channels: int,
-        text_width: int,
-        first_frames: FirstFramesConfig | None = None,
-    ) -> None:
-        super().__init__(config, folder, channels, text_width, first_frames)
+    def _prepare(self) -> None:
         theirs = self.model.config
         (T, H, W), (t, h, w) = theirs.max_size, self.patch
         self.largest = (T // t, H // h, W // w)

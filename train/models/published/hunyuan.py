@@ -1,12 +1,8 @@
 """HunyuanVideo of diffusers, text to video."""
 
-from pathlib import Path
-
 import torch
 
 from loader.errors import UsageError
-from train.config.first_frames import FirstFramesConfig
-from train.config.model import DiffusersConfig
 from train.models.attention.patches import Patch
 from train.models.dit import TokenLayout
 from train.models.published.context_parallel import JointAttention, Placed, Rotation, placed
@@ -43,26 +39,20 @@ class HunyuanVideo(DiffusersDenoiser):
     )
     blocks = ("transformer_blocks", "single_transformer_blocks")
 
-    def __init__(
-        self,
-        config: DiffusersConfig,
-        folder: Path,
-        channels: int,
-        text_width: int,
-        first_frames: FirstFramesConfig | None = None,
-    ) -> None:
-        super().__init__(config, folder, channels, text_width, first_frames)
+    def _prepare(self) -> None:
         theirs = self.model.config
         self.pooled_width = theirs.pooled_projection_dim
-        if theirs.guidance_embeds != (config.guidance is not None):
+        if theirs.guidance_embeds != (self.config.guidance is not None):
             needed = (
                 "was distilled and must be told a guidance, such as 6"
                 if theirs.guidance_embeds
                 else "takes none"
             )
-            raise UsageError(f"model.guidance: {config.name} {needed}")
+            raise UsageError(f"model.guidance: {self.config.name} {needed}")
         if theirs.image_condition_type is not None:
-            raise UsageError(f"model.name={config.name!r} makes videos of images, which is not supported")
+            raise UsageError(
+                f"model.name={self.config.name!r} makes videos of images, which is not supported"
+            )
         for block in (*self.model.transformer_blocks, *self.model.single_transformer_blocks):
             block.attn.set_processor(JointAttention(block.attn.processor))
 

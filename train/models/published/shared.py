@@ -83,6 +83,7 @@ class DiffusersDenoiser(Denoiser):
             patch(self.model)
         self._weights = self._counted("")
         self._stem_weights = self._counted(self.stem)
+        self._prepare()
 
     def forward(
         self,
@@ -260,6 +261,9 @@ class DiffusersDenoiser(Denoiser):
             if not wide & set(name.split(".")):
                 parameter.data = parameter.data.to(getattr(torch, self.config.dtype))
         return model
+
+    def _prepare(self) -> None:
+        """Set what is a family's own, once the model is loaded."""
 
     def _check_channels(self, channels: int, first_frames: FirstFramesConfig | None) -> None:
         """Check the channels of the latents and, in families that are given first frames, prepare for these."""

@@ -2,13 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 
 from loader.errors import UsageError
 from train.config.first_frames import FirstFramesConfig
-from train.config.model import DiffusersConfig
 from train.models.attention.positions import Window
 from train.models.dit import TokenLayout
 from train.models.published.context_parallel import Placed, Rotation, SelfAttention, placed
@@ -38,16 +36,8 @@ class Wan(DiffusersDenoiser):
     rows = ((r"time_", "sample"), (r"text_embedder|attn2\.to_[kv]$", "text"))
     blocks = ("blocks",)
 
-    def __init__(
-        self,
-        config: DiffusersConfig,
-        folder: Path,
-        channels: int,
-        text_width: int,
-        first_frames: FirstFramesConfig | None = None,
-    ) -> None:
-        super().__init__(config, folder, channels, text_width, first_frames)
-        self.times = times_of(config)
+    def _prepare(self) -> None:
+        self.times = times_of(self.config)
         self.largest = (self.model.config.rope_max_seq_len,) * 3
         for block in self.model.blocks:
             block.attn1.set_processor(SelfAttention(block.attn1.processor))
