@@ -176,13 +176,19 @@ def batch_size(length: int, budgets: Budgets) -> BatchSize:
         length: S, tokens of one sample.
         budgets: budgets of a microbatch.
     """
-    bounds: list[tuple[int, Bound]] = [(budgets.memory_tokens // length, "memory")]
+    bounds = batch_bounds(length, budgets)
+    bound = min(bounds, key=bounds.__getitem__)  # of equal ones the first
+    return BatchSize(bounds[bound], bound) if bounds[bound] >= 1 else BatchSize(1, "one")
+
+
+def batch_bounds(length: int, budgets: Budgets) -> dict[Bound, int]:
+    """Return the most samples of S tokens that each constraint allows, 0 where even one exceeds it."""
+    bounds: dict[Bound, int] = {"memory": budgets.memory_tokens // length}
     if budgets.cost_limit is not None:
-        bounds.append((int(largest_batch(budgets.counted_cost, length, budgets.cost_limit)), "compute"))
+        bounds["compute"] = int(largest_batch(budgets.counted_cost, length, budgets.cost_limit))
     if budgets.max_batch is not None:
-        bounds.append((budgets.max_batch, "max_batch"))
-    batch, bound = min(bounds, key=lambda pair: pair[0])
-    return BatchSize(batch, bound) if batch >= 1 else BatchSize(1, "one")
+        bounds["max_batch"] = budgets.max_batch
+    return bounds
 
 
 def with_cost(assignment: Assignment, cost: Cost) -> Assignment:

@@ -1,6 +1,6 @@
 """Bucket statistics of a report, computed from the plan index alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from loader.base.columns import parts
-from loader.buckets.assignment import Assignment, BucketConfig, assign
+from loader.buckets.assignment import Assignment, Bound, BucketConfig, assign, batch_bounds
 from loader.buckets.cost import seconds
 from loader.buckets.tokens import sequence_length
 from loader.dataset.plan_index import PlanIndex
@@ -37,6 +37,8 @@ class BucketStats:
             ranks wait.
         over_limit: cost of a microbatch over M_comp or the target step time, at least 1; None without a limit.
         long_captions: number of samples with captions above ``max_text_tokens``.
+        bounds: most samples per microbatch that each constraint allows by itself.
+        padding_share: share of the tokens that pad captions to ``max_text_tokens``.
     """
 
     frames: int
@@ -53,6 +55,8 @@ class BucketStats:
     microbatch_cost: float
     over_limit: float | None
     long_captions: int
+    bounds: Mapping[Bound, int]
+    padding_share: float
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,7 @@ def _bucket_stats(
     assignment: Assignment, text_N: NDArray[np.int32], config: BucketConfig
 ) -> list[BucketStats]:
     samples_K, long_K = np.zeros((2, len(assignment.buckets)), np.int64)
+    padding_K = np.zeros(len(assignment.buckets))
     for part in parts(len(text_N)):
         bucket_N = assignment.bucket_of[part]
         for total_K, counted_N in (
@@ -143,6 +148,9 @@ def _bucket_stats(
             (long_K, text_N[part] > config.max_text_tokens),
         ):
             total_K += np.bincount(bucket_N[counted_N & (bucket_N >= 0)], minlength=len(total_K))
+        inside_N = bucket_N >= 0
+        missing_N = np.maximum(config.max_text_tokens - text_N[part][inside_N], 0)
+        padding_K += np.bincount(bucket_N[inside_N], weights=missing_N, minlength=len(padding_K))
     length_K = np.array(assignment.lengths)
     batch_K = np.array([size.batch for size in assignment.batch_sizes])
     sample_cost_K = config.counted_cost.sample_s(length_K)
@@ -166,6 +174,8 @@ def _bucket_stats(
             microbatch_cost=float(batch_cost_K[place]) / largest,
             over_limit=None if limit is None else max(1.0, float(batch_cost_K[place]) / limit),
             long_captions=int(long_K[place]),
+            bounds=batch_bounds(int(length_K[place]), config),
+            padding_share=float(padding_K[place] / (samples_K[place] * length_K[place])),
         )
         for place in used
     ]

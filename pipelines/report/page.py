@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from loader.buckets.assignment import BucketConfig
+import numpy as np
+
+from loader.buckets.assignment import BucketConfig, batch_bounds
 from loader.dataset import Dataset
 from pipelines.report.numbers.scores import ScoreStats, thresholds
 from pipelines.report.sampled import sampled_section
 from pipelines.report.thresholds import can_be_set, update_command
-from pipelines.report.web.charts import Chart, bars, histogram
+from pipelines.report.web.charts import Chart, bars, histogram, under_curves
 from pipelines.report.web.template import render
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ def render_page(dataset: Dataset, numbers: dict[str, Any], config: "ReportConfig
         thresholds=thresholds(dataset),
         command=update_command(dataset),
         bucket_note=_bucket_note(config.buckets),
-        bucket_chart=_bucket_chart(numbers["buckets"]),
+        bucket_charts=[_bucket_chart(numbers["buckets"]), *_batch_chart(numbers["buckets"], config.buckets)],
         buckets=[
             {
                 **bucket,
@@ -162,6 +164,31 @@ def _bucket_chart(buckets: Sequence[Mapping[str, Any]]) -> Chart:
     return bars(
         "buckets", "Share of the cost by bucket, and what bounds its B", values, "percent of the cost"
     )
+
+
+def _batch_chart(buckets: Sequence[Mapping[str, Any]], config: BucketConfig) -> list[Chart]:
+    """Return the buckets below the limits of B over S (AdaptiveLoad, equation 2); none without buckets."""
+    if not buckets:
+        return []
+    shortest, longest = buckets[0]["length"], buckets[-1]["length"]
+    lengths = np.unique(np.geomspace(max(1, shortest / 1.5), longest * 1.5, 60).astype(np.int64)).tolist()
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for length in lengths:
+        for bound, batch in batch_bounds(length, config).items():
+            if batch >= 1:
+                curves.setdefault(bound, []).append((length, batch))
+    points = [
+        {
+            "x": bucket["length"],
+            "y": bucket["batch"],
+            "size": bucket["samples"],
+            "label": _shape(bucket),
+            "series": bucket["bound"],
+        }
+        for bucket in buckets
+    ]
+    note = "A bucket lies on the lower of the curves; its size tells its samples."
+    return [under_curves("batches", "B, and what bounds it", points, curves, "S, tokens", "B, samples", note)]
 
 
 def _shape(bucket: Mapping[str, Any]) -> str:

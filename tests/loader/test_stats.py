@@ -78,6 +78,10 @@ def test_bounds_and_shares_of_a_hand_made_dataset() -> None:
     assert (short.samples, short.length, short.batch, short.bound) == (3, 64 + 3 * 900, 7, "memory")
     assert (long.samples, long.length, long.batch, long.bound) == (1, 64 + 7 * 900, 2, "compute")
     assert (short.long_captions, long.long_captions) == (1, 1)
+    assert short.bounds == {"memory": 7, "compute": 13, "max_batch": 16}
+    assert long.bounds == {"memory": 3, "compute": 2, "max_batch": 16}
+    assert short.padding_share == pytest.approx(54 / (3 * 2764))
+    assert long.padding_share == 0
     assert long.cost_share == pytest.approx(6364**2 / (6364**2 + 3 * 2764**2))
     assert short.microbatch_cost == pytest.approx(7 * 2764**2 / (2 * 6364**2))
     assert (short.over_limit, long.over_limit) == (1, 1)

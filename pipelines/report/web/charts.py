@@ -199,6 +199,62 @@ def lines(
     return Chart(name, title, spec, ("", x_title, y_title), rows, note)
 
 
+def under_curves(
+    name: str,
+    title: str,
+    points: Sequence[Mapping[str, Any]],
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    x_title: str,
+    y_title: str,
+    note: str = "",
+) -> Chart:
+    """Return points below curves, on two logarithmic scales.
+
+    Args:
+        name: of the chart.
+        title: heading.
+        points: "x", "y", "size", "label" and "series" of each.
+        curves: (x, y) by series; rising x.
+        x_title: of the axis.
+        y_title: of the axis.
+        note: sentence below the heading.
+    """
+    log = {"type": "log", "nice": False}
+    x = {"field": "x", "type": "quantitative", "title": x_title, "scale": log}
+    y = {"field": "y", "type": "quantitative", "title": y_title, "scale": log}
+    colour = _colour([*curves, *(str(one["series"]) for one in points)])
+    spec = {
+        **_frame(240),
+        "layer": [
+            {
+                "data": {
+                    "values": [
+                        {"x": x, "y": y, "series": one} for one, of_one in curves.items() for x, y in of_one
+                    ]
+                },
+                "mark": {"type": "line", "clip": True},
+                "encoding": {"x": x, "y": y, "color": colour},
+            },
+            {
+                "data": {"values": list(points)},
+                "mark": {"type": "point", "filled": True, "opacity": 0.9},
+                "encoding": {
+                    "x": x,
+                    "y": y,
+                    "color": colour,
+                    "size": {"field": "size", "type": "quantitative", "legend": None},
+                    "tooltip": [
+                        {"field": "label"},
+                        *({"field": of, "type": "quantitative"} for of in ("x", "y")),
+                    ],
+                },
+            },
+        ],
+    }
+    rows = [(one["label"], one["x"], one["y"], one["series"]) for one in points]
+    return Chart(name, title, spec, ("", x_title, y_title, "bound by"), rows, note)
+
+
 _BIN_FIELDS = (
     ("series", "nominal"),
     ("low", "quantitative"),
