@@ -1,12 +1,13 @@
 """Layouts of sampling for `reelweave plan --sampling`: expected seconds, bytes and memory of each."""
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from loader.errors import UsageError
 from pipelines.plans.advisor.advise import advise
 from pipelines.plans.advisor.published import MODELS
-from pipelines.plans.advisor.shapes import OneGpu, SamplingMachine
+from pipelines.plans.advisor.shapes import OneGpu, SamplingMachine, VideoModel
 from pipelines.plans.advisor.simulate import Expected
 from pipelines.terminal.arguments import did_you_mean
 from pipelines.terminal.console import print_json, stdout, table
@@ -63,12 +64,6 @@ def add_arguments(parser: argparse._ArgumentGroup) -> None:
 
 def run(options: argparse.Namespace, gpus: int) -> int:
     """Print the layouts of some GPUs, the fastest first."""
-    name = options.what
-    if name not in MODELS:
-        hint = did_you_mean(name or "", list(MODELS))
-        raise UsageError(
-            f"--sampling plans the models {', '.join(MODELS)}; {name or 'none'} is not among them{hint}"
-        )
     if options.one_gpu_s is None:
         raise UsageError("--sampling needs --one-gpu-s S: what all steps take on one GPU, as measured")
     height, _, width = options.size.partition("x")
@@ -81,7 +76,8 @@ def run(options: argparse.Namespace, gpus: int) -> int:
             raise UsageError(f"--{flag.replace('_', '-')} must be above 0")
     if gpus < 1 or options.decode_s < 0 or (options.gpu_gib is not None and options.gpu_gib <= 0):
         raise UsageError("--world-size must be at least 1, --decode-s at least 0, --gpu-gib above 0")
-    model = MODELS[name](name, options.frames, int(height), int(width), options.sampling_steps)
+    name = options.what or "none"
+    model = _model(name, options.frames, int(height), int(width), options.sampling_steps)
     machine = SamplingMachine(
         gpus=gpus,
         gpus_per_node=options.gpus_per_node,
@@ -114,6 +110,21 @@ def run(options: argparse.Namespace, gpus: int) -> int:
     return 0
 
 
+def _model(name: str, frames: int, height: int, width: int, steps: int) -> VideoModel:
+    """Return the model that WHAT names: a published one, or that of a run's configuration or checkpoint."""
+    if name in MODELS:
+        return MODELS[name](name, frames, height, width, steps)
+    if "://" not in name and not Path(name).exists():
+        hint = did_you_mean(name, list(MODELS))
+        raise UsageError(
+            f"--sampling plans the models {', '.join(MODELS)}, or that of a run: its configuration or a checkpoint;"
+            f" {name} is not among them{hint}"
+        )
+    from pipelines.plans.advisor.of_run import model_of_run
+
+    return model_of_run(name, (frames, height, width), steps)
+
+
 def _row(row: Expected) -> dict[str, Any]:
     layout = row.layout
     return {
@@ -121,7 +132,9 @@ def _row(row: Expected) -> dict[str, Any]:
         "lp": layout.lp,
         "ring": layout.ring,
         "ulysses": layout.ulysses,
+        "dsp": layout.dsp,
         "scalefusion": layout.scalefusion,
+        "slicing": row.slicing,
         "cache_hits": layout.cache_hits,
         "vae_ranks": row.decode_ranks,
         "seconds": row.seconds,

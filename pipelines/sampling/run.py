@@ -88,10 +88,11 @@ class SamplingRun:
             sizes = sorted({sampler.latent_size for sampler in self._samplers})
             self.decode_plans = {size: layout.decoder.plan(size, budget_bytes=decode_bytes) for size in sizes}
         mesh = self._ranks.mesh
-        self.layout: dict[str, int] = {
+        self.layout: dict[str, Any] = {
             "ranks": world.size,
             **{name: getattr(mesh, name) for name in ("prompts", *VIDEO)},
             "vae_ranks": degrees.vae_ranks or mesh.degree(VIDEO),
+            **({"scalefusion": degrees.scalefusion} if degrees.scalefusion else {}),
         }
         divides = degrees.latent_parallel.model_dump(mode="json")
         self._approximation = {"lp": mesh.lp, **divides} if mesh.lp > 1 else None

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import yaml
 
 from loader.errors import UsageError
 from pipelines.cli import main
@@ -10,7 +11,15 @@ from pipelines.plans.advisor.advise import advise, layouts
 from pipelines.plans.advisor.published import CURVES, MODELS, wan_14b
 from pipelines.plans.advisor.shapes import OneGpu, SamplingMachine
 from pipelines.plans.advisor.simulate import Layout, expected
+from pipelines.sampling.advised import advised
+from tests.train.clips import ClipStream, tiny_config
+from train.config.model import DiTConfig, STDiTConfig
+from train.loop.trainer import Trainer
+from train.models.bundle import Bundle
+from train.sampling.config import SampleConfig
 from train.sampling.latent_parallel.volumes import LatentRun, ModelShape, exact_bytes
+from train.sampling.mesh import SamplingMesh
+from train.sampling.trained import Trained
 
 ONE = OneGpu(denoise_s=1000.0, decode_s=10.0, other_s=2.0)
 
@@ -94,10 +103,98 @@ def test_an_st_dit_hides_its_exchanges_by_scalefusion_and_more_so_over_nodes():
     for gpus, node in ((8, 450e9), (32, 450e9)):
         machine = SamplingMachine(gpus=gpus, node_bytes_per_s=node, network_bytes_per_s=5e9)
         rows = {row.layout: row for row in advise(model, one, machine, approximate=False)}
-        fused, blocking = rows[Layout(scalefusion=gpus)], rows[Layout(ulysses=gpus)]
+        fused, blocking = rows[Layout(scalefusion=gpus)], rows[Layout(dsp=gpus)]
         assert fused.sent_bytes == blocking.sent_bytes > 0
         assert fused.seconds < blocking.seconds
         assert (blocking.seconds / fused.seconds > 1.1) == (gpus > 8)
+
+
+def test_an_st_dit_is_simulated_by_slices_beside_whole_layers_and_heads():
+    model = MODELS["open-sora-1.2"]("open-sora-1.2")
+    machine = SamplingMachine(gpus=16, network_bytes_per_s=25e9)
+    found = advise(model, OneGpu(denoise_s=300.0), machine, approximate=False)
+    rows = {row.layout: row for row in found}
+    fused, blocking = rows[Layout(scalefusion=16)], rows[Layout(dsp=16)]
+    N_T, N_S, L_T, L_S = fused.slicing
+    assert max(N_T, N_S) > 1
+    assert L_T + L_S > 0
+    assert blocking.slicing is None
+    # What is waited for in 30 x 2 passes of 28 pairs of layers, whole or in slices.
+    assert 0 < fused.exchange_s < blocking.exchange_s / 2
+    halved = {layout.context: row for layout, row in rows.items() if layout.cfg == 2}
+    assert halved.keys() == {8}
+    # Heads: queries, keys, values and outputs of one layer of two, where whole tokens change ranks before each.
+    heads, tokens = rows[Layout(2, ulysses=8)], rows[Layout(2, dsp=8)]
+    gathered = model.latent_bytes * model.steps
+    assert heads.sent_bytes - gathered == pytest.approx(2 * (tokens.sent_bytes - gathered))
+    assert not any(layout.ring > 1 for layout in rows)
+
+
+def trained(model):
+    config = tiny_config().model_copy(update={"model": model})
+    return Trained("run", config, Bundle(config, meta=True), 1, "ema")
+
+
+def config_of(frames=5, height=16, width=24, guidance=5.0, steps=10):
+    return SampleConfig(frames=frames, height=height, width=width, guidance=guidance, steps=steps)
+
+
+def test_without_a_layout_the_advisor_puts_all_ranks_to_one_video(monkeypatch):
+    dit, st_dit = DiTConfig(hidden=48, heads=4, layers=2), STDiTConfig(hidden=1152, heads=16, layers=4)
+    for size in range(1, 9):
+        for guidance in (1.0, 5.0):
+            degrees, reason, found = advised(size, trained(dit), [config_of(guidance=guidance)])
+            assert found, reason
+            mesh = SamplingMesh.of(degrees, size)
+            assert (mesh.prompts, mesh.lp) == (1, 1)
+            assert mesh.cfg == (2 if guidance > 1 and size % 2 == 0 else 1)
+            assert 4 % mesh.ulysses == 0
+    # Guidance over two groups, and whole layers of an ST-DiT where links are fast; slices over nodes.
+    large = config_of(frames=65, height=512, width=512, guidance=1.0)
+    for node, sliced in ((16, False), (2, True)):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(node))
+        degrees, reason, found = advised(16, trained(st_dit), [large])
+        assert found
+        assert degrees.ring * degrees.ulysses == 16
+        assert (degrees.scalefusion is not None) == sliced, reason
+    # Slices are those of one size.
+    assert advised(16, trained(st_dit), [large, config_of()]).degrees.scalefusion is None
+
+
+def test_ranks_that_no_exact_layout_uses_are_told_in_words():
+    small = config_of(frames=1, height=8, width=8, guidance=1.0)  # four tokens
+    degrees, reason, found = advised(8, trained(DiTConfig(hidden=48, heads=2, layers=2)), [small])
+    assert not found
+    assert "no exact layout puts all 8 ranks to one video" in reason
+    assert SamplingMesh.of(degrees, 8).prompts == 2
+
+
+def test_a_run_is_planned_by_its_configuration_or_a_checkpoint(tmp_path, capsys):
+    config = tiny_config(2, every_steps=2)
+    Trainer(config, ClipStream(), tmp_path / "run").run()
+    file = tmp_path / "run.yaml"
+    train = config.model_dump(mode="json")
+    buckets = {"frames": [5], "sizes": [[16, 24]], "compression": config.compression.model_dump()}
+    buckets |= {"max_text_tokens": 9, "memory_tokens": 100, "compute_budget": 1e4}
+    whole = {"dataset": "none", "out": "run", "stream": {"buckets": buckets}, "train": train}
+    file.write_text(yaml.safe_dump(whole))
+    plan = ["plan", "--sampling", "--one-gpu-s", "60", "--world-size", "4", "--exact", "--json"]
+    video = ["--frames", "5", "--size", "16x24", "--sampling-steps", "10"]
+    rows = []
+    for named in (tmp_path / "run", tmp_path / "run/checkpoints/step-000002", file):
+        assert main([*plan, *video, str(named)]) == 0, capsys.readouterr().err
+        found = json.loads(capsys.readouterr().out)
+        assert found["model"] == str(named)
+        rows.append(found["layouts"])
+    assert rows[0] == rows[1] == rows[2]
+    assert {(row["cfg"], row["ring"], row["ulysses"]) for row in rows[0]} == {
+        *((1, 4, 1), (1, 2, 2), (2, 2, 1), (2, 1, 2)),
+    }
+    parameters = sum(parameter.numel() for parameter in Bundle(config).dit.parameters())
+    assert all(row["memory_bytes"] > 2 * parameters for row in rows[0])
+    for named, told in ((tmp_path / "none", "or that of a run"), (file, "4 frames do not fit")):
+        assert main([*plan, *video[2:], "--frames", "4", str(named)]) == 2
+        assert told in capsys.readouterr().err
 
 
 def test_a_cache_saves_its_share_and_is_not_exact():

@@ -9,8 +9,9 @@ study of Arachne's paper, or hunyuan-720p:SAMPLESxGPUS. --trace FILE plans the c
 {"gpus": 64, "gpus_per_node": 8, "steps": [[{"frames": 81, "height": 720, "width": 1280}, {"tokens": 30000, "batch":
 2}], ...]}; samples with tokens alone have cached latents. More: docs/cascade.md.
 
-With --sampling WHAT is a published model (wan2.1-t2v-14b, wan2.1-t2v-1.3b, wan2.2-t2v-a14b, hunyuanvideo). The table
-orders the layouts of --world-size GPUs that sample one video. More: docs/latent-parallelism.md.
+With --sampling WHAT is a published model (wan2.1-t2v-14b, wan2.1-t2v-1.3b, wan2.2-t2v-a14b, hunyuanvideo,
+open-sora-1.2), or the model of a run: its configuration, its folder or a checkpoint. The table orders the layouts of
+--world-size GPUs that sample one video. More: docs/latent-parallelism.md.
 """
 
 import argparse
@@ -70,7 +71,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cascades.add_arguments(for_cascades)
     for_sampling = parser.add_argument_group("sampling")
     for_sampling.add_argument(
-        "--sampling", action="store_true", help="order the layouts that sample one video of a published model"
+        "--sampling",
+        action="store_true",
+        help="order the layouts that sample one video of a published model or of a run's",
     )
     sampling.add_arguments(for_sampling)
     parser.set_defaults(

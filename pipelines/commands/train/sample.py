@@ -4,6 +4,7 @@
 """
 
 import argparse
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -14,11 +15,12 @@ from pydantic import ValidationError
 from loader.errors import UsageError
 from pipelines.configuration.storage_options import add_storage_arguments, storage_config
 from pipelines.sampling.requests import Request, parse_size, read_requests
-from pipelines.terminal.console import print_json, progress_bars, stdout
+from pipelines.terminal.console import print_json, progress_bars, stderr, stdout
 from train.sampling.cache.config import CacheConfig
 from train.sampling.config import SampleConfig, SampleLayoutConfig
 
 if TYPE_CHECKING:
+    from pipelines.sampling.advised import Advised
     from pipelines.sampling.run import Made, SamplingRun
     from train.distributed.world import World
     from train.sampling.trained import Trained
@@ -114,8 +116,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--layout",
         default="together",
         metavar="L",
-        help="ranks under torchrun; together: all make each video; prompts: each makes its own; or degrees, such as"
-        " cfg=2,ulysses=4 (prompts, cfg, lp, ring, ulysses, vae_ranks) (default: together)",
+        help="ranks under torchrun; together: all make each video, exactly, in the layout that the advisor expects to"
+        " be the fastest; prompts: each makes its own; or degrees, such as cfg=2,ulysses=4 (prompts, cfg, lp, ring,"
+        " ulysses, vae_ranks) (default: together)",
     )
     parser.add_argument(
         "--decode-gib",
@@ -167,9 +170,12 @@ def run(options: argparse.Namespace) -> int:
         trained = _model(options, world)
         from pipelines.sampling.run import SamplingRun
 
-        degrees = _degrees(options.layout, world.size, trained, config)
+        configs = [request.config(config, number) for number, request in enumerate(requests)]
+        advised = _degrees(options.layout, world.size, trained, configs)
+        if not advised.found and world.rank == 0:
+            stderr().print(f"{advised.reason}; {_told(advised.degrees)}", markup=False, soft_wrap=True)
         decode_bytes = None if options.decode_gib is None else int(options.decode_gib * 2**30)
-        job = SamplingRun(world, trained, requests, config, options.fps, degrees, decode_bytes)
+        job = SamplingRun(world, trained, requests, config, options.fps, advised.degrees, decode_bytes)
         made = (_one if options.prompts is None else _many)(job, world, out)
         sent_bytes = [int(text) for text in world.gather_text(str(sent.total))]
         if world.rank > 0:
@@ -181,6 +187,7 @@ def run(options: argparse.Namespace) -> int:
         "weights": trained.weights,
         "fps": options.fps,
         "layout": job.layout,
+        "layout_reason": advised.reason,
         "seconds": made.seconds,
         "sent_bytes": sent_bytes,
         "cache_quality": made.cache and asdict(made.cache),
@@ -272,17 +279,22 @@ def _with_progress(job: "SamplingRun", world: "World", numbers: list[int], outpu
         return job.run(numbers, outputs, lambda: bars.advance(task), after_round)
 
 
-def _degrees(layout: str, world_size: int, trained: "Trained", config: SampleConfig) -> SampleLayoutConfig:
-    if layout == "prompts":
-        return SampleLayoutConfig()
-    if layout == "together":
-        from train.sampling.guidance import pass_weights
-        from train.sampling.layout import together
+def _degrees(layout: str, world_size: int, trained: "Trained", configs: Sequence[SampleConfig]) -> "Advised":
+    from pipelines.sampling.advised import Advised, advised
 
-        dit, size = trained.bundle.dit, (config.frames, config.height, config.width)
-        tokens = dit.tokens(trained.bundle.tokenizer.latent_size(size))
-        weights, _ = pass_weights(config.guidance, config.guidance_2, config.image_guidance)
-        return together(world_size, dit, len(weights), tokens)
+    if layout == "together":
+        return advised(world_size, trained, configs)
+    given = SampleLayoutConfig() if layout == "prompts" else _given(layout)
+    return Advised(given, f"--layout {layout}", found=True)
+
+
+def _told(degrees: SampleLayoutConfig) -> str:
+    found = [f"{name}={n}" for name in ("cfg", "ring", "ulysses") if (n := getattr(degrees, name)) > 1]
+    rest = "all others make other videos"
+    return f"taken instead: {', '.join(found)}, and {rest}" if found else "each rank makes videos of its own"
+
+
+def _given(layout: str) -> SampleLayoutConfig:
     values: dict[str, Any] = {}
     for part in layout.split(","):
         key, equals, value = part.strip().partition("=")

@@ -51,9 +51,11 @@ def layouts(model: VideoModel, machine: SamplingMachine, approximate: bool) -> I
                 continue
             context = machine.gpus // cfg // lp
             if model.spatial_temporal:
-                yield Layout(cfg, context, 1, lp)
+                yield Layout(cfg, lp=lp, dsp=context)
                 if context > 1 and lp == 1:
                     yield Layout(cfg, scalefusion=context)
+                if 1 < context <= machine.gpus_per_node and model.heads % context == 0:
+                    yield Layout(cfg, context, lp=lp)
                 continue
             for ulysses in _divisors(context):
                 if model.heads % ulysses or ulysses > machine.gpus_per_node:

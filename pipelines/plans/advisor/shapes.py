@@ -26,6 +26,8 @@ class VideoModel:
         latent_bytes: bytes of the latents in float32.
         own_text: text tokens go through the blocks with the video's (joint attention).
         spatial_temporal: blocks attend within frames and within places in turn, instead of over all tokens.
+        known_attention: share of a pass's FLOPs in self-attention, as counted; None: that of the widths.
+        spatial_share: share of linear layers in the blocks that attend within frames; for spatial_temporal.
     """
 
     name: str
@@ -41,6 +43,8 @@ class VideoModel:
     latent_bytes: int
     own_text: bool = False
     spatial_temporal: bool = False
+    known_attention: float | None = None
+    spatial_share: float = 0.5
 
     @property
     def tokens(self) -> int:
@@ -50,6 +54,8 @@ class VideoModel:
     @property
     def attention_share(self) -> float:
         """Share of a pass's FLOPs in scores and weighted sums of self-attention."""
+        if self.known_attention is not None:
+            return self.known_attention
         cross = 0 if self.own_text else 2 * 2 * self.hidden**2 + 4 * self.text_tokens * self.hidden
         linear = 4 * 2 * self.hidden**2 + cross + 2 * 2 * self.hidden * self.inner
         frames, places = self.grid[0], self.grid[1] * self.grid[2]
@@ -76,6 +82,7 @@ class SamplingMachine(Settings):
     network_bytes_per_s: float = Field(50e9, gt=0, description="bandwidth of a GPU to other nodes, one way")
     efficiency: float = Field(0.7, gt=0, le=1, description="share of a bandwidth that collectives reach")
     latency_s: float = Field(20e-6, ge=0, description="seconds of a collective of nothing")
+    launch_s: float = Field(50e-6, ge=0, description="seconds of a slice of a layer without work")
     memory_bytes: float | None = Field(None, gt=0, description="memory of a GPU; null: not checked")
     decode_ranks: int = Field(8, ge=1, description="number of ranks beyond which the decode gains nothing")
 

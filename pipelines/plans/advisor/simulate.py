@@ -6,7 +6,8 @@ Compute divides as its FLOPs do: those of linear layers with the tokens, those o
 Exchanges take bytes over the bandwidth that collectives reach, plus a latency each. All are waited for, those of a ring
 too: it may hide them, but published rings are slower than Ulysses (diffusers on 4 H100: 3.8 against 7.5 steps/s). No
 constant is fitted to a curve: what one GPU takes is measured, links are the vendor's times `efficiency`, decode and
-text are measured stages.
+text are measured stages. Passes of an ST-DiT by whole layers (DSP) or slices (ScaleFusion) are simulated on two
+streams.
 """
 
 from dataclasses import dataclass
@@ -18,10 +19,13 @@ from train.parallel.context.traffic import AttentionSize, ring_bytes, ulysses_by
 from train.sampling.config import LatentParallelConfig
 from train.sampling.latent_parallel.rules import Rules
 from train.sampling.latent_parallel.volumes import LatentRun, Shares, sent_bytes, shares
+from train.sampling.scalefusion.jagged import Division
+from train.sampling.scalefusion.schedule import DSP, Slicing
+from train.sampling.scalefusion.simulate import LayerCosts, PassTime, choose, simulate
 
 BFLOAT16 = 2
-SLICES = 16
-"""Slices of an exchange at ScaleFusion's defaults, N_T = N_S = 4, of which one is not hidden."""
+MOST_SLICES = 4
+"""Most slices along either axis that are tried for ScaleFusion."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class Layout:
         lp: groups that divide the latents; approximate if above 1.
         mode: mode of Latent Parallelism.
         scalefusion: ranks that exchange slices of an ST-DiT behind computation.
+        dsp: ranks that exchange whole layers of an ST-DiT; `reelweave sample` calls them ring or ulysses.
         cache_hits: share of evaluations that a cache of blocks answers; approximate if above 0.
     """
 
@@ -44,12 +49,13 @@ class Layout:
     lp: int = 1
     mode: Literal["balanced", "paper", "unite"] = "balanced"
     scalefusion: int = 1
+    dsp: int = 1
     cache_hits: float = 0.0
 
     @property
     def context(self) -> int:
         """Number of ranks that share a pass exactly."""
-        return self.ulysses * self.ring * self.scalefusion
+        return self.ulysses * self.ring * self.scalefusion * self.dsp
 
     @property
     def gpus(self) -> int:
@@ -57,7 +63,8 @@ class Layout:
         return self.cfg * self.context * self.lp
 
     def __str__(self) -> str:
-        degrees = {name: getattr(self, name) for name in ("cfg", "lp", "ring", "ulysses", "scalefusion")}
+        names = ("cfg", "lp", "ring", "ulysses", "dsp", "scalefusion")
+        degrees = {name: getattr(self, name) for name in names}
         told = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
         cached = f" + cache, {self.cache_hits:.0%} hits" if self.cache_hits else ""
         return (told or "one GPU") + (f" ({self.mode})" if self.lp > 1 else "") + cached
@@ -79,6 +86,7 @@ class Expected:
         exact: the result is that of one GPU, to rounding.
         extra_work: work of linear layers over one GPU's, less 1.
         left_out_attention: share of attention that no rank computes.
+        slicing: slices of ScaleFusion with the shortest simulated pass; None: another layout.
     """
 
     layout: Layout
@@ -92,6 +100,7 @@ class Expected:
     exact: bool
     extra_work: float = 0.0
     left_out_attention: float = 0.0
+    slicing: Slicing | None = None
 
 
 def expected(model: VideoModel, one: OneGpu, machine: SamplingMachine, layout: Layout) -> Expected:
@@ -115,12 +124,10 @@ def expected(model: VideoModel, one: OneGpu, machine: SamplingMachine, layout: L
     sent_u, sent_r = _context_bytes(model, layout, tokens)
     ulysses_s = _exchange(machine, layout.ulysses, sent_u, 2)
     ring_s = _exchange(machine, context, sent_r, layout.ring - 1)
-    sliced_s = _exchange(machine, context, _slices_bytes(model, context, tokens), 1)
-    if model.spatial_temporal:
-        ulysses_s, ring_s, sent_u, sent_r = sliced_s, 0.0, _slices_bytes(model, context, tokens), 0.0
-    if layout.scalefusion > 1:  # what computation cannot hide, and the first slices
-        ulysses_s = max(sliced_s / SLICES, sliced_s - (attention_s + linear_s) / model.layers)
-    exposed_s = model.layers * (ulysses_s + ring_s)
+    exposed_s, pass_s, slicing = model.layers * (ulysses_s + ring_s), attention_s + linear_s, None
+    if layout.dsp * layout.scalefusion > 1:
+        found, slicing = _sliced(model, machine, layout, whole_pass_s * work.linear)
+        exposed_s, pass_s = found.exposed, found.computing
 
     part_bytes = latents / max(1, layout.lp) / model.steps if layout.lp > 1 else 0.0
     span = context * layout.lp
@@ -128,7 +135,7 @@ def expected(model: VideoModel, one: OneGpu, machine: SamplingMachine, layout: L
     gathered = model.latent_bytes * work.linear
     guided_s = _exchange(machine, layout.gpus, gathered, 1) if layout.cfg > 1 else 0.0
     exchange_s = evaluations * exposed_s + model.steps * (step_s + guided_s)
-    denoise_s = evaluations * (attention_s + linear_s) + exchange_s
+    denoise_s = evaluations * pass_s + exchange_s
 
     decode_ranks = min(layout.gpus, machine.decode_ranks)
     decode_s = one.decode_s / decode_ranks
@@ -146,6 +153,7 @@ def expected(model: VideoModel, one: OneGpu, machine: SamplingMachine, layout: L
         layout.lp == 1 and not layout.cache_hits,
         work.total_linear - 1,
         max(0.0, 1 - work.total_attention),
+        slicing,
     )
 
 
@@ -160,8 +168,13 @@ def _divided(model: VideoModel, layout: Layout) -> tuple[Shares, float]:
 
 
 def _context_bytes(model: VideoModel, layout: Layout, tokens: int) -> tuple[float, float]:
-    """Return the bytes that a rank sends for one layer and pass, by Ulysses and around the ring."""
+    """Return the bytes that a rank sends for one layer and pass, by exchanges and around the ring."""
     width, heads = model.hidden // model.heads, model.heads
+    if model.spatial_temporal:
+        # Tokens change ranks once a layer; heads are exchanged for every second one, with four activations.
+        ranks = layout.context
+        activations = 2 if layout.ulysses > 1 else 1
+        return activations * tokens * model.hidden * BFLOAT16 * (ranks - 1) / ranks**2, 0.0
     near = Partition.even(-(-tokens // layout.ring), layout.ulysses)
     over_heads = ulysses_bytes(AttentionSize(1, heads, width, BFLOAT16), near, 0)[0]
     blocks = Partition.even(tokens, layout.ring)
@@ -169,9 +182,30 @@ def _context_bytes(model: VideoModel, layout: Layout, tokens: int) -> tuple[floa
     return over_heads, ring_bytes(size, blocks, 0)[0]
 
 
-def _slices_bytes(model: VideoModel, ranks: int, tokens: int) -> float:
-    """Return the bytes that a rank sends for one layer of an ST-DiT: tokens change ranks once a layer."""
-    return tokens * model.hidden * BFLOAT16 * (ranks - 1) / ranks**2
+def _sliced(
+    model: VideoModel, machine: SamplingMachine, layout: Layout, whole_pass_s: float
+) -> tuple[PassTime, Slicing | None]:
+    """Return the simulated pass of an ST-DiT by whole layers or slices, and the slices."""
+    frames, places = model.grid[0], model.grid[1] * model.grid[2]
+    ranks, pairs = layout.context, model.layers // 2
+    attention_s = whole_pass_s * model.attention_share / (frames + places)
+    linear_s = whole_pass_s * (1 - model.attention_share)
+    tokens = pairs * frames * places
+    costs = LayerCosts(
+        {
+            "spatial": (attention_s * places + linear_s * model.spatial_share) / tokens,
+            "temporal": (attention_s * frames + linear_s * (1 - model.spatial_share)) / tokens,
+        },
+        machine.launch_s,
+        1 / machine.bytes_per_s(ranks),
+        machine.latency_s,
+        model.hidden * BFLOAT16,
+        min(ranks, machine.gpus_per_node),
+    )
+    if layout.scalefusion == 1:
+        return simulate(DSP, Division.of(frames, places, DSP, ranks), pairs, costs), None
+    slicing, found = choose(frames, places, ranks, pairs, costs, MOST_SLICES)
+    return found, slicing
 
 
 def _exchange(machine: SamplingMachine, span: int, sent: float, collectives: int) -> float:
