@@ -130,7 +130,7 @@ def failing(out: str, name: str, failed: str) -> None:
         return raw(video_CTHW, fps)
 
     case = CASES[name]
-    config = config_of(case, case.parallel).model_copy(update={"lost_after_s": 15.0})
+    config = config_of(case, case.parallel).model_copy(update={"lost_after_s": 8.0})
     mesh = Mesh.of(config.parallel, int(os.environ["WORLD_SIZE"]))
     rank = int(os.environ["RANK"])
     data = next(ranks.index(rank) for ranks in mesh.partition(DATA) if rank in ranks)
