@@ -30,6 +30,7 @@ class SampledVideo(BaseModel, frozen=True, extra="forbid"):
     Attributes:
         file: name of its MP4; the PNG of its strip has the same stem.
         prompt: its caption; empty if the folder has no manifest.
+        given_frames: number of first frames that it was given, as image to video.
         nearest: key of the clip.
         nearest_caption: caption of the clip.
         psnr_db: likeness to the clip, of squares of pixels (`pipelines.evaluation.nearest`).
@@ -40,6 +41,7 @@ class SampledVideo(BaseModel, frozen=True, extra="forbid"):
 
     file: str = Field(pattern=r"[0-9]{3}\.mp4")
     prompt: str
+    given_frames: int = Field(ge=0)
     nearest: str
     nearest_caption: str
     psnr_db: FiniteFloat
@@ -73,11 +75,13 @@ def keep_sampled(dataset: Dataset, folder: Path) -> list[SampledVideo]:
         near = clips.nearest(video_CTHW)
         row, frames = dataset.row(near.row), video_CTHW.shape[1]
         clip_CTHW = clip_frames(dataset, near.row, (video_CTHW.shape[2], video_CTHW.shape[3]))[:, :frames]
+        record = videos.records.get(path.name, {})
         strips = [[filmstrip(each, _STRIP_FRAMES)] for each in (video_CTHW, clip_CTHW)]
         kept.append(
             SampledVideo(
                 file=f"{number:03d}.mp4",
                 prompt=videos.caption(path) or "",
+                given_frames=record.get("image_frames", 0) if record.get("image") else 0,
                 nearest=row["key"],
                 nearest_caption=row["caption"] or "",
                 psnr_db=round(near.psnr_db, 2),

@@ -66,7 +66,7 @@ def test_the_page_shows_samples_beside_their_clips_until_a_clip_is_removed(
     samples = tmp_path / "samples"
     samples.mkdir()
     (samples / "000000.mp4").write_bytes(encode_mp4(moving_square((230, 30, 30), 2, 5), 24))
-    record = {"file": "000000.mp4", "prompt": CAPTIONS["red"], "step": 5}
+    record = {"file": "000000.mp4", "prompt": CAPTIONS["red"], "step": 5, "image": "ab", "image_frames": 1}
     (samples / "manifest.jsonl").write_text(json.dumps(record))
     assert main(["report", str(dataset), "--samples", str(samples)]) == 0
     page = (dataset / "report/index.html").read_text()
@@ -74,6 +74,7 @@ def test_the_page_shows_samples_beside_their_clips_until_a_clip_is_removed(
     assert [(one.nearest, one.prompt) for one in kept] == [("red", CAPTIONS["red"])]
     assert "data:image/png;base64," in page
     assert "something &lt;u&gt;red" in page
+    assert "given: the first frame" in page
     assert (dataset / "report/sampled/000.mp4").read_bytes() == (samples / "000000.mp4").read_bytes()
     assert 'href="sampled/000.mp4"' in page
 
