@@ -58,6 +58,7 @@ class Browser:
         wrong: list[str] = []
         allowed = (urlsplit(url).scheme, urlsplit(url).netloc)
         page = context.new_page()
+        page.set_default_timeout(240_000)  # ends what hangs; a busy machine takes its time
         page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
         page.on("pageerror", lambda error: wrong.append(str(error)))
 

@@ -58,6 +58,7 @@ NAMES = {
     "raw/": "raw",
     "URI": "their-tars",
     "DATASET": "ds",
+    "SOURCE": "one.mp4",
     "RUN/checkpoints/step-000500": "runs/first/checkpoints/step-000002",
     "run/checkpoints/step-000500": "runs/first/checkpoints/step-000002",
     "A": "runs/first/checkpoints/step-000002",
@@ -84,6 +85,7 @@ LEFT_OUT = {
     "runs/high": "published weights: tests/train/test_wan_training.py reads such runs of tiny ones",
     "pipelines/configs/train.yaml": "a quarter of an hour",
     "infra/README.md": "a bucket in the cloud",
+    "--serve": "it serves until Ctrl-C: tests/pipelines/report/test_serve.py",
     "130": "memory is measured on a GPU only: tests/pipelines/test_fit.py fits a made-up one",
 }
 
@@ -100,8 +102,8 @@ def words_of(command: Printed, folder: Path) -> list[str]:
         names["URI"] = "out" if command.words[0] == "curate" else "their-tars"
     if "--world-size" in command.words:
         names |= {"DATASET": "many", "my-dataset": "many"}
-    if "--like" in command.words:
-        names["KEY"] = json.loads((folder / "ds-keys.json").read_text())[0]
+    if "--like" in command.words or command.words[0] in ("show", "extract"):
+        names["KEY"] = names["3f9a1c"] = json.loads((folder / "ds-keys.json").read_text())[0]
     words = [names.get(word, word) for word in command.words]
     return [word.replace("/models/", f"{folder}/models/") for word in words]
 

@@ -6,6 +6,7 @@ of the dataset's last report, and at first those of a Wan-like model on 80 GB GP
 """
 
 import argparse
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +19,7 @@ from pipelines.report.buckets import KEPT, PACKAGED, ReportConfig, keep, report_
 from pipelines.report.numbers.dataset import dataset_numbers
 from pipelines.report.sampled import keep_sampled, sampled_files
 from pipelines.terminal.arguments import add_config
-from pipelines.terminal.console import print_json, stdout, table
+from pipelines.terminal.console import print_json, stderr, stdout, table
 from pipelines.terminal.program import hint
 
 REPORT = "report/index.html"
@@ -69,6 +70,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="GIB",
         help="memory of a GPU, by which to judge a run's peak (default: train.cascade.memory_gib, if set)",
     )
+    parser.add_argument(
+        "--serve",
+        action="store_true",
+        help="serve the report and play its clips, instead of writing it, until Ctrl-C",
+    )
+    parser.add_argument(
+        "--host",
+        metavar="ADDRESS",
+        help="with --serve: address to listen on (default: 127.0.0.1; another puts a token into the URL)",
+    )
+    parser.add_argument("--port", type=int, metavar="N", help="with --serve: port (default: a free one)")
     for name in _MOVED:
         # What `reelweave plan` does now; kept to say so.
         parser.add_argument(
@@ -89,7 +101,11 @@ def run(options: argparse.Namespace) -> int:
             f"{options.dataset} is a blend: report each of its datasets, or plan its steps:"
             f" {hint('plan', options.dataset)}"
         )
+    if not options.serve and (options.host is not None or options.port is not None):
+        raise UsageError("--host and --port are of --serve; add it to serve the report")
     kind = kind_of(options.dataset)
+    if (kind == "run" or options.others) and options.serve:
+        raise UsageError("--serve is for the report of one dataset; the page of runs opens from a disk")
     if kind == "run" or options.others:
         return report_runs(options)
     if options.out or options.memory_gib is not None:
@@ -105,6 +121,9 @@ def run(options: argparse.Namespace) -> int:
     dataset = open_dataset(options.dataset, config.storage)
     if options.samples is not None:
         keep_sampled(dataset, options.samples)
+    if options.serve:
+        _serve(dataset, config, options)
+        return 0
     where = write_report(dataset, config)
     if options.json:
         print_json({**dataset_numbers(dataset, config), "report": where})
@@ -119,15 +138,10 @@ def write_report(dataset: Dataset, config: ReportConfig) -> str:
 
     The same dataset and configuration give the same files.
     """
-    from pipelines.report.gallery.files import gallery_files
-    from pipelines.report.numbers.scores import Scores
-    from pipelines.report.page import render_page
-    from pipelines.report.thresholds import threshold_files
     from pipelines.report.web.files import publish
 
     while True:
-        page = render_page(dataset, dataset_numbers(dataset, config), config)
-        beside = {**threshold_files(dataset, Scores.of(dataset)), **gallery_files(dataset, config)}
+        page, beside = report_files(dataset, config)
         stay = [Path(KEPT).name, *sampled_files(dataset)]
         where = publish(dataset.storage, "report/", page, beside, stay)
         # A report takes no lease; what was taken down while it was made must not come back with it.
@@ -136,6 +150,17 @@ def write_report(dataset: Dataset, config: ReportConfig) -> str:
             keep(dataset.storage, config)
             return where
         dataset = Dataset(dataset.storage, config.storage)
+
+
+def report_files(dataset: Dataset, config: ReportConfig) -> tuple[str, dict[str, bytes]]:
+    """Return the report's page, and the content of the files beside it by path."""
+    from pipelines.report.gallery.files import gallery_files
+    from pipelines.report.numbers.scores import Scores
+    from pipelines.report.page import render_page
+    from pipelines.report.thresholds import threshold_files
+
+    page = render_page(dataset, dataset_numbers(dataset, config), config)
+    return page, {**threshold_files(dataset, Scores.of(dataset)), **gallery_files(dataset, config)}
 
 
 def print_buckets(dataset: Dataset, config: ReportConfig) -> None:
@@ -167,6 +192,25 @@ def print_buckets(dataset: Dataset, config: ReportConfig) -> None:
         out.print(advice, markup=False, soft_wrap=True)
     for reason, samples in stats.unassigned_reasons.items():
         out.print(f"in no bucket: {samples} samples: {reason}", markup=False, soft_wrap=True)
+
+
+def _serve(dataset: Dataset, config: ReportConfig, options: argparse.Namespace) -> None:
+    """Serve the report until Ctrl-C; nothing is written."""
+    from pipelines.report.serve.files import served_files
+    from pipelines.report.serve.server import ReportServer
+
+    host = "127.0.0.1" if options.host is None else options.host
+    files = served_files(dataset, *report_files(dataset, config))
+    with ReportServer(dataset, files, host, options.port or 0) as server:
+        if options.json:
+            print_json({"dataset": dataset.storage.root, "url": server.url})
+        else:
+            stdout().print(f"report: {server.url} (Ctrl-C ends it)", markup=False, soft_wrap=True)
+        sys.stdout.flush()
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            stderr().print("the report is served no more")
 
 
 def _with(name: str) -> Callable[[str], str]:

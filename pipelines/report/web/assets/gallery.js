@@ -17,6 +17,7 @@ const report = {};
   let matching = [];
   let shown = 0;
   let asked = 0; // number of the newest question, so that older answers are dropped
+  let sentinel; // sees the end of the cards
   let listHash = ""; // facets to which a closed clip leads back
 
   /** Called by the files of data/. */
@@ -133,7 +134,11 @@ const report = {};
     for (const row of next) {
       cards.append(grouped ? make("section", { class: "group" }, card(row), ...(copies.get(row) ?? []).slice(0, 12).map(card)) : card(row));
     }
-    document.getElementById("more").textContent = shown < matching.length ? `${(matching.length - shown).toLocaleString("en")} more below` : "";
+    const end = document.getElementById("more");
+    end.textContent = shown < matching.length ? `${(matching.length - shown).toLocaleString("en")} more below` : "";
+    // Observed anew, it tells again whether the end is still near.
+    sentinel.unobserve(end);
+    if (shown < matching.length) sentinel.observe(end);
   }
 
   /** Return the value of a facet as a number, or null. */
@@ -414,7 +419,7 @@ const report = {};
       dialog.replaceChildren();
       if (location.hash !== (listHash || "#") && location.hash !== listHash) location.replace(listHash || "#");
     });
-    new IntersectionObserver((seen) => seen.some((one) => one.isIntersecting) && shown < matching.length && more(), { rootMargin: "800px" }).observe(document.getElementById("more"));
+    sentinel = new IntersectionObserver((seen) => seen.at(-1).isIntersecting && shown < matching.length && more(), { rootMargin: "800px" });
     await follow();
     document.body.dataset.ready = "yes";
   }

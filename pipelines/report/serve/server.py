@@ -1,0 +1,240 @@
+"""Web server of a report on loopback, or behind a token: files of the report and clips, and nothing else.
+
+Requests from pages of other hosts are refused by their ``Host`` header, which a page cannot set (DNS rebinding).
+"""
+
+import hmac
+import ipaddress
+import re
+import secrets
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import BoundedSemaphore
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from loader.dataset import Dataset
+from loader.errors import RunError, UsageError
+from pipelines.report.clips.media import ClipBytes, clip_bytes
+from pipelines.report.web.files import POLICY
+
+_BLOCK_BYTES = 1 << 20
+_IDLE_S = 60.0
+_MOST_REQUESTS = 64
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+_CLIP = re.compile(r"clip/(.{1,1024})\.mp4", re.DOTALL)
+_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "jpg": "image/jpeg",
+    "png": "image/png",
+    "mp4": "video/mp4",
+    "webm": "video/webm",
+}
+_HEADERS = {
+    "Content-Security-Policy": f"{POLICY}; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class ReportServer(ThreadingHTTPServer):
+    """Server of one report.
+
+    Args:
+        dataset: dataset whose clips are played.
+        files: content by path, such as ``index.html``.
+        host: address to listen on; any but loopback puts a token into the address.
+        port: port to listen on; 0 for a free one.
+
+    Attributes:
+        token: first part of every path; "" on loopback.
+
+    Raises:
+        UsageError: the address cannot be listened on.
+    """
+
+    daemon_threads = True
+    request_queue_size = 32
+
+    def __init__(self, dataset: Dataset, files: Mapping[str, bytes], host: str, port: int) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            super().__init__((host, port), _Handler)
+        except (OSError, OverflowError) as error:
+            raise UsageError(
+                f"cannot listen on {host}, port {port}: {error}; give another --host or --port"
+            ) from error
+        self.dataset, self.files, self.host = dataset, files, host
+        self.token = "" if is_loopback(host) else secrets.token_urlsafe(24)
+        self.places = BoundedSemaphore(_MOST_REQUESTS)
+
+    @property
+    def port(self) -> int:
+        """Port that is listened on."""
+        return int(self.server_address[1])
+
+    @property
+    def url(self) -> str:
+        """Address of the report, with its token."""
+        wildcard = self.host in ("0.0.0.0", "::")  # noqa: S104 - what the user asked for
+        host = socket.gethostname() if wildcard else self.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/{self.token and f'{self.token}/'}"
+
+    def knows_host(self, header: str) -> bool:
+        """Return whether a request's ``Host`` names this server."""
+        try:
+            parts = urlsplit(f"//{header}")
+            port, name = parts.port, (parts.hostname or "").lower()
+        except ValueError:
+            return False
+        if port != self.port:
+            return False
+        if is_loopback(self.host):
+            return name in ("localhost", "127.0.0.1", "::1", self.host.lower())
+        with suppress(ValueError):
+            return bool(ipaddress.ip_address(name))  # no name that another could point elsewhere
+        return name in (self.host.lower(), socket.gethostname().lower())
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of readers who went away."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ReportServer
+    timeout = _IDLE_S
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "reelweave", ""
+
+    def do_GET(self) -> None:
+        """Answer with a file or a part of a clip."""
+        with self.server.places:
+            self._answer()
+
+    do_HEAD = do_GET
+
+    def _refuse_method(self) -> None:
+        self.close_connection = True  # what it sends is not read
+        self._fail(HTTPStatus.METHOD_NOT_ALLOWED, ("Allow", "GET, HEAD"))
+
+    do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = _refuse_method
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base's name
+        """Log nothing: addresses hold the token."""
+
+    def _answer(self) -> None:
+        hosts = self.headers.get_all("Host") or []
+        if len(hosts) != 1 or not self.server.knows_host(hosts[0]):
+            self._fail(HTTPStatus.MISDIRECTED_REQUEST)
+            return
+        path = self._path()
+        if path is None:
+            self._fail(HTTPStatus.FORBIDDEN)
+        elif (content := self.server.files.get(path)) is not None:
+            self._send(_TYPES.get(path.rpartition(".")[2], "application/octet-stream"), content)
+        elif found := _CLIP.fullmatch(path):
+            self._send_clip(found[1])
+        else:
+            self._fail(HTTPStatus.NOT_FOUND)
+
+    def _path(self) -> str | None:
+        """Return the path behind the token, exactly as a file is named; None without the token."""
+        path = self.path.partition("?")[0].removeprefix("/")
+        if token := self.server.token:
+            given, _, path = path.partition("/")
+            if not hmac.compare_digest(given.encode(), token.encode()):
+                return None
+        return unquote(path) or "index.html"
+
+    def _send(self, kind: str, content: bytes) -> None:
+        self._begin(HTTPStatus.OK, ("Content-Type", kind), ("Content-Length", str(len(content))))
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def _send_clip(self, key: str) -> None:
+        try:
+            clip = clip_bytes(self.server.dataset, key)
+        except (RunError, UsageError):
+            clip = None
+        if clip is None or not clip.size:
+            self._fail(HTTPStatus.NOT_FOUND)
+            return
+        span = _span(self.headers.get("Range"), clip.size)
+        if span is None:
+            self._fail(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, ("Content-Range", f"bytes */{clip.size}"))
+            return
+        start, end, partial = span
+        self._begin(
+            HTTPStatus.PARTIAL_CONTENT if partial else HTTPStatus.OK,
+            ("Content-Type", _TYPES.get(clip.suffix, "application/octet-stream")),
+            ("Content-Length", str(end - start)),
+            ("Accept-Ranges", "bytes"),
+            *([("Content-Range", f"bytes {start}-{end - 1}/{clip.size}")] if partial else []),
+        )
+        if self.command == "HEAD":
+            return
+        try:
+            for block in _blocks(clip, start, end):
+                self.wfile.write(block)
+        except (RunError, FileNotFoundError):
+            self.close_connection = True  # shorter than promised, which the browser notices
+
+    def _begin(self, status: HTTPStatus, *headers: tuple[str, str]) -> None:
+        self.send_response(status)
+        for name, value in (*_HEADERS.items(), *headers):
+            self.send_header(name, value)
+        self.end_headers()
+
+    def _fail(self, status: HTTPStatus, *headers: tuple[str, str]) -> None:
+        text = f"{status.phrase}\n".encode()
+        self._begin(status, ("Content-Type", "text/plain"), ("Content-Length", str(len(text))), *headers)
+        if self.command != "HEAD":
+            self.wfile.write(text)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _span(asked: str | None, size: int) -> tuple[int, int, bool] | None:
+    """Return first byte, end, and whether it is a part; None where a range lies outside the file.
+
+    Headers that are no single range are ignored, as RFC 9110 allows.
+    """
+    found = _RANGE.fullmatch(asked.strip()) if asked else None
+    if found is None or found[1] == found[2] == "":
+        return 0, size, False
+    if not found[1]:  # the last bytes
+        last = min(int(found[2]), size)
+        return (size - last, size, True) if last else None
+    start = int(found[1])
+    end = min(int(found[2]) + 1, size) if found[2] else size
+    if found[2] and int(found[2]) < start:
+        return 0, size, False
+    return (start, end, True) if start < size else None
+
+
+def _blocks(clip: ClipBytes, start: int, end: int) -> Iterator[bytes]:
+    """Yield the bytes of a clip in blocks.
+
+    Raises:
+        RunError: the file ends before.
+    """
+    for at in range(start, end, _BLOCK_BYTES):
+        wanted = min(_BLOCK_BYTES, end - at)
+        block = clip.storage.read(clip.path, clip.offset + at, wanted)
+        if len(block) != wanted:
+            raise RunError(f"{clip.storage.uri(clip.path)} is cut off")
+        yield block

@@ -1,0 +1,224 @@
+"""`reelweave report --serve`: a clip plays in the browser, and nothing else can be had from the server."""
+
+import http.client
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from loader.dataset import Dataset, open_dataset
+from loader.dataset.tables.parquet import to_rows
+from loader.errors import UsageError
+from loader.storage import StorageConfig, open_storage
+from pipelines.commands.look.report import report_files
+from pipelines.report.buckets import default_config
+from pipelines.report.serve.files import served_files
+from pipelines.report.serve.server import ReportServer
+from tests.browser import Browser
+from tests.commands import reelweave
+from tests.s3server import make_bucket, s3_server
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+@contextmanager
+def served(dataset: Dataset, config: StorageConfig, host: str = "127.0.0.1") -> Iterator[ReportServer]:
+    files = served_files(dataset, *report_files(dataset, default_config(config)))
+    with ReportServer(dataset, files, host, 0) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def server(curated: Path) -> Iterator[ReportServer]:
+    with served(open_dataset(curated), StorageConfig()) as started:
+        yield started
+
+
+def ask(server: ReportServer, path: str, method: str = "GET", **headers: str) -> Answer:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    try:
+        connection.putrequest(method, path, skip_host="Host" in headers)
+        for name, value in headers.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        answer = connection.getresponse()
+        return answer.status, dict(answer.getheaders()), answer.read()
+    finally:
+        connection.close()
+
+
+def clip_of(dataset: Path, state: str) -> tuple[str, bytes]:
+    """Key and bytes of a clip with this state."""
+    opened = open_dataset(dataset)
+    key = next(row["key"] for row in to_rows(opened.accounting) if row["state"] == state)
+    if state == "kept":
+        return key, opened.read_media(opened.row_numbers[key])
+    (path,) = (dataset / ".ledger/clips").glob(f"{key}-*.mp4")
+    return key, path.read_bytes()
+
+
+@pytest.mark.parametrize("state", ["kept", "filtered"])
+def test_clips_come_whole_and_in_parts(server: ReportServer, curated: Path, state: str) -> None:
+    key, clip = clip_of(curated, state)
+    status, headers, body = ask(server, f"/clip/{key}.mp4")
+    assert (status, body) == (200, clip)
+    assert headers["Content-Type"] == "video/mp4"
+    last = len(clip) - 1
+    for asked, start, end in (
+        ("bytes=0-", 0, last),
+        ("bytes=10-19", 10, 19),
+        (f"bytes={last}-999999999", last, last),
+        ("bytes=-7", last - 6, last),
+    ):
+        status, headers, body = ask(server, f"/clip/{key}.mp4", Range=asked)
+        assert (status, body) == (206, clip[start : end + 1])
+        assert headers["Content-Range"] == f"bytes {start}-{end}/{len(clip)}"
+    assert ask(server, f"/clip/{key}.mp4", Range=f"bytes={len(clip)}-")[0] == 416
+    for ignored in ("bytes=5-3", "bytes=0-1,3-4", "pages=1-2", "bytes=-"):
+        assert ask(server, f"/clip/{key}.mp4", Range=ignored)[2] == clip
+    status, headers, body = ask(server, f"/clip/{key}.mp4", "HEAD")
+    assert (status, headers["Content-Length"], body) == (200, str(len(clip)), b"")
+
+
+def test_a_clip_plays_in_the_browser(server: ReportServer, curated: Path, browser: Browser) -> None:
+    for state in ("kept", "filtered"):
+        key, _ = clip_of(curated, state)
+        with browser.opened(f"{server.url}gallery.html#{key}") as page:
+            page.wait_for_selector("dialog[open] video")
+            page.evaluate(
+                """async () => {
+                    const video = document.querySelector("dialog video");
+                    video.muted = true;
+                    const moved = new Promise((resolve, reject) => {
+                        video.addEventListener("timeupdate", () => video.currentTime > 0 && resolve());
+                        video.addEventListener("error", () => reject(video.error.message));
+                    });
+                    await video.play();
+                    await moved;
+                }"""
+            )
+            size = page.eval_on_selector("dialog video", "(one) => [one.videoWidth, one.videoHeight]")
+            assert size in ([320, 192], [192, 320], [160, 96])
+
+
+def test_the_report_is_served_whole(server: ReportServer, browser: Browser) -> None:
+    with browser.opened(server.url) as page:
+        page.click("a[href='gallery.html']")
+        page.wait_for_selector("body[data-ready]")
+        page.wait_for_selector("#cards img")
+
+
+def test_every_answer_has_a_strict_policy(server: ReportServer) -> None:
+    for path, status in (("/", 200), ("/assets/gallery.js", 200), ("/nothing", 404)):
+        answer = ask(server, path)
+        assert answer[0] == status
+        assert "default-src 'none'" in answer[1]["Content-Security-Policy"]
+        assert "frame-ancestors 'none'" in answer[1]["Content-Security-Policy"]
+        assert answer[1]["X-Content-Type-Options"] == "nosniff"
+        assert answer[1]["Referrer-Policy"] == "no-referrer"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../manifest.json",
+        "/..%2fmanifest.json",
+        "/assets/../../manifest.json",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "//etc/passwd",
+        "/manifest.json",
+        "/report/index.html",
+        "/clip/../manifest.json",
+        "/clip/..%2f..%2fmanifest.mp4",
+        "/clip/%00.mp4",
+        "/clip/unknown.mp4",
+        "/clip/.mp4",
+        "/data/",
+    ],
+)
+def test_every_other_path_is_refused(server: ReportServer, path: str) -> None:
+    assert ask(server, path)[0] == 404
+
+
+def test_other_hosts_and_methods_are_refused(server: ReportServer) -> None:
+    for host in (
+        "evil.example",
+        f"evil.example:{server.port}",
+        "127.0.0.1:1",
+        "",
+        f"localhost:{server.port}:1",
+    ):
+        assert ask(server, "/", Host=host)[0] == 421
+    assert ask(server, "/", Host=f"localhost:{server.port}")[0] == 200
+    for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"):
+        assert ask(server, "/", method)[0] == 405
+
+
+def test_beyond_loopback_every_path_needs_the_token(curated: Path) -> None:
+    # Listens on loopback as every test does; what it would answer elsewhere is decided by the token.
+    with served(open_dataset(curated), StorageConfig()) as server:
+        server.token = "secret-token"
+        key, clip = clip_of(curated, "kept")
+        for path in ("/", "/index.html", "/secret-toke/index.html", f"/clip/{key}.mp4", "/%00/index.html"):
+            assert ask(server, path)[0] == 403
+        assert ask(server, "/secret-token/")[0] == 200
+        assert ask(server, f"/secret-token/clip/{key}.mp4")[2] == clip
+        assert server.url.endswith("/secret-token/")
+
+
+def test_a_port_that_is_taken_is_named(server: ReportServer) -> None:
+    with pytest.raises(UsageError, match=f"port {server.port}"):
+        ReportServer(server.dataset, {}, "127.0.0.1", server.port)
+
+
+def test_clips_are_read_from_a_bucket(curated: Path) -> None:
+    with s3_server() as endpoint:
+        make_bucket(endpoint, "served")
+        config = StorageConfig(endpoint_url=endpoint)
+        storage = open_storage("s3://served/set", config)
+        for path in (path for path in curated.rglob("*") if path.is_file()):
+            if path.relative_to(curated).parts[0] != "report":
+                storage.write(str(path.relative_to(curated)), path.read_bytes())
+        before = {item.path for item in storage.list("")}
+        with served(Dataset(storage, config), config) as server:
+            key, clip = clip_of(curated, "kept")
+            assert ask(server, f"/clip/{key}.mp4", Range="bytes=100-199")[2] == clip[100:200]
+            assert ask(server, "/gallery.html")[0] == 200
+        assert {item.path for item in storage.list("")} == before  # nothing is written
+
+
+def test_the_command_says_where_it_serves_and_ends_by_ctrl_c_in_words(curated: Path) -> None:
+    words = [sys.executable, "-m", "pipelines.cli", "report", str(curated), "--serve", "--json"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+        try:
+            assert started.stdout is not None
+            said = "".join(iter(started.stdout.readline, "}\n"))
+            url = json.loads(f"{said}}}")["url"]
+            assert url.startswith("http://127.0.0.1:")
+            with urlopen(f"{url}gallery.html") as answer:
+                assert answer.status == 200
+            started.send_signal(signal.SIGINT)
+            _, errors = started.communicate(timeout=240)
+        finally:
+            started.kill()
+    assert started.returncode == 0
+    assert errors == "the report is served no more\n"
+
+
+def test_options_of_the_server_need_it(curated: Path) -> None:
+    done = reelweave("report", curated, "--port", "0")
+    assert done.returncode == 2
+    assert "are of --serve" in done.stderr
