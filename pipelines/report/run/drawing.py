@@ -170,8 +170,13 @@ def _recoloured(spec: Mapping[str, Any], series: Sequence[str]) -> dict[str, Any
     """Return a specification with colours in the order of its series, and a legend that breaks into lines."""
     colour = {**spec["encoding"]["color"], "scale": {"domain": list(series)}}
     if len(series) > 1:
-        colour["legend"] = {"columns": 3 if max(map(len, series)) < 16 else 2, "labelLimit": 170}
-    return {**spec, "encoding": {**spec["encoding"], "color": colour}}
+        longest = max(map(len, series))
+        columns = next((number for number, most in ((3, 16), (2, 21)) if longest < most), 1)
+        colour["legend"] = {"columns": columns, "labelLimit": 260}
+    encoding = {**spec["encoding"], "color": colour}
+    if encoding["x"]["field"] == "x":  # steps are whole
+        encoding["x"] = {**encoding["x"], "axis": {"tickMinStep": 1, "format": ",d"}}
+    return {**spec, "encoding": encoding}
 
 
 def _soften(spec: dict[str, Any], faint: Sequence[str]) -> None:

@@ -19,10 +19,10 @@ MOST_BUCKETS = 10
 MOST_RANKS = 20
 _PART_NAMES = {"wait": "waiting", "sync": "gradient sum", "vae": "VAE", "text": "text encoder"}
 _QUARTERS = {
-    "0.125": "first quarter (least noise)",
-    "0.375": "second quarter",
-    "0.625": "third quarter",
-    "0.875": "last quarter (most noise)",
+    "0.125": "1st quarter (least noise)",
+    "0.375": "2nd quarter",
+    "0.625": "3rd quarter",
+    "0.875": "4th quarter (most noise)",
 }
 
 
