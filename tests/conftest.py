@@ -9,6 +9,7 @@ import pytest
 
 if TYPE_CHECKING:
     from tests.browser import Browser
+    from tests.ray_host import Started
     from tests.train.ranks import Ranks
     from tests.warm import Warm
 
@@ -67,10 +68,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=_place)
     for item in items:
-        if "ray_local" in getattr(item, "fixturenames", ()) and not item.nodeid.startswith(NEEDS_RAY):
-            raise pytest.UsageError(
-                f"{item.nodeid} uses ray_local: name it in NEEDS_RAY of tests/conftest.py"
-            )
+        if "ray_started" in getattr(item, "fixturenames", ()) and not item.nodeid.startswith(NEEDS_RAY):
+            raise pytest.UsageError(f"{item.nodeid} uses Ray: name it in NEEDS_RAY of tests/conftest.py")
 
 
 def _place(item: pytest.Item) -> int:
@@ -78,20 +77,23 @@ def _place(item: pytest.Item) -> int:
 
 
 @pytest.fixture(scope="session")
-def ray_local() -> Iterator[str]:
-    """A Ray of two processors in this process; yields the address at which others join it."""
+def ray_started(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Started]":
+    """What a process printed that started a Ray of two processors through our runner, and keeps it."""
+    from tests.ray_host import RayHost
+
+    with RayHost(tmp_path_factory.mktemp("ray") / "errors") as host:
+        yield host.started()
+    assert host.ended == (0, "")
+
+
+@pytest.fixture(scope="session")
+def ray_local(ray_started: "Started") -> Iterator[str]:
+    """The Ray of the tests, which this process has joined; yields the address at which others do."""
     import ray
 
-    for attempt in range(5):  # Ray gives its own processes 30 s to start, which a busy machine may exceed
-        try:
-            ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-            break
-        except Exception:
-            ray.shutdown()
-            if attempt == 4:
-                raise
+    ray.init(ray_started.address, log_to_driver=False, logging_level="ERROR")
     ray.data.DataContext.get_current().enable_progress_bars = False
-    yield ray.get_runtime_context().gcs_address
+    yield ray_started.address
     ray.shutdown()
 
 

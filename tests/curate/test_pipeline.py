@@ -18,6 +18,7 @@ import pytest
 from curate.run.runners.pipeline import Pool, Runner, Stage, run_on_ray, run_sequentially
 from curate.run.runners.ray_token import keep_token
 from loader.errors import RunError
+from tests.ray_host import RESULTS, Started
 
 
 def split(rows: list[dict]) -> Iterator[dict]:
@@ -197,26 +198,10 @@ print(len(list(run_on_ray([{"n": n} for n in range(3)], [Stage("same", Same(), p
 """
 
 
-TIMED_OUT_ONCE = """
-import ray
-
-start = ray.init
-def init(**options):
-    ray.init = start
-    raise Exception("The current node timed out during startup. The GCS may have become overloaded.")
-ray.init = init
-"""
-
-
-def test_ray_writes_nothing_to_the_terminal_and_is_started_again_when_its_start_times_out() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", TIMED_OUT_ONCE + PROGRAM],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=True,
-    )
-    assert (done.stdout, done.stderr) == ("3\n", "")
+def test_ray_writes_nothing_to_the_terminal_and_is_started_again_when_its_start_times_out(
+    ray_started: Started,
+) -> None:
+    assert (ray_started.results, ray_started.errors) == (RESULTS, "")
 
 
 def test_first_runs_side_by_side_have_one_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

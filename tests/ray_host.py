@@ -1,0 +1,95 @@
+"""The Ray of the tests, started as a command starts it: by our runner, in a process of its own.
+
+python -m tests.ray_host        # prints the address and the number of results, then ends Ray when its input ends
+
+Its first start times out, as Ray's own processes do on a busy machine; the runner starts it again.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from curate.run.runners.pipeline import Pool, Stage, run_on_ray
+
+RESULTS = 3
+
+
+class Same:
+    """Stage with a worker of its own that changes nothing."""
+
+    def __call__(self, rows: list[dict[str, int]]) -> list[dict[str, int]]:
+        return rows
+
+
+def serve() -> None:
+    """Run a pipeline on a Ray of two processors; print the address; keep Ray until standard input ends."""
+    import ray
+
+    start = ray.init
+
+    def times_out(**options: Any) -> None:
+        ray.init = lambda **options: start(num_cpus=2, **options)
+        raise Exception("The current node timed out during startup. The GCS may have become overloaded.")
+
+    ray.init = times_out
+    stages = [Stage("same", Same(), pool=Pool(1, 1, 1), cpus=0.5)]
+    results = list(run_on_ray([{"n": n} for n in range(RESULTS)], stages))
+    print(ray.get_runtime_context().gcs_address, len(results), flush=True)
+    sys.stdin.read()
+    ray.shutdown()
+
+
+class Started(NamedTuple):
+    """What a host printed: the address of Ray, the number of results, and anything on standard error."""
+
+    address: str
+    results: int
+    errors: str
+
+
+class RayHost:
+    """A host; it ends with the ``with`` statement.
+
+    Attributes:
+        ended: Its exit status and all that it wrote on standard error, once it has ended.
+    """
+
+    def __init__(self, errors: Path) -> None:
+        self.ended: tuple[int, str] | None = None
+        self._errors = errors
+        with errors.open("w") as file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.ray_host"],
+                cwd=Path(__file__).parents[1],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                text=True,
+                env={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
+            )
+
+    def started(self) -> Started:
+        """Wait until Ray runs.
+
+        Raises:
+            RuntimeError: It did not start.
+        """
+        assert self._process.stdout is not None
+        line, errors = self._process.stdout.readline(), self._errors.read_text()
+        if not line:
+            raise RuntimeError(f"Ray did not start: {errors}")
+        address, results = line.split()
+        return Started(address, int(results), errors)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+        self.ended = self._process.returncode, self._errors.read_text()
+
+
+if __name__ == "__main__":
+    serve()
