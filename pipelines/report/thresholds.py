@@ -3,7 +3,7 @@
 import base64
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from loader.dataset import Dataset
 from pipelines.report.numbers.scores import Scores, ScoreStats
 
 BOUNDS = ("min", "max")
+
+_MISSING = -(2**31)  # of integers, where a clip has no such score
 
 
 def can_be_set(stats: ScoreStats) -> list[str]:
@@ -43,15 +45,15 @@ def update_command(dataset: Dataset) -> str:
 def _files(dataset: Dataset, scores: Scores) -> Iterator[tuple[str, bytes]]:
     table = dataset.scores
     seconds_N = pc.subtract(table.column("end_s"), table.column("start_s")).to_numpy()
-    columns: dict[str, NDArray[Any]] = {
-        "state": scores.state_N.astype("<f8"),
-        "seconds": seconds_N.astype("<f8"),
-        "original": _originals(dataset).astype("<f8"),
+    columns: dict[str, NDArray[np.float64]] = {
+        "state": scores.state_N.astype(np.float64),
+        "seconds": seconds_N,
+        "original": _originals(dataset).astype(np.float64),
     }
-    yield "data/clips.js", _file("clips", {name: _packed(column) for name, column in columns.items()})
+    yield "data/clips.js", _file("clips", {name: packed(column) for name, column in columns.items()})
     for stats in scores.all_stats:
         if can_be_set(stats):
-            column = {"values": _packed(scores.columns[stats.name].astype("<f8"))}
+            column = {"values": packed(scores.columns[stats.name])}
             yield f"data/score-{stats.name}.js", _file(f"score-{stats.name}", column)
 
 
@@ -71,10 +73,24 @@ def _originals(dataset: Dataset) -> NDArray[np.int64]:
     )
 
 
-def _packed(column_N: NDArray[Any]) -> str:
+def packed(values_N: NDArray[np.float64]) -> dict[str, str | float]:
+    """Return a column in base64, as integers of 32 bits over a power of ten where these are the same numbers."""
+    for over in (1.0, 1e6):  # curation rounds scores to six decimals
+        with np.errstate(invalid="ignore"):
+            whole_N = np.where(np.isnan(values_N), _MISSING, np.round(values_N * over))
+        if (np.isnan(values_N) | (np.abs(whole_N) < -_MISSING)).all():
+            numbers_N = whole_N.astype("<i4")
+            if np.array_equal(
+                np.where(numbers_N == _MISSING, np.nan, numbers_N / over), values_N, equal_nan=True
+            ):
+                return {"int32": _base64(numbers_N), "over": over}
+    return {"float64": _base64(values_N.astype("<f8"))}
+
+
+def _base64(column_N: NDArray[Any]) -> str:
     return base64.b64encode(column_N.tobytes()).decode()
 
 
-def _file(name: str, content: dict[str, str]) -> bytes:
+def _file(name: str, content: Mapping[str, Mapping[str, str | float]]) -> bytes:
     """Return a script that gives the page its content: a page that was opened from a disk can read nothing else."""
     return f"report.receive({json.dumps(name)}, {json.dumps(content)});\n".encode()

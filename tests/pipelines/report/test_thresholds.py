@@ -18,6 +18,7 @@ from pipelines.cli import main
 from pipelines.commands.look.report import write_report
 from pipelines.report.buckets import default_config
 from pipelines.report.numbers.dataset import dataset_numbers
+from pipelines.report.thresholds import packed
 from tests.browser import Browser, draw_all
 from tests.media import write_video
 
@@ -174,3 +175,21 @@ def test_json_is_what_the_page_is_made_of(dataset: Path, capsys: pytest.CaptureF
     before = (dataset / "report/index.html").read_bytes()
     write_report(opened, default_config(StorageConfig()))
     assert (dataset / "report/index.html").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [],
+        [0.0, -1.0, 3.0],
+        [0.123456, -7.000001, 2147.483647, math.nan],
+        [0.1 + 0.2, 1.0],
+        [5e9, 0.5],
+        [math.inf, -math.inf, math.nan],
+        [-0.0000004, 2147.4836475],
+    ],
+)
+def test_packed_numbers_arrive_as_they_were(values: list[float], browser: Browser, dataset: Path) -> None:
+    with browser.opened(dataset / "report/index.html") as page:
+        arrived = page.evaluate(f"[...unpacked({json.dumps(packed(np.array(values, np.float64)))})]")
+    assert np.array_equal(np.array(arrived, np.float64), values, equal_nan=True)

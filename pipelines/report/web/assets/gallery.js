@@ -228,7 +228,7 @@ const report = {};
 
   async function scoreValues(name) {
     const content = await load(`score-${name}`);
-    content.array ??= new Float64Array(bytes(content.values).buffer);
+    content.array ??= unpacked(content.values);
     return content.array;
   }
 

@@ -7,13 +7,10 @@
   const received = new Map(); // file name -> its columns, or a promise of them
   const arrivals = new Map();
 
-  /** Called by the files of data/: columns of float64 in base64. */
+  /** Called by the files of data/: columns of numbers. */
   report.receive = (name, columns) => {
-    const unpacked = {};
-    for (const [key, text] of Object.entries(columns)) {
-      unpacked[key] = new Float64Array(Uint8Array.from(atob(text), (one) => one.charCodeAt(0)).buffer);
-    }
-    arrivals.get(name)?.(unpacked);
+    const numbers = Object.entries(columns).map(([key, packed]) => [key, unpacked(packed)]);
+    arrivals.get(name)?.(Object.fromEntries(numbers));
   };
 
   function load(name) {
