@@ -1,9 +1,8 @@
 """Files from which the page tells what other thresholds would keep: states, lengths and scores of all cut clips."""
 
 import base64
-import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from curate.filters import FilterConfig
 from loader.dataset import Dataset
 from pipelines.report.numbers.scores import Scores, ScoreStats
+from pipelines.report.web.files import data_file
 
 BOUNDS = ("min", "max")
 
@@ -50,11 +50,11 @@ def _files(dataset: Dataset, scores: Scores) -> Iterator[tuple[str, bytes]]:
         "seconds": seconds_N,
         "original": _originals(dataset).astype(np.float64),
     }
-    yield "data/clips.js", _file("clips", {name: packed(column) for name, column in columns.items()})
+    yield "data/clips.js", data_file("clips", {name: packed(column) for name, column in columns.items()})
     for stats in scores.all_stats:
         if can_be_set(stats):
             column = {"values": packed(scores.columns[stats.name])}
-            yield f"data/score-{stats.name}.js", _file(f"score-{stats.name}", column)
+            yield f"data/score-{stats.name}.js", data_file(f"score-{stats.name}", column)
 
 
 def _originals(dataset: Dataset) -> NDArray[np.int64]:
@@ -89,8 +89,3 @@ def packed(values_N: NDArray[np.float64]) -> dict[str, str | float]:
 
 def _base64(column_N: NDArray[Any]) -> str:
     return base64.b64encode(column_N.tobytes()).decode()
-
-
-def _file(name: str, content: Mapping[str, Mapping[str, str | float]]) -> bytes:
-    """Return a script that gives the page its content: a page that was opened from a disk can read nothing else."""
-    return f"report.receive({json.dumps(name)}, {json.dumps(content)});\n".encode()

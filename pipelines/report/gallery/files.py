@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from pipelines.report.gallery.rows import GalleryRows
 from pipelines.report.gallery.strips import Strip, strip
 from pipelines.report.numbers.scores import Scores
 from pipelines.report.thresholds import can_be_set
+from pipelines.report.web.files import data_file
 from pipelines.report.web.template import render
 
 if TYPE_CHECKING:
@@ -126,12 +126,12 @@ def _data(
         "scores": [[one.name, one.least, one.most, one.min_threshold, one.max_threshold] for one in settable],
         "columns": {name: [column.dtype.itemsize, _packed(column)] for name, column in columns.items()},
     }
-    yield "data/rows.js", _called("rows", about)
+    yield "data/rows.js", data_file("rows", about)
     # The server that plays clips answers this path itself.
-    yield "data/place.js", _called("place", {"plays": False})
+    yield "data/place.js", data_file("place", {"plays": False})
     for number, start in enumerate(range(0, len(sources), CHUNK_SOURCES), 1):
         chunk = {"sources": sources[start : start + CHUNK_SOURCES]}
-        yield f"data/sources-{number:04}.js", _called(f"sources-{number:04}", chunk)
+        yield f"data/sources-{number:04}.js", data_file(f"sources-{number:04}", chunk)
     table = pa.table(
         {
             "key": rows.accounting.column("key"),
@@ -145,7 +145,7 @@ def _data(
     )
     for number, start in enumerate(range(0, count, CHUNK_ROWS), 1):
         name = f"clips-{number:04}"
-        yield f"data/{name}.js", _called(name, table.slice(start, CHUNK_ROWS).to_pydict())
+        yield f"data/{name}.js", data_file(name, table.slice(start, CHUNK_ROWS).to_pydict())
 
 
 def _most_chars(length_N: NDArray[np.int64]) -> int:
@@ -162,9 +162,3 @@ def _most_chars(length_N: NDArray[np.int64]) -> int:
 
 def _packed(column_N: NDArray[Any]) -> str:
     return base64.b64encode(column_N.tobytes()).decode()
-
-
-def _called(name: str, value: Any) -> bytes:
-    """Return a script that gives the page its data: a page opened from a disk can read nothing else."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return f"report.receive({json.dumps(name)},{text});\n".encode()

@@ -4,9 +4,7 @@ from collections.abc import Mapping
 
 from loader.dataset import Dataset
 from pipelines.report.sampled import sampled_files
-from pipelines.report.web.files import assets
-
-_PLACE = b'report.receive("place",{"plays":true});\n'
+from pipelines.report.web.files import assets, data_file
 
 
 def served_files(dataset: Dataset, page: str, beside: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -21,5 +19,5 @@ def served_files(dataset: Dataset, page: str, beside: Mapping[str, bytes]) -> di
     found = ((path, f"report/{path}") for path in videos)
     sampled = {path: dataset.storage.read(name) for path, name in found if dataset.storage.stat(name)}
     # Browsers ask every server for an icon.
-    own = {"data/place.js": _PLACE, "favicon.ico": b""}
+    own = {"data/place.js": data_file("place", {"plays": True}), "favicon.ico": b""}
     return {**assets(), **sampled, **beside, **own, "index.html": page.encode()}

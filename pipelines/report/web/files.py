@@ -1,5 +1,6 @@
 """Files of a page in a folder of its own, which hold what the page needs and nothing from before."""
 
+import json
 from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.metadata import version
@@ -44,6 +45,12 @@ def publish(
         if found.path not in stay:
             storage.delete(found.path)
     return storage.uri(index)
+
+
+def data_file(name: str, content: object) -> bytes:
+    """Return the content of ``data/NAME.js``, a script that hands JSON values to its page (``assets/data.js``)."""
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return f"data.receive({json.dumps(name)},{text});\n".encode()
 
 
 @cache

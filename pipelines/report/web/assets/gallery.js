@@ -1,13 +1,9 @@
 // The gallery: cards of clips, facets, search, groups of duplicates, one clip at a permalink. All text is set as text.
 "use strict";
 
-const report = {};
-
 (() => {
   const PAGE = 48; // cards added at a time
   const STRIP_MS = 160; // a frame of a strip
-  const arrivals = new Map();
-  const received = new Map(); // file -> promise of its content
   const form = document.getElementById("facets");
   const cards = document.getElementById("cards");
   const dialog = document.getElementById("clip");
@@ -20,25 +16,6 @@ const report = {};
   let sentinel; // sees the end of the cards
   let listHash = ""; // facets to which a closed clip leads back
 
-  /** Called by the files of data/. */
-  report.receive = (name, content) => arrivals.get(name)?.(content);
-
-  function load(name) {
-    if (!received.has(name)) {
-      received.set(
-        name,
-        new Promise((resolve, reject) => {
-          arrivals.set(name, resolve);
-          const script = document.createElement("script");
-          script.src = `data/${name}.js`;
-          script.addEventListener("error", () => reject(new Error(`${script.src} is not there`)));
-          document.head.append(script);
-        }),
-      );
-    }
-    return received.get(name);
-  }
-
   const bytes = (text) => Uint8Array.from(atob(text), (one) => one.charCodeAt(0));
   const numbered = (name, place) => `${name}-${String(place + 1).padStart(4, "0")}`;
   const ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array };
@@ -46,7 +23,7 @@ const report = {};
   /** Return the text of a row: its chunk loaded, its source named. */
   async function textOf(row) {
     const [chunk, source] = await Promise.all([
-      load(numbered("clips", Math.floor(row / about.chunkRows))),
+      data.load(numbered("clips", Math.floor(row / about.chunkRows))),
       sourceOf(columns.source[row]),
     ]);
     const at = row % about.chunkRows;
@@ -57,7 +34,7 @@ const report = {};
   }
 
   async function sourceOf(number) {
-    const chunk = await load(numbered("sources", Math.floor(number / about.chunkSources)));
+    const chunk = await data.load(numbered("sources", Math.floor(number / about.chunkSources)));
     return chunk.sources[number % about.chunkSources];
   }
 
@@ -176,7 +153,7 @@ const report = {};
       const fits = new Uint8Array(about.sources);
       let exact = -1;
       for (let start = 0; start < about.sources; start += about.chunkSources) {
-        const chunk = await load(numbered("sources", start / about.chunkSources));
+        const chunk = await data.load(numbered("sources", start / about.chunkSources));
         chunk.sources.forEach((name, place) => {
           if (name === source) exact = start + place;
           fits[start + place] = name.toLowerCase().includes(source.toLowerCase()) ? 1 : 0;
@@ -190,7 +167,7 @@ const report = {};
         const place = start / about.chunkRows;
         const end = Math.min(about.count, start + about.chunkRows);
         if (!chosen.subarray(start, end).includes(1)) continue;
-        const chunk = await load(numbered("clips", place));
+        const chunk = await data.load(numbered("clips", place));
         if (question !== asked) return;
         say(`searching: ${start.toLocaleString("en")} of ${about.count.toLocaleString("en")}`);
         for (let row = start; row < end; row++) {
@@ -227,7 +204,7 @@ const report = {};
   const say = (text) => (document.getElementById("found").textContent = text);
 
   async function scoreValues(name) {
-    const content = await load(`score-${name}`);
+    const content = await data.load(`score-${name}`);
     content.array ??= unpacked(content.values);
     return content.array;
   }
@@ -398,7 +375,7 @@ const report = {};
   }
 
   async function start() {
-    const [found, place] = await Promise.all([load("rows"), load("place")]);
+    const [found, place] = await Promise.all([data.load("rows"), data.load("place")]);
     about = found;
     plays = place.plays;
     columns = {};

@@ -4,29 +4,16 @@
 (() => {
   const STATES = ["kept", "filtered", "duplicate", "failed"]; // loader.dataset.schema.STATES
   const [KEPT, FILTERED, DUPLICATE] = [0, 1, 2];
-  const received = new Map(); // file name -> its columns, or a promise of them
-  const arrivals = new Map();
 
-  /** Called by the files of data/: columns of numbers. */
-  report.receive = (name, columns) => {
-    const numbers = Object.entries(columns).map(([key, packed]) => [key, unpacked(packed)]);
-    arrivals.get(name)?.(Object.fromEntries(numbers));
-  };
+  const unpackedFiles = new Map(); // promises of columns by the name of their file
 
+  /** Return the columns of a data file. */
   function load(name) {
-    if (!received.has(name)) {
-      received.set(
-        name,
-        new Promise((resolve, reject) => {
-          arrivals.set(name, resolve);
-          const script = document.createElement("script");
-          script.src = `data/${name}.js`;
-          script.addEventListener("error", () => reject(new Error(`${script.src} is not there`)));
-          document.head.append(script);
-        }),
-      );
+    if (!unpackedFiles.has(name)) {
+      const columns = (packed) => Object.fromEntries(Object.entries(packed).map(([key, one]) => [key, unpacked(one)]));
+      unpackedFiles.set(name, data.load(name).then(columns));
     }
-    return received.get(name);
+    return unpackedFiles.get(name);
   }
 
   /** Return whether each clip passes all limits, as curate/filters/decision.py decides. */
