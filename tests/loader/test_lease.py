@@ -136,7 +136,9 @@ def test_a_stopped_holder_that_was_followed_writes_nothing_more(
             assert "lost its lease" in writer.read()
         assert writer.process.wait() == 1
         assert {item.path for item in storage.list("other/")} == before
-        assert read_holder(storage) is None
+        # A release that took half of the lease, as on a busy machine, leaves it to run out.
+        left = read_holder(storage)
+        assert left is None or left.command == "the next"
     finally:
         writer.kill()
 

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -202,7 +203,11 @@ def test_clips_are_read_from_a_bucket(curated: Path) -> None:
 
 def test_the_command_says_where_it_serves_and_ends_by_ctrl_c_in_words(curated: Path) -> None:
     words = [sys.executable, "-m", "pipelines.cli", "report", str(curated), "--serve", "--json"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+    # Where the tests run in the background of a shell, they and their children would ignore Ctrl-C.
+    listens = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=listens
+    ) as started:
         try:
             assert started.stdout is not None
             said = "".join(iter(started.stdout.readline, "}\n"))
