@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -41,33 +40,16 @@ def test_the_lock_names_no_index_and_no_file() -> None:
     assert not re.search(r"://|--(extra-)?index|--find-links|^-e ", LOCK.read_text(), re.MULTILINE)
 
 
-def bill(requirements: Path, made: Path, *options: str) -> dict[str, Any]:
-    command = [
-        sys.executable,
-        "-m",
-        "cyclonedx_py",
-        "requirements",
-        str(requirements),
-        "--output-reproducible",
-    ]
-    command += ["--pyproject", str(ROOT / "pyproject.toml"), "--output-file", str(made), *options]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
-    found: dict[str, Any] = json.loads(made.read_text())
-    assert found["bomFormat"] == "CycloneDX"
-    assert found["metadata"]["component"]["name"] == "reelweave"
-    return found
-
-
 def test_the_bill_of_materials_is_the_lock(tmp_path: Path) -> None:
+    made = tmp_path / "sbom.json"
+    command = [sys.executable, "-m", "cyclonedx_py", "requirements", str(LOCK), "--output-reproducible"]
+    command += ["--pyproject", str(ROOT / "pyproject.toml"), "--output-file", str(made)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    bill = json.loads(made.read_text())
+    assert bill["bomFormat"] == "CycloneDX"
+    assert bill["metadata"]["component"]["name"] == "reelweave"
     found: dict[str, set[str]] = {}
-    for component in bill(LOCK, tmp_path / "sbom.json", "--no-validate")["components"]:
+    for component in bill["components"]:
         assert component["purl"].startswith("pkg:pypi/")
         found.setdefault(canonicalize_name(component["name"]), set()).add(component["version"])
     assert found == {name: set(versions) for name, versions in locked().items()}
-
-
-def test_a_bill_of_materials_fits_its_schema(tmp_path: Path) -> None:
-    """Of ten packages, since their hashes take seconds; a bill that does not fit ends the command."""
-    few = tmp_path / "few.lock"
-    few.write_text("\n".join(re.split(r"\n(?=\S)", LOCK.read_text())[:10]))
-    assert len(bill(few, tmp_path / "sbom.json")["components"]) >= 8

@@ -191,17 +191,13 @@ def test_a_process_of_a_wrong_call_exits_with_2_and_a_sentence(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("command", "call", "code", "said"),
-    [("verify", alone, 1, "no finished dataset"), ("report", reelweave, 2, "nor a training run")],
-)
-def test_a_folder_without_a_dataset_is_named(
-    tmp_path: Path, command: str, call: Callable[..., subprocess.CompletedProcess[str]], code: int, said: str
+@pytest.mark.parametrize(("command", "call"), [("verify", alone), ("report", reelweave)])
+def test_a_missing_dataset_exits_with_1(
+    tmp_path: Path, command: str, call: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     done = call(command, tmp_path)
-    assert done.returncode == code
-    assert str(tmp_path) in done.stderr
-    assert said in done.stderr
+    assert done.returncode == 1
+    assert "no finished dataset" in done.stderr
     assert "Traceback" not in done.stderr
 
 

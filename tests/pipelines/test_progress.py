@@ -133,8 +133,8 @@ def test_watching_ends_with_the_run(
 def test_what_is_no_status_is_refused_in_words(
     tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["status", str(tmp_path)]) == 2
+    assert main(["status", str(tmp_path)]) == 1
     assert "neither a dataset nor a curation" in capsys.readouterr().err
     open_storage(str(tmp_path), StorageConfig()).write(".ledger/status.json", content)
-    assert main(["status", str(tmp_path)]) == 2
+    assert main(["status", str(tmp_path)]) == 1
     assert "is no status of a curation" in capsys.readouterr().err

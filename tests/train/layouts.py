@@ -20,7 +20,7 @@ from train.loop.evaluation import HeldOutEvaluation
 from train.loop.trainer import Trainer
 from train.parallel.mesh import DATA, Mesh
 
-STEPS = 2  # the second has moments and averages of the first, and sizes of its own
+STEPS = 3
 SAMPLES = 8
 # Samples of each microbatch of each data-parallel rank: other ranks have more, fewer, larger and smaller ones.
 SPLITS = {1: ((1, 3, 2, 2),), 2: ((1, 2, 1), (4,)), 4: ((1, 1, 1), (2,), (1, 1), (1,))}
@@ -34,13 +34,13 @@ ST_DIT = STDiTConfig(hidden=24, heads=4, layers=2, full_attention=True)
 
 @dataclass(frozen=True)
 class Case:
-    """A run of two steps.
+    """A run of three steps.
 
     Attributes:
         parallel: its layout.
         dtype: of all numbers, or bfloat16 for activations.
         grad_clip: largest norm.
-        resumed_as: the layout that it goes on in behind the first.
+        resumed_as: the layout that it goes on in behind step 2.
         model: what is trained.
         held_out: whether ranks look at held-out clips, each at one more batch than the one before.
     """
@@ -90,7 +90,7 @@ CASES: dict[int, dict[str, Case]] = {
 
 
 def config_of(case: Case, parallel: dict[str, Any]) -> TrainConfig:
-    config = tiny_config(STEPS, every_steps=1)
+    config = tiny_config(STEPS, every_steps=2)
     return config.model_copy(
         update={
             "model": case.model,
@@ -110,10 +110,10 @@ def stream_of(rank: int, ranks: int) -> ClipStream:
 
 
 class Cut(ClipStream):
-    """Ends behind the first step."""
+    """Ends behind two steps."""
 
     def __iter__(self):
-        return itertools.takewhile(lambda batch: batch.step < 1, super().__iter__())
+        return itertools.takewhile(lambda batch: batch.step < 2, super().__iter__())
 
 
 def run_case(case: Case, out: Path, rank: int = 0, world_size: int = 1) -> None:

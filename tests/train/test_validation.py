@@ -89,12 +89,12 @@ def test_its_videos_are_those_of_the_checkpoint(runs, name):
                 assert made(folder, number) == found.tobytes(), folder
 
 
-@pytest.mark.parametrize(("name", "failed"), [("tp-ring", 0)])
-def test_a_rank_that_fails_ends_all_in_words(ranks, tmp_path, name, failed):
-    ended = ranks.run(failing, 4, str(tmp_path), name, str(failed))
-    assert ended.codes == [1] * 4
+@pytest.mark.parametrize(("name", "size", "failed"), [("fsdp", 2, 1), ("tp-ring", 4, 0)])
+def test_a_rank_that_fails_ends_all_in_words(ranks, tmp_path, name, size, failed):
+    ended = ranks.run(failing, size, str(tmp_path), name, str(failed), grace_s=30)
+    assert ended.codes == [1] * size
     assert "the disk is full" in ended.errors[failed]
-    for rank in set(range(4)) - {failed}:
+    for rank in set(range(size)) - {failed}:
         assert f"rank {failed} was lost" in ended.errors[rank]
     assert not (tmp_path / "validation" / "step-000002").exists()
 

@@ -26,6 +26,8 @@ from train.sampling.training_layout import training_runner
 
 FSDP = {"dp_replicate": 1, "dp_shard": "rest"}
 ALONE = {
+    "replicated": Case(dtype="float32"),
+    "fsdp": Case(FSDP, "float32"),
     "zero-bfloat16": Case(FSDP | {"shard": "optimizer"}, "bfloat16"),
     "cascade": Case({"schedule": "cascade"}, "float32"),
     "pp-fsdp": Case(FSDP | {"pp": 2}, "float32", model=STAGED),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from loader.blend import is_blend_file
 from loader.dataset import Dataset, open_dataset, read_manifest
-from loader.errors import UsageError
+from loader.errors import RunError, UsageError
 from pipelines.commands.look.report_run import kind_of, report_runs
 from pipelines.report.buckets import KEPT, PACKAGED, ReportConfig, keep, report_config
 from pipelines.report.numbers.dataset import dataset_numbers
@@ -113,8 +113,8 @@ def run(options: argparse.Namespace) -> int:
             "--out and --memory-gib are for the report of a training run; a dataset keeps its own page"
         )
     if kind == "nothing":
-        raise UsageError(
-            f"{options.dataset} is neither a dataset (manifest.json, or .ledger of an unfinished curation) nor a"
+        raise RunError(
+            f"{options.dataset} holds no finished dataset (manifest.json, or .ledger of an unfinished curation) and no"
             " training run (metrics.jsonl, train.yaml or train-vae.yaml)"
         )
     config = report_config(options.dataset, options.config, options.set)

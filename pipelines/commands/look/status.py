@@ -13,7 +13,7 @@ from pydantic import AwareDatetime, TypeAdapter, ValidationError
 from curate.run.runners.progress import Progress
 from loader.base.strict_json import parse
 from loader.dataset.manifest import MANIFEST
-from loader.errors import UsageError
+from loader.errors import RunError
 from loader.storage import Storage, open_storage
 from pipelines.configuration.storage_options import add_storage_arguments, storage_config
 from pipelines.terminal.console import print_json, stdout
@@ -63,12 +63,12 @@ def read_status(storage: Storage) -> Status | None:
     """Return the status of the last curation into a dataset; None where nothing is known of one.
 
     Raises:
-        UsageError: there is neither a curation nor a dataset, or its status file is no such file.
+        RunError: there is neither a curation nor a dataset, or its status file is no such file.
     """
     info = storage.stat(STATUS)
     if info is None:
         if storage.stat(MANIFEST) is None:
-            raise UsageError(
+            raise RunError(
                 f"{storage.root} holds neither a dataset nor a curation that has begun: there is no {MANIFEST} and no"
                 f" {STATUS} in it"
             )
@@ -76,7 +76,7 @@ def read_status(storage: Storage) -> Status | None:
     try:
         return TypeAdapter(Status).validate_python(parse(storage.read(STATUS, 0, _MAX_BYTES)))
     except (ValidationError, ValueError):
-        raise UsageError(
+        raise RunError(
             f"{storage.uri(STATUS)} is no status of a curation; another program wrote it"
         ) from None
 

@@ -1,4 +1,4 @@
-"""What the advisor knows: a model and its video, the seconds of one GPU, and the machine."""
+"""Inputs of the advisor: a model and its video, the seconds of one GPU, and the machine."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What became of the footage: totals of states and stages, lost rows, sources and duplicates."""
+"""Outcomes of a curation: totals per state and stage, lost rows, sources and duplicates."""
 
 from dataclasses import dataclass
 from typing import Any

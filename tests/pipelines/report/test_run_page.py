@@ -204,9 +204,9 @@ def test_text_from_a_run_is_only_text(
 def test_folders_that_are_no_run_are_refused_in_words(
     folders: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["report", str(tmp_path)]) == 2
+    assert main(["report", str(tmp_path)]) == 1
     said = capsys.readouterr().err
-    assert all(name in said for name in ("neither a dataset (manifest.json", "metrics.jsonl", "train.yaml"))
+    assert all(name in said for name in ("no finished dataset (manifest.json", "metrics.jsonl", "train.yaml"))
     assert main(["report", str(folders[0]), str(tmp_path)]) == 2
     assert f"{tmp_path} is no training run" in capsys.readouterr().err
     (tmp_path / "thesis.txt").write_text("mine")

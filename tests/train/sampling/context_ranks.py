@@ -73,10 +73,13 @@ LAYOUTS = {
     "cfg 2 x ring 2": [[[0], [2]], [[1], [3]]],
     "cfg 2 x ulysses 2": [[[0, 1]], [[2, 3]]],
 }
+WHOLE = ("ulysses 2", "ring 3", "ring 2 x ulysses 2")
+"""Layouts at every length; the others take turns."""
 MEMBERS = {name: list(chain(*chain(*grid))) for name, grid in LAYOUTS.items()}
 WEIGHTS = (3.0, -2.0)
 """Weights of the passes; other numbers of passes are in `guidance_ranks`."""
 CHANNELS, TEXT = 4, 8
+TWO_HEADS = "cosmos, two heads"
 GRIDS = [
     {"prompts": 2, "ulysses": 2},
     {"prompts": 2, "cfg": 2},
@@ -141,17 +144,23 @@ def model(name: str, out: str, dtype: torch.dtype) -> Denoiser:
 def lengths(layout: str, name: str, every: bool = False) -> Iterator[tuple[int, torch.dtype]]:
     """Lengths up to four times the ranks, in float64 and float32.
 
-    Layouts of as many ranks take turns: each model meets every length, and each layout every length with some model.
-    Published models stop at twice the ranks where there are fewer than four. ``every``: all lengths in all layouts.
+    Those of `WHOLE` have all of them; the others of as many ranks take turns: each model meets every length, and each
+    layout every length with some model. Published models stop at twice the ranks where there are fewer than four.
+    ``every``: all lengths in all layouts.
     """
     ranks = len(MEMBERS[layout])
     shorter = isinstance(MODELS[name], dict) and ranks < 4 and not every
     alike = [other for other, members in MEMBERS.items() if len(members) == ranks]
     turn = alike.index(layout) + list(MODELS).index(name)
-    for tokens in range(1, (2 if shorter else 4) * ranks + 1):
-        if every or (tokens + turn) % len(alike) == 0:
+    most = (2 if shorter else 4) * ranks
+    for tokens in range(1, most + 1):
+        if every or layout in WHOLE or (tokens + turn) % len(alike) == 0:
             yield tokens, torch.float64
-        if every or (tokens + turn) % (4 * len(alike)) == len(alike):
+        if (
+            every
+            or (tokens + turn) % (4 * len(alike)) == len(alike)
+            or (layout in WHOLE and tokens == most - 1)
+        ):
             yield tokens, torch.float32
 
 
@@ -261,10 +270,10 @@ def videos(world: World, name: str, grids: list[dict]) -> dict[str, dict[str, ob
     return found
 
 
-def refusals(placed: Placed) -> list[str]:
+def refusals(placed: Placed, out: str) -> list[str]:
     """What models say of two heads on four ranks of Ulysses."""
-    said = []
-    for config in (DiTConfig(hidden=24, heads=2, layers=1), MMDiTConfig(hidden=24, heads=2, layers=1)):
+    said, tiny = [], {"hidden": 24, "heads": 2, "layers": 1}
+    for config in (DiTConfig(**tiny), MMDiTConfig(**tiny), DiffusersConfig(name=str(Path(out) / TWO_HEADS))):
         try:
             ContextParallelModel(build_denoiser(config, CHANNELS, TEXT), placed.context)
         except UsageError as error:
@@ -290,7 +299,7 @@ def compute(out: str, every: bool = False) -> None:
                 if name in WINDOWED and placed.context.size > 1:
                     found[f"{layout}, {name}, window"] = windowed(placed.context, name, out)
             if layout == "ulysses 4":
-                found["refused"] = refusals(placed)
+                found["refused"] = refusals(placed, out)
         found["videos"] = {}
         for name, grids in VIDEOS.items():
             found["videos"] |= videos(world, name, grids)
@@ -302,3 +311,4 @@ def publish_models(folder: Path) -> None:
     for name, config in MODELS.items():
         if isinstance(config, dict):
             publish(folder / name, name, CHANNELS, HEADS)
+    publish(folder / TWO_HEADS, "cosmos", CHANNELS)

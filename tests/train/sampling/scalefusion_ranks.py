@@ -65,8 +65,7 @@ def cases() -> Iterator[Case]:
         yield Case(ranks, GRIDS[-1], DEFAULT, "float32")
         if MODEL.heads % ranks == 0:
             yield Case(ranks, GRIDS[0], None)
-        # Every length in every layout is in `context_ranks`.
-        for frames in range(1, 4 * ranks + 1) if ranks == 3 else ():
+        for frames in range(1, 4 * ranks + 1):
             places = 4 * ranks + 1 - frames
             slicing = Slicing(min(2, frames), min(2, places), 1, frames % 2)
             yield Case(ranks, (frames, 1, places), slicing, batch=1)

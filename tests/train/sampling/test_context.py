@@ -1,6 +1,6 @@
 """Sampling in every exact layout of 1 to 4 ranks: the predictions of gloo processes against one process.
 
-Layouts of as many ranks take turns at the lengths; `tests.bench.exact_layouts` runs all of them at all lengths.
+Most layouts of as many ranks take turns at the lengths; `tests.bench.exact_layouts` runs all of them at all lengths.
 """
 
 import json
@@ -84,7 +84,7 @@ def test_a_window_keeps_its_positions_in_the_whole_video(findings, layout, name)
 
 def test_heads_that_do_not_divide_are_refused_with_their_divisors(findings):
     for rank in findings:
-        assert len(rank["refused"]) == 2
+        assert len(rank["refused"]) == 3
         for said in rank["refused"]:
             assert "ulysses=4 must divide the model's 2 heads: take 1, 2;" in said
 
