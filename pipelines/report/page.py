@@ -1,6 +1,7 @@
 """Page of a dataset's report, from its numbers."""
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,7 @@ def render_page(dataset: Dataset, numbers: dict[str, Any], config: "ReportConfig
         lost_more=numbers["lost"]["count"] - len(numbers["lost"]["rows"]),
         sources=sources[: config.max_lost],
         sources_more=max(0, len(sources) - config.max_lost),
+        folder=_common_folder([source["source"] for source in sources]),
         slowest={row["source"]: row["seconds"] for row in numbers["run"]["slowest"]},
         shapes=[
             _ladder("length", "Length of kept clips, seconds", numbers["duration_s"]),
@@ -209,6 +211,12 @@ def _placed(row: Mapping[str, Any]) -> dict[str, str]:
         "source": row["source"].rsplit("/", 1)[-1],
         "span": f"{row['start_s']:.2f} to {row['end_s']:.2f} s",
     }
+
+
+def _common_folder(sources: Sequence[str]) -> str:
+    """Return the folder that all sources lie in, with its last slash; empty if there is none."""
+    common = os.path.commonprefix(sources)  # of characters, so it may end within a name
+    return common[: common.rfind("/") + 1]
 
 
 def _short(value: float) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
@@ -20,6 +21,10 @@ Styles within elements stay allowed, because Vega sets them.
 """
 
 
+_WRITERS = 16
+"""Files written at once: on S3 each takes some 50 ms, and a gallery has hundreds of pictures."""
+
+
 def publish(
     storage: Storage, folder: str, page: str, beside: Mapping[str, bytes], keep: Collection[str] = ()
 ) -> str:
@@ -36,8 +41,9 @@ def publish(
         URI of the page.
     """
     written = {**assets(), **beside}
-    for path, content in written.items():
-        storage.write(folder + path, content)
+    with ThreadPoolExecutor(_WRITERS) as writers:
+        # A list, so that the first error of a writer is raised before the page is written.
+        list(writers.map(lambda path: storage.write(folder + path, written[path]), written))
     index = f"{folder}index.html"
     storage.write(index, page.encode())
     stay = {index, *(folder + path for path in (*written, *keep))}

@@ -1,0 +1,49 @@
+"""Screenshots of the reports for README and docs, taken from a finished demo.
+
+    .venv/bin/reelweave demo --out demo-out
+    python -m tests.bench.screenshots demo-out [--out docs/pictures]
+"""
+
+import argparse
+import io
+from pathlib import Path
+from typing import Any
+
+from tests.browser import Browser, chromium, draw_all
+
+_WIDTH_PX = 1200
+_QUALITY = 85
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("demo", type=Path, help="folder that `reelweave demo --out` wrote")
+    parser.add_argument("--out", type=Path, default=Path("docs/pictures"))
+    options = parser.parse_args()
+    where = chromium()
+    if where is None:
+        raise SystemExit("no Chromium here: apt-get install chromium")
+    report, run = options.demo / "dataset/report", options.demo / "train/report"
+    with Browser(where) as browser:
+        with browser.opened(report / "index.html", _WIDTH_PX) as page:
+            draw_all(page)
+            _save(page, options.out / "report.webp")
+            page.locator("#scores-section").evaluate("(heading) => heading.scrollIntoView()")
+            _save(page, options.out / "scores.webp")
+        with browser.opened(report / "gallery.html", _WIDTH_PX) as page:
+            page.wait_for_selector(".card img")
+            _save(page, options.out / "gallery.webp")
+        with browser.opened(run / "index.html", _WIDTH_PX) as page:
+            draw_all(page)
+            _save(page, options.out / "run.webp")
+
+
+def _save(page: Any, path: Path) -> None:
+    from PIL import Image
+
+    Image.open(io.BytesIO(page.screenshot())).convert("RGB").save(path, quality=_QUALITY, method=6)
+    print(f"{path}  {path.stat().st_size // 1024} KB")
+
+
+if __name__ == "__main__":
+    main()
