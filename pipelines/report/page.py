@@ -215,7 +215,7 @@ def _placed(row: Mapping[str, Any]) -> dict[str, str]:
 
 def _common_folder(sources: Sequence[str]) -> str:
     """Return the folder that all sources lie in, with its last slash; empty if there is none."""
-    common = os.path.commonprefix(sources)  # of characters, so it may end within a name
+    common = os.path.commonprefix(sources)  # noqa: RUF071  # of characters: addresses are no paths
     return common[: common.rfind("/") + 1]
 
 
