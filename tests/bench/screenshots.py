@@ -1,7 +1,8 @@
 """Screenshots of the reports for README and docs, taken from a finished demo.
 
-    .venv/bin/reelweave demo --out demo-out
-    python -m tests.bench.screenshots demo-out [--out docs/pictures]
+    python -m tests.bench.screenshots [DEMO] [--out docs/pictures]
+
+DEMO is the folder that `reelweave demo --out` wrote, by default `demo-out`.
 """
 
 import argparse
@@ -16,8 +17,10 @@ _QUALITY = 85
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("demo", type=Path, help="folder that `reelweave demo --out` wrote")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("demo", nargs="?", type=Path, default=Path("demo-out"))
     parser.add_argument("--out", type=Path, default=Path("docs/pictures"))
     options = parser.parse_args()
     where = chromium()
