@@ -19,7 +19,7 @@ from train.checkpoint.pieces import Piece, Tensors, local, piece_of, writers
 from train.checkpoint.reading import load_, shapes_of
 from train.checkpoint.state import CheckpointState, read_state
 from train.config.checkpoint import CheckpointConfig
-from train.distributed.world import World
+from train.distributed.world import RankError, World
 
 _LATE_S = 60.0
 
@@ -123,7 +123,7 @@ class Checkpoints:
             raise failure
         for rank, text in enumerate(said):
             if text:
-                raise RunError(f"rank {rank}: {text}")
+                raise RankError(f"rank {rank}: {text}", self._world.global_rank(rank))
         return cast(T, result)
 
     def uri(self, step: int) -> str:

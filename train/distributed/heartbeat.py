@@ -4,12 +4,13 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Collection
 from contextlib import suppress
 
 from torch.distributed.distributed_c10d import Store
 
-_ENDED = "ended"
-_NAMED = "heartbeat/lost"
+_ENDED, _TOLD = "ended", "told"
+_NAMED, _NOBODY = "heartbeat/lost", "nobody"
 
 
 class Heartbeat:
@@ -18,6 +19,9 @@ class Heartbeat:
     When a process dies, Gloo reports at most its address to its peers, whose own exit breaks the collectives of
     others; NCCL hangs. Each rank therefore watches the next one and ends its own process after the timeout:
     nothing else interrupts a thread inside NCCL.
+
+    The first lost rank is recorded in the store, and every rank reads the record at each of its own heartbeats. Rank 0,
+    which may hold the store, ends a failed run only after all others have read it: the store is gone with its process.
 
     Args:
         store: shared by all ranks.
@@ -31,78 +35,116 @@ class Heartbeat:
         self._rank, self._size, self._lost_after_s = rank, size, lost_after_s
         self._every_s = min(1.0, lost_after_s / 10)
         self._beats = 0
+        self._named: list[int] = []
         self._over = threading.Event()
         self._lock = threading.Lock()
+        if rank == 0:
+            self._store.set(_NAMED, _NOBODY)
         self._beat()
-        self._store.wait([_key(rank) for rank in range(size)])
+        self._store.wait([_NAMED, *map(_key, range(size))])
         self._thread = threading.Thread(target=self._go_on, name="heartbeat", daemon=True)
         self._thread.start()
 
     def lost(self) -> str | None:
-        """Return the silent ranks in words, or None if all are alive; takes a few heartbeat intervals."""
+        """Return the lost ranks in words, or None if all are alive; may take a few heartbeat intervals."""
         try:
-            with self._lock:
-                if self._store.check([_NAMED]):
-                    return str(self._store.get(_NAMED), "utf-8")
-                before = self._all()
-            time.sleep(3 * self._every_s)
-            with self._lock:
-                after = self._all()
+            everyone = range(self._size)
+            before = self._read(everyone)
+            if not self._named:
+                time.sleep(3 * self._every_s)
+                after = self._read(everyone)
                 # Ranks that ended in good order are not lost.
                 silent = [
-                    rank for rank in range(self._size) if before[rank] == after[rank] != _ENDED.encode()
+                    rank for rank in everyone if before[rank] == after[rank] != _ENDED and rank != self._rank
                 ]
-                silent = [rank for rank in silent if rank != self._rank]
-                return self._name(_in_words(silent)) if silent else None
+                if silent and not self._named:
+                    self._name(silent)
         except RuntimeError:
-            return "rank 0 or its torchrun, which held the ranks together,"
+            if not self._named:
+                return "rank 0 or its torchrun, which held the ranks together,"
+        # The failure of this rank, of which others have heard, is its own to report.
+        return None if self._named in ([], [self._rank]) else _in_words(self._named)
 
-    def end(self, failed: bool) -> None:
-        """Stop; a failed rank counts as lost unless another rank's loss made it fail."""
+    def end(self, failed: int | None) -> None:
+        """Stop.
+
+        Args:
+            failed: rank whose failure ends this one, usually its own, which counts as lost unless another was before
+                it; None after a good end.
+        """
         self._over.set()
         self._thread.join()
-        with self._lock, suppress(RuntimeError):  # the process of the store may be gone
-            if failed:
-                self._name(_in_words([self._rank]))
+        with suppress(RuntimeError):  # the process of the store may be gone
+            if failed is None:
+                with self._lock:
+                    self._store.set(_key(self._rank), _ENDED)
             else:
-                self._store.set(_key(self._rank), _ENDED)
+                self._name([failed])
+                self._wait_for_others()
 
     def _go_on(self) -> None:
-        neighbour = _key((self._rank + 1) % self._size)
-        heard, heard_at, began = b"", time.monotonic(), time.monotonic()
+        neighbour = (self._rank + 1) % self._size
+        heard, heard_at, began = "", time.monotonic(), time.monotonic()
         while not self._over.wait(self._every_s):
             try:
-                with self._lock:
-                    self._beat()
-                    beat = self._store.get(neighbour)
+                self._beat()
+                beat = self._read([neighbour])[neighbour]
             except RuntimeError:  # `lost` reports it once the step fails
                 return
             now = time.monotonic()
             # After a pause of this process, silence of others is no evidence.
             paused, began = now - began > self._lost_after_s / 2, now
-            if beat != heard or beat == _ENDED.encode() or paused:
+            if self._named:
+                # Collectives of NCCL go on waiting, so that nothing else would end this process.
+                if not self._over.wait(self._lost_after_s):
+                    self._give_up(self._named, f"this rank still waits after {self._lost_after_s:g} s")
+                return
+            if beat != heard or beat == _ENDED or paused:
                 heard, heard_at = beat, now
             elif now - heard_at > self._lost_after_s:
-                self._give_up()
+                with suppress(RuntimeError):
+                    self._name([neighbour])
+                self._give_up(self._named or [neighbour], f"no sign of life for {self._lost_after_s:g} s")
 
-    def _give_up(self) -> None:
-        with self._lock:
-            named = self._name(_in_words([(self._rank + 1) % self._size]))
-        silence = f"no sign of life for {self._lost_after_s:g} s"
-        sys.stderr.write(f"reelweave: {lost_message(named, silence)}\n")
+    def _give_up(self, lost: list[int], sign: str) -> None:
+        sys.stderr.write(f"reelweave: {lost_message(_in_words(lost), sign)}\n")
         sys.stderr.flush()
+        with suppress(RuntimeError):
+            self._wait_for_others()
         os._exit(1)
 
+    def _wait_for_others(self) -> None:
+        """Wait until every rank that is not lost knows which one is; on rank 0, and no longer than the timeout."""
+        until = time.monotonic() + self._lost_after_s
+        others = set(range(1, self._size)) - set(self._named)
+        while self._rank == 0 and others and time.monotonic() < until:
+            beats = self._read(others)
+            others -= {rank for rank, beat in beats.items() if beat in (_ENDED, _TOLD)}
+            time.sleep(self._every_s / 10)
+
     def _beat(self) -> None:
-        self._beats += 1
-        self._store.set(_key(self._rank), str(self._beats))
+        with self._lock:
+            if not self._named:
+                self._beats += 1
+                self._store.set(_key(self._rank), str(self._beats))
 
-    def _all(self) -> list[bytes]:
-        return list(self._store.multi_get([_key(rank) for rank in range(self._size)]))
+    def _read(self, ranks: Collection[int]) -> dict[int, str]:
+        """Return the heartbeats of ranks; note which ones were lost first, if any were, and confirm it."""
+        with self._lock:
+            *beats, named = self._store.multi_get([*map(_key, ranks), _NAMED])
+            self._note(named)
+        return {rank: str(beat, "utf-8") for rank, beat in zip(ranks, beats, strict=True)}
 
-    def _name(self, ranks: str) -> str:
-        """Record the first lost rank; others that end because of it fall silent soon, too."""
-        return str(self._store.compare_set(_NAMED, "", ranks), "utf-8")
+    def _name(self, ranks: list[int]) -> None:
+        """Record the first lost ranks; others that end because of them fall silent soon, too."""
+        with self._lock:
+            self._note(self._store.compare_set(_NAMED, _NOBODY, ",".join(map(str, ranks))))
+
+    def _note(self, named: bytes) -> None:
+        words = str(named, "utf-8")
+        if words != _NOBODY and not self._named:
+            self._named = [int(rank) for rank in words.split(",")]
+            self._store.set(_key(self._rank), _TOLD)
 
 
 def lost_message(who: str, sign: str) -> str:

@@ -16,6 +16,18 @@ from train.distributed.heartbeat import Heartbeat, lost_message
 from train.distributed.rendezvous import meet
 
 
+class RankError(RunError):
+    """Failure of one rank, raised by all ranks that it has told of it.
+
+    Attributes:
+        rank: the failed rank, among all.
+    """
+
+    def __init__(self, message: str, rank: int) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+
 @dataclass(frozen=True)
 class World:
     """Processes that train one model, or a subset of them.
@@ -66,6 +78,10 @@ class World:
         parts = [torch.empty_like(padded) for _ in range(self.size)]
         dist.all_gather(parts, padded, group=self.group)
         return torch.cat([part[:count] for part, count in zip(parts, counts.tolist(), strict=True)])
+
+    def global_rank(self, rank: int) -> int:
+        """Return the number that one of these ranks has among all processes."""
+        return rank if self.group is None else dist.get_global_rank(self.group, rank)
 
     def gather_text(self, text: str) -> list[str]:
         """Return every rank's text; no text may contain a zero byte."""
@@ -124,18 +140,35 @@ def join(device: Literal["auto", "cpu", "cuda"], lost_after_s: float = 60.0) -> 
             "nccl" if place.type == "cuda" else "gloo", store=store, rank=rank, world_size=size
         )
         heartbeat = Heartbeat(store, rank, size, lost_after_s) if size > 1 else None
-    failed = True
+    own = dist.get_rank() if dist.is_initialized() else 0
+    failed: int | None = own
     try:
-        member = dist.is_initialized()
-        yield World(dist.get_rank() if member else 0, dist.get_world_size() if member else 1, place)
-        failed = False
-    except RuntimeError as error:
-        if heartbeat is not None and (who := heartbeat.lost()):
+        yield World(own, dist.get_world_size() if dist.is_initialized() else 1, place)
+        failed = None
+    except (RuntimeError, RunError) as error:
+        causes = list(_causes(error))
+        told = [cause.rank for cause in causes if isinstance(cause, RankError)]
+        if told:
+            failed = told[0]
+        elif heartbeat is not None and _may_be_broken(causes) and (who := heartbeat.lost()):
             raise RunError(lost_message(who, first_line(error))) from error
         raise
     finally:
         if heartbeat is not None:
             heartbeat.end(failed)
         # After an error NCCL would wait for ranks that may never come; the process ends and torchrun sees it.
-        if started and not (failed and place.type == "cuda"):
+        if started and (failed is None or place.type != "cuda"):
             dist.destroy_process_group()
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and its causes: the loader and the sampler say in words what a broken collective ended."""
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _may_be_broken(causes: Sequence[BaseException]) -> bool:
+    """Return whether another rank may have broken a collective; Gloo raises bare RuntimeErrors."""
+    bare = any(isinstance(cause, RuntimeError) for cause in causes)
+    return bare and not any(isinstance(cause, torch.OutOfMemoryError) for cause in causes)

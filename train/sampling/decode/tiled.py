@@ -7,8 +7,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from loader.errors import RunError, first_line
-from train.distributed.world import World
+from loader.errors import first_line
+from train.distributed.world import RankError, World
 from train.models.encoders.decode_tiles import Tile, TileLayout
 from train.models.encoders.tokenizer import Tokenizer
 from train.sampling.decode.assignment import assign, efficiency
@@ -84,13 +84,17 @@ class TiledDecoder:
         """Raise on every rank if one failed, before any waits for its tiles."""
         said = self.world.gather_text(first_line(failure) if failure else "")
         if failure:
-            raise RunError(
+            raise RankError(
                 f"the decode failed: {first_line(failure)}; where memory is short, take smaller tiles"
-                " (tokenizer.tiling=true, or a tile size)"
+                " (tokenizer.tiling=true, or a tile size)",
+                self.world.global_rank(self.world.rank),
             ) from failure
         if lost := {rank: text for rank, text in enumerate(said) if text}:
-            rank, text = next(iter(lost.items()))
-            raise RunError(f"rank {rank} of {self.world.size} failed to decode its tiles: {text}")
+            among_these, text = next(iter(lost.items()))
+            rank = self.world.global_rank(among_these)
+            raise RankError(
+                f"rank {rank} of {dist.get_world_size()} failed to decode its tiles: {text}", rank
+            )
 
     def _collect(
         self,
