@@ -13,7 +13,7 @@ from train.distributed.world import RankError, World, join
 
 
 def late_to_hear(out: str, failed: int) -> None:
-    """Rank ``failed`` of three fails; the last one's collective breaks only after rank 0, which holds the store, ended."""
+    """Rank ``failed`` of three fails; the last one's collective breaks when rank 0, which holds the store, is gone."""
     with join("cpu") as world:
         first_and_last = dist.new_group([0, 2])
         _meet(world, out)

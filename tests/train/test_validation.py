@@ -89,7 +89,7 @@ def test_its_videos_are_those_of_the_checkpoint(runs, name):
                 assert made(folder, number) == found.tobytes(), folder
 
 
-@pytest.mark.parametrize(("name", "size", "failed"), [("fsdp", 2, 1), ("tp-ring", 4, 0)])
+@pytest.mark.parametrize(("name", "size", "failed"), [("fsdp", 2, 1), ("tp-ring", 4, 0), ("pp-fsdp", 4, 1)])
 def test_a_rank_that_fails_ends_all_in_words(ranks, tmp_path, name, size, failed):
     ended = ranks.run(failing, size, str(tmp_path), name, str(failed), grace_s=30)
     assert ended.codes == [1] * size
