@@ -1,6 +1,6 @@
 """Bucket statistics of a report, computed from the plan index alone."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,7 +9,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from loader.base.columns import parts
-from loader.buckets.assignment import Assignment, Bound, BucketConfig, assign, batch_bounds
+from loader.buckets.assignment import (
+    Assignment,
+    BatchSize,
+    Bound,
+    Bucket,
+    BucketConfig,
+    Budgets,
+    assign,
+    batch_bounds,
+)
 from loader.buckets.cost import seconds
 from loader.buckets.tokens import sequence_length
 from loader.dataset.plan_index import PlanIndex
@@ -151,22 +160,47 @@ def _bucket_stats(
         inside_N = bucket_N >= 0
         missing_N = np.maximum(config.max_text_tokens - text_N[part][inside_N], 0)
         padding_K += np.bincount(bucket_N[inside_N], weights=missing_N, minlength=len(padding_K))
-    length_K = np.array(assignment.lengths)
-    batch_K = np.array([size.batch for size in assignment.batch_sizes])
-    sample_cost_K = config.counted_cost.sample_s(length_K)
-    batch_cost_K = seconds(config.counted_cost, batch_K, length_K)
-    limit = config.cost_limit
+    return bucket_stats(
+        assignment.buckets, assignment.lengths, assignment.batch_sizes, samples_K, padding_K, long_K, config
+    )
+
+
+def bucket_stats(
+    buckets: Sequence[Bucket],
+    lengths: Sequence[int],
+    batch_sizes: Sequence[BatchSize],
+    samples_K: NDArray[np.int64],
+    padding_K: NDArray[np.float64],
+    long_K: NDArray[np.int64],
+    budgets: Budgets,
+) -> list[BucketStats]:
+    """Return the statistics of the buckets that hold samples, by rising S.
+
+    Args:
+        buckets: K shapes.
+        lengths: S of each bucket.
+        batch_sizes: B of each bucket.
+        samples_K: number of samples.
+        padding_K: tokens of padding of all samples.
+        long_K: number of samples whose caption is truncated.
+        budgets: limits of a microbatch.
+    """
+    length_K = np.array(lengths)
+    batch_K = np.array([size.batch for size in batch_sizes])
+    sample_cost_K = budgets.counted_cost.sample_s(length_K)
+    batch_cost_K = seconds(budgets.counted_cost, batch_K, length_K)
+    limit = budgets.cost_limit
     used = sorted(np.flatnonzero(samples_K).tolist(), key=lambda place: (length_K[place], place))
     tokens = int(samples_K @ length_K)
     cost = float(samples_K @ sample_cost_K)
     largest = float(batch_cost_K[used].max(initial=0))
     return [
         BucketStats(
-            **asdict(assignment.buckets[place]),
+            **asdict(buckets[place]),
             samples=int(samples_K[place]),
             length=int(length_K[place]),
             batch=int(batch_K[place]),
-            bound=assignment.batch_sizes[place].bound,
+            bound=batch_sizes[place].bound,
             microbatches=-(-int(samples_K[place]) // int(batch_K[place])),
             tokens=int(samples_K[place] * length_K[place]),
             token_share=int(samples_K[place] * length_K[place]) / tokens,
@@ -174,7 +208,7 @@ def _bucket_stats(
             microbatch_cost=float(batch_cost_K[place]) / largest,
             over_limit=None if limit is None else max(1.0, float(batch_cost_K[place]) / limit),
             long_captions=int(long_K[place]),
-            bounds=batch_bounds(int(length_K[place]), config),
+            bounds=batch_bounds(int(length_K[place]), budgets),
             padding_share=float(padding_K[place] / (samples_K[place] * length_K[place])),
         )
         for place in used

@@ -31,6 +31,8 @@ class PlannedStepMetrics:
         padding: share of the trained tokens that are padding.
         image_share: share of the samples that are images.
         samples: number of samples of the step.
+        tokens: their tokens, without padding.
+        span: cost until the last rank is done, summed over the slots where ranks synchronize in each.
     """
 
     compute_cv: float
@@ -42,6 +44,8 @@ class PlannedStepMetrics:
     padding: float
     image_share: float
     samples: int
+    tokens: int
+    span: float
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,8 @@ def step_metrics(microbatches: Microbatches, costs: Floats, placement: Placement
         padding=1 - float(microbatches.tokens.sum() / trained.sum()),
         image_share=float(microbatches.images.sum()) / samples,
         samples=samples,
+        tokens=int(microbatches.tokens.sum()),
+        span=float(loads.max(axis=1).sum()),
     )
 
 

@@ -42,9 +42,15 @@ class Mixture:
     locality: Callable[[StepLayout, Cost], dict[int, Locality]] | None = None
 
 
-def workload(name: str, seed: int) -> Mixture:
-    """Return a named workload."""
-    found = WORKLOADS[name]
+def workload(name: str, seed: int, budgets: Budgets | None = None) -> Mixture:
+    """Return a named workload.
+
+    Args:
+        name: one of `WORKLOADS`.
+        seed: seed of the stream, 0 to 2^64 - 1.
+        budgets: limits in place of its own.
+    """
+    found = WORKLOADS[name] if budgets is None else replace(WORKLOADS[name], budgets=budgets)
 
     def steps(layout: StepLayout, cost: Cost, count: int) -> Iterator[tuple[PlannedStep, float]]:
         sizes = found.batch_sizes(budgets_of(layout.policy, found.budgets))

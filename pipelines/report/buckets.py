@@ -14,6 +14,7 @@ from loader.settings import Settings
 from loader.storage import Storage, StorageConfig, open_storage
 from pipelines.configuration.config import File, Given, given, given_text
 from pipelines.configuration.kept import kept_yaml
+from pipelines.report.steps_config import StepsConfig
 
 PACKAGED = Path(__file__).parent.parent / "configs" / "report.yaml"
 KEPT = "report/buckets.yaml"
@@ -29,6 +30,9 @@ class ReportConfig(Settings):
     )
     max_rejected: int = Field(
         8, ge=0, description="most clips shown with a thumbnail that were left out for one reason"
+    )
+    plan: StepsConfig | None = Field(
+        default=None, description="cluster whose steps are planned under every policy; null: none"
     )
     max_lost: int = Field(500, ge=0, description="most rows shown of what was not kept")
     storage: StorageConfig = StorageConfig()

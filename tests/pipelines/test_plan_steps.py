@@ -103,7 +103,7 @@ def test_a_wrong_call_is_named(asked: list[str], said: str, capsys: pytest.Captu
 
 
 def test_the_old_call_says_what_to_type_now(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "ds", "--world-size", "8", "--regime", "pack"]) == 2
-    assert " plan ds --world-size 8 --regime pack" in capsys.readouterr().err
-    assert main(["report", "--workload", "koala-wide", "--steps", "5"]) == 2
-    assert " plan koala-wide --steps 5" in capsys.readouterr().err
+    assert main(["report", "ds", "--policy", "balanced"]) == 2
+    assert " plan ds --policy balanced" in capsys.readouterr().err
+    assert main(["report", "--workload", "koala-wide", "--plan-out", "p.parquet"]) == 2
+    assert " plan koala-wide --plan-out p.parquet" in capsys.readouterr().err

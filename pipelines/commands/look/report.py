@@ -1,19 +1,22 @@
 """Write a dataset's page, DATASET/report/index.html, and print its buckets; or the page of training runs.
 
 A dataset's page shows accounting, distributions, buckets and clips. Buckets are those of --config; without it those
-of the dataset's last report, and at first those of a Wan-like model on 80 GB GPUs. Steps of a cluster are planned by
-`reelweave plan`. RUN/report/index.html shows how a training run goes; several runs are shown side by side.
+of the dataset's last report, and at first those of a Wan-like model on 80 GB GPUs. With --world-size it shows the
+policies beside each other on a cluster of that size, and what is recommended; a --workload instead of a dataset has
+only these. Plans as files: `reelweave plan`. RUN/report/index.html shows how a training run goes; several runs are
+shown side by side.
 """
 
 import argparse
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from loader.blend import is_blend_file
 from loader.dataset import Dataset, open_dataset, read_manifest
 from loader.errors import RunError, UsageError
+from pipelines.commands.look import report_steps
 from pipelines.commands.look.report_run import kind_of, report_runs
 from pipelines.report.buckets import KEPT, PACKAGED, ReportConfig, keep, report_config
 from pipelines.report.numbers.dataset import dataset_numbers
@@ -23,18 +26,6 @@ from pipelines.terminal.console import print_json, stderr, stdout, table
 from pipelines.terminal.program import hint
 
 REPORT = "report/index.html"
-_MOVED = (
-    "--world-size",
-    "--workload",
-    "--policy",
-    "--microbatches",
-    "--steps",
-    "--regime",
-    "--lookahead",
-    "--seed",
-    "--timings",
-    "--plan-out",
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,19 +72,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --serve: address to listen on (default: 127.0.0.1; another puts a token into the URL)",
     )
     parser.add_argument("--port", type=int, metavar="N", help="with --serve: port (default: a free one)")
-    for name in _MOVED:
-        # What `reelweave plan` does now; kept to say so.
-        parser.add_argument(
-            name, dest="moved", action="append", type=_with(name), default=[], help=argparse.SUPPRESS
-        )
+    report_steps.add_arguments(parser.add_argument_group("steps of a cluster"))
 
 
 def run(options: argparse.Namespace) -> int:
     """Write the HTML report into the dataset and print the bucket table."""
-    if options.moved:
-        words = [word for moved in options.moved for word in moved.split(" ", 1) if word]
-        words = [options.dataset, *words] if options.dataset else words
-        raise UsageError(f"steps are planned by another command: {hint('plan', *words)}")
+    report_steps.check(options)
+    if options.workload is not None:
+        report_steps.report_workload(options)
+        return 0
     if options.dataset is None:
         raise UsageError("give a DATASET: a folder or an s3:// prefix")
     if is_blend_file(options.dataset):
@@ -107,6 +94,7 @@ def run(options: argparse.Namespace) -> int:
     if (kind == "run" or options.others) and options.serve:
         raise UsageError("--serve is for the report of one dataset; the page of runs opens from a disk")
     if kind == "run" or options.others:
+        report_steps.refuse(options)
         return report_runs(options)
     if options.out or options.memory_gib is not None:
         raise UsageError(
@@ -117,18 +105,20 @@ def run(options: argparse.Namespace) -> int:
             f"{options.dataset} holds no finished dataset (manifest.json, or .ledger of an unfinished curation) and no"
             " training run (metrics.jsonl, train.yaml or train-vae.yaml)"
         )
-    config = report_config(options.dataset, options.config, options.set)
+    config = report_config(options.dataset, options.config, report_steps.overrides(options))
     dataset = open_dataset(options.dataset, config.storage)
     if options.samples is not None:
         keep_sampled(dataset, options.samples)
     if options.serve:
         _serve(dataset, config, options)
         return 0
-    where = write_report(dataset, config)
+    where, numbers = _written(dataset, config)
     if options.json:
-        print_json({**dataset_numbers(dataset, config), "report": where})
+        print_json({**numbers, "report": where})
         return 0
     print_buckets(dataset, config)
+    if numbers["plan"] is not None:
+        report_steps.print_plan(dataset.storage.root, numbers["plan"])
     stdout().print(f"report: {where}", soft_wrap=True)
     return 0
 
@@ -138,28 +128,42 @@ def write_report(dataset: Dataset, config: ReportConfig) -> str:
 
     The same dataset and configuration give the same files.
     """
+    return _written(dataset, config)[0]
+
+
+def _written(dataset: Dataset, config: ReportConfig) -> tuple[str, dict[str, Any]]:
+    """Write the report; return the page's URI and its numbers."""
     from pipelines.report.web.files import publish
 
     while True:
-        page, beside = report_files(dataset, config)
+        numbers = dataset_numbers(dataset, config)
+        page, beside = report_files(dataset, config, numbers)
         stay = [Path(KEPT).name, *sampled_files(dataset)]
         where = publish(dataset.storage, "report/", page, beside, stay)
         # A report takes no lease; what was taken down while it was made must not come back with it.
         now = read_manifest(dataset.storage)
         if now == dataset.manifest:
             keep(dataset.storage, config)
-            return where
+            return where, numbers
         dataset = Dataset(dataset.storage, config.storage)
 
 
-def report_files(dataset: Dataset, config: ReportConfig) -> tuple[str, dict[str, bytes]]:
-    """Return the report's page, and the content of the files beside it by path."""
+def report_files(
+    dataset: Dataset, config: ReportConfig, numbers: dict[str, Any] | None = None
+) -> tuple[str, dict[str, bytes]]:
+    """Return the report's page, and the content of the files beside it by path.
+
+    Args:
+        dataset: to report.
+        config: buckets and limits.
+        numbers: those of `dataset_numbers`, computed here without them.
+    """
     from pipelines.report.gallery.files import gallery_files
     from pipelines.report.numbers.scores import Scores
     from pipelines.report.page import render_page
     from pipelines.report.thresholds import threshold_files
 
-    page = render_page(dataset, dataset_numbers(dataset, config), config)
+    page = render_page(dataset, numbers or dataset_numbers(dataset, config), config)
     return page, {**threshold_files(dataset, Scores.of(dataset)), **gallery_files(dataset, config)}
 
 
@@ -211,7 +215,3 @@ def _serve(dataset: Dataset, config: ReportConfig, options: argparse.Namespace) 
             server.serve_forever()
         except KeyboardInterrupt:
             stderr().print("the report is served no more")
-
-
-def _with(name: str) -> Callable[[str], str]:
-    return lambda value: name.removeprefix("--workload") + f" {value}"

@@ -1,14 +1,20 @@
 """All numbers of a dataset's report, as its page shows them and ``--json`` prints them."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from loader.buckets.assignment import BucketConfig
 from loader.buckets.stats import dataset_stats
 from loader.dataset import Dataset, stage_totals
+from pipelines.plans import mixture
 from pipelines.report.buckets import ReportConfig
 from pipelines.report.numbers.curation_run import run_facts, run_notes
+from pipelines.report.numbers.lengths import length_distribution
 from pipelines.report.numbers.outcomes import duplicate_groups, lost_rows, source_totals
 from pipelines.report.numbers.scores import Scores
+from pipelines.report.numbers.steps.plan import plan_numbers
+from pipelines.report.numbers.taking_in import taking_in
 
 MAX_GROUPS = 50
 
@@ -20,6 +26,7 @@ def dataset_numbers(dataset: Dataset, config: ReportConfig) -> dict[str, Any]:
         dataset: no clip of it is read.
         config: buckets, and how many rows lists hold; counts beside them are of all rows.
     """
+    stats = dataset_stats(dataset.plan_index, dataset.index.column("key"), config.buckets).to_dict()
     return {
         "dataset": dataset.storage.root,
         "totals": dataset.manifest.totals.model_dump(),
@@ -30,5 +37,22 @@ def dataset_numbers(dataset: Dataset, config: ReportConfig) -> dict[str, Any]:
         "duplicates": duplicate_groups(dataset, MAX_GROUPS),
         "run": run_facts(dataset),
         "notes": run_notes(dataset),
-        **dataset_stats(dataset.plan_index, dataset.index.column("key"), config.buckets).to_dict(),
+        **stats,
+        "lengths": length_distribution(stats["buckets"]),
+        "taking_in": taking_in(dataset.plan_index, config.buckets),
+        "plan": _plan(dataset, config, stats["buckets"]),
     }
+
+
+def _plan(
+    dataset: Dataset, config: ReportConfig, buckets: Sequence[Mapping[str, Any]]
+) -> dict[str, Any] | None:
+    """Return what the steps of the cluster come to, None where none is named or no sample has a bucket."""
+    if config.plan is None or not buckets:
+        return None
+    steps = config.plan
+
+    def make(budgets: BucketConfig) -> mixture.Mixture:
+        return mixture.dataset(dataset.storage.root, dataset, budgets, steps.seed)
+
+    return plan_numbers(make, config.buckets, steps, [bucket["length"] for bucket in buckets])

@@ -1,0 +1,150 @@
+"""Steps of a cluster in `reelweave report`: their options, the report of a workload, and tables of policies."""
+
+import argparse
+from typing import Any
+
+from loader.errors import UsageError
+from loader.paper.workloads import WORKLOADS
+from loader.plan.policy import Regime
+from pipelines.terminal.arguments import did_you_mean
+from pipelines.terminal.console import print_json, stdout, table
+from pipelines.terminal.program import hint
+
+_PLAN = ("world_size", "microbatches", "regime", "lookahead", "steps", "seed")
+_MOVED = ("--policy", "--timings", "--plan-out")
+_REGIMES: tuple[Regime, ...] = ("step", "slot", "pack")
+_SHARES = {
+    "idle": "idle",
+    "idle_floor": "idle, any plan",
+    "compute_cv": "step CV",
+    "compute_cv_s2": "compute CV, of B*S^2",
+    "token_cv": "token CV",
+    "padding": "padding",
+    "memory": "memory used of M_mem",
+}
+
+
+def add_arguments(parser: Any) -> None:
+    """Add the options of a cluster's steps."""
+    parser.add_argument(
+        "--workload", metavar="NAME", help=f"report a mixture of shapes by name: {', '.join(WORKLOADS)}"
+    )
+    parser.add_argument(
+        "--world-size",
+        type=int,
+        metavar="N",
+        help="plan the steps of so many ranks: policies side by side, and what is recommended",
+    )
+    parser.add_argument(
+        "--microbatches", type=int, metavar="M", help="microbatches per rank and step (default: 4)"
+    )
+    parser.add_argument(
+        "--regime", choices=_REGIMES, help="when ranks synchronize, as in stream.regime (default: step)"
+    )
+    parser.add_argument(
+        "--lookahead",
+        type=int,
+        metavar="K",
+        help="the slot regime moves a microbatch by fewer than K steps (default: 4)",
+    )
+    parser.add_argument(
+        "--steps", type=int, metavar="K", help="steps to plan (default: 100, fewer above 256 ranks)"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="random seed (default: 0)")
+    for name in _MOVED:
+        # Only `reelweave plan` has these; kept to say so.
+        parser.add_argument(
+            name, dest="moved", action="append", type=_with(name), default=[], help=argparse.SUPPRESS
+        )
+
+
+def check(options: argparse.Namespace) -> None:
+    """Refuse options of `reelweave plan`, and those of a cluster without its size.
+
+    Raises:
+        UsageError: says what to type.
+    """
+    if options.moved:
+        words = [word for moved in options.moved for word in moved.split(" ", 1) if word]
+        what = options.workload or options.dataset
+        words = [what, *words] if what else words
+        raise UsageError(f"steps are planned by another command: {hint('plan', *words)}")
+    if options.workload is not None and options.dataset is not None:
+        raise UsageError("give a DATASET or --workload, not both")
+
+
+def refuse(options: argparse.Namespace) -> None:
+    """Refuse the options of a cluster where no steps are planned, for the page of a training run."""
+    for name in _PLAN:
+        if getattr(options, name) is not None:
+            raise UsageError(
+                f"--{name.replace('_', '-')} plans the steps of a dataset or a workload; a run has taken its own"
+            )
+
+
+def overrides(options: argparse.Namespace) -> list[str]:
+    """Return the options of a cluster as ``--set`` has them, behind those given by it."""
+    given = {name: getattr(options, name) for name in _PLAN}
+    return [*options.set, *(f"plan.{name}={value}" for name, value in given.items() if value is not None)]
+
+
+def report_workload(options: argparse.Namespace) -> None:
+    """Print the report of a workload, and write its page with ``--out``.
+
+    Raises:
+        UsageError: an option is wrong.
+    """
+    from pipelines.configuration.config import given
+    from pipelines.report.numbers.workload import WorkloadConfig, workload_numbers
+
+    name = options.workload
+    if name not in WORKLOADS:
+        known = did_you_mean(name, WORKLOADS) or f"; known: {', '.join(WORKLOADS)}"
+        raise UsageError(f"no workload is called {name}{known}")
+    for option in ("samples", "serve", "others", "memory_gib"):
+        if getattr(options, option):
+            raise UsageError(f"--{option.replace('_', '-')} is not for a workload, which has no files")
+    found = given(options.config, overrides(options))
+    if "plan" not in found.values:
+        raise UsageError("a workload is reported for a cluster: add --world-size N")
+    own = WORKLOADS[name].budgets.model_dump(mode="json")
+    limits = found.values.get("buckets")
+    if isinstance(limits, dict):
+        if limits.get("cost") is not None:
+            own["compute_budget"] = None
+        limits = {**own, **limits}
+    config = found._replace(values={**found.values, "buckets": own if limits is None else limits})
+    numbers = workload_numbers(name, config.validated(WorkloadConfig))
+    if options.json:
+        print_json(numbers)
+        return
+    print_plan(name, numbers["plan"])
+
+
+def print_plan(name: str, plan: dict[str, Any]) -> None:
+    """Print the policies beside each other, and the recommendation."""
+    out = stdout()
+    if plan["cannot"]:
+        out.print(f"no steps are planned: {plan['cannot']}", markup=False, soft_wrap=True)
+        return
+    policies = plan["policies"]
+    rows: list[tuple[str, ...]] = [
+        (label, *(f"{one[key]:.2%}" for one in policies.values())) for key, label in _SHARES.items()
+    ]
+    rows.append(
+        ("throughput, of equal_token's", *(f"{one['relative_throughput']:.2f}" for one in policies.values()))
+    )
+    rows.append(("samples a step", *(f"{one['samples']:,.0f}" for one in policies.values())))
+    title = (
+        f"{name}: {plan['world_size']} ranks, {plan['microbatches']} microbatches each, {plan['steps']} steps,"
+        f" ranks wait once a {plan['regime'] if plan['regime'] == 'slot' else 'step'}"
+    )
+    out.print(table(title, ["mean over steps", *policies], rows))
+    for words in plan["recommendation"]["words"]:
+        out.print(words, markup=False, soft_wrap=True)
+    lines = plan["recommendation"]["stream_yaml"].splitlines()
+    out.print("for a training configuration:", *lines, sep="\n", markup=False, soft_wrap=True)
+
+
+def _with(name: str) -> Any:
+    return lambda value: f"{name} {value}"

@@ -1,0 +1,1 @@
+"""Numbers of planned steps: policies beside each other, and what is recommended."""

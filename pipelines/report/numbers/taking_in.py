@@ -1,0 +1,141 @@
+"""Samples that fit no bucket, and changes of the buckets that would take them in."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from loader.base.arrays import Floats, Places
+from loader.buckets.assignment import BucketConfig, assign
+from loader.buckets.tokens import Compression
+from loader.dataset.plan_index import PlanIndex
+
+_MOST_SIZES = 4
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of the bucket configuration.
+
+    Attributes:
+        words: what to change.
+        keys: keys of ``buckets`` with their new values.
+        takes_in: samples without a bucket that have one then.
+    """
+
+    words: str
+    keys: dict[str, Any]
+    takes_in: int
+
+
+def taking_in(index: PlanIndex, config: BucketConfig) -> dict[str, Any]:
+    """Return changes that would take in samples without a bucket, each tried by itself, and all that is needed.
+
+    Every change only adds a shape or loosens a limit, so no sample loses its bucket. Each is tried by assigning the
+    samples anew.
+
+    Args:
+        index: plan index of the samples.
+        config: shapes and limits.
+
+    Returns:
+        ``samples`` without a bucket; ``changes``, each with the samples that it takes in by itself, most first;
+        ``together``: words and keys of the changes that take in the most samples, without those that add nothing to
+        the others; None where no change helps.
+    """
+    rows_X = assign(index, config).unassigned.rows
+    outside = PlanIndex(**{name: column[rows_X] for name, column in index.columns().items()})
+    candidates = list(_candidates(outside, config)) if len(rows_X) else []
+
+    def takes_in(keys: dict[str, Any]) -> int:
+        return len(rows_X) - len(assign(outside, config.model_copy(update=keys)).unassigned)
+
+    changes = [Change(words, keys, takes_in(keys)) for words, keys in candidates]
+    changes.sort(key=lambda change: -change.takes_in)
+    needed, most = candidates, takes_in(_joined(candidates, config))
+    for one in reversed(candidates):
+        fewer = [other for other in needed if other is not one]
+        if takes_in(_joined(fewer, config)) == most:
+            needed = fewer
+    return {
+        "samples": len(rows_X),
+        "changes": [asdict(change) for change in changes],
+        "together": {
+            "words": [words for words, _ in needed],
+            "keys": _joined(needed, config),
+            "takes_in": most,
+        }
+        if most
+        else None,
+    }
+
+
+Candidate = tuple[str, dict[str, Any]]
+
+
+def _joined(candidates: Sequence[Candidate], config: BucketConfig) -> dict[str, Any]:
+    """Return the keys of all candidates together; shapes are added to those of the configuration."""
+    joined: dict[str, Any] = {}
+    for _, keys in candidates:
+        for name, value in keys.items():
+            before = joined.get(name, getattr(config, name))
+            more = name in ("frames", "sizes")
+            joined[name] = (*before, *(one for one in value if one not in before)) if more else value
+    return joined
+
+
+def _candidates(outside: PlanIndex, config: BucketConfig) -> Iterator[Candidate]:
+    """Yield changes for samples without a bucket, the ones that lose least of a sample first."""
+    frames_X = config.sampling.available(outside.frames, outside.fps)
+    short_X = frames_X < min(config.frames)
+    if short_X.any():
+        frames = _frames(int(frames_X[short_X].min()), config.compression)
+        yield f"allow {frames} frames", {"frames": (*config.frames, frames)}
+    shape_U, count_U = np.unique(
+        np.stack([outside.height, outside.width]).astype(np.int64), axis=1, return_counts=True
+    )
+    height_U1, width_U1 = shape_U[:, :, None]
+    height_K, width_K = np.array(config.sizes, dtype=np.float64).T
+    upscale_UK = np.maximum(height_K / height_U1, width_K / width_U1)
+    ratio_UK = (width_K / height_K) / (width_U1 / height_U1)
+    crop_UK = 1 - np.minimum(ratio_UK, 1 / ratio_UK)
+    small_U = ~((upscale_UK <= config.max_upscale) & (crop_UK <= config.max_crop)).any(axis=1)
+    if not small_U.any():
+        return
+    wanted = {
+        _size(shape_U[:, place], config.compression): None
+        for place in np.argsort(-count_U, kind="stable").tolist()
+        if small_U[place]
+    }
+    for size in [size for size in wanted if size not in config.sizes][:_MOST_SIZES]:
+        yield f"allow {size[0]} x {size[1]} pixels", {"sizes": (*config.sizes, size)}
+    factor = _reach(np.where(crop_UK <= config.max_crop, upscale_UK, np.inf)[small_U])
+    if factor is not None:
+        yield f"enlarge by up to {factor:g}", {"max_upscale": factor}
+    share = _reach(np.where(upscale_UK <= config.max_upscale, crop_UK, np.inf)[small_U])
+    if share is not None and share < 1:
+        yield f"crop up to {share:.0%}", {"max_crop": share}
+
+
+def _reach(needed_UK: Floats) -> float | None:
+    """Return the limit, in hundredths, at which every resolution that some limit helps fills a size."""
+    least_U = needed_UK.min(axis=1)
+    helped = least_U[np.isfinite(least_U)]
+    return float(np.ceil(100 * helped.max()) / 100) if len(helped) else None
+
+
+def _frames(available: int, compression: Compression) -> int:
+    """Return the largest number of frames up to this one that the model's tokenizer takes whole."""
+    first = int(compression.causal)
+    whole = first + (available - first) // compression.frames * compression.frames
+    return whole if whole > 0 else 1
+
+
+def _size(shape: Places, compression: Compression) -> tuple[int, int]:
+    """Return the largest size in whole tokens within this [height, width], at least one token."""
+    height, width = shape.tolist()
+    return (
+        max(height // compression.height, 1) * compression.height,
+        max(width // compression.width, 1) * compression.width,
+    )

@@ -1,0 +1,65 @@
+"""Numbers of a named workload: its buckets, the distribution of S, and the steps of a cluster."""
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from loader.buckets.assignment import Budgets
+from loader.buckets.stats import bucket_stats
+from loader.paper.workloads import WORKLOADS
+from loader.settings import Settings
+from pipelines.plans.mixture import workload
+from pipelines.report.numbers.lengths import length_distribution
+from pipelines.report.numbers.steps.plan import plan_numbers
+from pipelines.report.steps_config import StepsConfig
+
+SAMPLES = 1_000_000
+"""Samples of a workload that its bucket table counts."""
+
+
+class WorkloadConfig(Settings):
+    """Every key of ``reelweave report --workload``."""
+
+    buckets: Budgets
+    plan: StepsConfig
+
+
+def workload_numbers(name: str, config: WorkloadConfig) -> dict[str, Any]:
+    """Return the numbers as plain values; the bucket table is that of `SAMPLES` samples.
+
+    Args:
+        name: one of `loader.paper.workloads.WORKLOADS`.
+        config: budgets, cluster and steps.
+    """
+    found, budgets = WORKLOADS[name], config.buckets
+    fewest, most = found.text_tokens
+    samples_K = np.rint(np.array(found.shares) * SAMPLES).astype(np.int64)
+    buckets = [
+        asdict(one)
+        for one in bucket_stats(
+            found.buckets,
+            (found.visual_tokens() + most).tolist(),
+            found.batch_sizes(budgets),
+            samples_K,
+            samples_K * (most - fewest) / 2,
+            np.zeros_like(samples_K),
+            budgets,
+        )
+    ]
+    seed = config.plan.seed
+    return {
+        "workload": name,
+        "about": found.about,
+        "budgets": budgets.model_dump(mode="json"),
+        "compression": found.compression.model_dump(),
+        "text_tokens": list(found.text_tokens),
+        "buckets": buckets,
+        "lengths": length_distribution(buckets),
+        "plan": plan_numbers(
+            lambda limited: workload(name, seed, limited),
+            budgets,
+            config.plan,
+            [bucket["length"] for bucket in buckets],
+        ),
+    }
