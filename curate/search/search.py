@@ -1,7 +1,6 @@
 """Search for clips of a finished dataset by text or by example, among their stored embeddings."""
 
 import io
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 
 from curate.models.clip_frames import Fault
 from curate.models.embed import ClipEmbedder
-from curate.search.vectors import MEMBER, stored_vector
+from curate.search.vectors import MEMBER, stored_vectors
 from loader.dataset import Dataset
 from loader.errors import RunError, UsageError
 from loader.storage import StorageConfig, open_object
@@ -20,7 +19,6 @@ WEIGHTS_VERSION = "embed_weights_sha256"
 
 _MAX_EXAMPLE_BYTES = 1 << 30
 _PICTURES = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # readers of other formats may start programs
-_READERS = 16
 _CHUNK_ROWS = 1 << 16
 
 Floats = NDArray[np.float32]
@@ -132,34 +130,13 @@ class ClipSearch:
     @cached_property
     def _rows_and_matrix(self) -> tuple[NDArray[np.int64], NDArray[np.float16] | Floats]:
         """Row numbers in the index, rising, and their embeddings, [n, D] of unit length."""
-        root = self._dataset.storage.root
-        members = self._dataset.members(MEMBER)
-        rows = members.rows()
+        rows = self._dataset.members(MEMBER).rows()
         if not len(rows):
             raise UsageError(
-                f"{root} holds no video embeddings; curate it again with embed.backend=open_clip or perceptual"
+                f"{self._dataset.storage.root} holds no video embeddings; curate it again with"
+                " embed.backend=open_clip or perceptual"
             )
-        in_shards = np.lexsort((members.offset[rows], members.shard[rows]))
-        first = stored_vector(self._dataset, int(rows[0]))
-        if len(rows) * first.nbytes > self._max_bytes:
-            raise RunError(
-                f"the {len(rows)} embeddings of {root} take {len(rows) * first.nbytes / 2**30:.1f} GiB, more than"
-                f" the {self._max_bytes / 2**30:.1f} GiB a search may use"
-            )
-        matrix = np.empty((len(rows), len(first)), first.dtype)
-
-        def read(place: int) -> None:
-            vector = stored_vector(self._dataset, int(rows[place]))
-            if vector.shape != first.shape:
-                key = self._dataset.row(int(rows[place]))["key"]
-                raise RunError(f"{root}: {key}.{MEMBER} has {len(vector)} numbers, others have {len(first)}")
-            length = float(np.linalg.norm(vector.astype(np.float32)))
-            matrix[place] = vector.astype(np.float32) / length if length else 0
-
-        with ThreadPoolExecutor(_READERS) as readers:
-            for _ in readers.map(read, in_shards.tolist()):
-                pass
-        return rows, matrix
+        return rows, stored_vectors(self._dataset, rows, self._max_bytes)
 
 
 def _read_example(path: str, config: StorageConfig) -> bytes:

@@ -1,6 +1,7 @@
-"""Embedding of a clip, stored beside it in a shard."""
+"""Embeddings of clips, stored beside them in shards."""
 
 import io
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,44 @@ from loader.errors import RunError
 MEMBER = "video.npy"
 
 _MAX_BYTES = 1 << 20
+_READERS = 16
 
 Vector = NDArray[Any]
+
+
+def stored_vectors(dataset: Dataset, rows_N: NDArray[np.int64], max_bytes: int) -> Vector:
+    """Read the embeddings of samples, scaled to unit length, as float16 or float32 [N, D].
+
+    Args:
+        dataset: Finished dataset.
+        rows_N: Rows of the index with an embedding, at least one.
+        max_bytes: Maximum size of the result in memory.
+
+    Raises:
+        RunError: An embedding is damaged, or of another size than the first, or all are too large.
+    """
+    root, members = dataset.storage.root, dataset.members(MEMBER)
+    first = stored_vector(dataset, int(rows_N[0]))
+    if len(rows_N) * first.nbytes > max_bytes:
+        raise RunError(
+            f"the {len(rows_N)} embeddings of {root} take {len(rows_N) * first.nbytes / 2**30:.1f} GiB, more than"
+            f" the {max_bytes / 2**30:.1f} GiB they may use"
+        )
+    matrix_ND = np.empty((len(rows_N), len(first)), first.dtype)
+
+    def read(place: int) -> None:
+        vector = stored_vector(dataset, int(rows_N[place]))
+        if vector.shape != first.shape:
+            key = dataset.row(int(rows_N[place]))["key"]
+            raise RunError(f"{root}: {key}.{MEMBER} has {len(vector)} numbers, others have {len(first)}")
+        length = float(np.linalg.norm(vector.astype(np.float32)))
+        matrix_ND[place] = vector.astype(np.float32) / length if length else 0
+
+    in_shards = np.lexsort((members.offset[rows_N], members.shard[rows_N]))
+    with ThreadPoolExecutor(_READERS) as readers:
+        for _ in readers.map(read, in_shards.tolist()):
+            pass
+    return matrix_ND
 
 
 def stored_vector(dataset: Dataset, row_number: int) -> Vector:

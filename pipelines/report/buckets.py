@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import yaml
 from pydantic import Field
@@ -35,6 +36,12 @@ class ReportConfig(Settings):
         default=None, description="cluster whose steps are planned under every policy; null: none"
     )
     max_lost: int = Field(500, ge=0, description="most rows shown of what was not kept")
+    max_mapped: int = Field(
+        5000, ge=0, description="most clips on the map of embeddings, spread evenly over the dataset"
+    )
+    projection: Literal["pca", "umap"] = Field(
+        "pca", description="two dimensions of the map; umap keeps neighbours together and needs umap-learn"
+    )
     storage: StorageConfig = StorageConfig()
 
 

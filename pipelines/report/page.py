@@ -80,6 +80,7 @@ def render_page(dataset: Dataset, numbers: dict[str, Any], config: "ReportConfig
         duplicates=numbers["duplicates"],
         groups=[_group(group) for group in numbers["duplicates"]["groups"]],
         run=numbers["run"],
+        map=numbers["map"],
         sampled=sampled_section(dataset),
     )
 

@@ -150,15 +150,16 @@ def _sample(
 def made(folder: Path) -> dict[str, Any]:
     """Make the report's files as `reelweave report` does, the gallery's measured apart."""
     from pipelines.commands.look.report import write_report
-    from pipelines.report.gallery.files import gallery_files
+    from pipelines.report.gallery.files import make_gallery
+    from pipelines.report.numbers.dataset_map import dataset_map
 
     config = default_config(StorageConfig())
-    imported_mb = _peak_mb()
+    imported_mb = peak_mb()
     dataset = open_dataset(folder)
     began, clock = time.process_time(), time.perf_counter()
-    files = gallery_files(dataset, config)
+    files = make_gallery(dataset, config, dataset_map(dataset, config)).files
     spent = {"processor_s": time.process_time() - began, "wall_s": time.perf_counter() - clock}
-    peak_mb = _peak_mb()
+    most_mb = peak_mb()
     write_report(dataset, config)
     report = {
         path.relative_to(folder / "report"): path for path in (folder / "report").rglob("*") if path.is_file()
@@ -166,12 +167,13 @@ def made(folder: Path) -> dict[str, Any]:
     return {
         "gallery": {**spent, "mb": sum(map(len, files.values())) / 1e6, "files": len(files)},
         "imported_peak_mb": imported_mb,
-        "gallery_peak_mb": peak_mb,
+        "gallery_peak_mb": most_mb,
         "whole_report_mb": sum(path.stat().st_size for path in report.values()) / 1e6,
     }
 
 
-def _peak_mb() -> float:
+def peak_mb() -> float:
+    """Return the peak memory of this process."""
     # The system's ru_maxrss would begin with that of the process that started this one.
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status["VmHWM"].split()[0]) / 1024

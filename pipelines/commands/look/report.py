@@ -19,7 +19,6 @@ from loader.errors import RunError, UsageError
 from pipelines.commands.look import report_steps
 from pipelines.commands.look.report_run import kind_of, report_runs
 from pipelines.report.buckets import KEPT, PACKAGED, ReportConfig, keep, report_config
-from pipelines.report.numbers.dataset import dataset_numbers
 from pipelines.report.sampled import keep_sampled, sampled_files
 from pipelines.terminal.arguments import add_config
 from pipelines.terminal.console import print_json, stderr, stdout, table
@@ -132,12 +131,11 @@ def write_report(dataset: Dataset, config: ReportConfig) -> str:
 
 
 def _written(dataset: Dataset, config: ReportConfig) -> tuple[str, dict[str, Any]]:
-    """Write the report; return the page's URI and its numbers."""
+    """Write the report, and return the page's URI and its numbers."""
     from pipelines.report.web.files import publish
 
     while True:
-        numbers = dataset_numbers(dataset, config)
-        page, beside = report_files(dataset, config, numbers)
+        numbers, page, beside = _made(dataset, config)
         stay = [Path(KEPT).name, *sampled_files(dataset)]
         where = publish(dataset.storage, "report/", page, beside, stay)
         # A report takes no lease; what was taken down while it was made must not come back with it.
@@ -148,23 +146,31 @@ def _written(dataset: Dataset, config: ReportConfig) -> tuple[str, dict[str, Any
         dataset = Dataset(dataset.storage, config.storage)
 
 
-def report_files(
-    dataset: Dataset, config: ReportConfig, numbers: dict[str, Any] | None = None
-) -> tuple[str, dict[str, bytes]]:
-    """Return the report's page, and the content of the files beside it by path.
+def report_files(dataset: Dataset, config: ReportConfig) -> tuple[str, dict[str, bytes]]:
+    """Return the report's page, and the content of the files beside it by path."""
+    _, page, beside = _made(dataset, config)
+    return page, beside
 
-    Args:
-        dataset: to report.
-        config: buckets and limits.
-        numbers: those of `dataset_numbers`, computed here without them.
-    """
-    from pipelines.report.gallery.files import gallery_files
+
+def _made(dataset: Dataset, config: ReportConfig) -> tuple[dict[str, Any], str, dict[str, bytes]]:
+    """Return the report's numbers, its page, and the content of the files beside it by path."""
+    from pipelines.report.gallery.files import make_gallery
+    from pipelines.report.map.files import map_files
+    from pipelines.report.numbers.dataset import dataset_numbers
+    from pipelines.report.numbers.dataset_map import dataset_map
     from pipelines.report.numbers.scores import Scores
     from pipelines.report.page import render_page
     from pipelines.report.thresholds import threshold_files
 
-    page = render_page(dataset, numbers or dataset_numbers(dataset, config), config)
-    return page, {**threshold_files(dataset, Scores.of(dataset)), **gallery_files(dataset, config)}
+    mapped = dataset_map(dataset, config)
+    numbers = dataset_numbers(dataset, config, mapped)
+    gallery = make_gallery(dataset, config, mapped)
+    beside = {
+        **threshold_files(dataset, Scores.of(dataset)),
+        **gallery.files,
+        **map_files(dataset, mapped, numbers["map"], gallery),
+    }
+    return numbers, render_page(dataset, numbers, config), beside
 
 
 def print_buckets(dataset: Dataset, config: ReportConfig) -> None:

@@ -1,6 +1,6 @@
 """Choice of the rows that get a picture: kept clips, rejected ones by reason, groups of duplicates."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -14,17 +14,24 @@ _GROUPS = 24
 _COPIES = 4
 
 
-def pictured_rows(accounting: pa.Table, max_clips: int, max_rejected: int) -> NDArray[np.int64]:
+def pictured_rows(
+    accounting: pa.Table, max_clips: int, max_rejected: int, further: Sequence[str] = ()
+) -> NDArray[np.int64]:
     """Return rows of the accounting in the order in which they are shown first.
 
     Args:
         accounting: ``accounting.parquet``.
-        max_clips: most kept clips, evenly spread.
+        max_clips: most kept clips, evenly spread; with 0 of them no clip is chosen for its key.
         max_rejected: most other clips of one reason, evenly spread.
+        further: keys of kept clips that come, too.
     """
     found: dict[int, None] = {}
     for rows in _chosen(accounting, max_clips, max_rejected):
         found |= dict.fromkeys(rows)
+    if max_clips and len(further):
+        named = pc.is_in(accounting.column("key"), pa.array(further, pa.string()))
+        chosen = pc.and_(named, pc.equal(accounting.column("state"), "kept"))
+        found |= dict.fromkeys(np.flatnonzero(pc.fill_null(chosen, False).to_numpy()).tolist())
     return np.fromiter(found, np.int64, len(found))
 
 

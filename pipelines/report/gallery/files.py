@@ -2,9 +2,11 @@
 
 import base64
 import hashlib
+import math
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from pipelines.report.clips.media import ClipBytes, clip_bytes, staged_clips
 from pipelines.report.gallery.choice import pictured_rows
 from pipelines.report.gallery.rows import GalleryRows
 from pipelines.report.gallery.strips import Strip, strip
+from pipelines.report.numbers.dataset_map import DatasetMap
 from pipelines.report.numbers.scores import Scores
 from pipelines.report.thresholds import can_be_set
 from pipelines.report.web.files import data_file
@@ -35,21 +38,39 @@ _MOST_CLIP_BYTES = 256 << 20  # larger clips get no picture
 _READERS = 4
 
 
-def gallery_files(dataset: Dataset, config: "ReportConfig") -> dict[str, bytes]:
-    """Return the gallery's files by path: ``gallery.html``, ``pictures/*.jpg`` and ``data/*.js``.
+@dataclass(frozen=True)
+class Gallery:
+    """Gallery of a dataset.
+
+    Attributes:
+        rows: its rows.
+        pictures: strip of frames by row, as name of its file, number of frames, width and height of one.
+        files: content by path: ``gallery.html``, ``pictures/*.jpg`` and ``data/*.js``.
+    """
+
+    rows: GalleryRows
+    pictures: dict[int, tuple[str, int, int, int]]
+    files: dict[str, bytes]
+
+
+def make_gallery(dataset: Dataset, config: "ReportConfig", mapped: DatasetMap) -> Gallery:
+    """Return the gallery of a dataset.
 
     Args:
         dataset: clips that get a picture are read.
         config: buckets, and how many clips get a picture.
+        mapped: map of its embeddings; clips that stand for its clusters, and outliers, get a picture, too.
     """
-    rows = GalleryRows.of(dataset, pictured_rows(dataset.accounting, config.max_clips, config.max_rejected))
+    further = dataset.index.column("key").take(mapped.shown_rows).to_pylist()
+    first = pictured_rows(dataset.accounting, config.max_clips, config.max_rejected, further)
+    rows = GalleryRows.of(dataset, first)
     files: dict[str, bytes] = {}
     pictures = {}
-    for row, made in _strips(dataset, rows, config):
+    for row, made in _strips(dataset, rows, len(first)):
         name = hashlib.sha256(made.jpeg).hexdigest()[:20]
         files[f"pictures/{name}.jpg"] = made.jpeg
-        pictures[row] = [name, made.frames, made.width, made.height]
-    files |= dict(_data(dataset, rows, pictures, config))
+        pictures[row] = (name, made.frames, made.width, made.height)
+    files |= dict(_data(dataset, rows, pictures, config, mapped))
     title = "/".join(dataset.storage.root.rsplit("/", 2)[-2:])
     files["gallery.html"] = render(
         "gallery.html",
@@ -59,16 +80,15 @@ def gallery_files(dataset: Dataset, config: "ReportConfig") -> dict[str, bytes]:
         figures=[],
         charts=[],
     ).encode()
-    return files
+    return Gallery(rows, pictures, files)
 
 
-def _strips(dataset: Dataset, rows: GalleryRows, config: "ReportConfig") -> Iterator[tuple[int, Strip]]:
-    """Yield row and strip of each clip that is to have one and can be decoded."""
-    first = pictured_rows(dataset.accounting, config.max_clips, config.max_rejected)
-    staged = staged_clips(dataset) if (rows.index_N[: len(first)] < 0).any() else {}
-    keys = rows.accounting.column("key").slice(0, len(first)).to_pylist()
-    frames = rows.index_column(dataset, "frames", 0).slice(0, len(first)).to_pylist()
-    states = rows.accounting.column("state").slice(0, len(first)).to_pylist()
+def _strips(dataset: Dataset, rows: GalleryRows, count: int) -> Iterator[tuple[int, Strip]]:
+    """Yield row and strip of each of the first rows that has a clip and can be decoded."""
+    staged = staged_clips(dataset) if (rows.index_N[:count] < 0).any() else {}
+    keys = rows.accounting.column("key").slice(0, count).to_pylist()
+    frames = rows.index_column(dataset, "frames", 0).slice(0, count).to_pylist()
+    states = rows.accounting.column("state").slice(0, count).to_pylist()
 
     def made(row: int) -> Strip | None:
         key = keys[row]
@@ -79,7 +99,7 @@ def _strips(dataset: Dataset, rows: GalleryRows, config: "ReportConfig") -> Iter
         return None if found is None else _strip(found, frames[row])
 
     with ThreadPoolExecutor(min(_READERS, os.cpu_count() or 1)) as readers:
-        for row, found in enumerate(readers.map(made, range(len(first)))):
+        for row, found in enumerate(readers.map(made, range(count))):
             if found is not None:
                 yield row, found
 
@@ -94,7 +114,11 @@ def _strip(found: ClipBytes, frames: int) -> Strip | None:
 
 
 def _data(
-    dataset: Dataset, rows: GalleryRows, pictures: dict[int, Any], config: "ReportConfig"
+    dataset: Dataset,
+    rows: GalleryRows,
+    pictures: dict[int, tuple[str, int, int, int]],
+    config: "ReportConfig",
+    mapped: DatasetMap,
 ) -> Iterator[tuple[str, bytes]]:
     count = len(rows.accounting)
     kinds, kind_N = rows.kinds
@@ -125,8 +149,12 @@ def _data(
         "pictures": pictures,
         "scores": [[one.name, one.least, one.most, one.min_threshold, one.max_threshold] for one in settable],
         "columns": {name: [column.dtype.itemsize, _packed(column)] for name, column in columns.items()},
+        "clusters": [int((mapped.cluster_M == number).sum()) for number in mapped.samples],
+        "outliers": len(mapped.outliers),
     }
     yield "data/rows.js", data_file("rows", about)
+    if len(mapped.row_M):
+        yield "data/map.js", data_file("map", _points(rows, mapped))
     # The server that plays clips answers this path itself.
     yield "data/place.js", data_file("place", {"plays": False})
     for number, start in enumerate(range(0, len(sources), CHUNK_SOURCES), 1):
@@ -146,6 +174,19 @@ def _data(
     for number, start in enumerate(range(0, count, CHUNK_ROWS), 1):
         name = f"clips-{number:04}"
         yield f"data/{name}.js", data_file(name, table.slice(start, CHUNK_ROWS).to_pydict())
+
+
+def _points(rows: GalleryRows, mapped: DatasetMap) -> dict[str, Any]:
+    """Return the columns of the map, with the gallery's row of each clip plus 1; 0 without one."""
+    columns: dict[str, NDArray[Any]] = {
+        "row": (rows.rows_of_index(mapped.row_M) + 1).astype("<u4"),
+        "x": mapped.x_M.astype("<f4"),
+        "y": mapped.y_M.astype("<f4"),
+        "cluster": mapped.cluster_M.astype("<u4"),
+        "outlier": mapped.outlier_M.astype("<f4"),
+    }
+    far = None if math.isinf(mapped.fence) else mapped.fence
+    return {"fence": far, "columns": {name: _packed(column) for name, column in columns.items()}}
 
 
 def _most_chars(length_N: NDArray[np.int64]) -> int:

@@ -84,6 +84,14 @@ class GalleryRows:
         places = np.searchsorted(used, of_row) + 1
         return [str(assignment.buckets[one]) for one in used], np.where(of_row >= 0, places, 0).astype("<u2")
 
+    def rows_of_index(self, index_M: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the gallery's rows of samples by their rows in the index; -1 for those that the accounting lacks."""
+        kept_K = np.flatnonzero(self.index_N >= 0)
+        size = 1 + max(self.index_N.max(initial=-1), index_M.max(initial=-1))
+        row_I = np.full(int(size), -1, np.int64)
+        row_I[self.index_N[kept_K]] = kept_K
+        return row_I[index_M]
+
     def index_column(self, dataset: Dataset, name: str, missing: Any) -> pa.ChunkedArray:
         """Return a column of the index in the order of the rows, with a value for what is in no index."""
         taken = dataset.index.column(name).take(pa.array(self.index_N, mask=self.index_N < 0))

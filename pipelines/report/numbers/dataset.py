@@ -10,6 +10,7 @@ from loader.dataset import Dataset, stage_totals
 from pipelines.plans import mixture
 from pipelines.report.buckets import ReportConfig
 from pipelines.report.numbers.curation_run import run_facts, run_notes
+from pipelines.report.numbers.dataset_map import DatasetMap, dataset_map
 from pipelines.report.numbers.lengths import length_distribution
 from pipelines.report.numbers.outcomes import duplicate_groups, lost_rows, source_totals
 from pipelines.report.numbers.scores import Scores
@@ -19,14 +20,18 @@ from pipelines.report.numbers.taking_in import taking_in
 MAX_GROUPS = 50
 
 
-def dataset_numbers(dataset: Dataset, config: ReportConfig) -> dict[str, Any]:
+def dataset_numbers(
+    dataset: Dataset, config: ReportConfig, mapped: DatasetMap | None = None
+) -> dict[str, Any]:
     """Return the numbers as plain values.
 
     Args:
-        dataset: no clip of it is read.
+        dataset: of its clips only embeddings are read.
         config: buckets, and how many rows lists hold; counts beside them are of all rows.
+        mapped: map of its embeddings, where it was made before.
     """
     stats = dataset_stats(dataset.plan_index, dataset.index.column("key"), config.buckets).to_dict()
+    mapped = mapped or dataset_map(dataset, config)
     return {
         "dataset": dataset.storage.root,
         "totals": dataset.manifest.totals.model_dump(),
@@ -35,6 +40,7 @@ def dataset_numbers(dataset: Dataset, config: ReportConfig) -> dict[str, Any]:
         "sources": [asdict(total) for total in source_totals(dataset.accounting)],
         "scores": [asdict(one) for one in Scores.of(dataset).all_stats],
         "duplicates": duplicate_groups(dataset, MAX_GROUPS),
+        "map": mapped.to_json(dataset.index.column("key")),
         "run": run_facts(dataset),
         "notes": run_notes(dataset),
         **stats,

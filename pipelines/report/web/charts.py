@@ -8,6 +8,20 @@ from typing import Any
 STATE_COLOURS = {"kept": "#2e9e6b", "filtered": "#c98a16", "duplicate": "#7a5cc9", "failed": "#d04545"}
 """Colours of states on light and dark ground; of the same names in report.css."""
 
+CLUSTER_COLOURS = (
+    "#4c7fd9",
+    "#d9822b",
+    "#2e9e6b",
+    "#d04545",
+    "#8a63d2",
+    "#17a2b8",
+    "#c2488f",
+    "#8f8f1f",
+    "#a0643c",
+    "#7f8b99",
+)
+"""Colours of clusters in their order, again from the first after the last."""
+
 _HEIGHT_PX = 150
 _BAR_PX = 22
 
@@ -253,6 +267,63 @@ def under_curves(
     }
     rows = [(one["label"], one["x"], one["y"], one["series"]) for one in points]
     return Chart(name, title, spec, ("", x_title, y_title, "bound by"), rows, note)
+
+
+def scatter(
+    name: str,
+    title: str,
+    series: Sequence[str],
+    points: int,
+    columns: tuple[str, ...],
+    rows: Sequence[Sequence[object]],
+    note: str = "",
+) -> Chart:
+    """Return points without values, on which a rectangle can be drawn; a script hands them to the data "points".
+
+    A point has "x", "y", "series", "label", and "far", whether it gets a ring.
+
+    Args:
+        name: of the chart.
+        title: heading.
+        series: names of all series.
+        points: number of points, which decides their size.
+        columns: headings of the table.
+        rows: rows of the table, which the values are too many for.
+        note: sentence below the heading.
+    """
+    colours = [CLUSTER_COLOURS[place % len(CLUSTER_COLOURS)] for place in range(len(series))]
+    axis = {"type": "quantitative", "title": None, "scale": {"zero": False}}
+    encoding = {
+        "x": {"field": "x", **axis},
+        "y": {"field": "y", **axis},
+        "color": {
+            "field": "series",
+            "type": "nominal",
+            "title": None,
+            "legend": None,
+            "scale": {"domain": list(series), "range": colours},
+        },
+        "tooltip": [{"field": "label"}, *({"field": of, "type": "quantitative"} for of in ("x", "y"))],
+    }
+    size = min(70, max(6, 60_000 // max(1, points)))
+    spec = {
+        **_frame(480),
+        "datasets": {"points": []},
+        "data": {"name": "points"},
+        "layer": [
+            {
+                "params": [{"name": "brush", "select": {"type": "interval", "encodings": ["x", "y"]}}],
+                "mark": {"type": "circle", "size": size, "opacity": 0.75, "clip": True},
+                "encoding": encoding,
+            },
+            {
+                "transform": [{"filter": {"field": "far", "equal": True}}],
+                "mark": {"type": "point", "size": 3 * size + 60, "strokeWidth": 1.5, "clip": True},
+                "encoding": encoding,
+            },
+        ],
+    }
+    return Chart(name, title, spec, columns, rows, note)
 
 
 _BIN_FIELDS = (

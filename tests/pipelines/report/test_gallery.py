@@ -20,6 +20,7 @@ from pipelines.report.buckets import default_config
 from pipelines.report.gallery import files
 from pipelines.report.gallery.choice import pictured_rows
 from pipelines.report.gallery.strips import spread
+from pipelines.report.numbers.dataset_map import dataset_map
 from tests.browser import PHONE_PX, Browser
 from tests.loader.stream_clips import make_sample, write
 from tests.pipelines.report.conftest import LONG, NASTY
@@ -238,7 +239,8 @@ def test_long_captions_are_cut_to_their_share(tmp_path: Path, monkeypatch: pytes
     samples = [make_sample(key, b"no video", 9, (80, 64)) for key in ("a", "b")]
     samples[0].row["caption"] = "word " * 200
     write(tmp_path, samples)
-    made = files.gallery_files(open_dataset(tmp_path), default_config(StorageConfig()))
+    dataset, config = open_dataset(tmp_path), default_config(StorageConfig())
+    made = files.make_gallery(dataset, config, dataset_map(dataset, config)).files
     content = json.loads(made["data/clips-0001.js"].decode().partition(",")[2].removesuffix(");\n"))
     assert [len(caption) for caption in content["caption"]] == [284, 16]
     about = json.loads(made["data/rows.js"].decode().partition(",")[2].removesuffix(");\n"))

@@ -34,3 +34,22 @@ function unpacked({ int32, float64, over }) {
   if (float64 !== undefined) return new Float64Array(buffer);
   return Float64Array.from(new Int32Array(buffer), (one) => (one === -(2 ** 31) ? NaN : one / over));
 }
+
+/** Return the columns of data/map.js; "row" is the gallery's row plus 1, 0 without one. */
+function mapColumns({ columns }) {
+  const found = {};
+  for (const [name, text] of Object.entries(columns)) {
+    const { buffer } = Uint8Array.from(atob(text), (one) => one.charCodeAt(0));
+    found[name] = ["row", "cluster"].includes(name) ? new Uint32Array(buffer) : new Float32Array(buffer);
+  }
+  return found;
+}
+
+/** Return the places of the map's clips within a rectangle, edges included, that have a row in the gallery. */
+function placesWithin({ row, x, y }, [xFrom, xTo, yFrom, yTo]) {
+  const found = [];
+  for (let place = 0; place < x.length; place++) {
+    if (row[place] && x[place] >= xFrom && x[place] <= xTo && y[place] >= yFrom && y[place] <= yTo) found.push(place);
+  }
+  return found;
+}

@@ -148,6 +148,10 @@
       const from = numberOf("score_from") ?? -Infinity, to = numberOf("score_to") ?? Infinity;
       only((row) => columns.scored[row] && values[columns.scored[row] - 1] >= from && values[columns.scored[row] - 1] <= to);
     }
+    if (wanted.map.value || wanted.place.value) {
+      const inside = await onMap(wanted.map.value, wanted.place.value);
+      only((row) => inside[row]);
+    }
     const source = wanted.source.value;
     if (source) {
       const fits = new Uint8Array(about.sources);
@@ -181,6 +185,9 @@
     if (sort === "long" || sort === "short") {
       const sign = sort === "long" ? -1 : 1;
       found.sort((a, b) => sign * (columns.length[a] - columns.length[b]) || a - b);
+    } else if (sort === "outlier") {
+      const far = await outlierScores();
+      found.splice(0, found.length, ...found.filter((row) => !Number.isNaN(far[row])).sort((a, b) => far[b] - far[a] || a - b));
     } else if (sort) {
       const [, name, way] = /^(.*):(up|down)$/.exec(sort) ?? [];
       const values = await scoreValues(name);
@@ -202,6 +209,30 @@
   }
 
   const say = (text) => (document.getElementById("found").textContent = text);
+
+  /** Return 1 for each row that is on the map, within a rectangle "x,x,y,y", and of a cluster or far from all others. */
+  async function onMap(rectangle, place) {
+    const inside = new Uint8Array(about.count);
+    if (!about.clusters.length) return inside;
+    const content = await data.load("map");
+    const map = mapColumns(content);
+    const everywhere = [-Infinity, Infinity, -Infinity, Infinity];
+    const limits = rectangle ? rectangle.split(",").map(Number) : everywhere;
+    for (const at of placesWithin(map, limits)) {
+      const fits = place === "outliers" ? content.fence !== null && map.outlier[at] > content.fence : !place || map.cluster[at] === Number(place);
+      if (fits) inside[map.row[at] - 1] = 1;
+    }
+    return inside;
+  }
+
+  /** Return each row's distance to its nearest neighbours; NaN for rows that are not on the map. */
+  async function outlierScores() {
+    const scores = new Float32Array(about.count).fill(NaN);
+    if (!about.clusters.length) return scores;
+    const map = mapColumns(await data.load("map"));
+    map.row.forEach((row, at) => row && (scores[row - 1] = map.outlier[at]));
+    return scores;
+  }
 
   async function scoreValues(name) {
     const content = await data.load(`score-${name}`);
@@ -372,6 +403,12 @@
     add("score", about.scores.map(([name, least, most]) => [name, `${name} (${least.toPrecision(3)} to ${most.toPrecision(3)})`]));
     add("sort", about.scores.flatMap(([name]) => [[`${name}:up`, `${name}, lowest first`], [`${name}:down`, `${name}, highest first`]]));
     document.getElementById("score-facet").hidden = !about.scores.length;
+    document.getElementById("map-facet").hidden = !about.clusters.length;
+    if (about.clusters.length) {
+      add("place", about.clusters.map((count, place) => [String(place + 1), `cluster ${place + 1} (${count.toLocaleString("en")})`]));
+      add("place", [["outliers", `far from all others (${about.outliers.toLocaleString("en")})`]]);
+      add("sort", [["outlier", "least like any other first"]]);
+    }
   }
 
   async function start() {

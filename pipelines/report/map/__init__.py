@@ -1,0 +1,1 @@
+"""Map of a dataset's embeddings: its page, and a table for other programs."""

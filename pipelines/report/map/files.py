@@ -1,0 +1,91 @@
+"""Files of the map: its page, and its table."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from loader.dataset import Dataset
+from pipelines.report.gallery.files import Gallery
+from pipelines.report.map.table import FILE, map_parquet, map_table
+from pipelines.report.numbers.dataset_map import DatasetMap
+from pipelines.report.numbers.vector_map import NEIGHBOURS
+from pipelines.report.web.charts import CLUSTER_COLOURS, Chart, scatter
+from pipelines.report.web.template import render
+
+PAGE = "map.html"
+
+
+def map_files(
+    dataset: Dataset, mapped: DatasetMap, numbers: Mapping[str, Any], gallery: Gallery
+) -> dict[str, bytes]:
+    """Return the files by path; none where there is no map. The points are in the gallery's ``data/map.js``.
+
+    Args:
+        dataset: no clip of it is read.
+        mapped: its map.
+        numbers: the same as `DatasetMap.to_json` gives them.
+        gallery: its gallery, whose pictures are shown.
+    """
+    if mapped.problem:
+        return {}
+    title = "/".join(dataset.storage.root.rsplit("/", 2)[-2:])
+    page = render(
+        "map.html",
+        title=f"Map of {title}",
+        subtitle=f"{len(mapped.row_M):,} clips of {dataset.storage.root} by their embeddings of"
+        f" {mapped.dimensions:,} numbers",
+        notes=[mapped.note] if mapped.note else [],
+        figures=[],
+        map=numbers,
+        points=_chart(mapped, numbers),
+        about=_about(numbers),
+        pictures=_pictures(dataset, mapped, gallery),
+        colours=CLUSTER_COLOURS,
+        neighbours=NEIGHBOURS,
+        table_file=FILE,
+    )
+    return {PAGE: page.encode(), FILE: map_parquet(map_table(dataset, mapped, gallery))}
+
+
+def _chart(mapped: DatasetMap, numbers: Mapping[str, Any]) -> Chart:
+    if mapped.explained:
+        x, y = mapped.explained
+        shown = f"Principal axes, which hold {x:.0%} and {y:.0%} of the variance. "
+    else:
+        shown = "UMAP: neighbours lie together, distances between groups mean little. "
+    rows = [
+        (one["cluster"], one["clips"], one["outliers"], one["x"], one["y"], one["likeness"])
+        for one in numbers["clusters"]
+    ]
+    return scatter(
+        "map",
+        "Clips that look alike lie together",
+        [str(one["cluster"]) for one in numbers["clusters"]],
+        len(mapped.row_M),
+        ("cluster", "clips", "outliers", "x, mean", "y, mean", "cosine to its centre, mean"),
+        rows,
+        f"{shown}Drag a rectangle to choose clips; click a point to see its clip.",
+    )
+
+
+def _about(numbers: Mapping[str, Any]) -> str:
+    """Return how much of the dataset is on the map, in words."""
+    told = []
+    if left_out := numbers["left_out"]:
+        clips = numbers["clips"]
+        told.append(
+            f"The map has {clips:,} clips, evenly spread; with --set max_mapped={clips + left_out} it has the other"
+            f" {left_out:,}, too."
+        )
+    if without := numbers["without_embedding"]:
+        told.append(f"Clips without an embedding: {without:,}.")
+    return " ".join(told)
+
+
+def _pictures(dataset: Dataset, mapped: DatasetMap, gallery: Gallery) -> dict[str, tuple[str, int, int, int]]:
+    """Return the pictures by key of the clips that stand for clusters, and of outliers."""
+    shown = mapped.shown_rows
+    keys = dataset.index.column("key").take(shown).to_pylist()
+    rows = gallery.rows.rows_of_index(shown).tolist()
+    return {
+        key: gallery.pictures[row] for key, row in zip(keys, rows, strict=True) if row in gallery.pictures
+    }

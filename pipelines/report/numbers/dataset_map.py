@@ -1,0 +1,206 @@
+"""Map of a dataset's embeddings: where each clip lies, its cluster, and how far it is from others."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curate.search.vectors import MEMBER, stored_vectors
+from loader.dataset import Dataset
+from loader.errors import RunError
+from pipelines.report.buckets import ReportConfig
+from pipelines.report.numbers.vector_map import (
+    neighbour_map,
+    outlier_fence,
+    outlier_scores,
+    principal_map,
+    reduced,
+    spread_places,
+    vector_clusters,
+)
+
+SAMPLES = 4
+"""Clips of a cluster that stand for it: those nearest to its centre."""
+MOST_OUTLIERS = 24
+"""Outliers that are named."""
+
+_MOST_BYTES = 4 << 30
+_LEAST_FOR_UMAP = 4
+_NO_UMAP = "umap-learn is not installed, so the map shows principal axes: pip install umap-learn"
+
+
+@dataclass(frozen=True)
+class DatasetMap:
+    """Clips [M] on a map; none, and a problem in words, where there can be none.
+
+    Attributes:
+        problem: why there is no map; "" with one.
+        note: what was not done as asked, in words; "" if all was.
+        projection: "pca" or "umap".
+        dimensions: numbers of an embedding.
+        without: samples of the dataset without an embedding.
+        left_out: samples with an embedding that are not on the map.
+        explained: share of the variance on both axes; None for projections without such.
+        fence: outlier score above which a clip is far from all others; infinity where none is.
+        row_M: row of each clip in the index, rising.
+        x_M: first coordinate.
+        y_M: second coordinate.
+        cluster_M: number of the cluster, from 1, the largest first.
+        likeness_M: cosine to the cluster's centre.
+        outlier_M: outlier score, 0 to 2.
+    """
+
+    problem: str
+    note: str
+    projection: str
+    dimensions: int
+    without: int
+    left_out: int
+    explained: list[float] | None
+    fence: float
+    row_M: NDArray[np.int64]
+    x_M: NDArray[np.float32]
+    y_M: NDArray[np.float32]
+    cluster_M: NDArray[np.int32]
+    likeness_M: NDArray[np.float32]
+    outlier_M: NDArray[np.float32]
+
+    @cached_property
+    def samples(self) -> dict[int, NDArray[np.int64]]:
+        """Places of the clips nearest to the centre of each cluster, by its number."""
+        found = {}
+        for number in range(1, int(self.cluster_M.max(initial=0)) + 1):
+            own = np.flatnonzero(self.cluster_M == number)
+            found[number] = own[np.argsort(-self.likeness_M[own], kind="stable")][:SAMPLES]
+        return found
+
+    @cached_property
+    def outliers(self) -> NDArray[np.int64]:
+        """Places of all clips beyond the fence, the farthest first."""
+        far = np.flatnonzero(self.outlier_M > self.fence)
+        return far[np.argsort(-self.outlier_M[far], kind="stable")]
+
+    @property
+    def shown_rows(self) -> NDArray[np.int64]:
+        """Rows in the index of the clips that deserve a picture."""
+        return self.row_M[
+            np.concatenate([*self.samples.values(), self.outliers[:MOST_OUTLIERS]]).astype(np.intp)
+        ]
+
+    def to_json(self, keys: Any) -> dict[str, Any]:
+        """Return clusters and outliers as JSON values; the coordinates of all clips are in the parquet file.
+
+        Args:
+            keys: column of the index.
+        """
+
+        def named(places: NDArray[np.int64]) -> list[str]:
+            return [keys[int(row)].as_py() for row in self.row_M[places]]
+
+        clusters = [
+            {
+                "cluster": number,
+                "clips": int((own_M := self.cluster_M == number).sum()),
+                "x": float(self.x_M[own_M].mean(dtype=np.float64)),
+                "y": float(self.y_M[own_M].mean(dtype=np.float64)),
+                "likeness": float(self.likeness_M[own_M].mean(dtype=np.float64)),
+                "outliers": int((self.outlier_M[own_M] > self.fence).sum()),
+                "keys": named(places),
+            }
+            for number, places in self.samples.items()
+        ]
+        far = self.outliers
+        rows = [
+            {
+                "key": key,
+                "cluster": int(self.cluster_M[place]),
+                "score": float(self.outlier_M[place]),
+                "x": float(self.x_M[place]),
+                "y": float(self.y_M[place]),
+            }
+            for place, key in zip(far[:MOST_OUTLIERS].tolist(), named(far[:MOST_OUTLIERS]), strict=True)
+        ]
+        return {
+            "problem": self.problem,
+            "note": self.note,
+            "projection": self.projection,
+            "dimensions": self.dimensions,
+            "clips": len(self.row_M),
+            "without_embedding": self.without,
+            "left_out": self.left_out,
+            "explained": self.explained,
+            "clusters": clusters,
+            "outliers": {
+                "fence": self.fence if math.isfinite(self.fence) else None,
+                "count": len(far),
+                "rows": rows,
+            },
+        }
+
+
+def dataset_map(dataset: Dataset, config: ReportConfig) -> DatasetMap:
+    """Return the map of a dataset's embeddings; those of `config.max_mapped` clips are read, evenly spread."""
+    rows = dataset.members(MEMBER).rows()
+    without = len(dataset.index) - len(rows)
+    if not config.max_mapped:
+        return _none("the map is switched off: max_mapped is 0", config, without)
+    if not len(rows):
+        return _none(
+            "the dataset holds no video embeddings; curate with embed.backend=perceptual or open_clip",
+            config,
+            without,
+        )
+    chosen = rows[spread_places(len(rows), config.max_mapped)]
+    try:
+        stored_MD = stored_vectors(dataset, chosen, _MOST_BYTES)
+    except RunError as error:
+        return _none(str(error), config, without)
+    except FileNotFoundError as error:
+        return _none(f"embeddings cannot be read: {error}; run `reelweave verify`", config, without)
+    vectors_MD = reduced(stored_MD)
+    points_M2, explained = principal_map(vectors_MD)
+    wants_umap = config.projection == "umap" and len(chosen) >= _LEAST_FOR_UMAP
+    by_umap_M2 = neighbour_map(vectors_MD) if wants_umap else None
+    clusters, outlier_M = vector_clusters(vectors_MD), outlier_scores(vectors_MD)
+    if by_umap_M2 is not None:
+        points_M2 = by_umap_M2
+    return DatasetMap(
+        problem="",
+        note=_NO_UMAP if wants_umap and by_umap_M2 is None else "",
+        projection="pca" if by_umap_M2 is None else "umap",
+        dimensions=stored_MD.shape[1],
+        without=without,
+        left_out=len(rows) - len(chosen),
+        explained=explained if by_umap_M2 is None else None,
+        fence=outlier_fence(outlier_M),
+        row_M=chosen,
+        x_M=points_M2[:, 0],
+        y_M=points_M2[:, 1],
+        cluster_M=clusters.number_N,
+        likeness_M=clusters.likeness_N,
+        outlier_M=outlier_M,
+    )
+
+
+def _none(problem: str, config: ReportConfig, without: int) -> DatasetMap:
+    empty = np.zeros(0, np.float32)
+    none = np.zeros(0, np.int64)
+    return DatasetMap(
+        problem,
+        "",
+        config.projection,
+        0,
+        without,
+        0,
+        None,
+        math.inf,
+        none,
+        empty,
+        empty,
+        none.astype(np.int32),
+        empty,
+        empty,
+    )
