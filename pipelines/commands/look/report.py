@@ -52,7 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=Path,
         metavar="FOLDER",
-        help="folder for the page of runs (default: report in the run; of several, compared in the first)",
+        help="folder for the page of runs (default: report in the run; of several, compared in the first) or of a"
+        " workload",
     )
     parser.add_argument(
         "--memory-gib",
@@ -176,7 +177,7 @@ def _made(dataset: Dataset, config: ReportConfig) -> tuple[dict[str, Any], str, 
 def print_buckets(dataset: Dataset, config: ReportConfig) -> None:
     """Print the bucket table."""
     from loader.buckets.stats import dataset_stats
-    from pipelines.report.page import bound_shown, oversized
+    from pipelines.report.sections.buckets import bound_shown, oversized
 
     stats = dataset_stats(dataset.plan_index, dataset.index.column("key"), config.buckets)
     out = stdout()

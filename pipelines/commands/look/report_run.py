@@ -40,7 +40,7 @@ def report_runs(options: argparse.Namespace) -> int:
     if options.config or options.set:
         raise UsageError("--config and --set choose the buckets of a dataset; the report of a run has none")
     where = options.out or folders[0] / (PAGE if len(folders) == 1 else COMPARED)
-    _check_own(where)
+    check_own(where)
     numbers = read_runs(folders, options.memory_gib)
     page, beside = run_page(numbers, where)
     uri = publish(open_storage(str(where.absolute()), StorageConfig()), "", page, beside)
@@ -58,7 +58,7 @@ def report_runs(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check_own(folder: Path) -> None:
+def check_own(folder: Path) -> None:
     """Refuse a folder with anything but an earlier page, because a page removes what is not its own."""
     if folder.is_dir() and any(folder.iterdir()) and not all((folder / name).is_file() for name in _OWN):
         raise UsageError(

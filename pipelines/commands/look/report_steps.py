@@ -1,14 +1,20 @@
 """Steps of a cluster in `reelweave report`: their options, the report of a workload, and tables of policies."""
 
 import argparse
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from loader.errors import UsageError
 from loader.paper.workloads import WORKLOADS
 from loader.plan.policy import Regime
+from loader.storage import StorageConfig, open_storage
+from pipelines.commands.look.report_run import check_own
 from pipelines.terminal.arguments import did_you_mean
 from pipelines.terminal.console import print_json, stdout, table
 from pipelines.terminal.program import hint
+
+if TYPE_CHECKING:
+    from pipelines.report.numbers.workload import WorkloadConfig
 
 _PLAN = ("world_size", "microbatches", "regime", "lookahead", "steps", "seed")
 _MOVED = ("--policy", "--timings", "--plan-out")
@@ -113,12 +119,27 @@ def report_workload(options: argparse.Namespace) -> None:
         if limits.get("cost") is not None:
             own["compute_budget"] = None
         limits = {**own, **limits}
-    config = found._replace(values={**found.values, "buckets": own if limits is None else limits})
-    numbers = workload_numbers(name, config.validated(WorkloadConfig))
+    values = {**found.values, "buckets": own if limits is None else limits}
+    config = found._replace(values=values).validated(WorkloadConfig)
+    if options.out:
+        check_own(options.out)
+    numbers = workload_numbers(name, config)
+    written = {"report": _write_page(numbers, config, options.out)} if options.out else {}
     if options.json:
-        print_json(numbers)
+        print_json({**numbers, **written})
         return
     print_plan(name, numbers["plan"])
+    for where in written.values():
+        stdout().print(f"report: {where}", markup=False, soft_wrap=True)
+
+
+def _write_page(numbers: dict[str, Any], config: "WorkloadConfig", folder: Path) -> str:
+    from pipelines.report.sections.workload import workload_page
+    from pipelines.report.web.files import publish
+
+    return publish(
+        open_storage(str(folder.absolute()), StorageConfig()), "", workload_page(numbers, config), {}
+    )
 
 
 def print_plan(name: str, plan: dict[str, Any]) -> None:

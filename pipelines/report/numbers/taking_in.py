@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import yaml
 
 from loader.base.arrays import Floats, Places
 from loader.buckets.assignment import BucketConfig, assign
@@ -41,8 +42,8 @@ def taking_in(index: PlanIndex, config: BucketConfig) -> dict[str, Any]:
 
     Returns:
         ``samples`` without a bucket; ``changes``, each with the samples that it takes in by itself, most first;
-        ``together``: words and keys of the changes that take in the most samples, without those that add nothing to
-        the others; None where no change helps.
+        ``together``: words, keys and whole ``yaml`` of the changes that take in the most samples, without those that
+        add nothing to the others; None where no change helps.
     """
     rows_X = assign(index, config).unassigned.rows
     outside = PlanIndex(**{name: column[rows_X] for name, column in index.columns().items()})
@@ -61,17 +62,22 @@ def taking_in(index: PlanIndex, config: BucketConfig) -> dict[str, Any]:
     return {
         "samples": len(rows_X),
         "changes": [asdict(change) for change in changes],
-        "together": {
-            "words": [words for words, _ in needed],
-            "keys": _joined(needed, config),
-            "takes_in": most,
-        }
-        if most
-        else None,
+        "together": _together(needed, config, most) if most else None,
     }
 
 
 Candidate = tuple[str, dict[str, Any]]
+
+
+def _together(needed: Sequence[Candidate], config: BucketConfig, takes_in: int) -> dict[str, Any]:
+    keys = _joined(needed, config)
+    wider = BucketConfig.model_validate({**config.model_dump(), **keys})
+    return {
+        "words": [words for words, _ in needed],
+        "keys": keys,
+        "takes_in": takes_in,
+        "yaml": yaml.safe_dump({"buckets": wider.model_dump(mode="json")}, sort_keys=False, width=100),
+    }
 
 
 def _joined(candidates: Sequence[Candidate], config: BucketConfig) -> dict[str, Any]:

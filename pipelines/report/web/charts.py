@@ -55,6 +55,7 @@ def histogram(
     thresholds: Mapping[str, float] | None = None,
     unit: str = "",
     note: str = "",
+    log_x: bool = False,
 ) -> Chart:
     """Return a histogram, stacked by series, with a line at each threshold.
 
@@ -66,6 +67,7 @@ def histogram(
         thresholds: values of lines by label.
         unit: of the values.
         note: sentence below the heading.
+        log_x: whether values are drawn on a logarithmic scale.
     """
     thresholds = dict(thresholds or {})
     reach = [*edges, *thresholds.values()]
@@ -80,6 +82,7 @@ def histogram(
         if count
     ]
     x = {"field": "low", "type": "quantitative", "bin": {"binned": True}, "title": unit or None}
+    scale = {"type": "log"} if log_x else {}
     spec = {
         **_frame(),
         "usermeta": {"edges": list(edges)},
@@ -92,7 +95,7 @@ def histogram(
                 "data": {"name": "bins"},
                 "mark": {"type": "bar", "binSpacing": 1},
                 "encoding": {
-                    "x": {**x, "scale": {"domain": [min(reach), max(reach)], "nice": False}},
+                    "x": {**x, "scale": {**scale, "domain": [min(reach), max(reach)], "nice": False}},
                     "x2": {"field": "high"},
                     "y": {
                         "field": "count",

@@ -1,6 +1,7 @@
 """Steps of a cluster in the report: figures recomputed from the written plan, promises that come true."""
 
 import heapq
+import html
 import json
 import shutil
 import time
@@ -24,6 +25,7 @@ from pipelines.report.numbers.steps.plan import plan_numbers
 from pipelines.report.numbers.taking_in import taking_in
 from pipelines.report.numbers.workload import SAMPLES, WorkloadConfig, workload_numbers
 from pipelines.report.steps_config import StepsConfig
+from tests.browser import PHONE_PX, Browser, draw_all
 from tests.loader.samples import plan_index
 
 POLICIES = ("equal_token", "dual_constraint", "same_bucket", "balanced")
@@ -273,6 +275,14 @@ def test_a_dataset_is_planned_as_training_runs_it_and_later_reports_keep_the_clu
     large = said(capsys, str(folder), "--set", "plan.world_size=64")
     assert "cannot fill" in large["plan"]["cannot"]
     assert large["buckets"] == found["buckets"]
+    # None of the samples fills this size; the page says what would take them in, and that comes true.
+    none = said(capsys, str(folder), "--set", "buckets.sizes=[[1080, 1920]]")
+    assert (none["assigned"], none["plan"], none["lengths"]["edges"]) == (0, None, [])
+    wider = none["taking_in"]["together"]
+    page = (folder / "report/index.html").read_text()
+    assert html.escape(wider["yaml"]) in page
+    pasted.write_text(wider["yaml"])
+    assert said(capsys, str(folder), "--config", str(pasted))["assigned"] == wider["takes_in"] == 2
 
 
 def test_the_work_at_a_thousand_ranks_is_bounded() -> None:
@@ -292,6 +302,32 @@ def test_the_work_at_a_thousand_ranks_is_bounded() -> None:
         heapq.heapreplace(loads, loads[0] + number % 7 + 1)
     floor_s = time.process_time() - began
     assert spent_s < 40 * floor_s
+
+
+def test_the_page_shows_the_numbers_and_the_text_to_paste(
+    tmp_path: Path, browser: Browser, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "page"
+    asked = ["--world-size", "4", "--microbatches", "1", "--steps", "4", "--out", str(out)]
+    found = said(capsys, "--workload", "koala-wide", *asked)
+    assert found["report"] == str(out / "index.html")
+    with browser.opened(out / "index.html", PHONE_PX) as page:
+        draw_all(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE_PX
+        rows = page.locator("#policies tbody tr").all()
+        shown = {
+            one.locator("td").first.inner_text(): one.locator("td").all_inner_texts()[1:] for one in rows
+        }
+        policies = found["plan"]["policies"].values()
+        assert shown["idle"] == [f"{one['idle']:.2%}" for one in policies]
+        assert shown["throughput"] == [f"{one['relative_throughput']:.2f} x" for one in policies]
+        assert page.locator("#stream-yaml").inner_text() == found["plan"]["recommendation"]["stream_yaml"]
+        for words in found["plan"]["recommendation"]["words"]:
+            assert words in page.inner_text("main")
+    (out / "notes.txt").touch()
+    (out / "index.html").unlink()
+    assert main(["report", "--workload", "koala-wide", *asked]) == 2
+    assert "holds other files" in capsys.readouterr().err
 
 
 def test_people_see_the_policies_and_what_to_paste(capsys: pytest.CaptureFixture[str]) -> None:

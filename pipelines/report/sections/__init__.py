@@ -1,0 +1,1 @@
+"""Sections that several pages have: their charts and tables, from numbers alone."""

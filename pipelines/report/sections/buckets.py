@@ -1,0 +1,145 @@
+"""Buckets of a dataset or a workload: table, picture, distribution of S, and advice."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from loader.buckets.assignment import Budgets, batch_bounds
+from loader.buckets.tokens import Compression
+from pipelines.report.web.charts import Chart, bars, histogram, under_curves
+
+_CLEARLY_OVER, _WORTH_ADVICE = 1.005, 1.2
+_MOST_BARS = 24
+
+
+def bucket_section(
+    buckets: Sequence[Mapping[str, Any]], lengths: Mapping[str, Any], budgets: Budgets, note: str
+) -> dict[str, Any]:
+    """Return what `buckets.html` shows.
+
+    Args:
+        buckets: rows of the bucket statistics, by rising S.
+        lengths: distribution of S (`pipelines.report.numbers.lengths`).
+        budgets: limits that B follows from.
+        note: sentence below the heading.
+    """
+    return {
+        "note": note,
+        "charts": [
+            _share_chart(buckets),
+            *_batch_chart(buckets, budgets),
+            *_length_chart(lengths),
+        ],
+        "rows": [
+            {
+                **bucket,
+                "bucket": _shape(bucket),
+                "bound": bound_shown(bucket["bound"], bucket["over_limit"]),
+            }
+            for bucket in buckets
+        ],
+        "oversized": oversized(buckets),
+    }
+
+
+def bound_shown(bound: str, over_limit: float | None) -> str:
+    """Return the limit that sets B, with the factor by which one sample exceeds the compute budget, if it does."""
+    return bound if over_limit is None or over_limit < _CLEARLY_OVER else f"{bound} ({over_limit:.3g} x)"
+
+
+def oversized(buckets: Sequence[Mapping[str, Any]]) -> str:
+    """Return advice for buckets in which one sample far exceeds the compute budget, "" without any.
+
+    Args:
+        buckets: rows of the statistics.
+    """
+    over = [bucket for bucket in buckets if (bucket["over_limit"] or 0) >= _WORTH_ADVICE]
+    if not over:
+        return ""
+    worst = max(over, key=lambda bucket: float(bucket["over_limit"]))
+    share, most = sum(bucket["cost_share"] for bucket in over), worst["over_limit"]
+    return (
+        f"In {len(over)} of {len(buckets)} buckets, {share:.0%} of the cost, one sample alone exceeds the compute"
+        f" budget: {worst['frames']} x {worst['height']} x {worst['width']} costs {most:.3g} times as much."
+        f" Split its sequence over {math.ceil(most)} sequence-parallel ranks, raise the budget, or plan several"
+        " microbatches per step (stream.microbatches), so that its rank gets fewer others."
+    )
+
+
+def bucket_note(buckets: Budgets, compression: Compression, text_tokens: int) -> str:
+    """Return the formula of B with its budgets, in words."""
+    if buckets.cost is None:
+        bound = "⌊M_comp/S^p⌋"
+        limit = "no bound" if buckets.compute_budget is None else f"{buckets.compute_budget:,.4g}"
+        compute = f"M_comp = {limit}, p = {buckets.exponent:g}"
+    else:
+        bound = "samples that fit into the target step time"
+        compute = (
+            f"target = {'no bound' if buckets.target_step_s is None else f'{buckets.target_step_s:g} s'}"
+        )
+    per_token = compression
+    return (
+        f"B = max(1, min(⌊M_mem/S⌋, {bound})) with M_mem = {buckets.memory_tokens:,} tokens, {compute};"
+        f" S counts {text_tokens} text tokens and one token per"
+        f" {per_token.frames}x{per_token.height}x{per_token.width} pixels."
+    )
+
+
+def _share_chart(buckets: Sequence[Mapping[str, Any]]) -> Chart:
+    """Return the share of the cost by bucket; of many buckets the dearest, by rising S."""
+    least = sorted((bucket["cost_share"] for bucket in buckets), reverse=True)[:_MOST_BARS]
+    drawn = [bucket for bucket in buckets if bucket["cost_share"] >= least[-1]] if least else []
+    values = {_shape(bucket): {bucket["bound"]: 100 * bucket["cost_share"]} for bucket in drawn}
+    rest = sum(bucket["cost_share"] for bucket in buckets) - sum(bucket["cost_share"] for bucket in drawn)
+    others = len(buckets) - len(drawn)
+    note = f"{others} more buckets have {rest:.1%} of the cost; they are in the table." if others else ""
+    return bars(
+        "buckets", "Share of the cost by bucket, and what bounds its B", values, "percent of the cost", note
+    )
+
+
+def _batch_chart(buckets: Sequence[Mapping[str, Any]], budgets: Budgets) -> list[Chart]:
+    """Return the buckets below the limits of B over S (AdaptiveLoad, equation 2); none without buckets."""
+    if not buckets:
+        return []
+    shortest, longest = buckets[0]["length"], buckets[-1]["length"]
+    lengths = np.unique(np.geomspace(max(1, shortest / 1.5), longest * 1.5, 60).astype(np.int64)).tolist()
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for length in lengths:
+        for bound, batch in batch_bounds(length, budgets).items():
+            if batch >= 1:
+                curves.setdefault(bound, []).append((length, batch))
+    points = [
+        {
+            "x": bucket["length"],
+            "y": bucket["batch"],
+            "size": bucket["samples"],
+            "label": _shape(bucket),
+            "series": bucket["bound"],
+        }
+        for bucket in buckets
+    ]
+    note = "A bucket lies on the lower of the curves; its size tells its samples."
+    return [under_curves("batches", "B, and what bounds it", points, curves, "S, tokens", "B, samples", note)]
+
+
+def _length_chart(lengths: Mapping[str, Any]) -> list[Chart]:
+    """Return the distribution of S with its mean, as Arachne draws it (its figure 2); none without samples."""
+    if not lengths["edges"]:
+        return []
+    note = (
+        f"Half of the samples have at most {lengths['p50']:,} tokens, 95 % at most {lengths['p95']:,}; the longest has"
+        f" {lengths['span']:.3g} times as many as the shortest. The line is the mean, {lengths['mean']:,.0f}."
+    )
+    counts, mean = {"samples": lengths["counts"]}, {"mean": lengths["mean"]}
+    return [
+        histogram(
+            "lengths", "Distribution of S", lengths["edges"], counts, mean, "S, tokens", note, log_x=True
+        )
+    ]
+
+
+def _shape(bucket: Mapping[str, Any]) -> str:
+    return f"{bucket['frames']} x {bucket['height']} x {bucket['width']}"

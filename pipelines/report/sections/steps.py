@@ -1,0 +1,131 @@
+"""Steps of a cluster: policies beside each other, their series, and the recommendation."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipelines.report.web.charts import Chart, lines
+
+_SHARES = {
+    "idle": "idle",
+    "idle_floor": "idle, any plan",
+    "compute_cv": "step CV: predicted time",
+    "compute_cv_s2": "compute CV: B*S^2",
+    "token_cv": "token CV: B*S",
+    "padding": "padding",
+    "memory": "memory used of M_mem, mean",
+    "memory_most": "memory used of M_mem, most",
+    "image_share_std": "image share, spread",
+}
+
+
+def steps_section(
+    plan: Mapping[str, Any] | None, buckets: Sequence[Mapping[str, Any]]
+) -> dict[str, Any] | None:
+    """Return what `buckets.html` shows of planned steps; None where none are planned.
+
+    Args:
+        plan: result of `pipelines.report.numbers.steps.plan.plan_numbers`.
+        buckets: rows of the bucket statistics.
+    """
+    if plan is None:
+        return None
+    each = "1 microbatch" if plan["microbatches"] == 1 else f"{plan['microbatches']} microbatches"
+    title = f"Steps of {plan['world_size']:,} ranks with {each} each"
+    wait = "after every microbatch" if plan["regime"] == "slot" else "once a step"
+    note = (
+        f"The first {plan['steps']:,} steps as training plans them; ranks wait {wait}. Times are those of the cost"
+        f" model: {_cost(plan['cost'])}. Throughput counts tokens without padding until the last rank is done."
+    )
+    if plan["cannot"]:
+        return {"title": title, "note": note, "cannot": plan["cannot"]}
+    policies, advice = plan["policies"], plan["recommendation"]
+    rows = [
+        *((label, *(f"{one[key]:.2%}" for one in policies.values())) for key, label in _SHARES.items()),
+        ("throughput", *(f"{one['relative_throughput']:.2f} x" for one in policies.values())),
+        ("samples per step", *(f"{one['samples']:,.0f}" for one in policies.values())),
+    ]
+    return {
+        "title": title,
+        "note": note,
+        "cannot": None,
+        "words": advice["words"],
+        "stream_yaml": advice["stream_yaml"],
+        "report_yaml": advice["report_yaml"],
+        "columns": ("mean over steps", *policies),
+        "rows": rows,
+        "charts": _charts(policies, buckets),
+        "batch_columns": ("bucket", *policies),
+        "batch_rows": _batches(policies),
+        "tried_columns": ("microbatches", "limit", "idle", "throughput", "samples per step"),
+        "tried_rows": [
+            (
+                one["microbatches"],
+                "none" if one["limit"] is None else f"{one['limit']:.4g}",
+                f"{one['idle']:.2%}",
+                f"{one['throughput'] / policies['equal_token']['throughput']:.3f} x",
+                round(one["samples"]),
+            )
+            for one in advice["tried"]
+        ],
+    }
+
+
+def _charts(policies: Mapping[str, Any], buckets: Sequence[Mapping[str, Any]]) -> list[Chart]:
+    def by_step(name: str) -> dict[str, list[tuple[float, float]]]:
+        return {
+            policy: [(step, 100 * value) for step, value in enumerate(one["series"][name])]
+            for policy, one in policies.items()
+        }
+
+    base = policies["equal_token"]["throughput"]
+    throughput = {
+        policy: [
+            (step, tokens / span / base)
+            for step, (tokens, span) in enumerate(
+                zip(one["series"]["tokens"], one["series"]["span"], strict=True)
+            )
+        ]
+        for policy, one in policies.items()
+    }
+    length = {f"{one['frames']}x{one['height']}x{one['width']}": one["length"] for one in buckets}
+    sizes = {
+        policy: sorted(
+            (length[use["bucket"]], use["mean"]) for use in one["batches"] if use["bucket"] in length
+        )
+        for policy, one in policies.items()
+    }
+    charts = [
+        lines("step-idle", "Idle by step", by_step("idle"), "step", "percent"),
+        lines(
+            "step-compute-cv",
+            "Compute CV by step, of B*S^2",
+            by_step("compute_cv_s2"),
+            "step",
+            "percent",
+        ),
+        lines("step-throughput", "Throughput by step, of equal_token's mean", throughput, "step", "times"),
+        lines("step-batches", "Mean B by S", sizes, "S, tokens", "B, samples", log_y=True),
+    ]
+    if any(one["compute_cv"] != one["compute_cv_s2"] for one in policies.values()):
+        time = lines(
+            "step-cv", "Step CV by step, of predicted times", by_step("compute_cv"), "step", "percent"
+        )
+        charts.insert(1, time)
+    return charts
+
+
+def _batches(policies: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    found: dict[str, dict[str, str]] = {}
+    for policy, one in policies.items():
+        for use in one["batches"]:
+            reach = "" if use["least"] == use["most"] else f" ({use['least']} to {use['most']})"
+            found.setdefault(use["bucket"], {})[policy] = f"{use['mean']:.4g}{reach}"
+    return [(bucket, *(of.get(policy, "") for policy in policies)) for bucket, of in found.items()]
+
+
+def _cost(cost: Mapping[str, Any]) -> str:
+    if cost["kind"] == "linear_quadratic":
+        return f"{cost['fixed_s']:.3g} + {cost['token_s']:.3g} * B*S + {cost['square_s']:.3g} * B*S^2 seconds"
+    if cost["fixed_s"] == 0 and cost["scale_s"] == 1:
+        return f"B*S^{cost['exponent']:g}, no seconds"
+    return f"{cost['fixed_s']:.3g} + {cost['scale_s']:.3g} * B*S^{cost['exponent']:g} seconds"
