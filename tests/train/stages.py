@@ -29,7 +29,7 @@ SHAPES = (Bucket(5, 16, 16), Bucket(1, 16, 24), Bucket(3, 24, 16))
 MODELS: dict[str, ModelConfig] = {
     "dit": DiTConfig(hidden=24, heads=2, layers=4),
     "st_dit": STDiTConfig(hidden=24, heads=2, layers=4),
-    "mmdit": MMDiTConfig(hidden=24, heads=2, layers=4, adaln_rank=8),
+    "mmdit": MMDiTConfig(hidden=24, heads=2, layers=4, adaln_rank=8, absolute_positions=True),
 }
 
 

@@ -27,6 +27,7 @@ KINDS = {
     "st_dit": STDiTConfig(**SHAPE),
     "st_dit, full, low rank": STDiTConfig(**SHAPE, adaln_rank=3, full_attention=True),
     "mmdit": MMDiTConfig(**SHAPE),
+    "dit, absolute positions": DiTConfig(**SHAPE, absolute_positions=True),
     "mmdit, low rank": MMDiTConfig(**SHAPE, adaln_rank=3),
 }
 ALL = pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
@@ -62,6 +63,20 @@ def test_one_model_takes_latents_of_any_size(config):
     denoiser = model(config)
     for size in [(1, 2, 2), (3, 4, 6), (5, 8, 2)]:
         assert denoiser(*inputs(size)).shape == (2, 6, *size)
+
+
+@pytest.mark.parametrize("config", [DiTConfig(**SHAPE), STDiTConfig(**SHAPE), MMDiTConfig(**SHAPE)])
+def test_only_absolute_positions_give_equal_tokens_unequal_predictions(config):
+    _, *rest = inputs(dtype=torch.float64)
+    equal = torch.ones(2, 6, 3, 4, 6, dtype=torch.float64)
+    config = config.model_copy(update={"patch": (1, 1, 1)})
+    if config.kind != "mmdit":  # whose text tokens, at no place, are a point to measure distances from
+        predicted = model(config, torch.float64)(equal, *rest)
+        torch.testing.assert_close(predicted, predicted[..., :1, :1, :1].expand_as(predicted))
+    placed = config.model_copy(update={"absolute_positions": True})
+    values_BCL = model(placed, torch.float64)(equal, *rest).flatten(2)
+    distances_BLL = torch.cdist(values_BCL.transpose(1, 2), values_BCL.transpose(1, 2))
+    assert distances_BLL[:, ~torch.eye(72, dtype=torch.bool)].min() > 1e-3 * values_BCL.std()
 
 
 @ALL

@@ -20,6 +20,11 @@ class TransformerConfig(Settings):
         ge=1,
         description="AdaLN-LoRA: rank of each modulation matrix; null: full rank, [hidden, 9 * hidden]",
     )
+    absolute_positions: bool = Field(
+        False,
+        description="add sines and cosines of a token's place to its embedding: rotary positions alone tell only"
+        " distances, and from pure noise no layout follows from those",
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> "TransformerConfig":

@@ -1,8 +1,8 @@
 """Configuration of video tokenizers: the fixed patch transform, or a published VAE."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from loader.settings import Settings
 
@@ -16,6 +16,24 @@ class PatchTransformConfig(Settings):
     )
     height: int = Field(4, ge=1, description="pixel rows per latent row")
     width: int = Field(4, ge=1, description="pixel columns per latent column")
+    kept: int | None = Field(
+        None,
+        ge=1,
+        description="number of coefficients kept of a patch and colour, those of low frequency first; null: all,"
+        " without loss",
+    )
+    normalized: bool = Field(
+        False,
+        description="divide each coefficient by the deviation that its frequency has in natural footage, so that"
+        " channels have a variance near 1",
+    )
+
+    @model_validator(mode="after")
+    def _no_more_than_there_are(self) -> Self:
+        values = self.frames * self.height * self.width
+        if self.kept is not None and self.kept > values:
+            raise ValueError(f"kept ({self.kept}) must be at most the {values} values of a patch and colour")
+        return self
 
 
 class DiffusersVAEConfig(Settings):

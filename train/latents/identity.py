@@ -21,7 +21,9 @@ def tokenizer_identity(config: PatchTransformConfig | DiffusersVAEConfig) -> dic
         UsageError: the VAE is missing.
     """
     if isinstance(config, PatchTransformConfig):
-        return config.model_dump(mode="json")
+        # Versions of before these keys carry neither.
+        added = {name for name in ("kept", "normalized") if not getattr(config, name)}
+        return config.model_dump(mode="json", exclude=added)
     folder = part_folder(config.name, config.subfolder, "tokenizer.name")
     own = config.model_dump(mode="json", exclude=_PLACE | {"slicing"})
     return {**own, "files": _model(folder, "tokenizer.name")}

@@ -22,7 +22,7 @@ from train.models.attention.attend import Attend
 from train.models.attention.joint import JointSequence
 from train.models.attention.packed import BlockDiagonal
 from train.models.attention.patches import Patch, cut, join
-from train.models.attention.positions import Window, rotary_angles, time_features
+from train.models.attention.positions import Window, place_features, rotary_angles, time_features
 from train.models.attention.segments import Segments
 from train.models.denoiser import Denoiser
 from train.models.modulation import ZeroLinear, modulation
@@ -300,16 +300,40 @@ class DiT(Denoiser):
             grids: token grids of the whole sequence, in order.
             pack: layout of the tokens.
         """
-        x_BLD, context_BMD = self.enter(values_BLV, context_BMD)
+        x_BLD, context_BMD = self.enter(values_BLV, context_BMD, grids, pack.here)
         condition_BD = self.embed_time(time_features(t_B, TIME_WIDTH))
         rotation = self.rotation(grids, pack.here, x_BLD.device)
         pack = pack._replace(grids=pack.grids or grids)
         streams = self.through_blocks(x_BLD, condition_BD, context_BMD, mask_BM, rotation, pack)
         return self.leave(streams, condition_BD, pack.samples)
 
-    def enter(self, values_BLV: torch.Tensor, context_BMD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Embed the tokens of video, [B, L, D], and of text, [B, M, D]; arguments as in `denoise`."""
-        return self.embed(values_BLV), self.embed_text(context_BMD)
+    def enter(
+        self,
+        values_BLV: torch.Tensor,
+        context_BMD: torch.Tensor,
+        grids: Sequence[tuple[int, int, int]],
+        here: slice | torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Embed the tokens of video, [B, L, D], and of text, [B, M, D].
+
+        Args:
+            values_BLV: as in `denoise`.
+            context_BMD: as in `denoise`.
+            grids: as in `denoise`.
+            here: local tokens of the grids' sequence.
+        """
+        x_BLD = self.embed(values_BLV)
+        places_LD = self.places(grids, here, x_BLD.device)
+        x_BLD = x_BLD if places_LD is None else x_BLD + places_LD.to(x_BLD.dtype)
+        return x_BLD, self.embed_text(context_BMD)
+
+    def places(
+        self, grids: Sequence[tuple[int, int, int]], here: slice | torch.Tensor, device: torch.device
+    ) -> torch.Tensor | None:
+        """Return what embeddings of some tokens of the grids' sequence get added for their places, [L, D]."""
+        if not self.config.absolute_positions:
+            return None
+        return torch.cat([place_features(grid, self.config.hidden, device) for grid in grids])[here]
 
     def rotation(
         self, grids: Sequence[tuple[int, int, int]], here: slice | torch.Tensor, device: torch.device

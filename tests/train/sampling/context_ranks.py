@@ -47,7 +47,7 @@ TINY = {"hidden": 72, "heads": HEADS, "layers": 1}
 SLICED = ("st_dit, scalefusion", "st_dit, heads")
 MODELS = {
     "dit": DiTConfig(**TINY),
-    "st_dit": STDiTConfig(**TINY, full_attention=True),
+    "st_dit": STDiTConfig(**TINY, full_attention=True, absolute_positions=True),
     **dict.fromkeys(SLICED, STDiTConfig(**TINY)),
     "mmdit": MMDiTConfig(**TINY | {"layers": 2}),
     "wan": {},

@@ -38,7 +38,7 @@ from train.sampling.scalefusion.ulysses import UlyssesSTDiT
 # Ranks of a group are not its first ones, nor the world's, wherever they could be confused.
 GROUPS = {1: [2], 2: [1, 3], 3: [0, 2, 3], 4: [0, 1, 2, 3]}
 HIDDEN, LAYERS, CHANNELS, TEXT = 24, 2, 4, 8
-MODEL = STDiTConfig(hidden=HIDDEN, heads=4, layers=LAYERS)
+MODEL = STDiTConfig(hidden=HIDDEN, heads=4, layers=LAYERS, absolute_positions=True)
 # Tokens along time, rows and columns: primes, fewer frames than ranks, an image, the paper's slices on 13 x 21.
 GRIDS = [(3, 1, 5), (1, 2, 3), (5, 3, 2), (13, 3, 7)]
 SLICINGS = [Slicing(1, 3, 1, 2), Slicing(1, 1, 0, 0), Slicing(5, 2, 2, 0), DEFAULT]

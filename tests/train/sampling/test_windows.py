@@ -21,7 +21,13 @@ from train.sampling.predictor import Conditions, WholeModel
 
 CHANNELS, TEXT, M = 4, 8, 5
 TINY = {"hidden": 24, "heads": 2, "layers": 2}
-CONFIGS = {"dit": DiTConfig(**TINY), "st_dit": STDiTConfig(**TINY), "mmdit": MMDiTConfig(**TINY), "wan": None}
+CONFIGS = {
+    "dit": DiTConfig(**TINY),
+    "st_dit": STDiTConfig(**TINY),
+    "mmdit": MMDiTConfig(**TINY),
+    "dit, absolute positions": DiTConfig(**TINY, absolute_positions=True),
+    "wan": None,
+}
 WHOLE, GRID = (3, 8, 6), (3, 4, 3)
 WINDOWS = {
     "all but a corner": ((1, 2, 2), (2, 6, 4)),
@@ -125,13 +131,15 @@ def test_a_window_is_predicted_as_in_the_whole_without_the_rest(models, name, wi
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_positions_are_global_and_only_those_of_joint_attention_to_text_show_it(models, name):
+def test_positions_are_global_and_only_those_of_joint_attention_to_text_or_absolute_ones_show_it(
+    models, name
+):
     """Rotary scores depend on differences of positions; text without positions gives them an origin."""
     start, size = WINDOWS["all but a corner"]
     with torch.no_grad():
         there, local = (run(models[name], start, size, place) for place in (Window(start, WHOLE), None))
     error = relative(there, local)
-    assert error > 1e-4 if name == "mmdit" else error < 1e-6
+    assert error > 1e-4 if name in ("mmdit", "dit, absolute positions") else error < 1e-6
     if name in ("dit", "mmdit"):
         rotations = []
         model = models[name]

@@ -33,7 +33,9 @@ def box_tokens(start: Sequence[int], size: Sequence[int], grid: Sequence[int]) -
     return ((T[:, None, None] * grid[1] + H[:, None]) * grid[2] + W).flatten()
 
 
-def rotary_angles(grid: tuple[int, int, int], head_width: int, device: torch.device) -> torch.Tensor:
+def rotary_angles(
+    grid: tuple[int, int, int], head_width: int, device: torch.device, base: float = 10_000.0
+) -> torch.Tensor:
     """Return the rotation angles of every token of any grid; float32 [L, head_width / 2].
 
     Time, rows and columns each get a third of a head's pairs, the remainder goes to time. Each axis rotates by
@@ -43,15 +45,31 @@ def rotary_angles(grid: tuple[int, int, int], head_width: int, device: torch.dev
         grid: latent frames, rows and columns in tokens; L is their product.
         head_width: width of a head, even, at least 6.
         device: device of the result.
+        base: ratio of the greatest frequency to the least.
     """
     pairs = head_width // 2
     shares = (pairs - 2 * (pairs // 3), pairs // 3, pairs // 3)
     positions = torch.meshgrid(*(torch.arange(n, device=device) for n in grid), indexing="ij")
     angles = []
     for position, share in zip(positions, shares, strict=True):
-        frequencies_R = 10_000.0 ** (-torch.arange(share, dtype=torch.float32, device=device) / share)
+        frequencies_R = base ** (-torch.arange(share, dtype=torch.float32, device=device) / share)
         angles.append(position.reshape(-1, 1) * frequencies_R)
     return torch.cat(angles, dim=1)
+
+
+def place_features(grid: tuple[int, int, int], width: int, device: torch.device) -> torch.Tensor:
+    """Return sines and cosines of every token's time, row and column; float32 [L, width], width even.
+
+    Each axis has a third of the pairs, the remainder goes to time. Places are far fewer than the words of a text, so
+    frequencies fall from 1 to 1 / 100 only (Vaswani et al. 2017, section 3.5, once per axis).
+
+    Args:
+        grid: latent frames, rows and columns in tokens; L is their product.
+        width: number of features.
+        device: device of the result.
+    """
+    angles_LR = rotary_angles(grid, width, device, base=100.0)
+    return torch.cat([angles_LR.sin(), angles_LR.cos()], dim=1)
 
 
 def time_features(t_B: torch.Tensor, width: int) -> torch.Tensor:

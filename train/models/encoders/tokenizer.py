@@ -12,6 +12,9 @@ from train.models.encoders.decode_tiles import TileAxis, TileLayout
 from train.models.encoders.tile_grid import TileGrid
 
 COLOURS = 3
+_TIME_WEIGHT = 2.5
+_MEAN_DEVIATION = 0.62
+_DETAIL_DEVIATION = 0.145
 
 
 def cosine_basis(size: int) -> torch.Tensor:
@@ -116,8 +119,29 @@ class LatentSizes(Tokenizer):
         return torch.zeros(size, device=video_BCTHW.device)
 
 
+def frequencies(patch: tuple[int, int, int]) -> torch.Tensor:
+    """Return the frequency of each coefficient of a patch, float64 [K], frames before rows before columns.
+
+    Rows and columns count in half waves per patch. Time counts `_TIME_WEIGHT` as much, since footage changes less from
+    frame to frame than from pixel to pixel.
+    """
+    time, rows, columns = (torch.arange(size, dtype=torch.float64) for size in patch)
+    squares = (_TIME_WEIGHT * time[:, None, None]) ** 2 + rows[:, None] ** 2 + columns**2
+    return squares.sqrt().flatten()
+
+
+def natural_deviations(patch: tuple[int, int, int]) -> torch.Tensor:
+    """Return the deviation that each coefficient of a patch has in natural footage, float64 [K].
+
+    Amplitudes fall as 1 / frequency (Field, "Relations between the statistics of natural images", 1987, figure 7).
+    The two factors are those of the demo's footage; nine filmed videos have as much of the mean and half of the detail.
+    """
+    values, found = math.sqrt(math.prod(patch)), frequencies(patch)
+    return values * torch.where(found == 0, _MEAN_DEVIATION, _DETAIL_DEVIATION / found.clamp(min=1))
+
+
 class PatchTransform(Tokenizer):
-    """Fixed, linear, lossless and causal transform between video and latents.
+    """Fixed, linear and causal transform between video and latents; lossless unless coefficients are dropped.
 
     Frames are grouped as in causal video VAEs: the first frame alone, then every ``frames`` frames together, so
     that 1 + k * frames video frames give 1 + k latent frames. The first frame is repeated ``frames`` times as a
@@ -127,7 +151,9 @@ class PatchTransform(Tokenizer):
 
     Pixels are in [-1, 1]. The transform is an isometry of the video with its first frame repeated: a squared
     error between latents is the squared error between those pixels. No channel is rescaled, so that a channel's
-    variance is the energy of its frequency in the footage.
+    variance is the energy of its frequency in the footage. With ``normalized``, channels are divided by
+    `natural_deviations`. With ``kept``, only the coefficients of the lowest `frequencies` stay, as in a JPEG, and a
+    decoded video lacks detail.
 
     Channels of a latent are ordered by frequency in time, rows, columns, then colour (fastest).
     """
@@ -136,13 +162,22 @@ class PatchTransform(Tokenizer):
         super().__init__()
         self.compression = (config.frames, config.height, config.width)
         time, rows, columns = (cosine_basis(size) for size in self.compression)
-        basis_KP = torch.kron(time, torch.kron(rows, columns)).float()
-        self.register_buffer("basis_KP", basis_KP, persistent=False)
+        basis_KP = torch.kron(time, torch.kron(rows, columns))
+        scale_K = (
+            natural_deviations(self.compression) if config.normalized else basis_KP.new_ones(len(basis_KP))
+        )
+        if config.kept is not None:
+            # Sorted back, so that channels stay ordered by frequency in time, rows and columns.
+            kept_K = frequencies(self.compression).argsort(stable=True)[: config.kept].sort().values
+            basis_KP, scale_K = basis_KP[kept_K], scale_K[kept_K]
+        self.register_buffer("basis_KP", (basis_KP / scale_K[:, None]).float(), persistent=False)
+        self.register_buffer("decoded_KP", (basis_KP * scale_K[:, None]).float(), persistent=False)
         self.basis_KP: torch.Tensor
+        self.decoded_KP: torch.Tensor
 
     @property
     def channels(self) -> int:
-        return COLOURS * math.prod(self.compression)
+        return COLOURS * len(self.basis_KP)
 
     def encode(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
         self.latent_size(tuple(video_BCTHW.shape[2:]))
@@ -155,10 +190,10 @@ class PatchTransform(Tokenizer):
         return coefficients_BTHWCK.permute(0, 5, 4, 1, 2, 3).flatten(1, 2)
 
     def decode(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
-        """Decode latents; inverts ``encode``."""
+        """Decode latents; inverts ``encode`` as far as coefficients are kept."""
         B, _, T, H, W = latents_BCTHW.shape
         coefficients = latents_BCTHW.float().reshape(B, -1, COLOURS, T, H, W)
-        x = join(coefficients.permute(0, 3, 4, 5, 2, 1) @ self.basis_KP, self.compression)
+        x = join(coefficients.permute(0, 3, 4, 5, 2, 1) @ self.decoded_KP, self.compression)
         # Generated latents may not be a still in the first group; its projection on stills is the mean.
         t = self.compression[0]
         return torch.cat([x[:, :, :t].mean(dim=2, keepdim=True), x[:, :, t:]], dim=2)

@@ -44,7 +44,7 @@ def make_stage(model: DiT, neighbours: Neighbours) -> None:
     model.keep(places(neighbours.stage, neighbours.stages, model.config.layers))
     ends = _Ends(model, neighbours)
     if not neighbours.first:
-        model.enter = ends.enter  # type: ignore[method-assign]
+        model.enter = ends.enter  # type: ignore[method-assign, assignment]
     if not neighbours.last:
         model.leave = ends.leave  # type: ignore[method-assign, assignment]
 
@@ -56,7 +56,10 @@ class _Ends:
         self._model = model
         self._neighbours = neighbours
 
-    def enter(self, values_BLV: torch.Tensor, context_BMD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def enter(
+        self, values_BLV: torch.Tensor, context_BMD: torch.Tensor, *_: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Receive tokens, to which the first stage added their places."""
         x_BLD = self._like(values_BLV)
         if self._model.changes_text:
             x_BLD, text_BMD = self._take(x_BLD, self._like(context_BMD))

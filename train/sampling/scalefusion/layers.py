@@ -34,6 +34,7 @@ class SlicedLayers:
         division: slices and ranks.
         inputs: conditions of the pass.
         rotation: rotary cosines and sines of all tokens of the video.
+        places_LD: what their embeddings get added for their places; None: nothing.
         rank: index of this rank.
     """
 
@@ -43,12 +44,15 @@ class SlicedLayers:
         division: Division,
         inputs: EmbeddedInputs,
         rotation: Rotation,
+        places_LD: torch.Tensor | None,
         rank: int,
     ) -> None:
         self.dit, self.division, self.inputs, self.rank = dit, division, inputs, rank
         self.blocks = cast("Sequence[STBlock]", dit.repeated())
         frames, places = division.frames, division.places
-        cos_TSR, sin_TSR = (torch.unflatten(table_LR, 0, (frames.cells.tokens, -1)) for table_LR in rotation)
+        in_frames = (frames.cells.tokens, -1)
+        self.places_TSD = None if places_LD is None else torch.unflatten(places_LD, 0, in_frames)
+        cos_TSR, sin_TSR = (torch.unflatten(table_LR, 0, in_frames) for table_LR in rotation)
         cells = [frames.part(number, rank) for number in range(len(frames.slices.lengths))]
         own = [places.part(number, rank) for number in range(len(places.slices.lengths))]
         self.rotations: dict[LayerKind, list[Rotation]] = {
@@ -61,7 +65,11 @@ class SlicedLayers:
         """Embed the local places, by slices of a temporal layer."""
         places = self.division.places
         cells = [places.part(number, self.rank) for number in range(len(places.slices.lengths))]
-        return [self.dit.embed(values_BTSV[:, :, cell]) for cell in cells]
+        embedded = [self.dit.embed(values_BTSV[:, :, cell]) for cell in cells]
+        if self.places_TSD is None:
+            return embedded
+        added = [self.places_TSD[:, cell] for cell in cells]
+        return [x + places.to(x.dtype) for x, places in zip(embedded, added, strict=True)]
 
     def pack(self, layer: int, x_BWCD: torch.Tensor) -> list[torch.Tensor]:
         """Return a slice's rows for each slice of the next layer, [C * W, B, D], for one rank after the other.

@@ -101,7 +101,8 @@ class ScaleFusion:
         )
         division = Division.of(grid[0], grid[1] * grid[2], slicing, dist.get_world_size(self.group))
         rotation = dit.rotation([whole], here, x_BCTHW.device)
-        return SlicedLayers(dit, division, inputs, rotation, dist.get_rank(self.group))
+        places_LD = dit.places([whole], here, x_BCTHW.device)
+        return SlicedLayers(dit, division, inputs, rotation, places_LD, dist.get_rank(self.group))
 
     def _run(self, layers: SlicedLayers, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Follow the schedule from the parts of the input to those of the last layer."""
