@@ -24,8 +24,10 @@ from train.sampling.decode.fitting import FittingDecoder
 from train.sampling.decode.kept_latents import kept_latents, load_latents
 from train.sampling.decode.offload import on_the_host
 from train.sampling.generate import VideoSampler
+from train.sampling.in_training.groups import VideoGroups
+from train.sampling.in_training.loading import video_layout
 from train.sampling.layout import VideoLayout, build_layout
-from train.sampling.mesh import VIDEO, SamplingMesh, SamplingRanks
+from train.sampling.mesh import SamplingMesh, SamplingRanks
 from train.sampling.trained import Trained
 
 STAGES = ("text", "denoise", "decode", "write")
@@ -77,8 +79,12 @@ class SamplingRun:
         decode_bytes: int | None = None,
     ) -> None:
         self._trained, self._requests, self._fps = trained, requests, fps
-        self._ranks = SamplingRanks(SamplingMesh.of(degrees, world.size), world)
-        layout = build_layout(trained.bundle, self._ranks, degrees, decode_bytes, trained.experts)
+        if trained.ranks is None:
+            ranks = SamplingRanks(SamplingMesh.of(degrees, world.size), world)
+            layout = build_layout(trained.bundle, ranks, degrees, decode_bytes, trained.experts)
+            self._groups = VideoGroups.of_sampling(ranks)
+        else:
+            layout, self._groups = video_layout(trained, decode_bytes)
         self._configs = [request.config(common, number) for number, request in enumerate(requests)]
         # One sampler, with its caches of blocks, for all videos that differ in the seed alone.
         made: dict[str, VideoSampler] = {}
@@ -87,15 +93,14 @@ class SamplingRun:
         if decode_bytes is not None and isinstance(layout.decoder, FittingDecoder):
             sizes = sorted({sampler.latent_size for sampler in self._samplers})
             self.decode_plans = {size: layout.decoder.plan(size, budget_bytes=decode_bytes) for size in sizes}
-        mesh = self._ranks.mesh
         self.layout: dict[str, Any] = {
             "ranks": world.size,
-            **{name: getattr(mesh, name) for name in ("prompts", *VIDEO)},
-            "vae_ranks": degrees.vae_ranks or mesh.degree(VIDEO),
+            **self._groups.degrees,
+            "vae_ranks": degrees.vae_ranks or self._groups.video.size,
             **({"scalefusion": degrees.scalefusion} if degrees.scalefusion else {}),
         }
         divides = degrees.latent_parallel.model_dump(mode="json")
-        self._approximation = {"lp": mesh.lp, **divides} if mesh.lp > 1 else None
+        self._approximation = {"lp": degrees.lp, **divides} if degrees.lp > 1 else None
 
     @property
     def expected(self) -> list[dict[str, Any]]:
@@ -118,7 +123,7 @@ class SamplingRun:
 
     def rounds(self, numbers: Sequence[int]) -> list[list[int]]:
         """Return the videos of each round, one per group of ranks; the most expensive come first."""
-        groups = self._ranks.mesh.prompts
+        groups = self._groups.count
         ordered = sorted(numbers, key=lambda number: (-self._tokens(number), number))
         return [ordered[first : first + groups] for first in range(0, len(ordered), groups)]
 
@@ -151,10 +156,12 @@ class SamplingRun:
             made.cache = self._pass_cache_gate()
         for numbers_of_round in self.rounds(numbers):
             record: dict[str, Any] | None = None
-            if self._ranks.number < len(numbers_of_round):
-                number = numbers_of_round[self._ranks.number]
+            if self._groups.number < len(numbers_of_round):
+                number = numbers_of_round[self._groups.number]
                 record = self._make(number, expected[number], outputs, progress)
-            for text in self._ranks.world.gather_text("" if record is None else json.dumps(record)):
+            else:
+                self._keep_step(numbers_of_round[0], videos=0)
+            for text in self._groups.world.gather_text("" if record is None else json.dumps(record)):
                 if text:
                     made.records.append(json.loads(text))
             finished()
@@ -171,16 +178,13 @@ class SamplingRun:
         progress: Callable[[], None],
     ) -> dict[str, Any] | None:
         """Make one video, and return its record on the first rank of the video."""
-        sampler, video, seconds = self._samplers[number], self._ranks.video, dict.fromkeys(STAGES, 0.0)
+        sampler, video, seconds = self._samplers[number], self._groups.video, dict.fromkeys(STAGES, 0.0)
         first, path = video.rank == 0, outputs.latents(number)
         of = hashlib.sha256(json.dumps(expected, sort_keys=True).encode()).hexdigest()
         latents_BCTHW = self._kept(sampler, path, of)
+        self._keep_step(number, videos=0 if latents_BCTHW is not None else 1)
         if latents_BCTHW is None:
-            with _timed(seconds, "text"):
-                passes = sampler.encode([self._requests[number].prompt])
-                given_BCTHW = self._first_frames(sampler, number)
-            with _timed(seconds, "denoise"):
-                latents_BCTHW = sampler.denoise(passes, [self._configs[number].seed], progress, given_BCTHW)
+            latents_BCTHW = self._denoise(number, seconds, progress)
         else:
             for _ in range(self.steps(number)):
                 progress()
@@ -195,6 +199,21 @@ class SamplingRun:
                 data = encode_mp4(pixels_CTHW, self._fps)
             return outputs.write(number, data, {**expected, "layout": self.layout, "seconds": seconds})
 
+    def _denoise(
+        self, number: int, seconds: dict[str, float], progress: Callable[[], None] = lambda: None
+    ) -> torch.Tensor:
+        sampler = self._samplers[number]
+        with _timed(seconds, "text"):
+            passes = sampler.encode([self._requests[number].prompt])
+            given_BCTHW = self._first_frames(sampler, number)
+        with _timed(seconds, "denoise"):
+            return sampler.denoise(passes, [self._configs[number].seed], progress, given_BCTHW)
+
+    def _keep_step(self, number: int, videos: int) -> None:
+        """Denoise a video and drop it, as often as groups that gather weights together denoise more than this one."""
+        for _ in range(self._groups.missing(videos)):
+            self._denoise(number, {})
+
     def _first_frames(self, sampler: VideoSampler, number: int) -> torch.Tensor | None:
         """Return the latents of the frames that a video begins with."""
         request, config = self._requests[number], self._configs[number]
@@ -208,7 +227,7 @@ class SamplingRun:
         sampler = self._samplers[0]
         passes, given_BCTHW = sampler.encode([self._requests[0].prompt]), self._first_frames(sampler, 0)
         polynomial, quality = pass_gate(
-            sampler, self._ranks.video, self._configs[0].seed, passes, given_BCTHW
+            sampler, self._groups.video, self._configs[0].seed, passes, given_BCTHW
         )
         fitted = {id(one): replace(one, cache_polynomial=polynomial) for one in self._samplers}
         self._samplers = [fitted[id(one)] for one in self._samplers]
@@ -216,7 +235,7 @@ class SamplingRun:
 
     def _kept(self, sampler: VideoSampler, path: Path, of: str) -> torch.Tensor | None:
         """Return latents that an earlier run left, on all ranks of the video."""
-        video, found = self._ranks.video, None
+        video, found = self._groups.video, None
         if video.rank == 0 and path.exists():
             found, described = load_latents(path)
             found = found if described.get("of") == of else None

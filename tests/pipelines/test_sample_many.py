@@ -197,7 +197,7 @@ def test_a_wrong_line_is_named(
     [
         ("cfg=2", "layout prompts=rest x cfg=2 must divide the 1 ranks"),
         ("cfg", "'cfg' is no degree"),
-        ("tp=2", "--layout tp=2: Extra inputs.*the degrees are prompts, cfg, lp, ring, ulysses"),
+        ("dp=2", "--layout dp=2: Extra inputs.*the degrees are prompts, cfg, lp, ring, ulysses"),
         ("cfg=0", "--layout cfg=0"),
     ],
 )
@@ -251,3 +251,67 @@ def test_an_image_to_video_model_is_given_the_picture_of_a_line(
     (tmp_path / "left.png").write_bytes(b"none")
     assert command(*words(tmp_path / "run", prompts, tmp_path / "third")) == 2
     assert "left.png: the clip cannot be decoded" in capsys.readouterr().err
+
+
+def test_ranks_with_parts_of_the_weights_make_the_same_videos_and_go_on_with_kept_latents(
+    ranks: Ranks, trained: Path, prompts: Path, whole: Path, tmp_path: Path
+) -> None:
+    """FSDP: both ranks gather weights together, also when one has no video, or has its latents already."""
+    out = tmp_path / "out"
+    sharded = words(trained, prompts, out, "--layout", "dp_shard=rest")
+    ended = ranks.run(failing_in, 2, "decode", *sharded)
+    assert ended.codes == [1, 1], ended.errors
+    kept = sorted(path.stem for path in (out / "latents").iterdir())
+    assert "000001" in kept
+    ended = ranks.run(command, 2, *sharded)
+    assert ended.codes == [0, 0], ended.errors
+    said = json.loads(ended.errors[0][ended.errors[0].index("{") :])
+    degrees = {"prompts": 2, "cfg": 1, "lp": 1, "pp": 1, "ring": 1, "ulysses": 1, "tp": 1}
+    shards = {"dp_replicate": 1, "dp_shard": 2}
+    assert said["layout"] == {"ranks": 2, **degrees, **shards, "vae_ranks": 1}
+    assert said["layout_reason"] == "--layout dp_shard=rest"
+    assert [digest for _, digest in videos(out).values()] == [digest for _, digest in videos(whole).values()]
+    assert [record["seconds"].get("denoise") == 0 for record in manifest(out)] == [
+        f"{number:06d}" in kept for number in range(4)
+    ]
+    one = ["--checkpoint", str(trained), "--prompt", PROMPTS[0], *sharded[4:10]]
+    ended = ranks.run(command, 2, *one, "--out", str(tmp_path / "one.mp4"), "--layout", "dp_shard=2")
+    assert ended.codes == [0, 0], ended.errors
+    digest = hashlib.sha256((tmp_path / "one.mp4").read_bytes()).hexdigest()
+    assert digest == videos(whole)["000000.mp4"][1]
+
+
+@pytest.mark.parametrize(
+    ("layout", "more", "told"),
+    [
+        ("tp=2", [], "parallel.tp=2 must divide the 1 ranks of this run"),
+        ("tp=2,cfg=2", [], "cfg is no degree of training"),
+        ("tp=two", [], "--layout tp=two: Input should be a valid integer"),
+        ("dp_shard=rest,dp_replicate=rest", [], "cannot both be the rest"),
+        ("tp", [], "'tp' is no degree; take together, prompts, training, or such as"),
+        ("training", ["--cache", "first_block"], "leave --cache out"),
+    ],
+)
+def test_a_layout_of_training_that_cannot_be_is_said(
+    trained: Path,
+    prompts: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    layout: str,
+    more: list[str],
+    told: str,
+) -> None:
+    assert command(*words(trained, prompts, tmp_path / "out", "--layout", layout, *more)) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_training_degrees_that_do_not_divide_the_model_are_said(
+    ranks: Ranks, trained: Path, prompts: Path, tmp_path: Path
+) -> None:
+    for layout, told in (
+        ("tp=3", "parallel.tp=3 must divide model.heads=2"),
+        ("pp=3", "parallel.pp=3 must be at most model.layers=2"),
+    ):
+        ended = ranks.run(command, 3, *words(trained, prompts, tmp_path / "out", "--layout", layout))
+        assert ended.codes == [2, 2, 2], ended.errors
+        assert told in ended.errors[0]

@@ -1,29 +1,29 @@
 """Short runs in several layouts, with videos sampled in between and without, and sampled again from the checkpoint."""
 
 import os
+from contextlib import redirect_stdout
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch
 
 from loader.errors import RunError
+from pipelines.cli import main
 from tests.train.layouts import ST_DIT, STAGED, Case, config_of, stream_of
 from train.config.run import TrainConfig
 from train.distributed.world import World, join
 from train.loop.trainer import Trainer
 from train.loop.validation import Validation
 from train.loop.validation_config import ValidationConfig
-from train.parallel.layout import lay_out
-from train.parallel.layouts import pieces
-from train.parallel.mesh import DATA, MODEL, Mesh, Ranks
+from train.parallel.mesh import DATA, Mesh
 from train.sampling.config import SampleLayoutConfig
-from train.sampling.decode.decoder import WholeDecoder
 from train.sampling.generate import VideoSampler
-from train.sampling.layout import VideoLayout, build_layout
+from train.sampling.layout import build_layout
 from train.sampling.mesh import SamplingMesh, SamplingRanks
 from train.sampling.trained import load_trained
-from train.sampling.training_layout import training_runner
 
+IMPORTED_FIRST = ("pipelines.commands.train.sample", "pipelines.sampling.run", "pipelines.terminal.mp4", "av")
 FSDP = {"dp_replicate": 1, "dp_shard": "rest"}
 ALONE = {
     "replicated": Case(dtype="float32"),
@@ -44,6 +44,8 @@ SPLIT = {
     "pp-tp": Case({"pp": 2, "tp": 2}, "float32"),
 }
 """Layouts of training alone."""
+SHARDED = SPLIT.keys() | {"fsdp", "pp-fsdp"}
+"""Layouts that `reelweave sample --layout training` samples in."""
 CASES = ALONE | CONTEXT | SPLIT
 PROMPTS = ("a wave", "a wave going 3", "a wave going 5")
 
@@ -80,9 +82,9 @@ def compare(out: str) -> None:
             for kind, validation in (("with", Validation(validation_config(), raw)), ("without", None)):
                 stream = stream_of(data, mesh.degree(DATA))
                 Trainer(config, stream, Path(out) / name / kind, validation=validation).run()
-            if name not in ALONE:
+            if name not in ALONE or name in SHARDED:
                 checkpoint = Path(out) / name / "with" / "checkpoints" / "step-000002"
-                sampled = _by_command if name in CONTEXT else _by_layout
+                sampled = _by_command if name in CONTEXT else _in_training_layout
                 sampled(str(checkpoint), config, world, Path(out) / name / "sampled")
 
 
@@ -97,22 +99,22 @@ def _by_command(checkpoint: str, config: TrainConfig, world: World, out: Path) -
         _write(sampler, number, out)
 
 
-def _by_layout(checkpoint: str, config: TrainConfig, world: World, out: Path) -> None:
-    """Samples with weights copied into the layout of the run; all groups of ranks make all videos."""
-    ranks = Ranks.of(config.parallel, world)
-    laid_out, averages = lay_out(config, ranks), load_trained(checkpoint, world.device).bundle.trained()
-    with torch.no_grad():
-        for name, parameter in laid_out.bundle.named_parameters():
-            if parameter.requires_grad:
-                pieces.copy_(parameter, averages[name])
-    laid_out.refresh()
-    bundle = laid_out.bundle
-    layout = VideoLayout(
-        training_runner(bundle.dit.eval(), ranks), WholeDecoder(bundle.tokenizer), video=ranks.along(*MODEL)
-    )
-    sampler = VideoSampler(bundle, config, validation_config(), layout)
-    for number in range(len(PROMPTS)):
-        _write(sampler, number, out / str(world.rank))
+def _in_training_layout(checkpoint: str, config: TrainConfig, world: World, out: Path) -> None:
+    """Samples with `reelweave sample --layout training`; no codec here either."""
+    prompts = out.parent / "prompts.txt"
+    if world.rank == 0:
+        prompts.write_text("\n".join(PROMPTS))
+    world.barrier()
+    asked = validation_config()
+    words = ["sample", "--checkpoint", checkpoint, "--prompts", str(prompts), "--out", str(out)]
+    words += ["--layout", "training", "--size", f"{asked.height}x{asked.width}", "--device", "cpu", "--json"]
+    words += [f"--{name}={getattr(asked, name)}" for name in ("frames", "steps", "guidance", "seed")]
+    with (
+        mock.patch("pipelines.sampling.run.encode_mp4", raw),
+        (out.parent / f"rank-{world.rank}.json").open("w") as said,
+        redirect_stdout(said),
+    ):
+        assert main(words) == 0
 
 
 def _write(sampler: VideoSampler, number: int, out: Path) -> None:

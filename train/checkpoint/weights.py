@@ -7,7 +7,7 @@ from loader.errors import UsageError
 from loader.storage import Storage, StorageConfig
 from train.checkpoint.folder import located
 from train.checkpoint.pieces import Tensors, piece_of
-from train.checkpoint.reading import load_, shapes_of
+from train.checkpoint.reading import Shapes, load_, shapes_of
 from train.checkpoint.state import CheckpointState, read_state
 
 _log = logging.getLogger(__name__)
@@ -36,18 +36,23 @@ class Weights(NamedTuple):
         """URI of the checkpoint's folder."""
         return self.storage.uri(self.folder)
 
-    def load_(self, targets: Tensors) -> None:
-        """Copy the weights into tensors of the same names.
+    def load_(self, targets: Tensors, shapes: Shapes | None = None) -> None:
+        """Copy the weights into tensors of the same names; reads this rank's part of DTensors alone.
+
+        Args:
+            targets: tensors of this rank.
+            shapes: shapes of the tensors of all ranks; None: ``targets`` are all.
 
         Raises:
             RunError: the checkpoint is damaged.
             UsageError: its tensors do not match.
         """
-        self.load_group_(self.group, targets)
+        self.load_group_(self.group, targets, shapes)
 
-    def load_group_(self, group: str, targets: Tensors) -> None:
-        """Copy tensors of another group into those of the same names; errors as in `load_`."""
-        shapes = shapes_of([piece_of(group, name, tensor) for name, tensor in targets.items()])
+    def load_group_(self, group: str, targets: Tensors, shapes: Shapes | None = None) -> None:
+        """Copy tensors of another group into those of the same names; arguments and errors as in `load_`."""
+        if shapes is None:
+            shapes = shapes_of([piece_of(group, name, tensor) for name, tensor in targets.items()])
         load_(self.storage, self.folder, self.state, group, targets, shapes)
 
 

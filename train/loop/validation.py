@@ -25,9 +25,9 @@ from train.sampling.config import SEEDS
 from train.sampling.decode.fitting import FittingDecoder
 from train.sampling.decode.tiled import TiledDecoder
 from train.sampling.generate import VideoSampler
+from train.sampling.in_training.runner import training_runner
 from train.sampling.layout import VideoLayout
 from train.sampling.predictor import Conditions
-from train.sampling.training_layout import training_runner
 from train.step.ema import Ema
 
 EncodeVideo = Callable[[NDArray[np.uint8], int], bytes]

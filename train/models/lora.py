@@ -55,6 +55,12 @@ def load_adapters(denoiser: Denoiser, weights: dict[str, torch.Tensor]) -> None:
     Raises:
         UsageError: they are not those of this model's adapters.
     """
+    check_adapters(denoiser, weights)
+    _peft().set_peft_model_state_dict(adapted(denoiser), weights, adapter_name=_NAME)
+
+
+def check_adapters(denoiser: Denoiser, weights: dict[str, torch.Tensor]) -> None:
+    """Check that adapters are those of a model; errors as in `load_adapters`."""
     own = adapter_weights(denoiser)
     other = sorted(own.keys() ^ weights.keys())
     other += sorted(name for name in own.keys() & weights.keys() if own[name].shape != weights[name].shape)
@@ -62,7 +68,6 @@ def load_adapters(denoiser: Denoiser, weights: dict[str, torch.Tensor]) -> None:
         raise UsageError(
             f"the adapters are of another model: {other[0]} is missing or differs in one of both"
         )
-    _peft().set_peft_model_state_dict(adapted(denoiser), weights, adapter_name=_NAME)
 
 
 def merge(denoiser: Denoiser) -> None:

@@ -33,23 +33,43 @@ def lay_out(config: TrainConfig, ranks: Ranks, stored: StoredEncoders | None = N
     Raises:
         UsageError: The degrees do not fit the model or cannot be combined, or latents are stored without what it reads.
     """
+    kind = layout_of(config, ranks.mesh)
+    bundle = place(config, ranks, stored)
+    if bundle.dit.reads_picture and stored is not None and stored.channels is not None:
+        raise no_picture()
+    if ranks.mesh.pp > 1 and not (ranks.neighbours.first or ranks.neighbours.last):
+        # Inner stages need neither latents nor targets.
+        bundle.tokenizer = LatentSizes(bundle.tokenizer)
+    return kind(bundle, config, ranks)
+
+
+def place(
+    config: TrainConfig, ranks: Ranks, stored: StoredEncoders | None = None, empty: bool = False
+) -> Bundle:
+    """Build the modules of a run and divide the denoiser over its ranks, without optimizer state; a collective.
+
+    Args:
+        config: The run.
+        ranks: Its processes.
+        stored: Encoders that need not be loaded.
+        empty: Leave the denoiser's weights unset, for a checkpoint that has all of them; no rank makes the whole model.
+
+    Raises:
+        UsageError: The degrees do not fit the model or cannot be combined.
+    """
     mesh, world = ranks.mesh, ranks.world
     kind = layout_of(config, mesh)
     if config.fp8:
         check(config.fp8, world.device)
     # Weights of other ranks are never allocated here.
     partly = kind is FSDP or mesh.pp > 1
-    bundle = Bundle(config, meta=partly, stored=stored)
-    if bundle.dit.reads_picture and stored is not None and stored.channels is not None:
-        raise no_picture()
+    bundle = Bundle(config, meta=partly or empty, stored=stored)
     parallelize(bundle.dit, ranks, config)
-    if mesh.pp > 1 and not (ranks.neighbours.first or ranks.neighbours.last):
-        # Inner stages need neither latents nor targets.
-        bundle.tokenizer = LatentSizes(bundle.tokenizer)
-    if partly:
+    if empty:
+        bundle.dit.to_empty(device=world.device)
+    elif partly:
         _fill_(bundle, world)
-    bundle.to(world.device)
-    return kind(bundle, config, ranks)
+    return bundle.to(world.device)
 
 
 def layout_of(config: TrainConfig, mesh: Mesh) -> type[ParallelModel]:

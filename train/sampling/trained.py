@@ -19,6 +19,7 @@ from train.models.bundle import Bundle
 from train.models.denoiser import Denoiser
 from train.models.lora import load_adapters
 from train.models.published.expert_pair import Experts
+from train.parallel.mesh import Ranks
 
 LORA_FILE = "pytorch_lora_weights.safetensors"
 LORA_PREFIX = "transformer"
@@ -38,6 +39,7 @@ class Trained:
         step: number of finished optimizer steps.
         weights: restored group of weights.
         experts: the model and the one for other times (`train.sampling.experts.loading`); None: it is for all times.
+        ranks: grid of training that holds the weights (`train.sampling.in_training`); None: every rank has all of them.
     """
 
     checkpoint: str
@@ -46,10 +48,13 @@ class Trained:
     step: int
     weights: Group
     experts: Experts | None = None
+    ranks: Ranks | None = None
 
     @property
     def present(self) -> Sequence[Denoiser]:
-        """Models whose weights are on the compute device."""
+        """Models whose whole weights are on the compute device, from which they may be moved."""
+        if self.ranks is not None:
+            return []
         return [self.bundle.dit] if self.experts is None else self.experts.present
 
 
@@ -99,19 +104,25 @@ def load_published(config: TrainConfig, device: torch.device, lora: Path | None 
     Raises:
         UsageError: the configuration names no published model, or the adapters are not of it.
     """
+    name, config, weights = published(config, lora)
+    bundle = Bundle(config)
+    if weights is not None:
+        load_adapters(bundle.dit, weights)
+    return Trained(name, config, bundle.to(device).eval(), 0, "model")
+
+
+def published(
+    config: TrainConfig, lora: Path | None
+) -> tuple[str, TrainConfig, dict[str, torch.Tensor] | None]:
+    """Return name, configuration and adapters of a published model; arguments and errors as in `load_published`."""
     if not isinstance(config.model, DiffusersConfig):
         raise UsageError(
             "the configuration describes a model of ours, whose weights come from training: sample a --checkpoint"
         )
-    name = config.model.name
     if lora is None:
-        bundle = Bundle(config.model_copy(update={"lora": None}))
-    else:
-        adapters, weights = read_adapters(lora, config.model.subfolder)
-        config = config.model_copy(update={"lora": adapters})
-        bundle, name = Bundle(config), f"{name} + {lora}"
-        load_adapters(bundle.dit, weights)
-    return Trained(name, config, bundle.to(device).eval(), 0, "model")
+        return config.model.name, config.model_copy(update={"lora": None}), None
+    adapters, weights = read_adapters(lora, config.model.subfolder)
+    return f"{config.model.name} + {lora}", config.model_copy(update={"lora": adapters}), weights
 
 
 def read_adapters(path: Path, subfolder: str) -> tuple[LoraConfig, dict[str, torch.Tensor]]:

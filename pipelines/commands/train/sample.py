@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from loader.errors import UsageError
 from pipelines.configuration.storage_options import add_storage_arguments, storage_config
+from pipelines.sampling.layout_option import TRAINING, InTraining, read_layout
 from pipelines.sampling.requests import Request, parse_size, read_requests
 from pipelines.terminal.console import print_json, progress_bars, stderr, stdout
 from train.sampling.cache.config import CacheConfig
@@ -118,7 +119,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="L",
         help="ranks under torchrun; together: all make each video, exactly, in the layout that the advisor expects to"
         " be the fastest; prompts: each makes its own; or degrees, such as cfg=2,ulysses=4 (prompts, cfg, lp, ring,"
-        " ulysses, vae_ranks) (default: together)",
+        " ulysses, vae_ranks). For a model that does not fit one GPU, training: train.parallel of its run; or such"
+        " degrees, as in tp=2,dp_shard=4 (dp_replicate, dp_shard, tp, pp, ring, ulysses) (default: together)",
     )
     parser.add_argument(
         "--decode-gib",
@@ -171,7 +173,7 @@ def run(options: argparse.Namespace) -> int:
         from pipelines.sampling.run import SamplingRun
 
         configs = [request.config(config, number) for number, request in enumerate(requests)]
-        advised = _degrees(options.layout, world.size, trained, configs)
+        advised = _degrees(options, world.size, trained, configs)
         if not advised.found and world.rank == 0:
             stderr().print(f"{advised.reason}; {_told(advised.degrees)}", markup=False, soft_wrap=True)
         decode_bytes = None if options.decode_gib is None else int(options.decode_gib * 2**30)
@@ -213,22 +215,31 @@ def _model(options: argparse.Namespace, world: "World") -> "Trained":
     if None not in (options.checkpoint_2, options.lora_2):
         raise UsageError("--checkpoint-2 and --lora-2 are both of the other expert: give one of them")
     trained, storage = _first_model(options, world), storage_config(options)
+    if trained.ranks is not None:
+        return trained
     return with_experts(trained, world.device, options.lora_2, options.checkpoint_2, options.weights, storage)
 
 
 def _first_model(options: argparse.Namespace, world: "World") -> "Trained":
+    from train.sampling.in_training.loading import load_published_on, load_trained_on
     from train.sampling.trained import load_published, load_trained
 
+    layout = read_layout(options.layout)
     if options.config is None:
         if options.lora is not None:
             raise UsageError("--lora belongs to --config; the checkpoint of a LoRA run has its adapters")
-        return load_trained(options.checkpoint, world.device, options.weights, storage_config(options))
+        storage = storage_config(options)
+        if isinstance(layout, InTraining):
+            return load_trained_on(world, options.checkpoint, layout.parallel, options.weights, storage)
+        return load_trained(options.checkpoint, world.device, options.weights, storage)
     if options.checkpoint_2 is not None:
         raise UsageError("--checkpoint-2 belongs to --checkpoint; for --config there is --lora-2")
     from pipelines.configuration.config import resolve
     from pipelines.configuration.train_config import TrainRunConfig
 
     config = resolve(TrainRunConfig, options.config, [])
+    if isinstance(layout, InTraining):
+        return load_published_on(world, config.train, layout.parallel, options.lora)
     return load_published(config.train, world.device, options.lora)
 
 
@@ -279,43 +290,28 @@ def _with_progress(job: "SamplingRun", world: "World", numbers: list[int], outpu
         return job.run(numbers, outputs, lambda: bars.advance(task), after_round)
 
 
-def _degrees(layout: str, world_size: int, trained: "Trained", configs: Sequence[SampleConfig]) -> "Advised":
+def _degrees(
+    options: argparse.Namespace, world_size: int, trained: "Trained", configs: Sequence[SampleConfig]
+) -> "Advised":
     from pipelines.sampling.advised import Advised, advised
 
-    if layout == "together":
+    given = read_layout(options.layout)
+    if given is None:
         return advised(world_size, trained, configs)
-    given = SampleLayoutConfig() if layout == "prompts" else _given(layout)
-    return Advised(given, f"--layout {layout}", found=True)
+    if not isinstance(given, InTraining):
+        return Advised(given, f"--layout {options.layout}", found=True)
+    if any(config.cache for config in configs):
+        raise UsageError(
+            f"--layout {options.layout}: ranks that gather weights together run all blocks; leave --cache out"
+        )
+    named = options.layout if given.parallel else f"{TRAINING}: train.parallel of {trained.checkpoint}"
+    return Advised(SampleLayoutConfig(), f"--layout {named}", found=True)
 
 
 def _told(degrees: SampleLayoutConfig) -> str:
     found = [f"{name}={n}" for name in ("cfg", "ring", "ulysses") if (n := getattr(degrees, name)) > 1]
     rest = "all others make other videos"
     return f"taken instead: {', '.join(found)}, and {rest}" if found else "each rank makes videos of its own"
-
-
-def _given(layout: str) -> SampleLayoutConfig:
-    values: dict[str, Any] = {}
-    for part in layout.split(","):
-        key, equals, value = part.strip().partition("=")
-        if not equals:
-            raise UsageError(
-                f"--layout {layout}: {part!r} is no degree; take together, prompts, or such as cfg=2,ulysses=4"
-            )
-        *outer, name = key.split(".")
-        inner = values
-        for one in outer:
-            inner = inner.setdefault(one, {})
-        inner[name] = value.split(":") if ":" in value else value
-    try:
-        return SampleLayoutConfig.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"][:1]))
-        known = ", ".join(SampleLayoutConfig.model_fields)
-        raise UsageError(
-            f"--layout {where}={first['input']}: {first['msg']}; the degrees are {known}"
-        ) from error
 
 
 def _print(found: dict[str, Any], config: SampleConfig) -> None:

@@ -13,12 +13,14 @@ from tests.train.comparison import relative
 from train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
 from train.config.parallel import ParallelConfig
 from train.distributed.world import join
+from train.memory.live_memory import LiveMemory
 from train.models.bundle import Bundle
 from train.parallel.layout import lay_out
 from train.parallel.layouts import pieces
 from train.parallel.mesh import DATA, MODEL, Ranks
+from train.sampling.in_training.loading import load_trained_on
+from train.sampling.in_training.runner import training_runner
 from train.sampling.predictor import Conditions, WholeModel
-from train.sampling.training_layout import training_runner
 
 FSDP = {"dp_replicate": 1, "dp_shard": "rest"}
 SIZES = {"hidden": 24, "heads": 4, "layers": 4}
@@ -101,4 +103,34 @@ def compute(out: str) -> None:
         torch.set_default_dtype(torch.float32)
         whole.cache_clear()
         found["float32"] = compared("pp, ring", world)
+    (Path(out) / f"{os.environ['RANK']}.json").write_text(json.dumps(found))
+
+
+LOADED = {"fsdp": FSDP, "tp": {"tp": 2, "dp_replicate": 2}, "tp, fsdp": FSDP | {"tp": 2}, "pp": {"pp": 4}}
+"""Degrees in which a checkpoint of one process is loaded."""
+
+
+class AllocatedMemory(LiveMemory):
+    """Live bytes of tensors with data."""
+
+    def _see(self, key: int, storage: torch.UntypedStorage, elastic: bool) -> None:
+        if storage.device.type != "meta":
+            super()._see(key, storage, elastic)
+
+
+def load(out: str, checkpoint: str) -> None:
+    """Bytes of the denoiser on this rank, and of live tensors at the peak of loading; and its weights, gathered."""
+    found = {}
+    with join("cpu") as world:
+        for name, degrees in LOADED.items():
+            with AllocatedMemory() as memory:
+                trained = load_trained_on(world, checkpoint, ParallelConfig(**degrees))
+            weights = pieces.gathered(dict(trained.bundle.dit.named_parameters()))
+            found[name] = {
+                "peak": memory.peak,
+                "weights": {
+                    name: hashlib.sha256(w.detach().numpy().tobytes()).hexdigest()
+                    for name, w in weights.items()
+                },
+            }
     (Path(out) / f"{os.environ['RANK']}.json").write_text(json.dumps(found))

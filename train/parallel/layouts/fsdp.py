@@ -2,8 +2,10 @@
 
 from torch.distributed.fsdp import FSDPModule
 
+from train.config.optimizer import Fp8Config
 from train.config.run import TrainConfig
 from train.models.bundle import Bundle
+from train.models.denoiser import Denoiser
 from train.parallel.fp8 import rescale
 from train.parallel.layouts.parallel_model import ParallelModel
 from train.parallel.mesh import SUMMED, Ranks
@@ -36,8 +38,12 @@ class FSDP(ParallelModel):
         self._sum_over_model_ranks()
 
     def refresh(self) -> None:
-        """Drop gathered weights, which a forward without backward leaves in the last unit, and scales of FP8."""
-        if isinstance(self.bundle.dit, FSDPModule):
-            self.bundle.dit.reshard()
-        if self._fp8 and self._fp8.fsdp_all_gather:
-            rescale(self.bundle.dit)
+        refresh(self.bundle.dit, self._fp8)
+
+
+def refresh(dit: Denoiser, fp8: Fp8Config | None) -> None:
+    """Drop gathered weights, which a forward without backward leaves in the last unit, and scales of FP8."""
+    if isinstance(dit, FSDPModule):
+        dit.reshard()
+    if fp8 and fp8.fsdp_all_gather:
+        rescale(dit)
