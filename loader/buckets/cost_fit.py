@@ -123,10 +123,11 @@ def linear_quadratic(timings: Timings) -> LinearQuadraticCost:
 
 def fit_power(timings: Timings) -> CostFit:
     """Fit a + b*B*S^p with the p in [1.6, 2.4] of maximum R^2 (AdaptiveLoad, section 3.2), and a, b >= 0."""
-    return _judged(timings, _power)
+    return _judged(timings, power)
 
 
-def _power(timings: Timings) -> Cost:
+def power(timings: Timings) -> Cost:
+    """Fit the cost of `fit_power` without judging it."""
     best: tuple[float, Cost] | None = None
     for exponent in _EXPONENTS.tolist():
         work = timings.batch * timings.length.astype(np.float64) ** exponent
@@ -161,8 +162,8 @@ def _judged(timings: Timings, fit: Callable[[Timings], Cost]) -> CostFit:
     cost = fit(timings)
     if doubts:
         return CostFit(cost, _r2(cost, timings), np.inf, np.inf, (0, 0), np.inf, 1.0, tuple(doubts))
-    predicted_s = _held_out(timings, fit, lengths)
-    measured, first = _per_shape(timings)
+    predicted_s = held_out_s(timings, fit)
+    measured, first = per_shape(timings)
     predicted_s = predicted_s[first]
     errors = np.abs(predicted_s / measured.step_s - 1)
     worst = int(errors.argmax())
@@ -202,16 +203,21 @@ def _too_little(lengths: Places) -> list[str]:
     return doubts
 
 
-def _held_out(timings: Timings, fit: Callable[[Timings], Cost], lengths: Places) -> Floats:
-    """Return predicted seconds of each timing by a fit without the timings of its length (cross-validation)."""
-    predicted_s = np.zeros(len(timings.step_s))
+def held_out_s(timings: Timings, fit: Callable[[Timings], Cost]) -> Floats:
+    """Return predicted seconds of each timing by a fit without the timings of its length (cross-validation).
+
+    Args:
+        timings: of two lengths at least.
+        fit: `linear_quadratic` or `power`.
+    """
+    predicted_s, lengths = np.zeros(len(timings.step_s)), np.unique(timings.length)
     for fold in np.array_split(lengths, min(_FOLDS, len(lengths))):
         out = np.isin(timings.length, fold)
         predicted_s[out] = seconds(fit(timings.where(~out)), timings.batch[out], timings.length[out])
     return predicted_s
 
 
-def _per_shape(timings: Timings) -> tuple[Timings, Places]:
+def per_shape(timings: Timings) -> tuple[Timings, Places]:
     """Return the median timing of each shape, and the place of one of its timings; int64 [shapes]."""
     shapes = np.stack([timings.batch, timings.length])
     _, first, shape_n = np.unique(shapes, axis=1, return_index=True, return_inverse=True)

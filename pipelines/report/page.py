@@ -9,6 +9,7 @@ from loader.dataset import Dataset
 from pipelines.report.numbers.scores import ScoreStats, thresholds
 from pipelines.report.sampled import sampled_section
 from pipelines.report.sections.buckets import bucket_note, bucket_section
+from pipelines.report.sections.cost_fit import cost_fit_section
 from pipelines.report.sections.steps import steps_section
 from pipelines.report.thresholds import can_be_set, update_command
 from pipelines.report.web.charts import Chart, bars, histogram
@@ -70,6 +71,7 @@ def render_page(dataset: Dataset, numbers: dict[str, Any], config: "ReportConfig
         taking_in=numbers["taking_in"],
         unassigned=[(item["key"], item["reason"]) for item in numbers["unassigned"]],
         steps_section=steps_section(numbers["plan"], numbers["buckets"]),
+        cost_fit_section=cost_fit_section(numbers["cost_fit"]),
         duplicates=numbers["duplicates"],
         groups=[_group(group) for group in numbers["duplicates"]["groups"]],
         run=numbers["run"],

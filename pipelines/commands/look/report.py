@@ -20,6 +20,8 @@ from pipelines.commands.look import report_steps
 from pipelines.commands.look.report_run import kind_of, report_runs
 from pipelines.report.buckets import KEPT, PACKAGED, ReportConfig, keep, report_config
 from pipelines.report.sampled import keep_sampled, sampled_files
+from pipelines.report.shapes import KEPT as KEPT_SHAPES
+from pipelines.report.shapes import keep_shapes
 from pipelines.terminal.arguments import add_config
 from pipelines.terminal.console import print_json, stderr, stdout, table
 from pipelines.terminal.program import hint
@@ -59,7 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory-gib",
         type=float,
         metavar="GIB",
-        help="memory of a GPU, by which to judge a run's peak (default: train.cascade.memory_gib, if set)",
+        help="memory of a GPU, by which to judge a run's peak (default: train.cascade.memory_gib, if set); with"
+        " --shapes: M_mem follows from it and the measured peaks",
     )
     parser.add_argument(
         "--serve",
@@ -96,9 +99,9 @@ def run(options: argparse.Namespace) -> int:
     if kind == "run" or options.others:
         report_steps.refuse(options)
         return report_runs(options)
-    if options.out or options.memory_gib is not None:
+    if options.out:
         raise UsageError(
-            "--out and --memory-gib are for the report of a training run; a dataset keeps its own page"
+            "--out is for the report of a training run or a workload; a dataset keeps its own page"
         )
     if kind == "nothing":
         raise RunError(
@@ -106,7 +109,11 @@ def run(options: argparse.Namespace) -> int:
             " training run (metrics.jsonl, train.yaml or train-vae.yaml)"
         )
     config = report_config(options.dataset, options.config, report_steps.overrides(options))
+    budgets, shapes = report_steps.measured(config.buckets, options)
+    config = config.model_copy(update={"buckets": budgets})
     dataset = open_dataset(options.dataset, config.storage)
+    if shapes is not None:
+        keep_shapes(dataset.storage, shapes, str(options.shapes))
     if options.samples is not None:
         keep_sampled(dataset, options.samples)
     if options.serve:
@@ -119,6 +126,7 @@ def run(options: argparse.Namespace) -> int:
     print_buckets(dataset, config)
     if numbers["plan"] is not None:
         report_steps.print_plan(dataset.storage.root, numbers["plan"])
+    report_steps.print_fit(numbers["cost_fit"])
     stdout().print(f"report: {where}", soft_wrap=True)
     return 0
 
@@ -137,7 +145,7 @@ def _written(dataset: Dataset, config: ReportConfig) -> tuple[str, dict[str, Any
 
     while True:
         numbers, page, beside = _made(dataset, config)
-        stay = [Path(KEPT).name, *sampled_files(dataset)]
+        stay = [Path(KEPT).name, Path(KEPT_SHAPES).name, *sampled_files(dataset)]
         where = publish(dataset.storage, "report/", page, beside, stay)
         # A report takes no lease; what was taken down while it was made must not come back with it.
         now = read_manifest(dataset.storage)

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from loader.errors import UsageError
 from loader.paper.workloads import WORKLOADS
-from loader.plan.policy import Regime
+from loader.plan.policy import BudgetsT, Regime
 from loader.storage import StorageConfig, open_storage
 from pipelines.commands.look.report_run import check_own
+from pipelines.report.numbers.cost_fit import fit_words
 from pipelines.terminal.arguments import did_you_mean
 from pipelines.terminal.console import print_json, stdout, table
+from pipelines.terminal.files import read_text
 from pipelines.terminal.program import hint
 
 if TYPE_CHECKING:
@@ -57,6 +59,18 @@ def add_arguments(parser: Any) -> None:
         "--steps", type=int, metavar="K", help="steps to plan (default: 100, fewer above 256 ranks)"
     )
     parser.add_argument("--seed", type=int, metavar="N", help="random seed (default: 0)")
+    parser.add_argument(
+        "--shapes",
+        type=Path,
+        metavar="CSV",
+        help="measured microbatches, from `reelweave bench shapes`: the report shows the fits of their times",
+    )
+    parser.add_argument(
+        "--target-step-s",
+        type=float,
+        metavar="S",
+        help="with --shapes: longest microbatch, seconds; B then follows from the fitted cost",
+    )
     for name in _MOVED:
         # Only `reelweave plan` has these; kept to say so.
         parser.add_argument(
@@ -77,11 +91,15 @@ def check(options: argparse.Namespace) -> None:
         raise UsageError(f"steps are planned by another command: {hint('plan', *words)}")
     if options.workload is not None and options.dataset is not None:
         raise UsageError("give a DATASET or --workload, not both")
+    if options.target_step_s is not None and options.shapes is None:
+        raise UsageError("--target-step-s needs --shapes, the measured times that a cost is fitted to")
+    if options.shapes is not None and options.serve:
+        raise UsageError("--shapes is kept with a report that is written; write it first, then --serve it")
 
 
 def refuse(options: argparse.Namespace) -> None:
     """Refuse the options of a cluster where no steps are planned, for the page of a training run."""
-    for name in _PLAN:
+    for name in (*_PLAN, "shapes"):
         if getattr(options, name) is not None:
             raise UsageError(
                 f"--{name.replace('_', '-')} plans the steps of a dataset or a workload; a run has taken its own"
@@ -102,12 +120,13 @@ def report_workload(options: argparse.Namespace) -> None:
     """
     from pipelines.configuration.config import given
     from pipelines.report.numbers.workload import WorkloadConfig, workload_numbers
+    from pipelines.report.shapes import checked
 
     name = options.workload
     if name not in WORKLOADS:
         known = did_you_mean(name, WORKLOADS) or f"; known: {', '.join(WORKLOADS)}"
         raise UsageError(f"no workload is called {name}{known}")
-    for option in ("samples", "serve", "others", "memory_gib"):
+    for option in ("samples", "serve", "others"):
         if getattr(options, option):
             raise UsageError(f"--{option.replace('_', '-')} is not for a workload, which has no files")
     found = given(options.config, overrides(options))
@@ -123,12 +142,16 @@ def report_workload(options: argparse.Namespace) -> None:
     config = found._replace(values=values).validated(WorkloadConfig)
     if options.out:
         check_own(options.out)
-    numbers = workload_numbers(name, config)
+    budgets, text = measured(config.buckets, options)
+    config = config.model_copy(update={"buckets": budgets})
+    timings = None if text is None else checked(text, str(options.shapes))
+    numbers = workload_numbers(name, config, timings)
     written = {"report": _write_page(numbers, config, options.out)} if options.out else {}
     if options.json:
         print_json({**numbers, **written})
         return
     print_plan(name, numbers["plan"])
+    print_fit(numbers["cost_fit"])
     for where in written.values():
         stdout().print(f"report: {where}", markup=False, soft_wrap=True)
 
@@ -140,6 +163,32 @@ def _write_page(numbers: dict[str, Any], config: "WorkloadConfig", folder: Path)
     return publish(
         open_storage(str(folder.absolute()), StorageConfig()), "", workload_page(numbers, config), {}
     )
+
+
+def measured(budgets: BudgetsT, options: argparse.Namespace) -> tuple[BudgetsT, str | None]:
+    """Return the budgets that follow from ``--shapes``, and the file's text; as they are and None without it.
+
+    Raises:
+        UsageError: an option or the file is wrong.
+    """
+    from pipelines.report.shapes import with_shapes
+
+    if options.shapes is None:
+        if options.memory_gib is not None:
+            raise UsageError(
+                "--memory-gib needs --shapes, whose peaks say how many tokens fit, or a training run"
+            )
+        return budgets, None
+    text = read_text(options.shapes, "--shapes")
+    name = str(options.shapes)
+    return with_shapes(budgets, text, name, options.target_step_s, options.memory_gib), text
+
+
+def print_fit(fit: dict[str, Any] | None) -> None:
+    """Print whether the fit of measured shapes can be trusted."""
+    if fit is not None:
+        for words in fit_words(fit):
+            stdout().print(words, markup=False, soft_wrap=True)
 
 
 def print_plan(name: str, plan: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from loader.buckets.cost_fit import CostFit, fit_linear_quadratic, fit_power, re
 from loader.buckets.memory_fit import fit_memory
 from loader.errors import UsageError
 from pipelines.plans import fit_cascades
+from pipelines.report.numbers.cost_fit import fit_values
 from pipelines.terminal.console import print_json, stdout, table
 from pipelines.terminal.files import read_text
 
@@ -47,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     if options.memory_gib is not None:
         keys["memory_tokens"] = fit_memory(text, str(options.csv)).tokens(options.memory_gib)
     if options.json:
-        print_json({"fits": {name: _said(fit) for name, fit in fits.items()}, "buckets": keys})
+        print_json({"fits": {name: fit_values(fit) for name, fit in fits.items()}, "buckets": keys})
         return 0
     out = stdout()
     rows = [(name, *_shown(fit)) for name, fit in fits.items()]
@@ -72,15 +73,3 @@ def _shown(fit: CostFit) -> tuple[str, ...]:
         f"{fit.lost:.1%}",
         "; ".join(fit.doubts) or "none",
     )
-
-
-def _said(fit: CostFit) -> dict[str, Any]:
-    finite = {name: getattr(fit, name) for name in ("mean_error", "worst_error", "interval")}
-    return {
-        "cost": fit.cost.model_dump(),
-        "r2": fit.r2,
-        **{name: value if value < float("inf") else None for name, value in finite.items()},
-        "worst_cell": fit.worst_cell,
-        "lost": fit.lost,
-        "doubts": fit.doubts,
-    }

@@ -9,6 +9,7 @@ from loader.buckets.stats import dataset_stats
 from loader.dataset import Dataset, stage_totals
 from pipelines.plans import mixture
 from pipelines.report.buckets import ReportConfig
+from pipelines.report.numbers.cost_fit import cost_fit_numbers
 from pipelines.report.numbers.curation_run import run_facts, run_notes
 from pipelines.report.numbers.dataset_map import DatasetMap, dataset_map
 from pipelines.report.numbers.lengths import length_distribution
@@ -16,6 +17,7 @@ from pipelines.report.numbers.outcomes import duplicate_groups, lost_rows, sourc
 from pipelines.report.numbers.scores import Scores
 from pipelines.report.numbers.steps.plan import plan_numbers
 from pipelines.report.numbers.taking_in import taking_in
+from pipelines.report.shapes import kept_timings
 
 MAX_GROUPS = 50
 
@@ -32,6 +34,7 @@ def dataset_numbers(
     """
     stats = dataset_stats(dataset.plan_index, dataset.index.column("key"), config.buckets).to_dict()
     mapped = mapped or dataset_map(dataset, config)
+    timings = kept_timings(dataset.storage)
     return {
         "dataset": dataset.storage.root,
         "totals": dataset.manifest.totals.model_dump(),
@@ -46,6 +49,7 @@ def dataset_numbers(
         **stats,
         "lengths": length_distribution(stats["buckets"]),
         "taking_in": taking_in(dataset.plan_index, config.buckets),
+        "cost_fit": None if timings is None else cost_fit_numbers(timings, config.buckets),
         "plan": _plan(dataset, config, stats["buckets"]),
     }
 

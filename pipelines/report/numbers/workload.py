@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 
 from loader.buckets.assignment import Budgets
+from loader.buckets.cost_fit import Timings
 from loader.buckets.stats import bucket_stats
 from loader.paper.workloads import WORKLOADS
 from loader.settings import Settings
 from pipelines.plans.mixture import workload
+from pipelines.report.numbers.cost_fit import cost_fit_numbers
 from pipelines.report.numbers.lengths import length_distribution
 from pipelines.report.numbers.steps.plan import plan_numbers
 from pipelines.report.steps_config import StepsConfig
@@ -25,12 +27,13 @@ class WorkloadConfig(Settings):
     plan: StepsConfig
 
 
-def workload_numbers(name: str, config: WorkloadConfig) -> dict[str, Any]:
+def workload_numbers(name: str, config: WorkloadConfig, timings: Timings | None = None) -> dict[str, Any]:
     """Return the numbers as plain values; the bucket table is that of `SAMPLES` samples.
 
     Args:
         name: one of `loader.paper.workloads.WORKLOADS`.
         config: budgets, cluster and steps.
+        timings: measured shapes, if any.
     """
     found, budgets = WORKLOADS[name], config.buckets
     fewest, most = found.text_tokens
@@ -56,6 +59,7 @@ def workload_numbers(name: str, config: WorkloadConfig) -> dict[str, Any]:
         "text_tokens": list(found.text_tokens),
         "buckets": buckets,
         "lengths": length_distribution(buckets),
+        "cost_fit": None if timings is None else cost_fit_numbers(timings, budgets),
         "plan": plan_numbers(
             lambda limited: workload(name, seed, limited),
             budgets,

@@ -8,7 +8,7 @@ import numpy as np
 
 from loader.buckets.assignment import Budgets, batch_bounds
 from loader.buckets.tokens import Compression
-from pipelines.report.web.charts import Chart, bars, histogram, under_curves
+from pipelines.report.web.charts import Chart, bars, histogram, points_and_curves
 
 _CLEARLY_OVER, _WORTH_ADVICE = 1.005, 1.2
 _MOST_BARS = 24
@@ -122,7 +122,11 @@ def _batch_chart(buckets: Sequence[Mapping[str, Any]], budgets: Budgets) -> list
         for bucket in buckets
     ]
     note = "A bucket lies on the lower of the curves; its size tells its samples."
-    return [under_curves("batches", "B, and what bounds it", points, curves, "S, tokens", "B, samples", note)]
+    return [
+        points_and_curves(
+            "batches", "B, and what bounds it", points, curves, "S, tokens", "B, samples", note, "bound by"
+        )
+    ]
 
 
 def _length_chart(lengths: Mapping[str, Any]) -> list[Chart]:

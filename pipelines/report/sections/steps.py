@@ -42,6 +42,11 @@ def steps_section(
     rows = [
         *((label, *(f"{one[key]:.2%}" for one in policies.values())) for key, label in _SHARES.items()),
         ("throughput", *(f"{one['relative_throughput']:.2f} x" for one in policies.values())),
+        *(
+            [("tokens per second", *(f"{one['throughput']:,.0f}" for one in policies.values()))]
+            if _in_seconds(plan["cost"])
+            else []
+        ),
         ("samples per step", *(f"{one['samples']:,.0f}" for one in policies.values())),
     ]
     return {
@@ -126,6 +131,10 @@ def _batches(policies: Mapping[str, Any]) -> list[tuple[str, ...]]:
 def _cost(cost: Mapping[str, Any]) -> str:
     if cost["kind"] == "linear_quadratic":
         return f"{cost['fixed_s']:.3g} + {cost['token_s']:.3g} * B*S + {cost['square_s']:.3g} * B*S^2 seconds"
-    if cost["fixed_s"] == 0 and cost["scale_s"] == 1:
+    if not _in_seconds(cost):
         return f"B*S^{cost['exponent']:g}, no seconds"
     return f"{cost['fixed_s']:.3g} + {cost['scale_s']:.3g} * B*S^{cost['exponent']:g} seconds"
+
+
+def _in_seconds(cost: Mapping[str, Any]) -> bool:
+    return bool(cost["kind"] != "power" or cost["fixed_s"] != 0 or cost["scale_s"] != 1)

@@ -5,6 +5,7 @@ from typing import Any
 from loader.buckets.tokens import Compression
 from pipelines.report.numbers.workload import SAMPLES, WorkloadConfig
 from pipelines.report.sections.buckets import bucket_note, bucket_section
+from pipelines.report.sections.cost_fit import cost_fit_section
 from pipelines.report.sections.steps import steps_section
 from pipelines.report.web.template import render
 
@@ -31,4 +32,5 @@ def workload_page(numbers: dict[str, Any], config: WorkloadConfig) -> str:
         ],
         bucket_section=bucket_section(buckets, numbers["lengths"], budgets, note),
         steps_section=steps_section(numbers["plan"], buckets),
+        cost_fit_section=cost_fit_section(numbers["cost_fit"]),
     )

@@ -24,6 +24,7 @@ CLUSTER_COLOURS = (
 
 _HEIGHT_PX = 150
 _BAR_PX = 22
+_LEGEND_LINE = 36  # letters that fit beside each other on a phone
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,7 @@ def lines(
     return Chart(name, title, spec, ("", x_title, y_title), rows, note)
 
 
-def under_curves(
+def points_and_curves(
     name: str,
     title: str,
     points: Sequence[Mapping[str, Any]],
@@ -224,22 +225,27 @@ def under_curves(
     x_title: str,
     y_title: str,
     note: str = "",
+    series_title: str = "",
+    log_y: bool = True,
 ) -> Chart:
-    """Return points below curves, on two logarithmic scales.
+    """Return points among curves, x on a logarithmic scale.
 
     Args:
         name: of the chart.
         title: heading.
-        points: "x", "y", "size", "label" and "series" of each.
+        points: "x", "y", "label" and "series" of each, and "size" where they differ in it.
         curves: (x, y) by series; rising x.
         x_title: of the axis.
         y_title: of the axis.
         note: sentence below the heading.
+        series_title: heading of the series of points in the table.
+        log_y: whether y is drawn on a logarithmic scale, too.
     """
     log = {"type": "log", "nice": False}
     x = {"field": "x", "type": "quantitative", "title": x_title, "scale": log}
-    y = {"field": "y", "type": "quantitative", "title": y_title, "scale": log}
-    colour = _colour([*curves, *(str(one["series"]) for one in points)])
+    y = {"field": "y", "type": "quantitative", "title": y_title, "scale": log if log_y else {}}
+    size = {"field": "size", "type": "quantitative", "legend": None}
+    colour = _colour(list(dict.fromkeys([*curves, *(str(one["series"]) for one in points)])))
     spec = {
         **_frame(240),
         "layer": [
@@ -259,7 +265,7 @@ def under_curves(
                     "x": x,
                     "y": y,
                     "color": colour,
-                    "size": {"field": "size", "type": "quantitative", "legend": None},
+                    **({"size": size} if any("size" in one for one in points) else {}),
                     "tooltip": [
                         {"field": "label"},
                         *({"field": of, "type": "quantitative"} for of in ("x", "y")),
@@ -269,7 +275,7 @@ def under_curves(
         ],
     }
     rows = [(one["label"], one["x"], one["y"], one["series"]) for one in points]
-    return Chart(name, title, spec, ("", x_title, y_title, "bound by"), rows, note)
+    return Chart(name, title, spec, ("", x_title, y_title, series_title), rows, note)
 
 
 def scatter(
@@ -352,6 +358,8 @@ def _colour(series: Sequence[str]) -> dict[str, Any]:
         colour["scale"] = {"domain": list(series), "range": [STATE_COLOURS[one] for one in series]}
     if len(series) < 2:
         colour["legend"] = None
+    elif len(series) > 3 and sum(map(len, series)) > _LEGEND_LINE:
+        colour["legend"] = {"columns": 2}
     return colour
 
 

@@ -1,0 +1,100 @@
+"""Numbers of cost fits: measured shapes, what each fit predicts of them, and whether it can be trusted."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from loader.buckets.assignment import Budgets
+from loader.buckets.cost import seconds
+from loader.buckets.cost_fit import (
+    CostFit,
+    Timings,
+    fit_linear_quadratic,
+    fit_power,
+    held_out_s,
+    linear_quadratic,
+    per_shape,
+    power,
+)
+
+_FITS = {
+    "linear_quadratic": (fit_linear_quadratic, linear_quadratic),
+    "power": (fit_power, power),
+}
+
+
+def cost_fit_numbers(timings: Timings, budgets: Budgets) -> dict[str, Any]:
+    """Return the fits of measured step times, and their predictions, as plain values.
+
+    Args:
+        timings: measured microbatches.
+        budgets: of the report's buckets.
+
+    Returns:
+        ``microbatches``: number of measurements. ``shapes``: each (B, S) with its ``measurements`` and their median
+        ``step_s``, ``predicted_s`` by fit, and ``held_out_s``: predicted by the fit without any shape of this length;
+        None with fewer than two lengths. ``fits`` by name, see `fit_values`. ``trusted``: whether the fit of
+        `linear_quadratic` may decide batch sizes; ``used``: whether it does.
+    """
+    medians, first = per_shape(timings)
+    judged = {name: judge(timings) for name, (judge, _) in _FITS.items()}
+    several = len(np.unique(timings.length)) > 1
+    held_out = {
+        name: held_out_s(timings, fit)[first].tolist() if several else [None] * len(first)
+        for name, (_, fit) in _FITS.items()
+    }
+    predicted = {
+        name: seconds(fit.cost, medians.batch, medians.length).tolist() for name, fit in judged.items()
+    }
+    shapes = np.stack([timings.batch, timings.length])
+    counts = np.unique(shapes, axis=1, return_counts=True)[1].tolist()
+    columns = (medians.batch.tolist(), medians.length.tolist(), medians.step_s.tolist(), counts)
+    return {
+        "microbatches": len(timings.step_s),
+        "shapes": [
+            {
+                "batch": batch,
+                "length": length,
+                "step_s": step_s,
+                "measurements": count,
+                "predicted_s": {name: values[place] for name, values in predicted.items()},
+                "held_out_s": {name: values[place] for name, values in held_out.items()},
+            }
+            for place, (batch, length, step_s, count) in enumerate(zip(*columns, strict=True))
+        ],
+        "fits": {name: fit_values(fit) for name, fit in judged.items()},
+        "trusted": not judged["linear_quadratic"].doubts,
+        "used": budgets.cost == judged["linear_quadratic"].cost,
+    }
+
+
+def fit_values(fit: CostFit) -> dict[str, Any]:
+    """Return a fit with its diagnostics as plain values; None for those that too few lengths leave unknown."""
+    finite = {name: getattr(fit, name) for name in ("mean_error", "worst_error", "interval")}
+    return {
+        "cost": fit.cost.model_dump(),
+        "r2": fit.r2,
+        **{name: value if math.isfinite(value) else None for name, value in finite.items()},
+        "worst_cell": list(fit.worst_cell),
+        "lost": fit.lost,
+        "doubts": list(fit.doubts),
+    }
+
+
+def fit_words(numbers: dict[str, Any]) -> list[str]:
+    """Return in words whether the fit of a cost in seconds can be trusted, and whether the buckets follow from it."""
+    fit = numbers["fits"]["linear_quadratic"]
+    if fit["doubts"]:
+        return [
+            f"Do not trust a cost fitted to these {numbers['microbatches']} microbatches: {'; '.join(fit['doubts'])}.",
+            "The buckets stay as they were.",
+        ]
+    return [
+        "The cost a + b*B*S + c*B*S^2 can be trusted: shapes of lengths it has not seen are"
+        f" {fit['mean_error']:.1%} off on average and {fit['worst_error']:.1%} at worst, and 128 ranks lose"
+        f" {fit['lost']:.1%} of their time to its errors.",
+        "The buckets follow from it."
+        if numbers["used"]
+        else "The buckets do not follow from it: give --target-step-s.",
+    ]

@@ -1,0 +1,112 @@
+"""Cost fits of measured shapes: table, measurements with fitted curves, and errors of prediction."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from loader.buckets.cost import Cost, seconds
+from pipelines.report.numbers.cost_fit import fit_words
+from pipelines.report.web.charts import Chart, points_and_curves
+
+_MOST_BATCHES, _CURVE_POINTS = 6, 40
+_COST: TypeAdapter[Cost] = TypeAdapter(Cost)
+
+
+def cost_fit_section(numbers: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return what `buckets.html` shows of cost fits; None without measured shapes.
+
+    Args:
+        numbers: result of `pipelines.report.numbers.cost_fit.cost_fit_numbers`.
+    """
+    if numbers is None:
+        return None
+    fits = numbers["fits"]
+    return {
+        "note": f"{numbers['microbatches']:,} measured microbatches of {len(numbers['shapes']):,} shapes (B, S). The"
+        " median of a shape counts. Errors are those of shapes of lengths that the fit has not seen.",
+        "trusted": numbers["trusted"],
+        "words": fit_words(dict(numbers)),
+        "columns": ("cost", "R^2", "error, mean", "worst", "at B, S", "95 % interval", "time lost", "doubts"),
+        "rows": [
+            (
+                _formula(fit["cost"]),
+                f"{fit['r2']:.4f}",
+                _percent(fit["mean_error"]),
+                _percent(fit["worst_error"]),
+                ", ".join(map(str, fit["worst_cell"])) if fit["worst_error"] is not None else "",
+                "" if fit["interval"] is None else f"+- {fit['interval']:.1%}",
+                f"{fit['lost']:.1%}",
+                "; ".join(fit["doubts"]) or "none",
+            )
+            for fit in fits.values()
+        ],
+        "charts": [_measured(numbers), *_errors(numbers)],
+    }
+
+
+def _measured(numbers: Mapping[str, Any]) -> Chart:
+    """Return the measured times over S with the curve of the first fit, by B."""
+    shapes = numbers["shapes"]
+    batches = sorted({shape["batch"] for shape in shapes})[:_MOST_BATCHES]
+    cost = _COST.validate_python(numbers["fits"]["linear_quadratic"]["cost"])
+    points, curves = [], {}
+    for batch in batches:
+        own = [shape for shape in shapes if shape["batch"] == batch]
+        reach = [shape["length"] for shape in own]
+        lengths = np.geomspace(min(reach), max(reach), _CURVE_POINTS)
+        series = f"B = {batch}"
+        curves[series] = list(zip(lengths.tolist(), seconds(cost, batch, lengths).tolist(), strict=True))
+        points += [
+            {
+                "x": shape["length"],
+                "y": shape["step_s"],
+                "label": f"B = {batch}, S = {shape['length']:,}",
+                "series": series,
+            }
+            for shape in own
+        ]
+    note = "Points are measured, curves are the fit of a + b*B*S + c*B*S^2."
+    return points_and_curves(
+        "fit", "Seconds of a microbatch", points, curves, "S, tokens", "seconds", note, "of"
+    )
+
+
+def _errors(numbers: Mapping[str, Any]) -> list[Chart]:
+    """Return the errors of each fit over S: residuals, and errors of lengths that it has not seen."""
+    charts = []
+    for key, name, title in (
+        ("predicted_s", "fit-residuals", "Residuals of the fits"),
+        ("held_out_s", "fit-held-out", "Errors of lengths that a fit has not seen"),
+    ):
+        points = [
+            {
+                "x": shape["length"],
+                "y": 100 * (predicted / shape["step_s"] - 1),
+                "label": f"B = {shape['batch']}, S = {shape['length']:,}",
+                "series": fit,
+            }
+            for fit in numbers["fits"]
+            for shape in numbers["shapes"]
+            if (predicted := shape[key][fit]) is not None
+        ]
+        if points:
+            reach = [point["x"] for point in points]
+            curves = {"measured": [(min(reach), 0.0), (max(reach), 0.0)]}
+            charts.append(
+                points_and_curves(
+                    name, title, points, curves, "S, tokens", "percent", series_title="fit", log_y=False
+                )
+            )
+    return charts
+
+
+def _formula(cost: Mapping[str, Any]) -> str:
+    if cost["kind"] == "linear_quadratic":
+        return f"{cost['fixed_s']:.3g} + {cost['token_s']:.3g} * B*S + {cost['square_s']:.3g} * B*S^2"
+    return f"{cost['fixed_s']:.3g} + {cost['scale_s']:.3g} * B*S^{cost['exponent']:g}"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
