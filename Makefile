@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test kernels lint lock locked sbom clean
+.PHONY: demo test kernels oldest-torch lint lock locked sbom clean
 
 .venv/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -31,6 +31,21 @@ test: .venv/.installed
 kernels: .venv/.installed
 	$(BIN)/python -m pytest -m toolchain tests/train/test_csrc*.py tests/train/test_kernels_library.py
 
+# The oldest PyTorch that pyproject.toml allows: the kernels' library is built, linked and loaded with it. Its wheels alone,
+# since CUDA's libraries beside the installed PyTorch serve both.
+OLDEST := torch==2.11.0 torchvision==0.26.0 nvidia-curand
+SITE = $(shell $(BIN)/python -c 'import site; print(site.getsitepackages()[0])')
+.oldest-torch/.installed: .venv/.installed
+	rm -rf .oldest-torch
+	$(BIN)/python -m pip install --quiet --no-deps --target .oldest-torch $(OLDEST)
+	touch $@
+
+oldest-torch: export PYTHONPATH := $(CURDIR)/.oldest-torch
+oldest-torch: export LD_LIBRARY_PATH = $(shell find $(SITE)/nvidia $(CURDIR)/.oldest-torch/nvidia -name '*.so*' -printf '%h\n' | sort -u | paste -sd:)
+oldest-torch: .oldest-torch/.installed
+	$(BIN)/python -c 'import torch; assert torch.__version__.startswith("2.11."), torch.__file__'
+	$(BIN)/python -m pytest -m toolchain tests/train/test_kernels_library.py
+
 lint: .venv/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -53,4 +68,4 @@ sbom: .venv/.installed
 	    --output-file sbom.json
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache demo-out sbom.json
+	rm -rf .venv .oldest-torch .mypy_cache .ruff_cache .pytest_cache demo-out sbom.json

@@ -7,11 +7,12 @@ typedef long long i64;
 namespace reel {
 
 // Consecutive rows that share a row of modulation: `count` groups of `rows_per_group`, or, where `offsets` is
-// given, group g is rows [offsets[g], offsets[g + 1]) and may be empty (cu_seqlens of a packed batch).
+// given, group g is rows [offsets[g], offsets[g + 1]) and may be empty (cu_seqlens of a packed batch). The last group
+// ends at `rows` whatever its offset says, and no other reaches beyond: nothing on the device could refuse wrong ones.
 struct Groups {
     const int* offsets;
     i64 rows_per_group;
-    i64 count;
+    i64 count, rows;
 };
 
 struct Modulation {

@@ -64,7 +64,7 @@ struct Call {
         bias = Rows(given_bias, modulation_dtype);
         if (cu_seqlens) offsets = torch::stable::contiguous(as(*cu_seqlens, ScalarType::Int));
         const i64 count = given_scale.numel() / dim;
-        groups = {pointer<const int>(offsets), rows / count, count};
+        groups = {pointer<const int>(offsets), rows / count, count, rows};
         per_token = is_per_token(rows, count, bool(offsets));
         family = gated ? "gate_residual_norm_modulate" : "layer_norm_modulate";
     }
@@ -111,7 +111,7 @@ std::array<Maybe, 2> reduce(const Call& call, const Tensor& partials, i64 per_bl
         dbias = empty({call.dim}, call.modulation_dtype, dscale);
         if (!call.per_token) sums = empty({call.groups.count, 2, call.dim}, ScalarType::Float, dscale);
     }
-    const Groups groups = call.per_token ? Groups{nullptr, call.rows, 1} : call.groups;
+    const Groups groups = call.per_token ? Groups{nullptr, call.rows, 1, call.rows} : call.groups;
     const std::string m = call.m_type.name;
     ReduceArgs args{static_cast<const float*>(partials.data_ptr()), pointer<float>(sums), nullptr, nullptr, nullptr,
                     nullptr, nullptr, groups, call.rows, per_block, call.dim, int(partials.size(1))};

@@ -156,7 +156,10 @@ __device__ __forceinline__ float2 block_sum(float2 value, float2* buffer) {
 }
 
 __device__ __forceinline__ i64 first_row(const Groups& groups, i64 group) {
-    return groups.offsets ? groups.offsets[group] : group * groups.rows_per_group;
+    if (!groups.offsets) return group * groups.rows_per_group;
+    if (group == groups.count) return groups.rows;
+    const i64 row = groups.offsets[group];
+    return row < 0 ? 0 : row < groups.rows ? row : groups.rows;
 }
 
 __device__ __forceinline__ i64 group_of(const Groups& groups, i64 row) {

@@ -10,6 +10,8 @@
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
+#include "torch_check.h"
+
 #ifdef REEL_EMULATED
 #define REEL_NAMESPACE reelweave_emulated
 #define REEL_DEVICE CPU
@@ -46,11 +48,11 @@ inline Tensor empty(const Shape& shape, ScalarType dtype, const Tensor& like) {
     Shape strides(shape.size(), 1);
     for (size_t i = shape.size(); i-- > 1;) strides[i - 1] = strides[i] * std::max<int64_t>(shape[i], 1);
     int32_t device_type, device_index;
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(like.get(), &device_index));
+    REEL_TORCH_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
+    REEL_TORCH_CHECK(aoti_torch_get_device_index(like.get(), &device_index));
     const auto code = torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype));
     AtenTensorHandle made;
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
+    REEL_TORCH_CHECK(aoti_torch_empty_strided(
         shape.size(), shape.data(), strides.data(), code, device_type, device_index, &made));
     return Tensor(made);
 }

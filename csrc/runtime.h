@@ -8,7 +8,6 @@
 
 #include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/macros.h>
 #ifndef REEL_EMULATED
 #include <cuda_runtime_api.h>
 
@@ -16,6 +15,7 @@
 #endif
 
 #include "args.h"
+#include "torch_check.h"
 
 namespace reel {
 
@@ -74,7 +74,7 @@ inline const void* find(const std::string& kernel) {
 class __attribute__((visibility("hidden"))) Runtime {
 public:
     explicit Runtime(int device) : device_(device), guard_(device) {
-        STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &stream_));
+        REEL_TORCH_CHECK(aoti_torch_get_current_cuda_stream(device, &stream_));
     }
 
     // Beside the kernels' own shared memory, which counts towards the limit too.

@@ -160,7 +160,7 @@ class Emulated:
             problem.shift_GD.stride(0),
             0 if problem.gate_GD is None else problem.gate_GD.stride(0),
         )
-        return modulation, Groups(pointer(offsets), max(1, rows // groups), groups), offsets
+        return modulation, Groups(pointer(offsets), max(1, rows // groups), groups, rows), offsets
 
     def geometry(self, problem: Problem, direction: launch.Direction) -> launch.Launch | None:
         if self.tiled:
@@ -214,7 +214,7 @@ class Emulated:
         )
         gated = problem.gate_GD is not None
         parts = 3 if problem.branch_ND is not None and not per_token else 2
-        sum_groups = Groups(None, max(1, rows), 1) if per_token else groups
+        sum_groups = Groups(None, max(1, rows), 1, rows) if per_token else groups
         slots = launch.slots(rows, per_block, sum_groups.count)
         partials = torch.full((slots, parts, dim), torch.nan)
         row_sums_N2 = torch.full((rows, 2), torch.nan)

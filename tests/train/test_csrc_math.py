@@ -141,6 +141,31 @@ def test_packed_groups_at_any_split_into_blocks(
     check(replace(emulated, tiled=tiled, resident=resident), case)
 
 
+@pytest.mark.parametrize("tiled", [False, True], ids=["registers", "tiled"])
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ([0, 10, 20], [0, 10, 37]),
+        ([0, 10, 2**30], [0, 10, 37]),
+        ([0, 2**30, 37], [0, 37, 37]),
+        ([0, -(2**30), 37], [0, 0, 37]),
+    ],
+    ids=["ends early", "ends late", "middle beyond the end", "middle before the start"],
+)
+def test_wrong_offsets_reach_nothing_beyond_the_rows(
+    emulated: Emulated, given: list[int], taken: list[int], tiled: bool
+) -> None:
+    """Nothing on a GPU can refuse them, so groups end where the rows end."""
+    runner = replace(emulated, tiled=tiled)
+    wrong, right = (problem(37, 128, 2, affine=True, offsets=one, gated=True) for one in (given, taken))
+    dy_ND = torch.randn(37, 128, generator=torch.Generator().manual_seed(1)).bfloat16()
+    pairs = [
+        *zip(runner.forward(wrong), runner.forward(right), strict=True),
+        *zip(runner.backward(wrong, dy_ND, dy_ND), runner.backward(right, dy_ND, dy_ND), strict=True),
+    ]
+    assert all(torch.equal(left, right) for left, right in pairs)
+
+
 @pytest.mark.parametrize(("rows", "dim"), [(199, 256), (1024, 64)])
 def test_many_rows(emulated: Emulated, rows: int, dim: int) -> None:
     check(replace(emulated, resident=12), problem(rows, dim, 1, x="f32"))

@@ -10,6 +10,7 @@ from train.kernels.gate_norm_modulate import operator as gated
 from train.kernels.gate_norm_modulate.operator import gate_residual_norm_modulate
 from train.kernels.norm_modulate import operator as plain
 from train.kernels.norm_modulate.operator import layer_norm_modulate
+from train.kernels.qk_norm.operator import qk_norm, qk_norm_pair
 from train.kernels.shared.traffic import Size
 
 HALF = (torch.bfloat16, torch.float16)
@@ -217,3 +218,33 @@ def test_kept_bytes_are_those_of_the_kept_tensors(op, rms):
             gate_residual_norm_modulate(*leaves(x, y, *rows), rms=rms)
     module = plain if op == "plain" else gated
     assert bytes_of(kept) == module.saved_bytes(Size(24, 16, torch.bfloat16, 6, torch.bfloat16, rms))
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["called", "traced"])
+@pytest.mark.parametrize("op", ["plain", "gated", "qk"])
+def test_a_second_derivative_is_refused(op, traced):
+    """Statistics are kept as constants, so a gradient's gradient would lack their part (3.40 for 5.20)."""
+    x, y = (torch.randn(1, 4, 8, requires_grad=True) for _ in range(2))
+    row = torch.zeros(1, 8)
+    if op == "qk":
+        heads, rest = (
+            (x.view(1, 4, 1, 8), y.view(1, 4, 1, 8)),
+            (None, None, None, None, 1e-6, False, False, "fp32"),
+        )
+        out = qk_norm_pair(*heads, *rest) if traced else qk_norm(*heads)
+    else:
+        rows = (row, row) if op == "plain" else (row, row, row)
+        tokens = (x,) if op == "plain" else (x, y)
+        operator = plain.norm_modulate if op == "plain" else gated.gate_norm_modulate
+        direct = layer_norm_modulate if op == "plain" else gate_residual_norm_modulate
+        out = (
+            operator(*tokens, *rows, None, None, None, 1e-6, False, "fp32")
+            if traced
+            else direct(*tokens, *rows)
+        )
+    total = sum(
+        one.square().sum() for one in (out if isinstance(out, tuple) else (out,)) if one.requires_grad
+    )
+    (slope,) = torch.autograd.grad(total, x, create_graph=True)
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        slope.square().sum().backward()

@@ -31,7 +31,7 @@ Divide = Callable[[Guided], Predictor]
 
 @dataclass(frozen=True, eq=False)
 class ExpertLayout:
-    """How the ranks run the second of two experts, which predicts where there is little noise.
+    """Layout of the second of two experts, which predicts where there is little noise.
 
     Attributes:
         experts: both models.

@@ -16,7 +16,7 @@ _BLENDED = "shots"  # stage of the blended frames of transitions, of which there
 
 @dataclass(frozen=True)
 class SourceTotal:
-    """What became of one source.
+    """Outcome of one source.
 
     Attributes:
         source: URI or path.

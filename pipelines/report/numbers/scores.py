@@ -53,7 +53,7 @@ class ScoreStats:
 
     @property
     def by_value(self) -> bool:
-        """Whether ``edges`` are values."""
+        """True if ``edges`` are single values instead of borders of bins."""
         return len(self.edges) == len(self.counts[STATES[0]])
 
 

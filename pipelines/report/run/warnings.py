@@ -1,4 +1,4 @@
-"""What deserves a look in a run, in words."""
+"""Findings about a run that a reader should look into, in words."""
 
 from collections.abc import Iterator, Sequence
 

@@ -160,7 +160,7 @@ def _call(
             _rows(bias_D, dtype),
         ),
         offsets,
-        Groups(pointer(offsets), rows // count, count),
+        Groups(pointer(offsets), rows // count, count, rows),
         rows,
         dim,
     )
@@ -296,7 +296,7 @@ def _reduce(
         dweight_D, dbias_D = (dscale.new_empty(call.dim) for _ in range(2))
     outputs: tuple[torch.Tensor | None, ...]
     if call.per_token:
-        groups, outputs = Groups(None, call.rows, 1), (dweight_D, dbias_D, None, None, None)
+        groups, outputs = Groups(None, call.rows, 1, call.rows), (dweight_D, dbias_D, None, None, None)
     else:
         groups, outputs = call.groups, (dscale, dshift, dgate, weight.tensor, bias.tensor)
         sums = partials.new_empty((groups.count, 2, call.dim)) if affine else None

@@ -8,6 +8,7 @@ rounded h, so that the residual stream and the norm's input never differ. Models
 from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from loader.errors import UsageError
 from train.kernels.gate_norm_modulate import reference
@@ -177,6 +178,7 @@ class _Function(torch.autograd.Function):
         return output[:2]
 
     @staticmethod
+    @once_differentiable
     def backward(
         ctx: Any, dh: torch.Tensor | None, dout: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:

@@ -8,6 +8,7 @@ unfused operations save x and the normed tokens.
 from typing import Any, cast
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from train.kernels.norm_modulate import reference
 from train.kernels.providers import run, traced
@@ -159,5 +160,6 @@ class _Function(torch.autograd.Function):
         return output[0]
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         return _gradients(ctx, dy, _backward)

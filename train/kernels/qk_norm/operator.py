@@ -12,6 +12,7 @@ CPU, ``fp32`` leaves the order of sums to the kernel.
 from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from loader.errors import UsageError
 from train.kernels.providers import run, traced
@@ -222,6 +223,7 @@ class _Function(torch.autograd.Function):
         return output[:2]
 
     @staticmethod
+    @once_differentiable
     def backward(
         ctx: Any, dq: torch.Tensor | None, dk: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:

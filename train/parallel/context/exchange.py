@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed._functional_collectives import all_to_all_single, wait_tensor
 
 
 def exchange_rows(
@@ -90,10 +91,21 @@ class _ExchangeRows(torch.autograd.Function):
         ctx: Any, x_NK: torch.Tensor, send: list[int], receive: list[int], group: dist.ProcessGroup
     ) -> torch.Tensor:
         ctx.send, ctx.receive, ctx.group = send, receive, group
-        rows = x_NK.new_empty((sum(receive), *x_NK.shape[1:]))
-        dist.all_to_all_single(rows, x_NK.contiguous(), receive, send, group=group)
-        return rows
+        return _exchanged(x_NK, send, receive, group)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        return exchange_rows(gradients[0], ctx.receive, ctx.send, ctx.group), None, None, None
+        return _exchanged(gradients[0], ctx.receive, ctx.send, ctx.group), None, None, None
+
+
+def _exchanged(
+    x_NK: torch.Tensor, send: list[int], receive: list[int], group: dist.ProcessGroup
+) -> torch.Tensor:
+    x_NK = x_NK.contiguous()
+    if torch.compiler.is_compiling():
+        # Traced by PyTorch 2.11, the collective that fills a given tensor leaves zeros for the gradient.
+        rows: torch.Tensor = wait_tensor(all_to_all_single(x_NK, receive, send, group))  # type: ignore[no-untyped-call]
+        return rows
+    rows = x_NK.new_empty((sum(receive), *x_NK.shape[1:]))
+    dist.all_to_all_single(rows, x_NK, receive, send, group=group)
+    return rows
