@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from pipelines.report.run.numbers import read_runs
-from pipelines.report.run.page import run_page
+from pipelines.report.run.page import addresses_from, run_page
 from tests.pipelines.report.runs import recorded
 
 _REPEATED = 5000  # steps that are written again and again
@@ -29,7 +29,7 @@ def main() -> None:
         before_mib, began = _peak_mib(), time.process_time()
         numbers = read_runs([run])
         read_s = time.process_time() - began
-        html, _ = run_page(numbers, run / "report")
+        html, _ = run_page(numbers, addresses_from(run / "report", [run]))
         page_s, after_mib = time.process_time() - began - read_s, _peak_mib()
         began = time.process_time()
         for name in ("metrics.jsonl", "losses.jsonl"):

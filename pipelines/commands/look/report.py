@@ -8,7 +8,6 @@ shown side by side.
 """
 
 import argparse
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,13 @@ from loader.dataset import Dataset, open_dataset, read_manifest
 from loader.errors import RunError, UsageError
 from pipelines.commands.look import report_steps
 from pipelines.commands.look.report_run import kind_of, report_runs
+from pipelines.commands.look.report_serve import serve
 from pipelines.report.buckets import KEPT, PACKAGED, ReportConfig, keep, report_config
 from pipelines.report.sampled import keep_sampled, sampled_files
 from pipelines.report.shapes import KEPT as KEPT_SHAPES
 from pipelines.report.shapes import keep_shapes
 from pipelines.terminal.arguments import add_config
-from pipelines.terminal.console import print_json, stderr, stdout, table
+from pipelines.terminal.console import print_json, stdout, table
 from pipelines.terminal.program import hint
 
 REPORT = "report/index.html"
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--serve",
         action="store_true",
-        help="serve the report and play its clips, instead of writing it, until Ctrl-C",
+        help="serve the report and play its clips, or follow live runs, instead of writing it, until Ctrl-C",
     )
     parser.add_argument(
         "--host",
@@ -94,8 +94,6 @@ def run(options: argparse.Namespace) -> int:
     if not options.serve and (options.host is not None or options.port is not None):
         raise UsageError("--host and --port are of --serve; add it to serve the report")
     kind = kind_of(options.dataset)
-    if (kind == "run" or options.others) and options.serve:
-        raise UsageError("--serve is for the report of one dataset; the page of runs opens from a disk")
     if kind == "run" or options.others:
         report_steps.refuse(options)
         return report_runs(options)
@@ -117,7 +115,10 @@ def run(options: argparse.Namespace) -> int:
     if options.samples is not None:
         keep_sampled(dataset, options.samples)
     if options.serve:
-        _serve(dataset, config, options)
+        from pipelines.report.serve.dataset_pages import DatasetPages
+
+        pages = DatasetPages(dataset, *report_files(dataset, config))
+        serve(pages, options, {"dataset": dataset.storage.root})
         return 0
     where, numbers = _written(dataset, config)
     if options.json:
@@ -211,22 +212,3 @@ def print_buckets(dataset: Dataset, config: ReportConfig) -> None:
         out.print(advice, markup=False, soft_wrap=True)
     for reason, samples in stats.unassigned_reasons.items():
         out.print(f"in no bucket: {samples} samples: {reason}", markup=False, soft_wrap=True)
-
-
-def _serve(dataset: Dataset, config: ReportConfig, options: argparse.Namespace) -> None:
-    """Serve the report until Ctrl-C; nothing is written."""
-    from pipelines.report.serve.files import served_files
-    from pipelines.report.serve.server import ReportServer
-
-    host = "127.0.0.1" if options.host is None else options.host
-    files = served_files(dataset, *report_files(dataset, config))
-    with ReportServer(dataset, files, host, options.port or 0) as server:
-        if options.json:
-            print_json({"dataset": dataset.storage.root, "url": server.url})
-        else:
-            stdout().print(f"report: {server.url} (Ctrl-C ends it)", markup=False, soft_wrap=True)
-        sys.stdout.flush()
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            stderr().print("the report is served no more")

@@ -7,6 +7,7 @@ from typing import Literal
 from loader.dataset.manifest import MANIFEST
 from loader.errors import UsageError
 from loader.storage import StorageConfig, open_storage
+from pipelines.commands.look.report_serve import serve
 from pipelines.terminal.console import print_json, stdout, table
 
 PAGE, COMPARED = "report", "compared"
@@ -25,9 +26,9 @@ def kind_of(place: str) -> Literal["dataset", "run", "nothing"]:
 
 
 def report_runs(options: argparse.Namespace) -> int:
-    """Write the page of one or several runs, and print what calls for attention."""
+    """Write the page of one or several runs and print what calls for attention, or serve it."""
     from pipelines.report.run.numbers import is_run, read_runs
-    from pipelines.report.run.page import run_page, summary
+    from pipelines.report.run.page import addresses_from, run_page, summary
     from pipelines.report.web.files import publish
 
     folders = [Path(name) for name in (options.dataset, *options.others)]
@@ -39,10 +40,17 @@ def report_runs(options: argparse.Namespace) -> int:
             )
     if options.config or options.set:
         raise UsageError("--config and --set choose the buckets of a dataset; the report of a run has none")
+    if options.serve:
+        from pipelines.report.serve.run_pages import RunPages
+
+        if options.out:
+            raise UsageError("--out is for the page that is written; --serve writes none")
+        serve(RunPages(folders, options.memory_gib), options, {"runs": [str(folder) for folder in folders]})
+        return 0
     where = options.out or folders[0] / (PAGE if len(folders) == 1 else COMPARED)
     check_own(where)
     numbers = read_runs(folders, options.memory_gib)
-    page, beside = run_page(numbers, where)
+    page, beside = run_page(numbers, addresses_from(where, folders))
     uri = publish(open_storage(str(where.absolute()), StorageConfig()), "", page, beside)
     if options.json:
         print_json({**numbers.to_json(), "report": uri})

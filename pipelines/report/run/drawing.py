@@ -6,7 +6,7 @@ from typing import Any
 
 from pipelines.report.run.series import Curve, Series
 from pipelines.report.run.timelines import Slice
-from pipelines.report.web.charts import Chart, bars, lines
+from pipelines.report.web.charts import Chart, axis_title, bars, lines
 
 MODULE_COLOURS = {"text": "#c98a16", "VAE": "#2e9e6b", "DiT": "#4c7fd9"}
 MOST_RANKS = 64
@@ -82,7 +82,12 @@ def stacked(
     base = lines(name, title, points, "step", y_title, note=note)
     spec = _recoloured(base.spec, list(named.values()))
     spec["mark"] = {"type": "area", "clip": True}
-    spec["encoding"]["y"] = {"field": "y", "type": "quantitative", "title": y_title, "stack": "zero"}
+    spec["encoding"]["y"] = {
+        "field": "y",
+        "type": "quantitative",
+        "title": axis_title(y_title),
+        "stack": "zero",
+    }
     return replace(base, spec=_in_order(spec, list(named.values())))
 
 

@@ -1,7 +1,7 @@
 """Page of training runs."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -58,16 +58,30 @@ class Sheet:
     rows: list[tuple[str, list[Cell]]]
 
 
-def run_page(numbers: RunsNumbers, folder: Path) -> tuple[str, dict[str, bytes]]:
+Address = Callable[[int, str], str]
+"""Address, relative to the page, of the path of a file in the folder of a run with this number."""
+
+
+def addresses_from(folder: Path, runs: Sequence[Path]) -> Address:
+    """Return addresses for a page that will lie in a folder."""
+
+    def address(number: int, path: str) -> str:
+        return quote(os.path.relpath(runs[number].absolute() / path, folder.absolute()))
+
+    return address
+
+
+def run_page(numbers: RunsNumbers, address: Address, live: bool = False) -> tuple[str, dict[str, bytes]]:
     """Return the page, and the files beside it by their paths.
 
     Args:
         numbers: numbers of the runs.
-        folder: folder in which the page will lie; videos are named relative to it.
+        address: addresses of videos and timelines.
+        live: whether the page asks its server for newer numbers.
     """
     runs = numbers.runs
     beside: dict[str, bytes] = {}
-    sheets = [_sheet(run, number, folder, beside) for number, run in enumerate(runs) if run.samples.steps]
+    sheets = [_sheet(run, number, address, beside) for number, run in enumerate(runs) if run.samples.steps]
     one = runs[0] if len(runs) == 1 else None
     html = render(
         TEMPLATE,
@@ -80,8 +94,9 @@ def run_page(numbers: RunsNumbers, folder: Path) -> tuple[str, dict[str, bytes]]
         sections=[(title, charts) for title, charts in _sections(runs) if charts],
         sheets=sheets,
         differences=[(one.key, *map(_or_absent, one.values)) for one in numbers.differences],
-        links={run.name: _pictures(run, folder) for run in runs},
+        links={run.name: _pictures(run, number, address) for number, run in enumerate(runs)},
         many=one is None,
+        live=live,
     )
     return html, beside
 
@@ -252,7 +267,7 @@ def _of_loss(series: Mapping[str, Series]) -> dict[str, tuple[Series, str]]:
     return {label: (one, "loss") for label, one in series.items()}
 
 
-def _sheet(run: RunNumbers, number: int, folder: Path, beside: dict[str, bytes]) -> Sheet:
+def _sheet(run: RunNumbers, number: int, address: Address, beside: dict[str, bytes]) -> Sheet:
     """Return a run's sheet, and add its posters to the files beside the page."""
     samples = run.samples
     rows = []
@@ -263,7 +278,7 @@ def _sheet(run: RunNumbers, number: int, folder: Path, beside: dict[str, bytes])
             path = f"posters/{number}/step-{step:06d}-{row:03d}.jpg"
             if picture is not None:
                 beside[path] = picture
-            video = _address(run, sample.file, folder) if sample.file else ""
+            video = address(number, sample.file) if sample.file else ""
             cells.append(Cell(video, path if picture else "", sample.failed))
         rows.append((prompt, cells))
     weights = {"ema": "averaged weights", "model": "last weights"}.get(samples.weights, samples.weights)
@@ -275,14 +290,9 @@ def _sheet(run: RunNumbers, number: int, folder: Path, beside: dict[str, bytes])
     return Sheet(run.name, note, samples.shown, rows)
 
 
-def _pictures(run: RunNumbers, folder: Path) -> dict[int, str]:
+def _pictures(run: RunNumbers, number: int, address: Address) -> dict[int, str]:
     """Return the addresses of the pictures of timelines by step."""
-    return {one.step: _address(run, one.picture, folder) for one in run.timelines.shown if one.picture}
-
-
-def _address(run: RunNumbers, path: str, folder: Path) -> str:
-    """Return the address of a run's file from a page in a folder."""
-    return quote(os.path.relpath(Path(run.folder).absolute() / path, folder.absolute()))
+    return {one.step: address(number, one.picture) for one in run.timelines.shown if one.picture}
 
 
 def _label(run: RunNumbers, many: bool, name: str) -> str:

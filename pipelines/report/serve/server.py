@@ -1,4 +1,4 @@
-"""Web server of a report on loopback, or behind a token: files of the report and clips, and nothing else.
+"""Web server of a report on loopback, or behind a token: what its pages hold, and nothing else.
 
 Requests from pages of other hosts are refused by their ``Host`` header, which a page cannot set (DNS rebinding).
 """
@@ -8,28 +8,27 @@ import ipaddress
 import re
 import secrets
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import BoundedSemaphore
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-from loader.dataset import Dataset
 from loader.errors import RunError, UsageError
-from pipelines.report.clips.media import ClipBytes, clip_bytes
+from pipelines.report.clips.media import ClipBytes
 from pipelines.report.web.files import POLICY
 
 _BLOCK_BYTES = 1 << 20
 _IDLE_S = 60.0
 _MOST_REQUESTS = 64
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
-_CLIP = re.compile(r"clip/(.{1,1024})\.mp4", re.DOTALL)
 _TYPES = {
     "html": "text/html; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "css": "text/css; charset=utf-8",
+    "json": "application/json",
     "jpg": "image/jpeg",
     "png": "image/png",
     "mp4": "video/mp4",
@@ -46,12 +45,25 @@ _HEADERS = {
 }
 
 
+class Pages(Protocol):
+    """All that a report has to show; asked by several threads at once."""
+
+    def find(self, path: str) -> bytes | ClipBytes | None:
+        """Return the content of a path, or where a part of it can be read; None for any other path.
+
+        Args:
+            path: as the browser asked for it, and from anyone: "index.html" or "../../etc/passwd".
+
+        Raises:
+            RunError: it cannot be read now.
+        """
+
+
 class ReportServer(ThreadingHTTPServer):
     """Server of one report.
 
     Args:
-        dataset: dataset whose clips are played.
-        files: content by path, such as ``index.html``.
+        pages: what is served.
         host: address to listen on; any but loopback puts a token into the address.
         port: port to listen on; 0 for a free one.
 
@@ -65,7 +77,7 @@ class ReportServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 32
 
-    def __init__(self, dataset: Dataset, files: Mapping[str, bytes], host: str, port: int) -> None:
+    def __init__(self, pages: Pages, host: str, port: int) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             super().__init__((host, port), _Handler)
@@ -73,7 +85,7 @@ class ReportServer(ThreadingHTTPServer):
             raise UsageError(
                 f"cannot listen on {host}, port {port}: {error}; give another --host or --port"
             ) from error
-        self.dataset, self.files, self.host = dataset, files, host
+        self.pages, self.host = pages, host
         self.token = "" if is_loopback(host) else secrets.token_urlsafe(24)
         self.places = BoundedSemaphore(_MOST_REQUESTS)
 
@@ -138,10 +150,15 @@ class _Handler(BaseHTTPRequestHandler):
         path = self._path()
         if path is None:
             self._fail(HTTPStatus.FORBIDDEN)
-        elif (content := self.server.files.get(path)) is not None:
+            return
+        try:
+            content = self.server.pages.find(path)
+        except (RunError, UsageError):
+            content = None
+        if isinstance(content, bytes):
             self._send(_TYPES.get(path.rpartition(".")[2], "application/octet-stream"), content)
-        elif found := _CLIP.fullmatch(path):
-            self._send_clip(found[1])
+        elif content is not None and content.size:
+            self._send_clip(content)
         else:
             self._fail(HTTPStatus.NOT_FOUND)
 
@@ -159,14 +176,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(content)
 
-    def _send_clip(self, key: str) -> None:
-        try:
-            clip = clip_bytes(self.server.dataset, key)
-        except (RunError, UsageError):
-            clip = None
-        if clip is None or not clip.size:
-            self._fail(HTTPStatus.NOT_FOUND)
-            return
+    def _send_clip(self, clip: ClipBytes) -> None:
         span = _span(self.headers.get("Range"), clip.size)
         if span is None:
             self._fail(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, ("Content-Range", f"bytes */{clip.size}"))

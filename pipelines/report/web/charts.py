@@ -82,7 +82,7 @@ def histogram(
         for low, high, count in zip(edges, edges[1:], of_bins, strict=False)
         if count
     ]
-    x = {"field": "low", "type": "quantitative", "bin": {"binned": True}, "title": unit or None}
+    x = {"field": "low", "type": "quantitative", "bin": {"binned": True}, "title": axis_title(unit) or None}
     scale = {"type": "log"} if log_x else {}
     spec = {
         **_frame(),
@@ -160,7 +160,7 @@ def bars(
                 "title": None,
                 "axis": {"labelLimit": 220},
             },
-            "x": {"field": "value", "type": "quantitative", "title": unit},
+            "x": {"field": "value", "type": "quantitative", "title": axis_title(unit)},
             "color": _colour(series),
             "tooltip": [{"field": "label"}, {"field": "series"}, {"field": "value", "type": "quantitative"}],
         },
@@ -200,13 +200,13 @@ def lines(
             "x": {
                 "field": "x",
                 "type": "quantitative",
-                "title": x_title,
+                "title": axis_title(x_title),
                 "scale": {"nice": False, "zero": False},
             },
             "y": {
                 "field": "y",
                 "type": "quantitative",
-                "title": y_title,
+                "title": axis_title(y_title),
                 "scale": {"type": "log"} if log_y else {"zero": False},
             },
             "color": _colour(list(points)),
@@ -242,8 +242,8 @@ def points_and_curves(
         log_y: whether y is drawn on a logarithmic scale, too.
     """
     log = {"type": "log", "nice": False}
-    x = {"field": "x", "type": "quantitative", "title": x_title, "scale": log}
-    y = {"field": "y", "type": "quantitative", "title": y_title, "scale": log if log_y else {}}
+    x = {"field": "x", "type": "quantitative", "title": axis_title(x_title), "scale": log}
+    y = {"field": "y", "type": "quantitative", "title": axis_title(y_title), "scale": log if log_y else {}}
     size = {"field": "size", "type": "quantitative", "legend": None}
     colour = _colour(list(dict.fromkeys([*curves, *(str(one["series"]) for one in points)])))
     spec = {
@@ -333,6 +333,14 @@ def scatter(
         ],
     }
     return Chart(name, title, spec, columns, rows, note)
+
+
+def axis_title(text: str) -> str:
+    """Return a title that Vega can put into the expressions it makes of titles.
+
+    Its parser takes U+2028 and U+2029 for the end of a line, which no string may hold.
+    """
+    return text.replace("\u2028", " ").replace("\u2029", " ")
 
 
 _BIN_FIELDS = (

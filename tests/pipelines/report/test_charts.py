@@ -18,11 +18,12 @@ NASTY = "</script><img src=x onerror=alert(1)> 'quoted' \u2028"
 
 def charts() -> Iterator[Chart]:
     yield histogram(
-        "h", NASTY, [0, 1, 2.5], {"kept": [3, 4], "filtered": [0, 9]}, {NASTY: 1.5, "max": 4}, "s"
+        "h", NASTY, [0, 1, 2.5], {"kept": [3, 4], "filtered": [0, 9]}, {NASTY: 1.5, "max": 4}, NASTY
     )
     yield histogram("one", "one series", [0, 1], {"clips": [7]})
-    yield bars("b", "bars", {NASTY: {"kept": 3.0}, "none": {"failed": 2.0, "kept": 1.0}}, "s", note=NASTY)
+    yield bars("b", "bars", {NASTY: {"kept": 3.0}, "none": {"failed": 2.0, "kept": 1.0}}, NASTY, note=NASTY)
     yield lines("l", "lines", {"a": [(0, 1.0), (1, 0.5)], NASTY: [(0, 2.0)]}, "step", "loss", log_y=True)
+    yield lines("titles", NASTY, {NASTY: [(0, 1.0), (1, 2.0)]}, NASTY, NASTY, note=NASTY)
     yield lines("nothing", "no points", {}, "step", "loss")
 
 
@@ -44,7 +45,7 @@ def test_specifications_are_those_of_vega_lite(chart: Chart) -> None:
 def test_they_are_drawn_under_the_policy(page: Path, browser: Browser, dark: bool) -> None:
     with browser.opened(page, dark=dark) as opened:
         draw_all(opened)
-        for name in ("h", "one", "b", "l"):
+        for name in ("h", "one", "b", "l", "titles"):
             assert painted(opened, name) > 100
 
 

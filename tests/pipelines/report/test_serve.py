@@ -20,8 +20,8 @@ from loader.errors import UsageError
 from loader.storage import StorageConfig, open_storage
 from pipelines.commands.look.report import report_files
 from pipelines.report.buckets import default_config
-from pipelines.report.serve.files import served_files
-from pipelines.report.serve.server import ReportServer
+from pipelines.report.serve.dataset_pages import DatasetPages
+from pipelines.report.serve.server import Pages, ReportServer
 from tests.browser import Browser
 from tests.commands import reelweave
 from tests.s3server import make_bucket, s3_server
@@ -30,9 +30,8 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 @contextmanager
-def served(dataset: Dataset, config: StorageConfig, host: str = "127.0.0.1") -> Iterator[ReportServer]:
-    files = served_files(dataset, *report_files(dataset, default_config(config)))
-    with ReportServer(dataset, files, host, 0) as server:
+def running(pages: Pages, host: str = "127.0.0.1") -> Iterator[ReportServer]:
+    with ReportServer(pages, host, 0) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         try:
@@ -40,6 +39,12 @@ def served(dataset: Dataset, config: StorageConfig, host: str = "127.0.0.1") -> 
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextmanager
+def served(dataset: Dataset, config: StorageConfig, host: str = "127.0.0.1") -> Iterator[ReportServer]:
+    with running(DatasetPages(dataset, *report_files(dataset, default_config(config))), host) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +187,7 @@ def test_beyond_loopback_every_path_needs_the_token(curated: Path) -> None:
 
 def test_a_port_that_is_taken_is_named(server: ReportServer) -> None:
     with pytest.raises(UsageError, match=f"port {server.port}"):
-        ReportServer(server.dataset, {}, "127.0.0.1", server.port)
+        ReportServer(server.pages, "127.0.0.1", server.port)
 
 
 def test_clips_are_read_from_a_bucket(curated: Path) -> None:

@@ -56,10 +56,19 @@ const report = {
     rows.sort(([a], [b]) => (descending ? order(b, a) : order(a, b)));
     body.append(...rows.map(([, row]) => row));
   },
+
+  /** Make the tables and charts of a part of the page ready for its reader. */
+  ready(root) {
+    readyTables(root);
+    readyCharts(root);
+  },
 };
 
-function readyTables() {
-  for (const table of document.querySelectorAll("table.sortable")) {
+/** Return the elements that match in a part of the page, itself included. */
+const within = (root, selector) => [...(root.matches?.(selector) ? [root] : []), ...root.querySelectorAll(selector)];
+
+function readyTables(root) {
+  for (const table of within(root, "table.sortable")) {
     for (const [column, head] of [...table.tHead.rows[0].cells].entries()) {
       const button = document.createElement("button");
       button.type = "button";
@@ -73,7 +82,7 @@ function readyTables() {
       head.replaceChildren(button);
     }
   }
-  for (const input of document.querySelectorAll("input[data-filter]")) {
+  for (const input of within(root, "input[data-filter]")) {
     const table = document.getElementById(input.dataset.filter);
     input.addEventListener("input", () => {
       const wanted = input.value.toLowerCase();
@@ -82,8 +91,8 @@ function readyTables() {
   }
 }
 
-function readyCharts() {
-  const figures = document.querySelectorAll("figure.chart");
+function readyCharts(root) {
+  const figures = within(root, "figure.chart");
   const seen = new IntersectionObserver(
     (entries) => {
       for (const { isIntersecting, target } of entries) {
@@ -100,7 +109,4 @@ function readyCharts() {
   addEventListener("beforeprint", () => figures.forEach(report.draw));
 }
 
-document.addEventListener("DOMContentLoaded", () => {
-  readyTables();
-  readyCharts();
-});
+document.addEventListener("DOMContentLoaded", () => report.ready(document));
