@@ -149,11 +149,12 @@ def _sample(
 
 def made(folder: Path) -> dict[str, Any]:
     """Make the report's files as `reelweave report` does, the gallery's measured apart."""
-    from pipelines.commands.look.report import write_report
+    from pipelines.commands.look.report import return_freed_memory, write_report
     from pipelines.report.gallery.files import make_gallery
     from pipelines.report.numbers.dataset_map import dataset_map
 
     config = default_config(StorageConfig())
+    return_freed_memory()
     imported_mb = peak_mb()
     dataset = open_dataset(folder)
     began, clock = time.process_time(), time.perf_counter()
@@ -161,6 +162,7 @@ def made(folder: Path) -> dict[str, Any]:
     spent = {"processor_s": time.process_time() - began, "wall_s": time.perf_counter() - clock}
     most_mb = peak_mb()
     write_report(dataset, config)
+    written_mb = peak_mb()
     report = {
         path.relative_to(folder / "report"): path for path in (folder / "report").rglob("*") if path.is_file()
     }
@@ -168,6 +170,7 @@ def made(folder: Path) -> dict[str, Any]:
         "gallery": {**spent, "mb": sum(map(len, files.values())) / 1e6, "files": len(files)},
         "imported_peak_mb": imported_mb,
         "gallery_peak_mb": most_mb,
+        "report_peak_mb": written_mb,
         "whole_report_mb": sum(path.stat().st_size for path in report.values()) / 1e6,
     }
 

@@ -12,6 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from loader.blend import is_blend_file
 from loader.dataset import Dataset, open_dataset, read_manifest
 from loader.errors import RunError, UsageError
@@ -107,6 +109,7 @@ def run(options: argparse.Namespace) -> int:
             " training run (metrics.jsonl, train.yaml or train-vae.yaml)"
         )
     config = report_config(options.dataset, options.config, report_steps.overrides(options))
+    return_freed_memory()
     budgets, shapes = report_steps.measured(config.buckets, options)
     config = config.model_copy(update={"buckets": budgets})
     dataset = open_dataset(options.dataset, config.storage)
@@ -130,6 +133,14 @@ def run(options: argparse.Namespace) -> int:
     report_steps.print_fit(numbers["cost_fit"])
     stdout().print(f"report: {where}", soft_wrap=True)
     return 0
+
+
+def return_freed_memory() -> None:
+    """Let Arrow take memory from the system, for the rest of the process.
+
+    Its own allocator keeps much of what was freed: 70 MB of the tables of 100,000 clips.
+    """
+    pa.set_memory_pool(pa.system_memory_pool())
 
 
 def write_report(dataset: Dataset, config: ReportConfig) -> str:

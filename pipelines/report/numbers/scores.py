@@ -18,6 +18,7 @@ BINS = 24
 FEW = 6
 """Most distinct values that are counted one by one, for a score that no threshold can be set on."""
 
+_ROWS_AT_ONCE = 1 << 13  # whose maps are unfolded, with an entry for each score of each row
 _MOST = 1e300  # of a score or a threshold; infinite ones and NaN are not drawn
 
 
@@ -139,21 +140,31 @@ def score_columns(scores: pa.ChunkedArray) -> dict[str, NDArray[np.float64]]:
     Raises:
         RunError: a row has a score twice.
     """
-    maps = scores.combine_chunks() if scores.num_chunks != 1 else scores.chunk(0)
+    columns: dict[str, NDArray[np.float64]] = {}
+    first = 0
+    for chunk in scores.chunks:
+        for start in range(0, len(chunk), _ROWS_AT_ONCE):
+            maps = chunk.slice(start, _ROWS_AT_ONCE)
+            _put(maps, slice(first, first + len(maps)), columns, len(scores))
+            first += len(maps)
+    return columns
+
+
+def _put(maps: pa.MapArray, place: slice, columns: dict[str, NDArray[np.float64]], rows: int) -> None:
+    """Write the scores of some rows into their place of the columns, which are made where they are new."""
     offsets = maps.offsets.to_numpy()
     row_K = np.repeat(np.arange(len(maps)), np.diff(offsets))
-    inside = slice(int(offsets[0]), int(offsets[-1])) if len(offsets) else slice(0, 0)
+    inside = slice(int(offsets[0]), int(offsets[-1]))
     name_K, value_K = maps.keys[inside].dictionary_encode(), maps.items[inside].to_numpy(zero_copy_only=False)
     code_K = name_K.indices.to_numpy(zero_copy_only=False)
-    columns = {}
     for code, name in enumerate(name_K.dictionary.to_pylist()):
         of_name = code_K == code
-        rows = row_K[of_name]
-        if (np.diff(rows) == 0).any():
+        row_M = row_K[of_name]
+        if (np.diff(row_M) == 0).any():
             raise RunError(f"a table of the dataset says one thing twice: score {name[:40]!r} of one clip")
-        columns[name] = np.full(len(maps), np.nan)
-        columns[name][rows] = value_K[of_name]
-    return columns
+        if name not in columns:
+            columns[name] = np.full(rows, np.nan)
+        columns[name][place][row_M] = value_K[of_name]
 
 
 def thresholds(dataset: Dataset) -> dict[str, float]:
