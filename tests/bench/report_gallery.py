@@ -104,7 +104,7 @@ def make(folder: Path, rows: int) -> None:
         own = dict(zip(_SCORES, values[number].tolist(), strict=True))
         scores.append({"key": key, **span, "state": state, "scores": own})
         if state == "kept":
-            samples.append(_sample(key, span, own, number, drawn))
+            samples.append(sample_row(key, span, own, number, drawn))
     shards = [
         ShardRecord(path, _PER_SHARD * 2048, "0" * 64, samples[start : start + _PER_SHARD])
         for start in range(0, kept, _PER_SHARD)
@@ -113,9 +113,10 @@ def make(folder: Path, rows: int) -> None:
     publish(open_storage(folder), shards, Content(accounting, scores))
 
 
-def _sample(
+def sample_row(
     key: str, span: dict[str, Any], scores: dict[str, float], number: int, drawn: np.random.Generator
 ) -> dict[str, Any]:
+    """Return the row in the index of a sample whose shard is not there."""
     words = drawn.integers(0, len(_WORDS), drawn.integers(12, 40))
     offset = number % _PER_SHARD * 2048
     return {

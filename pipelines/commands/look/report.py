@@ -18,6 +18,7 @@ from loader.blend import is_blend_file
 from loader.dataset import Dataset, open_dataset, read_manifest
 from loader.errors import RunError, UsageError
 from pipelines.commands.look import report_steps
+from pipelines.commands.look.report_datasets import report_datasets
 from pipelines.commands.look.report_run import kind_of, report_runs
 from pipelines.commands.look.report_serve import serve
 from pipelines.report.buckets import KEPT, PACKAGED, ReportConfig, keep, report_config
@@ -39,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         help="folder or s3:// prefix; or folder of a training run",
     )
-    parser.add_argument("others", metavar="RUN", nargs="*", help="further runs, to be shown side by side")
+    parser.add_argument(
+        "others", metavar="DATASET|RUN", nargs="*", help="more of the same, to be shown side by side"
+    )
     add_config(
         parser,
         f"YAML with buckets (default: those of the last report, at first {PACKAGED.name} of the package)",
@@ -56,8 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=Path,
         metavar="FOLDER",
-        help="folder for the page of runs (default: report in the run; of several, compared in the first) or of a"
-        " workload",
+        help="folder for the page of runs (default: report in the run; of several, compared in the first), of several"
+        " datasets, or of a workload",
     )
     parser.add_argument(
         "--memory-gib",
@@ -96,6 +99,9 @@ def run(options: argparse.Namespace) -> int:
     if not options.serve and (options.host is not None or options.port is not None):
         raise UsageError("--host and --port are of --serve; add it to serve the report")
     kind = kind_of(options.dataset)
+    if options.others and all(kind_of(place) == "dataset" for place in (options.dataset, *options.others)):
+        report_steps.refuse(options)
+        return report_datasets(options)
     if kind == "run" or options.others:
         report_steps.refuse(options)
         return report_runs(options)

@@ -36,7 +36,7 @@ def report_runs(options: argparse.Namespace) -> int:
         if not is_run(folder):
             raise UsageError(
                 f"{folder} is no training run: it has neither metrics.jsonl nor train.yaml; several folders"
-                " are compared only where all are runs"
+                " are compared only where all are runs, or all datasets"
             )
     if options.config or options.set:
         raise UsageError("--config and --set choose the buckets of a dataset; the report of a run has none")

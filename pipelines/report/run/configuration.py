@@ -65,8 +65,8 @@ def read_configuration(run: Path) -> Configuration:
         values = read_yaml(text, name).values
     except UsageError as error:
         return Configuration(name, str(error), "", {})
-    flat = _flat(values, "") if isinstance(values, dict) else {}
-    return Configuration(name, "", _command(text.decode("utf-8", "replace")), flat)
+    found = flat(values) if isinstance(values, dict) else {}
+    return Configuration(name, "", _command(text.decode("utf-8", "replace")), found)
 
 
 def differences(runs: Sequence[Configuration]) -> list[Difference]:
@@ -76,19 +76,20 @@ def differences(runs: Sequence[Configuration]) -> list[Difference]:
     return [one for one in found if len(set(one.values)) > 1]
 
 
-def _flat(value: Any, key: str) -> dict[str, str]:
+def flat(value: Any, key: str = "") -> dict[str, str]:
+    """Return the values of nested mappings as JSON text by dotted key, below ``key``."""
     if isinstance(value, dict) and value:
         return {
             name: text
             for part, inner in value.items()
-            for name, text in _flat(inner, f"{key}.{part}" if key else str(part)).items()
+            for name, text in flat(inner, f"{key}.{part}" if key else str(part)).items()
         }
     text = json.dumps(value, ensure_ascii=False, default=str)
     if isinstance(value, list) and len(text) > _MOST_LIST:
         return {
             name: text
             for number, inner in enumerate(value)
-            for name, text in _flat(inner, f"{key}.{number}").items()
+            for name, text in flat(inner, f"{key}.{number}").items()
         }
     return {key: text}
 

@@ -1,5 +1,6 @@
 """All numbers of a run's page."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -87,9 +88,8 @@ def read_runs(folders: list[Path], memory_gib: float | None = None) -> RunsNumbe
         folders: folders of the runs.
         memory_gib: memory of a GPU, by which to judge the peak; default: the limit of `train.cascade`, if set.
     """
-    runs = [
-        _read_run(folder, name, memory_gib) for folder, name in zip(folders, _names(folders), strict=True)
-    ]
+    names = distinct_names([folder.absolute().resolve().parts for folder in folders])
+    runs = [_read_run(folder, name, memory_gib) for folder, name in zip(folders, names, strict=True)]
     return RunsNumbers(runs, differences([run.configuration for run in runs]))
 
 
@@ -126,11 +126,10 @@ def _left(steps: Steps, total: int | None) -> float | None:
     return (total - steps.last) * (recent.step_s + (recent.pause_s or 0.0))
 
 
-def _names(folders: list[Path]) -> list[str]:
-    """Return the shortest ends of the paths that tell the runs apart."""
-    parts = [folder.absolute().resolve().parts for folder in folders]
-    for length in range(1, max(map(len, parts)) + 1):
-        names = ["/".join(of[-length:]) for of in parts]
+def distinct_names(paths: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return the shortest ends of paths, given in their parts, that tell all apart."""
+    for length in range(1, max(map(len, paths)) + 1):
+        names = ["/".join(of[-length:]) for of in paths]
         if len(set(names)) == len(names):
             return names
-    return [f"{'/'.join(of)} ({number})" for number, of in enumerate(parts, 1)]
+    return [f"{'/'.join(of)} ({number})" for number, of in enumerate(paths, 1)]

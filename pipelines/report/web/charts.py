@@ -335,6 +335,38 @@ def scatter(
     return Chart(name, title, spec, columns, rows, note)
 
 
+def overlaid(
+    name: str,
+    title: str,
+    edges: Sequence[float],
+    counts: Mapping[str, Sequence[int]],
+    note: str = "",
+) -> Chart:
+    """Return histograms over each other as outlines, each in percent of its own counts.
+
+    Args:
+        name: of the chart.
+        title: heading.
+        edges: of the bins, rising, one more than bins.
+        counts: counts of each bin by series; they are in the table.
+        note: sentence below the heading.
+    """
+    points = {}
+    for series, of_bins in counts.items():
+        share = [100 * count / (sum(of_bins) or 1) for count in of_bins]
+        points[series] = [(edges[0], 0.0), *zip(edges, share, strict=False), (edges[-1], share[-1])]
+        points[series] += [(edges[-1], 0.0)]
+    base = lines(name, title, points, "", "percent of its clips", note=note)
+    spec = {**base.spec, "mark": {"type": "line", "interpolate": "step-after", "clip": True}}
+    spec["encoding"]["x"]["title"] = None
+    spec["encoding"]["color"]["scale"] = {"domain": list(points)}  # in their order
+    rows = [
+        (f"{_short(low)} to {_short(high)}", *(of_bins[place] for of_bins in counts.values()))
+        for place, (low, high) in enumerate(pairwise(edges))
+    ]
+    return Chart(name, title, spec, ("from, to", *counts), rows, note)
+
+
 def axis_title(text: str) -> str:
     """Return a title that Vega can put into the expressions it makes of titles.
 

@@ -8,7 +8,7 @@ import altair
 import pytest
 
 from loader.storage import StorageConfig, open_storage
-from pipelines.report.web.charts import Chart, bars, histogram, lines
+from pipelines.report.web.charts import Chart, bars, histogram, lines, overlaid
 from pipelines.report.web.files import assets, publish
 from pipelines.report.web.template import render
 from tests.browser import PHONE_PX, Browser, draw_all
@@ -24,6 +24,7 @@ def charts() -> Iterator[Chart]:
     yield bars("b", "bars", {NASTY: {"kept": 3.0}, "none": {"failed": 2.0, "kept": 1.0}}, NASTY, note=NASTY)
     yield lines("l", "lines", {"a": [(0, 1.0), (1, 0.5)], NASTY: [(0, 2.0)]}, "step", "loss", log_y=True)
     yield lines("titles", NASTY, {NASTY: [(0, 1.0), (1, 2.0)]}, NASTY, NASTY, note=NASTY)
+    yield overlaid("over", NASTY, [0, 1, 2.5], {NASTY: [3, 0], "none": [0, 0]}, NASTY)
     yield lines("nothing", "no points", {}, "step", "loss")
 
 
@@ -45,7 +46,7 @@ def test_specifications_are_those_of_vega_lite(chart: Chart) -> None:
 def test_they_are_drawn_under_the_policy(page: Path, browser: Browser, dark: bool) -> None:
     with browser.opened(page, dark=dark) as opened:
         draw_all(opened)
-        for name in ("h", "one", "b", "l", "titles"):
+        for name in ("h", "one", "b", "l", "titles", "over"):
             assert painted(opened, name) > 100
 
 

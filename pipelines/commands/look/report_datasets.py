@@ -1,0 +1,40 @@
+"""Page of several datasets side by side, for `reelweave report`."""
+
+import argparse
+
+from loader.dataset import open_dataset
+from loader.errors import UsageError
+from loader.storage import StorageConfig, open_storage
+from pipelines.commands.look.report_run import check_own
+from pipelines.report.buckets import report_config
+from pipelines.terminal.console import print_json, stdout, table
+
+
+def report_datasets(options: argparse.Namespace) -> int:
+    """Print what several datasets have in common and what not; with ``--out`` write it as a page."""
+    from pipelines.report.compared import compared_page, differing, summary
+    from pipelines.report.numbers.compared import compared_numbers
+    from pipelines.report.web.files import publish
+
+    if options.serve or options.samples is not None or options.memory_gib is not None:
+        raise UsageError(
+            "--serve, --samples and --memory-gib are of one dataset or of runs, not of several datasets"
+        )
+    storage = report_config(options.dataset, options.config, options.set).storage
+    numbers = compared_numbers([open_dataset(place, storage) for place in (options.dataset, *options.others)])
+    where = None
+    if options.out is not None:
+        check_own(options.out)
+        place = open_storage(str(options.out.absolute()), StorageConfig())
+        where = publish(place, "", compared_page(numbers), {})
+    if options.json:
+        print_json({**numbers, "report": where})
+        return 0
+    names = [one["name"] for one in numbers["datasets"]]
+    out = stdout()
+    out.print(table("datasets", ["", *names], [(name, *values) for name, values in summary(numbers)]))
+    rows = differing(numbers)
+    out.print(table("what differs", ["key", *names], rows) if rows else "their configurations are the same")
+    where = where or "add --out FOLDER for the page; it names keys, so it does not lie in a dataset"
+    out.print(f"report: {where}", markup=False, soft_wrap=True)
+    return 0

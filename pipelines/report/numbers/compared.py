@@ -1,0 +1,109 @@
+"""Numbers of several datasets beside each other."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from loader.dataset import Dataset, StageTotal, stage_totals
+from pipelines.report.numbers.scores import BINS, Scores
+from pipelines.report.run.configuration import Configuration, differences, flat
+from pipelines.report.run.numbers import distinct_names
+
+MOST_KEYS = 50
+"""Keys that are named of those which only one dataset has."""
+
+_MOST = 1e300  # of a score that is drawn
+
+
+def compared_numbers(datasets: Sequence[Dataset]) -> dict[str, Any]:
+    """Return the numbers as plain values; lists have a value for each dataset, in their order.
+
+    Args:
+        datasets: at least two; no clip of them is read.
+    """
+    names = distinct_names([tuple(part for part in one.storage.root.split("/") if part) for one in datasets])
+    configurations = [
+        Configuration(
+            "manifest.json", "", "", flat({**one.manifest.config, "versions": one.manifest.versions})
+        )
+        for one in datasets
+    ]
+    return {
+        "datasets": [
+            {"name": name, "dataset": one.storage.root, "totals": one.manifest.totals.model_dump()}
+            for name, one in zip(names, datasets, strict=True)
+        ],
+        "stages": _stages([stage_totals(one.accounting) for one in datasets]),
+        "scores": _scores([Scores.of(one) for one in datasets]),
+        "differences": [{"key": one.key, "values": one.values} for one in differences(configurations)],
+        "keys": _keys([one.index.column("key") for one in datasets]),
+    }
+
+
+def _stages(totals: Sequence[Sequence[StageTotal]]) -> list[dict[str, Any]]:
+    """Return rows, sources and seconds of each state and stage that any dataset has."""
+    found = [{(one.state, one.stage): one for one in of} for of in totals]
+    both = dict.fromkeys(key for of in found for key in of)
+    return [
+        {
+            "state": state,
+            "stage": stage,
+            **{
+                name: [getattr(of[state, stage], name) if (state, stage) in of else 0 for of in found]
+                for name in ("rows", "sources", "seconds")
+            },
+        }
+        for state, stage in sorted(both, key=lambda key: list(both).index(key))
+    ]
+
+
+def _scores(scores: Sequence[Scores]) -> list[dict[str, Any]]:
+    """Return the distribution of each score over all clips that were cut, in the same bins for all datasets."""
+    names = sorted({name for one in scores for name in one.columns})
+    found = []
+    for name in names:
+        values = [_drawn(one.columns.get(name)) for one in scores]
+        reach = np.concatenate(values)
+        if not len(reach):
+            continue
+        least, most = float(reach.min()), float(reach.max())
+        edges = np.linspace(least, most, BINS + 1) if least < most else np.array([least, most])
+        if least < most and (np.diff(edges) <= 0).any():  # closer than so many bins can tell apart
+            edges = np.array([least, most])
+        found.append(
+            {
+                "name": name,
+                "clips": [len(of) for of in values],
+                "mean": [float(of.mean()) if len(of) else None for of in values],
+                "median": [float(np.median(of)) if len(of) else None for of in values],
+                "min_threshold": [one.thresholds.get(f"min_{name}") for one in scores],
+                "max_threshold": [one.thresholds.get(f"max_{name}") for one in scores],
+                "edges": edges.tolist(),
+                "counts": [np.histogram(of, edges)[0].tolist() for of in values]
+                if least < most
+                else [[len(of)] for of in values],
+            }
+        )
+    return found
+
+
+def _drawn(column_N: NDArray[np.float64] | None) -> NDArray[np.float64]:
+    return np.zeros(0) if column_N is None else column_N[np.abs(column_N) < _MOST]  # false for NaN
+
+
+def _keys(columns: Sequence[pa.ChunkedArray]) -> dict[str, Any]:
+    """Return how many keys of samples all datasets have, and which only one has."""
+    common = columns[0]
+    for other in columns[1:]:
+        common = common.filter(pc.is_in(common, other.combine_chunks()))
+    only = []
+    for place, column in enumerate(columns):
+        for other_place, other in enumerate(columns):
+            if other_place != place:
+                column = column.filter(pc.invert(pc.is_in(column, other.combine_chunks())))
+        only.append({"count": len(column), "first": column.slice(0, MOST_KEYS).to_pylist()})
+    return {"common": len(common), "only": only}
