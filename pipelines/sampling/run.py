@@ -13,7 +13,6 @@ import torch
 
 from loader.errors import UsageError
 from pipelines.sampling.cache_gate import CacheQuality, pass_gate
-from pipelines.sampling.first_frames import image_digest, read_first_frames
 from pipelines.sampling.outputs import OneOutput, Outputs
 from pipelines.sampling.requests import Request
 from pipelines.terminal.mp4 import encode_mp4
@@ -23,6 +22,7 @@ from train.sampling.decode.budget import DecodePlan
 from train.sampling.decode.fitting import FittingDecoder
 from train.sampling.decode.kept_latents import kept_latents, load_latents
 from train.sampling.decode.offload import on_the_host
+from train.sampling.first_frames import image_digest, read_first_frames
 from train.sampling.generate import VideoSampler
 from train.sampling.in_training.groups import VideoGroups
 from train.sampling.in_training.loading import video_layout
@@ -79,13 +79,19 @@ class SamplingRun:
         decode_bytes: int | None = None,
     ) -> None:
         self._trained, self._requests, self._fps = trained, requests, fps
+        self._configs = [request.config(common, number) for number, request in enumerate(requests)]
         if trained.ranks is None:
             ranks = SamplingRanks(SamplingMesh.of(degrees, world.size), world)
             layout = build_layout(trained.bundle, ranks, degrees, decode_bytes, trained.experts)
             self._groups = VideoGroups.of_sampling(ranks)
         else:
             layout, self._groups = video_layout(trained, decode_bytes)
-        self._configs = [request.config(common, number) for number, request in enumerate(requests)]
+            shapes = {(config.frames, config.height, config.width) for config in self._configs}
+            if trained.experts and self._groups.lockstep and len(shapes) > 1:
+                raise UsageError(
+                    "two experts whose ranks gather weights together need videos of one size, as their boundary depends"
+                    " on it: make those of each size in a command of its own"
+                )
         # One sampler, with its caches of blocks, for all videos that differ in the seed alone.
         made: dict[str, VideoSampler] = {}
         self._samplers = [self._sampler(number, layout, made) for number in range(len(requests))]
@@ -220,7 +226,8 @@ class SamplingRun:
         if request.image is None:
             return None
         size = (config.height, config.width)
-        return sampler.encode_frames(read_first_frames(Path(request.image), request.image_frames, size))
+        path, named = Path(request.image), f"--image {request.image}"
+        return sampler.encode_frames(read_first_frames(path, request.image_frames, size, named))
 
     def _pass_cache_gate(self) -> CacheQuality:
         """Compare the first video with and without the cache, on every group of ranks; all take its polynomial."""

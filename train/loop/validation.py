@@ -9,23 +9,27 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.distributed.fsdp import FSDPModule
 
 from loader.errors import RunError, UsageError, first_line
 from train.config.run import TrainConfig
 from train.logs.log import MetricLog
-from train.loop.validation_config import ValidationConfig
+from train.loop.validation_config import ValidationConfig, ValidationPrompt
 from train.loop.validation_files import ValidationFiles
 from train.models.build import build_tokenizer
 from train.models.encoders.stored import StoredLatents, StoredText
 from train.models.encoders.text import build_text_encoder
 from train.models.encoders.tokenizer import LatentSizes, Tokenizer
+from train.models.published.expert_pair import Experts
+from train.models.published.experts import ALL_TIMES
 from train.parallel.layouts.parallel_model import ParallelModel
 from train.parallel.mesh import DATA, MODEL
 from train.sampling.config import SEEDS
 from train.sampling.decode.fitting import FittingDecoder
 from train.sampling.decode.tiled import TiledDecoder
+from train.sampling.first_frames import read_first_frames
 from train.sampling.generate import VideoSampler
-from train.sampling.in_training.runner import training_runner
+from train.sampling.in_training.experts import expert_runners, other_expert_on, pair
 from train.sampling.layout import VideoLayout
 from train.sampling.predictor import Conditions
 from train.step.ema import Ema
@@ -41,15 +45,15 @@ class Validation:
     Attributes:
         config: captions, interval, size and solver.
         encode: encoder of their files.
-        captions: the captions of ``config``, read once.
+        rows: captions and pictures of ``config``, read once.
     """
 
     config: ValidationConfig
     encode: EncodeVideo
-    captions: tuple[str, ...] = field(init=False)
+    rows: tuple[ValidationPrompt, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "captions", self.config.captions())
+        object.__setattr__(self, "rows", self.config.rows())
 
 
 class Validator:
@@ -81,16 +85,21 @@ class Validator:
             )
         ranks = layout.ranks
         self._data, self._video = ranks.along(*DATA), ranks.along(*MODEL)
-        self._files = ValidationFiles(out, asked.config, asked.captions, self._weights)
+        self._files = ValidationFiles(out, asked.config, asked.rows, self._weights)
         self._tokenizer, self._loaded = _tokenizer(layout, train)
         decoder = FittingDecoder(TiledDecoder(self._tokenizer, self._video))
-        runner = training_runner(layout.bundle.dit, ranks)
+        self._experts = _experts(layout, train, asked.config)
+        runner, low_noise = expert_runners(layout.bundle.dit, ranks, self._experts)
         self._sampler = VideoSampler(
-            layout.bundle, train, asked.config, VideoLayout(runner, decoder, video=self._video)
+            layout.bundle,
+            train,
+            asked.config,
+            VideoLayout(runner, decoder, video=self._video, low_noise=low_noise),
         )
-        self._sampler.check_first_frames(0)
-        captions = len(asked.captions)
-        self._own = range(self._data.rank, captions, self._data.size)
+        for row in asked.rows:
+            self._sampler.check_first_frames(row.image_frames if row.image else 0)
+        self._own = range(self._data.rank, len(asked.rows), self._data.size)
+        self._given = self._encode_pictures()
         self._stored_text = self._encode_now(train) if isinstance(layout.bundle.text, StoredText) else {}
 
     def run(self, step: int, log: MetricLog) -> None:
@@ -107,6 +116,7 @@ class Validator:
             for _ in range(missing):
                 self._denoise(self._own[0] if self._own else 0)
         self._layout.refresh()
+        self._leave()
         world.barrier()
         if world.rank == 0:
             seconds = time.monotonic() - began
@@ -114,6 +124,14 @@ class Validator:
             said = found.pop("said")
             log.add_validation(step, found | {"seconds": seconds}, pictures)
             log.say(f"step {step}: {said} in {self._files.folder(step)}, {seconds:.1f} s")
+
+    def _leave(self) -> None:
+        """Bring the expert that is not in training back to the host, unless ranks hold parts of it."""
+        if self._experts is None:
+            return
+        for dit in (self._experts.high_noise, self._experts.low_noise):
+            if dit is not self._layout.bundle.dit and not isinstance(dit, FSDPModule):
+                dit.to("cpu")
 
     def _make(self, step: int, number: int) -> None:
         """Sample one caption, and write its video or the reason why there is none."""
@@ -134,9 +152,14 @@ class Validator:
         passes = (
             [Conditions(*(part.to(device) for part in each)) for each in stored]
             if stored
-            else self._sampler.encode([self._asked.captions[number]])
+            else self._sampler.encode([self._asked.rows[number].prompt])
         )
-        return self._sampler.denoise(passes, [(self._asked.config.seed + number) % SEEDS])
+        given = self._given.get(number)
+        return self._sampler.denoise(
+            passes,
+            [(self._asked.config.seed + number) % SEEDS],
+            first_frames_BCTHW=None if given is None else given.to(device),
+        )
 
     def _decode(self, latents_BCTHW: torch.Tensor) -> torch.Tensor | None:
         if self._loaded:
@@ -156,12 +179,38 @@ class Validator:
             return {
                 number: [
                     Conditions(*(part.cpu() for part in each))
-                    for each in self._sampler.encode([self._asked.captions[number]])
+                    for each in self._sampler.encode([self._asked.rows[number].prompt])
                 ]
                 for number in (self._own or range(1))
             }
         finally:
             bundle.text = stored
+
+    def _encode_pictures(self) -> dict[int, torch.Tensor]:
+        """Return the latents of the pictures that this rank's videos begin with, on the host."""
+        config, bundle, device = self._asked.config, self._layout.bundle, self._layout.ranks.world.device
+        rows = {n: self._asked.rows[n] for n in (self._own or range(1)) if self._asked.rows[n].image}
+        if not rows:
+            return {}
+        own, bundle.tokenizer = bundle.tokenizer, self._tokenizer.to(device)
+        try:
+            with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+                return {
+                    number: self._sampler.encode_frames(
+                        read_first_frames(
+                            row.image,
+                            row.image_frames,
+                            (config.height, config.width),
+                            f"validation.prompts: image {row.image}",
+                        )
+                    ).cpu()
+                    for number, row in rows.items()
+                    if row.image is not None
+                }
+        finally:
+            bundle.tokenizer = own
+            if self._loaded:
+                self._tokenizer.to("cpu")
 
     @contextmanager
     def _averaged(self) -> Iterator[None]:
@@ -191,6 +240,21 @@ class Validator:
                     module.training = mode
         if device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def _experts(layout: ParallelModel, train: TrainConfig, asked: ValidationConfig) -> Experts | None:
+    """Return both experts, of which the run trains one; None: its model is for all times."""
+    dit = layout.bundle.dit
+    if dit.times == ALL_TIMES:
+        if asked.lora_2 or asked.checkpoint_2:
+            raise UsageError(
+                "validation.lora_2 and checkpoint_2 are of a second expert, which this model lacks"
+            )
+        return None
+    with torch.random.fork_rng(devices=[]):
+        other, _ = other_expert_on(layout.bundle, train, layout.ranks, asked.lora_2, asked.checkpoint_2)
+    # Optimizers hold the trained expert's tensors: it stays on the device.
+    return pair(dit, other, train, layout.ranks.world.device, together=True)
 
 
 def _tokenizer(layout: ParallelModel, train: TrainConfig) -> tuple[Tokenizer, bool]:

@@ -13,7 +13,7 @@ from PIL import Image
 from loader.base.whole_file import whole_file
 from loader.errors import RunError
 from train.logs.pictures import GAP_PX, filmstrip, png, sheet
-from train.loop.validation_config import ValidationConfig
+from train.loop.validation_config import ValidationConfig, ValidationPrompt
 
 FOLDER, SHEET, MANIFEST = "validation", "sheet.png", "validation.json"
 FRAMES = 6
@@ -28,12 +28,14 @@ class ValidationFiles:
     Args:
         out: folder of the run, on a file system that all ranks see.
         config: validation.
-        captions: its captions.
+        rows: its captions and pictures.
         weights: which weights the videos are of.
     """
 
-    def __init__(self, out: Path, config: ValidationConfig, captions: tuple[str, ...], weights: str) -> None:
-        self._root, self._config, self._captions, self._weights = out / FOLDER, config, captions, weights
+    def __init__(
+        self, out: Path, config: ValidationConfig, rows: tuple[ValidationPrompt, ...], weights: str
+    ) -> None:
+        self._root, self._config, self._rows, self._weights = out / FOLDER, config, rows, weights
 
     def folder(self, step: int) -> Path:
         """Return the published folder of a step."""
@@ -59,7 +61,7 @@ class ValidationFiles:
     def publish(self, step: int) -> tuple[dict[str, Any], dict[str, NDArray[np.uint8]]]:
         """Publish the folder of a step and the sheet; return a record of both, and the strips by number of prompt."""
         aside, folder = self._aside(step), self.folder(step)
-        numbers = range(len(self._captions))
+        numbers = range(len(self._rows))
         failed = {n: path.read_text() for n in numbers if (path := aside / f"{n:03d}.txt").exists()}
         manifest = {
             "step": step,
@@ -67,7 +69,8 @@ class ValidationFiles:
             "sample": self._config.model_dump(mode="json", exclude={"prompts"}),
             "videos": [
                 {
-                    "prompt": self._captions[n],
+                    "prompt": self._rows[n].prompt,
+                    "image": None if self._rows[n].image is None else str(self._rows[n].image),
                     "file": None if n in failed else f"{n:03d}.mp4",
                     "failed": failed.get(n),
                 }
@@ -94,7 +97,7 @@ class ValidationFiles:
             int(found[1]) for path in self._root.iterdir() if (found := _STEP.fullmatch(path.name))
         )
         columns = [each for each in steps if each <= step][-COLUMNS:]
-        rows = [[self._middle(each, n) for each in columns] for n in range(len(self._captions))]
+        rows = [[self._middle(each, n) for each in columns] for n in range(len(self._rows))]
         with whole_file(self._root / SHEET) as aside:
             aside.write_bytes(png(sheet(rows)))
 

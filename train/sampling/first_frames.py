@@ -1,12 +1,19 @@
 """Image to video: given first frames as condition channels of every pass of guidance."""
 
+import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 
+import numpy as np
 import torch
 
-from loader.errors import UsageError
+from loader.base.named_file import read_named
+from loader.errors import RunError, UsageError
+from loader.read.decode import decode
 from train.config.first_frames import FirstFramesConfig
 from train.models.denoiser import Denoiser
+
+_MOST_BYTES = 1 << 30
 
 
 def check_trained(trained: FirstFramesConfig | None, given: bool, image_guidance: bool) -> None:
@@ -86,3 +93,34 @@ def pass_channels(
     clean_BCTHW[:, :, :frames] = given_BCTHW
     own = [dit.condition(clean_BCTHW, [given] * B)] * passes
     return [*own[1:], dit.condition(clean_BCTHW, [0] * B)] if image_guidance else own
+
+
+def image_digest(path: Path) -> str:
+    """Return the SHA-256 of a file.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    return hashlib.sha256(read_named(path, _MOST_BYTES, f"--image {path}")).hexdigest()
+
+
+def read_first_frames(path: Path, count: int, size: tuple[int, int], named: str) -> torch.Tensor:
+    """Return the first frames of a file, covering a size and cropped at the centre.
+
+    The result is RGB, uint8 [1, 3, count, height, width].
+
+    Args:
+        path: a picture or a video.
+        count: number of frames.
+        size: height and width.
+        named: the file in words, for errors.
+
+    Raises:
+        UsageError: the file is no picture or video, or has fewer frames.
+    """
+    video_CTHW = np.empty((3, count, *size), np.uint8)
+    try:
+        decode(read_named(path, _MOST_BYTES, named), np.arange(count), video_CTHW, upright=False)
+    except RunError as error:
+        raise UsageError(f"{named}: {error}") from error
+    return torch.from_numpy(video_CTHW)[None]

@@ -211,12 +211,13 @@ def run(options: argparse.Namespace) -> int:
 
 def _model(options: argparse.Namespace, world: "World") -> "Trained":
     from train.sampling.experts.loading import with_experts
+    from train.sampling.in_training.loading import with_experts_on
 
     if None not in (options.checkpoint_2, options.lora_2):
         raise UsageError("--checkpoint-2 and --lora-2 are both of the other expert: give one of them")
     trained, storage = _first_model(options, world), storage_config(options)
     if trained.ranks is not None:
-        return trained
+        return with_experts_on(trained, options.lora_2, options.checkpoint_2, options.weights, storage)
     return with_experts(trained, world.device, options.lora_2, options.checkpoint_2, options.weights, storage)
 
 

@@ -50,7 +50,7 @@ def with_experts(
     name = trained.checkpoint
     if checkpoint is not None:
         saved, config = trained_weights(checkpoint, weights, storage)
-        _check_other(trained.config, config, saved.uri)
+        check_other(trained.config, config, saved.uri)
         bundle = _without_encoders(config, trained.bundle)
         saved.load_(bundle.trained())
         name = f"{name} + {saved.uri}"
@@ -72,7 +72,12 @@ def _without_encoders(config: TrainConfig, like: Bundle) -> Bundle:
     return Bundle(config, stored=StoredEncoders(like.tokenizer.channels, empty_MD, like.text.pooled_width))
 
 
-def _check_other(own: TrainConfig, other: TrainConfig, uri: str) -> None:
+def check_other(own: TrainConfig, other: TrainConfig, uri: str) -> None:
+    """Check that a checkpoint's run is of the other expert, and as the first one's otherwise.
+
+    Raises:
+        UsageError: it is not.
+    """
     assert isinstance(own.model, DiffusersConfig)
     asked = other_expert(own.model)
     theirs = other.model

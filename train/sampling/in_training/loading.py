@@ -1,30 +1,24 @@
 """Models that sample in a layout of training, of which every rank holds and reads its part of the weights."""
 
-import json
+from dataclasses import replace
 from pathlib import Path
 
-import torch
-
-from loader.errors import UsageError
 from loader.storage import StorageConfig
-from train.checkpoint.pieces import piece_of
-from train.checkpoint.reading import Shapes
 from train.checkpoint.weights import Group
 from train.config.model import DiffusersConfig
 from train.config.parallel import ParallelConfig
 from train.config.run import TrainConfig
 from train.distributed.world import World
-from train.models.bundle import Bundle
-from train.models.lora import adapter_weights, check_adapters
 from train.models.published.experts import ALL_TIMES
 from train.parallel.layout import layout_of, place
-from train.parallel.layouts import pieces
 from train.parallel.layouts.fsdp import FSDP, refresh
 from train.parallel.mesh import MODEL, Ranks
 from train.sampling.decode.fitting import FittingDecoder
 from train.sampling.decode.tiled import TiledDecoder
+from train.sampling.experts.loading import with_experts
+from train.sampling.in_training.experts import expert_runners, other_expert_on, pair
 from train.sampling.in_training.groups import VideoGroups
-from train.sampling.in_training.runner import training_runner
+from train.sampling.in_training.parts import load_part_, set_adapters_, to_sample
 from train.sampling.layout import VideoLayout
 from train.sampling.trained import Trained, published, trained_weights
 
@@ -53,13 +47,11 @@ def load_trained_on(
         RunError: the checkpoint is damaged.
     """
     saved, config = trained_weights(named, weights, storage)
-    config = _to_sample(config, parallel)
+    config = to_sample(config if parallel is None else config.model_copy(update={"parallel": parallel}))
     ranks = Ranks.of(config.parallel, world)
     complete = config.lora is None and not isinstance(config.model, DiffusersConfig)
     bundle = place(config, ranks, empty=complete).eval()
-    _check_one_model(bundle)
-    targets = {name: pieces.placed(pieces.local(whole), whole) for name, whole in bundle.trained().items()}
-    saved.load_(targets, _shapes(targets, ranks))
+    load_part_(saved, bundle, ranks)
     refresh(bundle.dit, config.fp8)
     return Trained(saved.uri, config, bundle, saved.state.step, saved.group, ranks=ranks)
 
@@ -79,17 +71,35 @@ def load_published_on(
         UsageError: as in `load_published`, or the degrees fit neither the ranks nor the model.
     """
     name, config, weights = published(config, lora)
-    config = _to_sample(config, parallel)
+    config = to_sample(config if parallel is None else config.model_copy(update={"parallel": parallel}))
     ranks = Ranks.of(config.parallel, world)
     bundle = place(config, ranks).eval()
-    _check_one_model(bundle)
     if weights is not None:
-        check_adapters(bundle.dit, weights)
-        with torch.no_grad():
-            for key, target in adapter_weights(bundle.dit).items():
-                pieces.copy_(target, weights[key])
+        set_adapters_(bundle.dit, weights)
     refresh(bundle.dit, config.fp8)
     return Trained(name, config, bundle, 0, "model", ranks=ranks)
+
+
+def with_experts_on(
+    trained: Trained,
+    lora: Path | None = None,
+    checkpoint: str | None = None,
+    weights: Group | None = None,
+    storage: StorageConfig = StorageConfig(),  # noqa: B008 - frozen
+) -> Trained:
+    """Add the expert for the other times, in the same layout; a collective.
+
+    Arguments and errors as in `train.sampling.experts.loading.with_experts`.
+    """
+    dit, ranks = trained.bundle.dit, trained.ranks
+    assert ranks is not None, "see `load_trained_on`"
+    if dit.times == ALL_TIMES:
+        return with_experts(trained, ranks.world.device, lora, checkpoint)
+    other, name = other_expert_on(trained.bundle, trained.config, ranks, lora, checkpoint, weights, storage)
+    # Parts of weights are not moved; whole ones wait on the host if the device has no room for both.
+    together = True if layout_of(trained.config, ranks.mesh) is FSDP else None
+    experts = pair(dit, other, trained.config, ranks.world.device, together)
+    return replace(trained, checkpoint=trained.checkpoint + name, experts=experts)
 
 
 def video_layout(trained: Trained, decode_bytes: int | None = None) -> tuple[VideoLayout, VideoGroups]:
@@ -103,31 +113,7 @@ def video_layout(trained: Trained, decode_bytes: int | None = None) -> tuple[Vid
     assert ranks is not None, "see `load_trained_on`"
     video = ranks.along(*MODEL)
     decoder = FittingDecoder(TiledDecoder(trained.bundle.tokenizer, video), decode_bytes)
-    runner = training_runner(trained.bundle.dit, ranks)
+    runner, low_noise = expert_runners(trained.bundle.dit, ranks, trained.experts)
     sharded = layout_of(trained.config, ranks.mesh) is FSDP
-    return VideoLayout(runner, decoder, video=video), VideoGroups.of_training(ranks, sharded)
-
-
-def _to_sample(config: TrainConfig, parallel: ParallelConfig | None) -> TrainConfig:
-    """Return a configuration without what belongs to gradients or to the time of steps."""
-    forward = {"compile": False, "activation_checkpointing": "none", "schedule": "static"}
-    parallel = (parallel or config.parallel).model_copy(update=forward)
-    return config.model_copy(update={"parallel": parallel, "recalibrate": None})
-
-
-def _check_one_model(bundle: Bundle) -> None:
-    if bundle.dit.times != ALL_TIMES:
-        raise UsageError(
-            "--layout training divides one model, and this is one of two experts: take degrees such as ulysses=2"
-        )
-
-
-def _shapes(targets: dict[str, torch.Tensor], ranks: Ranks) -> Shapes:
-    """Return dtype and shape of the tensors of all stages of a pipeline, whose ranks hold different ones."""
-    own = [
-        (name, piece.dtype, piece.shape)
-        for name, tensor in targets.items()
-        if 0 not in (piece := piece_of("model", name, tensor)).shape
-    ]
-    said = ranks.along("pp").gather_text(json.dumps(own))
-    return {name: (dtype, tuple(shape)) for text in said for name, dtype, shape in json.loads(text)}
+    layout = VideoLayout(runner, decoder, video=video, low_noise=low_noise)
+    return layout, VideoGroups.of_training(ranks, sharded)

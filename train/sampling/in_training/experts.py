@@ -1,0 +1,108 @@
+"""Two experts in a layout of training: the one in training, and the other one beside it."""
+
+from pathlib import Path
+
+import torch
+
+from loader.storage import StorageConfig
+from train.checkpoint.weights import Group
+from train.config.model import DiffusersConfig
+from train.config.run import TrainConfig
+from train.models.bundle import Bundle
+from train.models.denoiser import Denoiser
+from train.models.encoders.stored import StoredEncoders
+from train.models.published.expert_pair import Experts
+from train.models.published.experts import HIGH_NOISE, other_expert
+from train.parallel.layout import layout_of, place
+from train.parallel.layouts.fsdp import FSDP, refresh
+from train.parallel.mesh import Ranks
+from train.sampling.experts.by_time import ExpertRunner
+from train.sampling.experts.loading import check_other
+from train.sampling.in_training.parts import load_part_, set_adapters_, to_sample
+from train.sampling.in_training.runner import training_runner
+from train.sampling.layout import ExpertLayout
+from train.sampling.predictor import ModelRunner
+from train.sampling.trained import read_adapters, trained_weights
+
+
+def other_expert_on(
+    bundle: Bundle,
+    config: TrainConfig,
+    ranks: Ranks,
+    lora: Path | None = None,
+    checkpoint: str | None = None,
+    weights: Group | None = None,
+    storage: StorageConfig = StorageConfig(),  # noqa: B008 - frozen
+) -> tuple[Denoiser, str]:
+    """Return the expert for the other times, frozen, and what to call its weights; a collective.
+
+    Under FSDP its ranks hold parts of it. In other layouts it is whole, in the memory of every rank's host.
+
+    Args:
+        bundle: modules of the one expert, for the shapes of the encoders.
+        config: its configuration.
+        ranks: ranks of the run.
+        lora: adapters of the other expert, on its published weights.
+        checkpoint: run or checkpoint of the other expert.
+        weights: group of that checkpoint; None: the EMA if there is one.
+        storage: configuration of its storage.
+
+    Raises:
+        UsageError: its folder is missing, or the adapters or the checkpoint are not its own.
+    """
+    assert isinstance(config.model, DiffusersConfig)
+    asked = config.model_copy(update={"model": other_expert(config.model), "lora": None})
+    saved, adapters, name = None, None, ""
+    if checkpoint is not None:
+        saved, found = trained_weights(checkpoint, weights, storage)
+        check_other(config, found, saved.uri)
+        asked = found.model_copy(
+            update={"parallel": config.parallel, "dtype": config.dtype, "fp8": config.fp8}
+        )
+        name = f" + {saved.uri}"
+    elif lora is not None:
+        settings, adapters = read_adapters(lora, other_expert(config.model).subfolder)
+        asked, name = asked.model_copy(update={"lora": settings}), f" + {lora}"
+    asked = to_sample(asked)
+    empty_MD = torch.zeros(1, bundle.text.width)
+    stored = StoredEncoders(bundle.tokenizer.channels, empty_MD, bundle.text.pooled_width)
+    sharded = layout_of(asked, ranks.mesh) is FSDP
+    other = place(asked, ranks, stored) if sharded else Bundle(asked, stored=stored)
+    if saved is not None:
+        load_part_(saved, other, ranks)
+    if adapters is not None:
+        set_adapters_(other.dit, adapters)
+    refresh(other.dit, asked.fp8)
+    return other.dit.eval().requires_grad_(False), name
+
+
+def pair(
+    own: Denoiser, other: Denoiser, config: TrainConfig, device: torch.device, together: bool | None
+) -> Experts:
+    """Return both experts in their order.
+
+    Args:
+        own: the expert of a configuration.
+        other: the other one.
+        config: that configuration.
+        device: compute device.
+        together: True if the device may hold both; None: as its memory allows.
+    """
+    assert isinstance(config.model, DiffusersConfig)
+    high, low = (own, other) if config.model.subfolder == HIGH_NOISE else (other, own)
+    if together is None:
+        return Experts.on(high, low, high.times[0], device)
+    return Experts(high, low, high.times[0], device, together)
+
+
+def expert_runners(
+    dit: Denoiser, ranks: Ranks, experts: Experts | None
+) -> tuple[ModelRunner, ExpertLayout | None]:
+    """Return the runner of a model, or those of two experts, on the ranks of a layout of training."""
+    if experts is None:
+        return training_runner(dit, ranks), None
+    high, low = (
+        ExpertRunner(training_runner(each, ranks), each, experts)
+        for each in (experts.high_noise, experts.low_noise)
+    )
+    return high, ExpertLayout(experts, low)

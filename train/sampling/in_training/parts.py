@@ -1,0 +1,48 @@
+"""A rank's part of weights, read from checkpoints and files of adapters."""
+
+import json
+from collections.abc import Mapping
+
+import torch
+
+from train.checkpoint.pieces import piece_of
+from train.checkpoint.reading import Shapes
+from train.checkpoint.weights import Weights
+from train.config.run import TrainConfig
+from train.models.bundle import Bundle
+from train.models.denoiser import Denoiser
+from train.models.lora import adapter_weights, check_adapters
+from train.parallel.layouts import pieces
+from train.parallel.mesh import Ranks
+
+
+def to_sample(config: TrainConfig) -> TrainConfig:
+    """Return a configuration without what belongs to gradients or to the time of steps."""
+    forward = {"compile": False, "activation_checkpointing": "none", "schedule": "static"}
+    parallel = config.parallel.model_copy(update=forward)
+    return config.model_copy(update={"parallel": parallel, "recalibrate": None})
+
+
+def load_part_(saved: Weights, bundle: Bundle, ranks: Ranks) -> None:
+    """Read this rank's part of a checkpoint's weights; a collective."""
+    targets = {name: pieces.placed(pieces.local(whole), whole) for name, whole in bundle.trained().items()}
+    saved.load_(targets, _shapes(targets, ranks))
+
+
+@torch.no_grad()
+def set_adapters_(dit: Denoiser, weights: dict[str, torch.Tensor]) -> None:
+    """Set this rank's part of adapters; errors as in `train.models.lora.load_adapters`."""
+    check_adapters(dit, weights)
+    for name, target in adapter_weights(dit).items():
+        pieces.copy_(target, weights[name])
+
+
+def _shapes(targets: Mapping[str, torch.Tensor], ranks: Ranks) -> Shapes:
+    """Return dtype and shape of the tensors of all stages of a pipeline, whose ranks hold different ones."""
+    own = [
+        (name, piece.dtype, piece.shape)
+        for name, tensor in targets.items()
+        if 0 not in (piece := piece_of("model", name, tensor)).shape
+    ]
+    said = ranks.along("pp").gather_text(json.dumps(own))
+    return {name: (dtype, tuple(shape)) for text in said for name, dtype, shape in json.loads(text)}
