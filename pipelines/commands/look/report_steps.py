@@ -205,8 +205,9 @@ def print_plan(name: str, plan: dict[str, Any]) -> None:
         ("throughput, of equal_token's", *(f"{one['relative_throughput']:.2f}" for one in policies.values()))
     )
     rows.append(("samples a step", *(f"{one['samples']:,.0f}" for one in policies.values())))
+    each = "1 microbatch" if plan["microbatches"] == 1 else f"{plan['microbatches']} microbatches"
     title = (
-        f"{name}: {plan['world_size']} ranks, {plan['microbatches']} microbatches each, {plan['steps']} steps,"
+        f"{name}: {plan['world_size']} ranks, {each} each, {plan['steps']} steps,"
         f" ranks wait once a {plan['regime'] if plan['regime'] == 'slot' else 'step'}"
     )
     out.print(table(title, ["mean over steps", *policies], rows))

@@ -76,7 +76,9 @@ def _together(needed: Sequence[Candidate], config: BucketConfig, takes_in: int) 
         "words": [words for words, _ in needed],
         "keys": keys,
         "takes_in": takes_in,
-        "yaml": yaml.safe_dump({"buckets": wider.model_dump(mode="json")}, sort_keys=False, width=100),
+        "yaml": yaml.safe_dump(
+            {"buckets": wider.model_dump(mode="json")}, sort_keys=False, width=100, default_flow_style=None
+        ),
     }
 
 

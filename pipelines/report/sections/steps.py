@@ -30,7 +30,8 @@ def steps_section(
     if plan is None:
         return None
     each = "1 microbatch" if plan["microbatches"] == 1 else f"{plan['microbatches']} microbatches"
-    title = f"Steps of {plan['world_size']:,} ranks with {each} each"
+    ranks = "1 rank" if plan["world_size"] == 1 else f"{plan['world_size']:,} ranks"
+    title = f"Steps of {ranks} with {each} each"
     wait = "after every microbatch" if plan["regime"] == "slot" else "once a step"
     note = (
         f"The first {plan['steps']:,} steps as training plans them; ranks wait {wait}. Times are those of the cost"

@@ -129,12 +129,12 @@ def _words(chosen: Tried, planned: PolicyNumbers, budgets: Budgets, steps: Steps
     said = (chosen.microbatches, chosen.limit) == (steps.microbatches, budgets.cost_limit)
     if said:
         return [
-            f"Keep what is set: {steps.world_size} ranks with {_of(steps.microbatches)} each wait"
+            f"Keep what is set: with {_of(steps.microbatches)} per rank and step, ranks wait"
             f" {chosen.idle:.2%} of the time under balanced, and nothing else that was tried is more than"
             f" {_AS_GOOD:.0%} faster."
         ]
     words = [
-        f"Give each of the {steps.world_size} ranks {_of(chosen.microbatches)} per step (stream.microbatches) and let"
+        f"Give every rank {_of(chosen.microbatches)} per step (stream.microbatches) and let"
         f" balanced place them: ranks then wait {chosen.idle:.2%} of the time, with {_of(steps.microbatches)}"
         f" {planned.metrics['idle']:.2%}; throughput {'rises' if gain >= 0 else 'falls'} by {abs(gain):.1%}."
     ]
@@ -166,4 +166,4 @@ def _stream(steps: StepsConfig) -> dict[str, Any]:
 
 
 def _yaml(values: dict[str, Any]) -> str:
-    return yaml.safe_dump(values, sort_keys=False, width=100)
+    return yaml.safe_dump(values, sort_keys=False, width=100, default_flow_style=None)
