@@ -16,7 +16,7 @@ from pipelines.terminal.noise import hide_secrets, set_verbosity, silence_noise
 
 GROUPS = {
     "Begin": {
-        "demo": "Run the whole journey on this machine in about 90 seconds",
+        "demo": "Run the whole journey on this machine in a few minutes",
         "config": "Print configurations: init, show, explain, schema",
     },
     "Make data": {

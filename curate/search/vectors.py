@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader.dataset import Dataset
+from loader.dataset.npy_header import npy_header
 from loader.errors import RunError
 
 MEMBER = "video.npy"
@@ -74,9 +75,7 @@ def _vector(data: bytes) -> Vector | None:
     """Parse a .npy file, or return None; its header never decides an allocation."""
     try:
         file = io.BytesIO(data)
-        if np.lib.format.read_magic(file) != (1, 0):
-            return None
-        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        shape, _, dtype = npy_header(file)
     except ValueError:
         return None
     body = data[file.tell() :]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from loader.dataset.npy_header import npy_header
 from loader.errors import RunError
 from loader.settings import Settings
 
@@ -124,10 +125,7 @@ def array_of(member: bytes | memoryview, dtype: str, shape: Sequence[int | None]
     """
     head = io.BytesIO(member[:_MAX_HEADER_BYTES])
     try:
-        version = np.lib.format.read_magic(head)
-        if version != (1, 0):
-            raise ValueError(f"format {version}")
-        found, by_columns, kind = np.lib.format.read_array_header_1_0(head, max_header_size=_MAX_HEADER_BYTES)
+        found, by_columns, kind = npy_header(head, _MAX_HEADER_BYTES)
     except ValueError as error:
         raise RunError(f"its {name} is no .npy file: {error}") from error
     fits = len(found) == len(shape) and all(

@@ -13,7 +13,7 @@ from loader.read.decode import decode
 CELL_PX = 8
 """Side of the squares whose mean colour is compared: what is seen from afar."""
 MOST_CLIPS = 500
-_MOST_FRAMES = 300
+MOST_FRAMES = 300
 _MOST_CLIP_BYTES = 256 << 20
 
 
@@ -49,7 +49,7 @@ class DatasetClips:
         Args:
             video_CTHW: RGB, [3, frames, height, width], at least a square high and wide.
         """
-        cells_CTHW = _cells(video_CTHW)
+        cells_CTHW = mean_colours(video_CTHW)
         found = {
             row: _psnr(cells_CTHW, clip_CTHW)
             for row, clip_CTHW in self._clips(cells_CTHW.shape[2], cells_CTHW.shape[3]).items()
@@ -77,24 +77,27 @@ class DatasetClips:
             if found is None or found[2] > _MOST_CLIP_BYTES:
                 continue
             pixels_CTHW = clip_frames(self._dataset, row, (height * CELL_PX, width * CELL_PX))
-            yield row, _cells(pixels_CTHW)
+            yield row, mean_colours(pixels_CTHW)
 
 
-def clip_frames(dataset: Dataset, row: int, size: tuple[int, int]) -> NDArray[np.uint8]:
+def clip_frames(
+    dataset: Dataset, row: int, size: tuple[int, int], most: int = MOST_FRAMES
+) -> NDArray[np.uint8]:
     """Return the first frames of a clip as training sees them, uint8 RGB [3, frames, height, width].
 
     Args:
         dataset: the dataset.
         row: row of the clip in its index.
         size: height and width, which the clip covers, cropped at the centre.
+        most: number of frames, if the clip has them.
     """
-    frames = min(dataset.row(row)["frames"], _MOST_FRAMES)
+    frames = min(dataset.row(row)["frames"], most)
     pixels_CTHW = np.empty((3, frames, *size), np.uint8)
     decode(dataset.read_media(row), np.arange(frames), pixels_CTHW)
     return pixels_CTHW
 
 
-def _cells(video_CTHW: NDArray[np.uint8]) -> NDArray[np.float32]:
+def mean_colours(video_CTHW: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Return the mean colours of squares, in 0 to 1."""
     channels, frames, height, width = video_CTHW.shape
     rows, columns = height // CELL_PX, width // CELL_PX

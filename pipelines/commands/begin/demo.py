@@ -1,31 +1,48 @@
-"""Run the whole journey on this machine: raw footage, dataset, report, a short training run.
+"""Run the whole journey on this machine: raw footage, dataset, report, training, videos of the trained model.
 
-It takes about 90 seconds on two cores, and renders its own footage without --videos. OUT/buckets.yaml and
-OUT/train.yaml are the configurations it used, to change and run again.
+It takes less than three minutes on two cores, and renders its own footage without --videos. The model learns a few
+clips by heart. OUT/buckets.yaml and OUT/train.yaml are the configurations it used, to change and run again.
 """
 
 import argparse
+import json
 import shlex
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
+import yaml
 from pydantic import BaseModel
 
+from loader.buckets.assignment import BucketConfig, assign
 from loader.dataset import Dataset, verify
 from loader.errors import RunError
 from loader.storage import open_storage
 from pipelines.configuration.commented import commented_yaml
 from pipelines.configuration.config import resolve
-from pipelines.terminal.arguments import add_config
+from pipelines.terminal.arguments import Parser, add_config, add_global
 from pipelines.terminal.console import print_json, stderr, stdout, table
 from pipelines.terminal.files import write_whole
 from pipelines.terminal.program import hint, program
 
 if TYPE_CHECKING:
     from pipelines.configuration.train_config import TrainRunConfig
+    from pipelines.evaluation.shown import FirstFrames
     from pipelines.report.buckets import ReportConfig
     from train.loop.loop import TrainResult
 
+CLIPS = 3
+"""Number of clips that the model learns: as many as it can in a minute."""
+REPETITIONS = 8
+"""Draws of a clip in an epoch, so that a batch is full."""
+SAMPLE_STEPS = 20
+FEW = "few.yaml"
+PROMPTS = "prompts.jsonl"
 CONFIG = Path(__file__).parents[2] / "configs" / "demo.yaml"
 
 
@@ -34,6 +51,35 @@ class Next(NamedTuple):
 
     does: str
     command: str
+
+
+class Learned(NamedTuple):
+    """A clip that the model learned, and how a video of its caption compares (`pipelines.evaluation.shown`)."""
+
+    key: str
+    prompt: str
+    psnr_db: float
+    unlearned_db: float
+    shown: bool
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Clips that the model learns.
+
+    Attributes:
+        rows: their rows in the dataset's index.
+        captions: their captions.
+        frames: number of frames of their bucket.
+        size: its height and width.
+        first_frames: what of all clips of the bucket is compared with videos of the model.
+    """
+
+    rows: list[int]
+    captions: list[str]
+    frames: int
+    size: tuple[int, int]
+    first_frames: "FirstFrames"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +97,9 @@ def run(options: argparse.Namespace) -> int:
     from curate.run.curate import curate
     from loader.read.stream_config import StreamConfig
     from pipelines.commands.data.curate import kept_files, print_accounting, summary
+    from pipelines.commands.look import report as report_command
     from pipelines.commands.look.report import print_buckets, write_report
+    from pipelines.commands.train import sample
     from pipelines.commands.train.train import train
     from pipelines.configuration.train_config import TrainRunConfig
     from pipelines.report.buckets import ReportConfig
@@ -67,33 +115,53 @@ def run(options: argparse.Namespace) -> int:
     notes = stderr()
     videos = options.videos or _render(options.out / "footage")
     place = options.out / "dataset"
-    notes.print("1 of 3: raw video to clips and shards", style="bold")
+    notes.print("1 of 4: raw video to clips and shards", style="bold")
     with curation_progress() as progress:
         kept = kept_files(config.curate, [str(videos)], str(place))
         curate([str(videos)], str(place), config.curate, progress, beside=kept)
     dataset = Dataset(open_storage(place, config.curate.storage))
     if not options.json:
         print_accounting(dataset)
-    notes.print("2 of 3: bucket report", style="bold")
+    notes.print("2 of 4: bucket report", style="bold")
     report_config = ReportConfig(buckets=config.stream.buckets, storage=config.curate.storage)
     report = write_report(dataset, report_config)
     if not options.json:
         print_buckets(dataset, report_config)
-    notes.print("3 of 3: a short training run", style="bold")
+    notes.print("3 of 4: a short training run", style="bold")
+    chosen = _choose(dataset, config.stream.buckets)
+    if chosen is not None:
+        _write_chosen(options.out, chosen)
+        notes.print(f"to be learned by heart, {len(chosen.rows)} clips of different captions:")
+        for row, caption in zip(chosen.rows, chosen.captions, strict=True):
+            notes.print(f"  {dataset.row(row)['key']}  {caption}", soft_wrap=True)
     run_config = TrainRunConfig(
-        dataset=str(place), out=options.out / "train", stream=config.stream, train=config.train
+        dataset=str(place if chosen is None else options.out / FEW),
+        out=options.out / "train",
+        stream=config.stream,
+        train=config.train,
     )
     _write_configs(options.out, report_config, run_config)
     result = train(run_config)
+    notes.print("4 of 4: videos of the trained model, from noise and a caption alone", style="bold")
+    learned: list[Learned] = []
+    if chosen is None:
+        notes.print("none: no clip has a caption, so that nothing can be asked of the model")
+    else:
+        _run(sample, "sample", *_sample_words(options.out, chosen))
+        samples = ("--samples", options.out / "samples")
+        _run(report_command, "report", place, "--config", options.out / "buckets.yaml", *samples)
+        learned = _learned(options.out, dataset, chosen)
     checked = verify(dataset.storage)
     if not checked.ok:
         raise RunError(f"the demo's dataset does not verify: {checked.problems[0]}")
     following = try_next(videos, options.out)
     if options.json:
         said = [one._asdict() for one in following]
-        print_json({**summary(dataset), "report": report, "train": _training(result), "try_next": said})
+        shown = [one._asdict() for one in learned]
+        found = {"report": report, "train": _training(result), "learned": shown, "try_next": said}
+        print_json({**summary(dataset), **found})
         return 0
-    _finish(options, videos, dataset, report, result)
+    _finish(options, videos, dataset, report, result, learned)
     out = stdout()
     out.print("try next", style="bold")
     width = max(len(one.command) for one in following)
@@ -112,7 +180,7 @@ def try_next(videos: Path, out: Path) -> list[Next]:
         "--set",
         f"out={longer}",
         "--set",
-        "train.schedule.total_steps=120",
+        "train.schedule.total_steps=600",
     )
     watched = f"{program('tensorboard', 'tensorboard.main')} --logdir {shlex.quote(str(out / 'train'))}"
     return [
@@ -124,6 +192,77 @@ def try_next(videos: Path, out: Path) -> list[Next]:
         Next("curate videos into a dataset of their own", hint("curate", videos, "--out", "my-dataset")),
         Next("explain a key of these files", hint("config", "explain", "memory_tokens")),
     ]
+
+
+def _choose(dataset: Dataset, buckets: BucketConfig) -> Chosen | None:
+    """Return clips to learn, of the most common bucket, which nothing without learning comes near to.
+
+    None if no clip of a bucket has a caption: then nothing could be asked of the model.
+    """
+    from pipelines.evaluation.shown import FirstFrames
+
+    assignment = assign(dataset.plan_index, buckets)
+    places = dict(enumerate(assignment.bucket_of.tolist()))
+    captioned = [row for row, place in places.items() if place >= 0 and dataset.row(row)["caption"]]
+    if not captioned:
+        return None
+    [(common, _)] = Counter(places[row] for row in captioned).most_common(1)
+    bucket = assignment.buckets[common]
+    size = (bucket.height, bucket.width)
+    rows = [row for row in captioned if places[row] == common]
+    first_frames = FirstFrames(dataset, rows, bucket.frames, size)
+    chosen = first_frames.distinct(CLIPS)
+    captions = [dataset.row(row)["caption"] for row in chosen]
+    return Chosen(chosen, captions, bucket.frames, size, first_frames)
+
+
+def _write_chosen(out: Path, chosen: Chosen) -> None:
+    """Write the blend of the chosen clips, and their captions as prompts."""
+    nodes = [
+        {
+            "path": "dataset",
+            "name": f"clip-{row}",
+            "subset": {"range": [row, row + 1]},
+            "repetitions": REPETITIONS,
+        }
+        for row in chosen.rows
+    ]
+    blend = {"splits": {"train": {"blend_epochized": nodes}}}
+    head = f"# The clips that `reelweave demo` learns, each {REPETITIONS} times in an epoch.\n"
+    write_whole(out / FEW, (head + yaml.safe_dump(blend, sort_keys=False)).encode())
+    lines = [json.dumps({"prompt": caption}, ensure_ascii=False) for caption in chosen.captions]
+    write_whole(out / PROMPTS, "".join(f"{line}\n" for line in lines).encode())
+
+
+def _sample_words(out: Path, chosen: Chosen) -> list[object]:
+    """Return the options that sample a video for each chosen caption."""
+    height, width = chosen.size
+    asked = ["--checkpoint", out / "train", "--prompts", out / PROMPTS, "--out", out / "samples"]
+    return [
+        *asked, "--size", f"{height}x{width}", "--frames", chosen.frames, "--steps", SAMPLE_STEPS, "--guidance", 1
+    ]  # fmt: skip
+
+
+def _run(module: ModuleType, command: str, *words: object) -> None:
+    """Print a command as a person would type it, and run it; its results go to stderr."""
+    stderr().print(f"$ {hint(command, *words)}", style="bold", soft_wrap=True)
+    parser = Parser()
+    module.add_arguments(parser)
+    add_global(parser, default=False)
+    with redirect_stdout(sys.stderr):
+        module.run(parser.parse_args([str(word) for word in words]))
+
+
+def _learned(out: Path, dataset: Dataset, chosen: Chosen) -> list[Learned]:
+    """Compare each sampled video with the clip of its prompt."""
+    from pipelines.evaluation.videos import read_video, video_set
+
+    found = []
+    for path, row, prompt in zip(video_set(out / "samples").paths, chosen.rows, chosen.captions, strict=True):
+        one = chosen.first_frames.shown(read_video(path)[0], row)
+        numbers = (round(one.psnr_db, 2), round(one.unlearned_db, 2))
+        found.append(Learned(dataset.row(row)["key"], prompt, *numbers, one.is_shown))
+    return found
 
 
 def _write_configs(out: Path, buckets: "ReportConfig", training: "TrainRunConfig") -> None:
@@ -152,7 +291,12 @@ def _training(result: "TrainResult") -> dict[str, object]:
 
 
 def _finish(
-    options: argparse.Namespace, videos: Path, dataset: Dataset, report: str, result: "TrainResult"
+    options: argparse.Namespace,
+    videos: Path,
+    dataset: Dataset,
+    report: str,
+    result: "TrainResult",
+    learned: Sequence[Learned],
 ) -> None:
     from pipelines.commands.train.train import loss_change
 
@@ -163,6 +307,16 @@ def _finish(
         ("dataset", f"{totals.samples} clips in {len(dataset.manifest.shards)} shard(s), verified", str(place)),
         ("report", "open it in a browser", report),
         ("training", f"{result.steps} steps, {loss_change(result)}", str(out / "train")),
+        *([("sampled videos", _said(learned), str(out / "samples"))] if learned else []),
     ]  # fmt: skip
     console = stdout()
     console.print(table("made", ["what", "how much", "where"], made))
+
+
+def _said(learned: Sequence[Learned]) -> str:
+    """Return how many videos show the clip of their prompt, and how well."""
+    from pipelines.evaluation.shown import MARGIN_DB
+
+    gained = ", ".join(f"{one.psnr_db - one.unlearned_db:+.1f}" for one in learned)
+    told = f"{sum(one.shown for one in learned)} of {len(learned)} show their clip"
+    return f"{told}: {gained} dB over any answer without learning ({MARGIN_DB:g} wanted)"

@@ -9,7 +9,8 @@ import pytest
 from loader.dataset import DatasetWriter, open_dataset
 from loader.storage import open_storage
 from pipelines.cli import main
-from pipelines.evaluation.nearest import DatasetClips
+from pipelines.evaluation.nearest import DatasetClips, clip_frames
+from pipelines.evaluation.shown import FirstFrames
 from pipelines.report.sampled import sampled_videos
 from pipelines.terminal.mp4 import encode_mp4
 from tests.loader.stream_clips import make_sample
@@ -58,6 +59,33 @@ def test_the_nearest_clip_is_found_by_its_frames(dataset: Path) -> None:
         assert found.psnr_db > 30
         assert found.other_psnr_db is not None
         assert found.other_psnr_db < 20
+
+
+def test_a_video_shows_its_clip_only_where_nothing_unlearned_comes_as_near(dataset: Path) -> None:
+    opened = open_dataset(dataset)
+    rows = {key: row for row, key in enumerate(opened.index.column("key").to_pylist())}
+    clips = FirstFrames(opened, list(rows.values()), FRAMES, (64, 96))
+    assert len(clips.distinct(5)) == len(set(CAPTIONS.values())) == 2
+    assert clips.distinct(1) == clips.distinct(5)[:1]
+    red = clip_frames(opened, rows["red"], (64, 96))
+    noise = np.random.default_rng(0).normal(0, 60, red.shape)
+    for learned in (red, np.clip(red + noise, 0, 255), moving_square((200, 50, 50), 0)):
+        assert clips.shown(learned.astype(np.uint8), rows["red"]).is_shown
+    mean = red.mean(axis=1, keepdims=True)
+    unlearned = {
+        "first frame held": red[:, :1],
+        "mean of its frames": mean,
+        "mean colour": mean.mean(axis=(2, 3), keepdims=True),
+        "another clip": clip_frames(opened, rows["blue"], (64, 96)),
+        "of the same caption": clip_frames(opened, rows["red-later"], (64, 96)),
+        "backwards": red[:, ::-1],
+        "noise": noise + 128,
+    }
+    for name, answer in unlearned.items():
+        video_CTHW = np.ascontiguousarray(np.broadcast_to(answer, red.shape)).clip(0, 255).astype(np.uint8)
+        found = clips.shown(video_CTHW, rows["red"])
+        assert not found.is_shown, name
+        assert name in ("of the same caption", "backwards") or found.psnr_db <= found.unlearned_db + 0.1, name
 
 
 def test_the_page_shows_samples_beside_their_clips_until_a_clip_is_removed(
