@@ -1,11 +1,16 @@
 """Headers of .npy files."""
 
 import io
+import os
 import threading
 
 import numpy as np
 
 _PARSING = threading.Lock()
+# A child that is forked while another thread parses would wait for ever.
+os.register_at_fork(
+    before=_PARSING.acquire, after_in_parent=_PARSING.release, after_in_child=_PARSING.release
+)
 _MOST_BYTES = 10_000
 
 
