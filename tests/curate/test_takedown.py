@@ -165,7 +165,16 @@ def test_nothing_of_a_sample_is_left(raw: Path, place: tuple[str, StorageConfig]
     assert verify(open_storage(uri, config)).problems == []
 
 
-@pytest.mark.parametrize(("left", "by"), [("report", "key"), ("report", "source"), ("clip", "key")])
+@pytest.mark.parametrize(
+    ("left", "by"),
+    [
+        ("report", "key"),
+        ("report", "source"),
+        ("map.parquet", "key"),
+        ("map.parquet", "source"),
+        ("clip", "key"),
+    ],
+)
 def test_verify_tells_what_an_interrupted_take_down_left(
     raw: Path, made: Path, tmp_path: Path, left: str, by: str
 ) -> None:
@@ -176,11 +185,13 @@ def test_verify_tells_what_an_interrupted_take_down_left(
     reelweave("remove", folder, *what)
     if left == "report":
         shutil.copytree(made / "report", folder / "report", dirs_exist_ok=True)
+    elif left == "map.parquet":
+        shutil.copy(made / "report" / left, folder / "report" / left)
     else:
         Ledger(open_storage(folder)).write_clip(f"{key}-1234", b"clip")
     (problem,) = verify(open_storage(folder)).problems
     assert (
-        "shows samples that were taken down" if left == "report" else f"clips/{key}-1234.mp4 is left"
+        f"clips/{key}-1234.mp4 is left" if left == "clip" else "shows samples that were taken down"
     ) in problem
     reelweave("remove", folder, *what)
     assert verify(open_storage(folder)).problems == []

@@ -163,15 +163,35 @@ def _check_taken_down(storage: Storage, manifest: Manifest) -> Iterator[str]:
 
 
 def _check_report(storage: Storage, keys: set[str], sources: set[str]) -> Iterator[str]:
-    """Yield a report whose page links to removed samples, or whose data holds a removed key or source."""
-    shown = [f'"{key}"'.encode() for key in keys] + [f'#{key}"'.encode() for key in keys]
-    shown += [json.dumps(source, ensure_ascii=False).encode() for source in sources]
+    """Yield a report whose page links to removed samples, or whose data or table holds a removed key or source."""
+    # A page goes on naming the source that was taken down, as the accounting does.
+    links = [f'#{key}"'.encode() for key in keys]
+    values = [json.dumps(one, ensure_ascii=False).encode() for one in (*keys, *sources)]
     for item in storage.list(_REPORT):
         if item.path.endswith((".html", ".js")):
             data = storage.read(item.path, 0, _MAX_REPORT_BYTES)
-            if any(one in data for one in shown):
-                yield f"{item.path} shows samples that were taken down; run `reelweave report` again"
-                return
+            shows = any(one in data for one in (links if item.path.endswith(".html") else values))
+        elif item.path.endswith(".parquet"):
+            shows = _names_any(storage, item.path, keys, sources)
+        else:
+            continue
+        if shows:
+            yield f"{item.path} shows samples that were taken down; run `reelweave report` again"
+            return
+
+
+def _names_any(storage: Storage, path: str, keys: set[str], sources: set[str]) -> bool:
+    """Return whether a table of the report has a row of a removed key or source; one that cannot be read may."""
+    data = storage.read(path, 0, _MAX_REPORT_BYTES)
+    schema = pa.schema([("key", pa.string()), ("source", pa.string())])
+    try:
+        table = read_table(data, len(data), storage.uri(path), schema, None, schema.names)
+    except RunError:
+        return True
+    return any(
+        pc.any(pc.is_in(table.column(name), pa.array(gone, pa.string()))).as_py()
+        for name, gone in (("key", sorted(keys)), ("source", sorted(sources)))
+    )
 
 
 def _check_index(manifest: Manifest, index: list[Row]) -> Iterator[str]:

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from loader.dataset import Dataset
+from loader.dataset.tables.parquet import to_parquet
 from pipelines.report.gallery.files import Gallery
-from pipelines.report.map.table import FILE, map_parquet, map_table
+from pipelines.report.map.table import FILE, map_table
 from pipelines.report.numbers.dataset_map import DatasetMap
 from pipelines.report.numbers.vector_map import NEIGHBOURS
 from pipelines.report.web.charts import CLUSTER_COLOURS, Chart, scatter
@@ -43,7 +44,7 @@ def map_files(
         neighbours=NEIGHBOURS,
         table_file=FILE,
     )
-    return {PAGE: page.encode(), FILE: map_parquet(map_table(dataset, mapped, gallery))}
+    return {PAGE: page.encode(), FILE: to_parquet(map_table(dataset, mapped, gallery))}
 
 
 def _chart(mapped: DatasetMap, numbers: Mapping[str, Any]) -> Chart:

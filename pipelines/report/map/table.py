@@ -1,10 +1,8 @@
 """Table of the map for other programs, such as embedding-atlas: a row for each clip on it."""
 
-import io
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from loader.dataset import Dataset
 from pipelines.report.gallery.files import Gallery
@@ -51,10 +49,3 @@ def map_table(dataset: Dataset, mapped: DatasetMap, gallery: Gallery) -> pa.Tabl
     scores = score_columns(index.column("scores"))
     columns |= {f"score_{name}": pa.array(scores[name], from_pandas=True) for name in sorted(scores)}
     return pa.table(columns)
-
-
-def map_parquet(table: pa.Table) -> bytes:
-    """Return the table as a parquet file."""
-    file = io.BytesIO()
-    pq.write_table(table, file, compression="zstd")
-    return file.getvalue()
