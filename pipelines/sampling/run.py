@@ -17,8 +17,9 @@ from pipelines.sampling.outputs import OneOutput, Outputs
 from pipelines.sampling.requests import Request
 from pipelines.terminal.mp4 import encode_mp4
 from train.distributed.world import World
+from train.models.denoiser import Denoiser
 from train.sampling.config import SampleConfig, SampleLayoutConfig
-from train.sampling.decode.budget import DecodePlan
+from train.sampling.decode.budget import DecodePlan, free_bytes
 from train.sampling.decode.fitting import FittingDecoder
 from train.sampling.decode.kept_latents import kept_latents, load_latents
 from train.sampling.decode.offload import on_the_host
@@ -196,7 +197,7 @@ class SamplingRun:
                 progress()
         with kept_latents(path, latents_BCTHW, {"of": of}, first):
             with _timed(seconds, "decode"):
-                with on_the_host(self._trained.present, latents_BCTHW.device):
+                with on_the_host(self._leaving(sampler), latents_BCTHW.device):
                     video_BCTHW = sampler.decode(latents_BCTHW)
                 pixels_CTHW = None if video_BCTHW is None else video_BCTHW[0].cpu().numpy()
             if pixels_CTHW is None:
@@ -204,6 +205,14 @@ class SamplingRun:
             with _timed(seconds, "write"):
                 data = encode_mp4(pixels_CTHW, self._fps)
             return outputs.write(number, data, {**expected, "layout": self.layout, "seconds": seconds})
+
+    def _leaving(self, sampler: VideoSampler) -> Sequence[Denoiser]:
+        """Return the models that leave the GPU for a decode: all, if it does not fit beside them."""
+        decoder = sampler.layout.decoder
+        fits = isinstance(decoder, FittingDecoder) and decoder.fits(
+            sampler.latent_size, free_bytes(sampler.device)
+        )
+        return [] if fits else self._trained.present
 
     def _denoise(
         self, number: int, seconds: dict[str, float], progress: Callable[[], None] = lambda: None

@@ -19,7 +19,9 @@ from train.models.encoders.decode_tiles import TileAxis, TileLayout
 from train.models.encoders.tokenizer import PatchTransform
 from train.sampling.decode.assignment import assign, efficiency
 from train.sampling.decode.budget import peak_bytes, plan_decode
+from train.sampling.decode.fitting import FittingDecoder
 from train.sampling.decode.kept_latents import kept_latents, load_latents
+from train.sampling.decode.offload import on_the_host
 from train.sampling.decode.seams import seam_score
 from train.sampling.decode.tiled import TiledDecoder
 
@@ -114,6 +116,38 @@ def test_tiles_keep_a_budget(tmp_path):
     assert str(plan).startswith(f"{plan.tiles} tiles a video, 0.0")
     with pytest.raises(UsageError, match="make fewer videos at once, or shorter or smaller ones"):
         plan_decode(made, size, 1000)
+
+
+class Noted(torch.nn.Linear):
+    """A model that notes where it is moved; a device without values stands for a GPU."""
+
+    def to(self, device):
+        self.moves.append(str(device))
+        return self.to_empty(device=device)
+
+
+def test_a_model_leaves_the_device_where_the_decode_does_not_fit_beside_it(tmp_path):
+    made, size = tokenizer(tmp_path, "wan"), (1, 40, 16)
+    decoder = FittingDecoder(TiledDecoder(made, ALONE))
+    peak = peak_bytes(made, made.decode_layout(), size)
+    assert decoder.fits(size, None)
+    assert decoder.fits(size, peak)
+    assert not decoder.fits(size, peak - 1)
+    # Within a budget the tiles are smaller, and need less beside the model.
+    smaller = FittingDecoder(TiledDecoder(made, ALONE), budget_bytes=int(peak * 0.9))
+    assert smaller.fits(size, peak - 1)
+
+    gpu = torch.device("meta")
+    models = [Noted(3, 4, device=gpu) for _ in range(2)]
+    for model in models:
+        model.moves = []
+    with pytest.raises(RunError, match="no memory"), on_the_host(models, gpu):
+        assert all(model.weight.device.type == "cpu" for model in models)
+        raise RunError("no memory")
+    assert all(model.weight.device == gpu and model.moves == ["cpu", "meta"] for model in models)
+    for moved, device in (([], gpu), (models, torch.device("cpu"))):
+        with on_the_host(moved, device):
+            assert all(model.weight.device == gpu for model in models)
 
 
 def test_our_tokenizer_is_cut_exactly_and_without_seams():

@@ -41,6 +41,16 @@ class FittingDecoder:
             return own
         return self._planned(size, videos, budget_bytes)
 
+    def fits(self, size: tuple[int, int, int], free_bytes: int | None, videos: int = 1) -> bool:
+        """Return whether a decode in the tiles that it would have with all memory fits what is free now.
+
+        Args:
+            size: latent frames, rows and columns.
+            free_bytes: memory that is free on this rank; None: unlimited.
+            videos: number of videos in one decode.
+        """
+        return free_bytes is None or self.plan(size, videos, self.budget_bytes).peak_bytes <= free_bytes
+
     def _planned(self, size: tuple[int, int, int], videos: int, budget_bytes: int | None) -> DecodePlan:
         key = (size, videos, budget_bytes)
         if key not in self._plans:

@@ -9,16 +9,17 @@ from torch import nn
 
 @contextmanager
 def on_the_host(modules: Sequence[nn.Module], device: torch.device) -> Iterator[None]:
-    """Move modules' tensors to the host for the body, and back after it; nothing on a CPU.
+    """Move modules' tensors from a device to the host for the body, and back after it; nothing on a CPU.
 
     Values return to the bit. The modules must not be in training: optimizers hold their tensors on the GPU.
     """
-    if device.type != "cuda":
+    if device.type == "cpu" or not modules:
         yield
         return
     for module in modules:
         module.to("cpu")
-    torch.cuda.empty_cache()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
     try:
         yield
     finally:
