@@ -12,6 +12,15 @@ from typing import Any
 
 from tests.browser import Browser, chromium, draw_all
 
+_PICTURES = (
+    ("report", "dataset/report/index.html", None),
+    ("scores", "dataset/report/index.html", "#scores-section"),
+    ("sampled", "dataset/report/index.html", "#sampled"),
+    ("gallery", "dataset/report/gallery.html", None),
+    ("map", "dataset/report/map.html", None),
+    ("run", "train/report/index.html", None),
+)
+"""Name, page of the demo, and the section at the top of the window; None: the page's top."""
 _WIDTH_PX = 1200
 _QUALITY = 85
 
@@ -26,19 +35,15 @@ def main() -> None:
     where = chromium()
     if where is None:
         raise SystemExit("no Chromium here: apt-get install chromium")
-    report, run = options.demo / "dataset/report", options.demo / "train/report"
     with Browser(where) as browser:
-        with browser.opened(report / "index.html", _WIDTH_PX) as page:
-            draw_all(page)
-            _save(page, options.out / "report.webp")
-            page.locator("#scores-section").evaluate("(heading) => heading.scrollIntoView()")
-            _save(page, options.out / "scores.webp")
-        with browser.opened(report / "gallery.html", _WIDTH_PX) as page:
-            page.wait_for_selector(".card img")
-            _save(page, options.out / "gallery.webp")
-        with browser.opened(run / "index.html", _WIDTH_PX) as page:
-            draw_all(page)
-            _save(page, options.out / "run.webp")
+        for name, path, section in _PICTURES:
+            with browser.opened(options.demo / path, _WIDTH_PX) as page:
+                draw_all(page)
+                if "gallery" in path:
+                    page.wait_for_selector(".card img")
+                if section:
+                    page.locator(section).evaluate("(heading) => heading.scrollIntoView()")
+                _save(page, options.out / f"{name}.webp")
 
 
 def _save(page: Any, path: Path) -> None:

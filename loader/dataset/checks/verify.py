@@ -164,13 +164,13 @@ def _check_taken_down(storage: Storage, manifest: Manifest) -> Iterator[str]:
 
 def _check_report(storage: Storage, keys: set[str], sources: set[str]) -> Iterator[str]:
     """Yield a report whose page links to removed samples, or whose data or table holds a removed key or source."""
-    # A page goes on naming the source that was taken down, as the accounting does.
-    links = [f'#{key}"'.encode() for key in keys]
-    values = [json.dumps(one, ensure_ascii=False).encode() for one in (*keys, *sources)]
+    # As values: the text of a page goes on naming the source that was taken down, as the accounting does.
+    shown = [f'"{key}"'.encode() for key in keys] + [f'#{key}"'.encode() for key in keys]
+    shown += [json.dumps(source, ensure_ascii=False).encode() for source in sources]
     for item in storage.list(_REPORT):
         if item.path.endswith((".html", ".js")):
             data = storage.read(item.path, 0, _MAX_REPORT_BYTES)
-            shows = any(one in data for one in (links if item.path.endswith(".html") else values))
+            shows = any(one in data for one in shown)
         elif item.path.endswith(".parquet"):
             shows = _names_any(storage, item.path, keys, sources)
         else:
