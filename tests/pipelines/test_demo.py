@@ -88,6 +88,12 @@ def test_the_sampled_videos_show_the_clips_of_their_prompts(demo: tuple[Path, di
     assert all(f"sampled/{one['file']}" in page for one in kept)
 
 
+def test_the_run_has_its_page(demo: tuple[Path, dict]) -> None:
+    out, result = demo
+    assert Path(result["run_page"]) == out / "train/report/index.html"
+    assert f"{STEPS} of {STEPS}" in Path(result["run_page"]).read_text()
+
+
 def test_every_file_of_the_footage_is_accounted_for(demo: tuple[Path, dict]) -> None:
     out, result = demo
     videos = {path.name for path in (out / "footage").iterdir() if path.suffix in (".mp4", ".webm")}

@@ -142,6 +142,7 @@ def run(options: argparse.Namespace) -> int:
     )
     _write_configs(options.out, report_config, run_config)
     result = train(run_config)
+    _run(report_command, "report", options.out / "train")
     notes.print("4 of 4: videos of the trained model, from noise and a caption alone", style="bold")
     learned: list[Learned] = []
     if chosen is None:
@@ -158,7 +159,8 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         said = [one._asdict() for one in following]
         shown = [one._asdict() for one in learned]
-        found = {"report": report, "train": _training(result), "learned": shown, "try_next": said}
+        pages = {"report": report, "run_page": str(run_page(options.out))}
+        found = {**pages, "train": _training(result), "learned": shown, "try_next": said}
         print_json({**summary(dataset), **found})
         return 0
     _finish(options, videos, dataset, report, result, learned)
@@ -168,6 +170,11 @@ def run(options: argparse.Namespace) -> int:
     for one in following:
         out.print(f"  {one.command:{width}}  # {one.does}", soft_wrap=True)
     return 0
+
+
+def run_page(out: Path) -> Path:
+    """Return the path of the page of the demo's training run."""
+    return out / "train/report/index.html"
 
 
 def try_next(videos: Path, out: Path) -> list[Next]:
@@ -307,6 +314,7 @@ def _finish(
         ("dataset", f"{totals.samples} clips in {len(dataset.manifest.shards)} shard(s), verified", str(place)),
         ("report", "open it in a browser", report),
         ("training", f"{result.steps} steps, {loss_change(result)}", str(out / "train")),
+        ("its page", "open it in a browser", str(run_page(out).absolute())),
         *([("sampled videos", _said(learned), str(out / "samples"))] if learned else []),
     ]  # fmt: skip
     console = stdout()
