@@ -178,6 +178,10 @@ class Dataset:
     @cached_property
     def scores(self) -> pa.Table:
         """Content of ``scores.parquet``: one row per clip that was cut (``loader.dataset.schema.SCORES``)."""
+        return self.read_scores()
+
+    def read_scores(self) -> pa.Table:
+        """Read `scores` without keeping them: their maps are the largest column of all tables."""
         return self._table("scores")
 
     @cached_property

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
@@ -43,12 +44,12 @@ def update_command(dataset: Dataset) -> str:
 
 
 def _files(dataset: Dataset, scores: Scores) -> Iterator[tuple[str, bytes]]:
-    table = dataset.scores
-    seconds_N = pc.subtract(table.column("end_s"), table.column("start_s")).to_numpy()
+    clips = scores.clips
+    seconds_N = pc.subtract(clips.column("end_s"), clips.column("start_s")).to_numpy()
     columns: dict[str, NDArray[np.float64]] = {
         "state": scores.state_N.astype(np.float64),
         "seconds": seconds_N,
-        "original": _originals(dataset).astype(np.float64),
+        "original": _originals(dataset, clips).astype(np.float64),
     }
     yield "data/clips.js", data_file("clips", {name: packed(column) for name, column in columns.items()})
     for stats in scores.all_stats:
@@ -57,10 +58,9 @@ def _files(dataset: Dataset, scores: Scores) -> Iterator[tuple[str, bytes]]:
             yield f"data/score-{stats.name}.js", data_file(f"score-{stats.name}", column)
 
 
-def _originals(dataset: Dataset) -> NDArray[np.int64]:
+def _originals(dataset: Dataset, clips: pa.Table) -> NDArray[np.int64]:
     """Return the row [N] of the clip that each duplicate repeats; -1 for all others."""
-    key_N = dataset.scores.column("key").to_pylist()
-    state_N = dataset.scores.column("state").to_pylist()
+    key_N, state_N = (clips.column(name).to_pylist() for name in ("key", "state"))
     kept = {key: row for row, (key, state) in enumerate(zip(key_N, state_N, strict=True)) if state == "kept"}
     duplicates = dataset.accounting.filter(pc.field("state") == "duplicate").select(["key", "duplicate_of"])
     of = dict(zip(*duplicates.to_pydict().values(), strict=True))

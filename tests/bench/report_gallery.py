@@ -153,14 +153,17 @@ def made(folder: Path) -> dict[str, Any]:
     from pipelines.commands.look.report import return_freed_memory, write_report
     from pipelines.report.gallery.files import make_gallery
     from pipelines.report.numbers.dataset_map import dataset_map
+    from pipelines.report.numbers.scores import Scores
 
     config = default_config(StorageConfig())
     return_freed_memory()
     imported_mb = peak_mb()
     dataset = open_dataset(folder)
     began, clock = time.process_time(), time.perf_counter()
-    files = make_gallery(dataset, config, dataset_map(dataset, config)).files
+    files = make_gallery(dataset, config, dataset_map(dataset, config), Scores.of(dataset)).files
     spent = {"processor_s": time.process_time() - began, "wall_s": time.perf_counter() - clock}
+    gallery = {**spent, "mb": sum(map(len, files.values())) / 1e6, "files": len(files)}
+    del files  # the report makes its own
     most_mb = peak_mb()
     write_report(dataset, config)
     written_mb = peak_mb()
@@ -168,7 +171,7 @@ def made(folder: Path) -> dict[str, Any]:
         path.relative_to(folder / "report"): path for path in (folder / "report").rglob("*") if path.is_file()
     }
     return {
-        "gallery": {**spent, "mb": sum(map(len, files.values())) / 1e6, "files": len(files)},
+        "gallery": gallery,
         "imported_peak_mb": imported_mb,
         "gallery_peak_mb": most_mb,
         "report_peak_mb": written_mb,

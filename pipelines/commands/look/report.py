@@ -190,10 +190,11 @@ def _made(dataset: Dataset, config: ReportConfig) -> tuple[dict[str, Any], str, 
     from pipelines.report.thresholds import threshold_files
 
     mapped = dataset_map(dataset, config)
-    numbers = dataset_numbers(dataset, config, mapped)
-    gallery = make_gallery(dataset, config, mapped)
+    scores = Scores.of(dataset)
+    numbers = dataset_numbers(dataset, config, mapped, scores)
+    gallery = make_gallery(dataset, config, mapped, scores)
     beside = {
-        **threshold_files(dataset, Scores.of(dataset)),
+        **threshold_files(dataset, scores),
         **gallery.files,
         **map_files(dataset, mapped, numbers["map"], gallery),
     }

@@ -53,24 +53,25 @@ class Gallery:
     files: dict[str, bytes]
 
 
-def make_gallery(dataset: Dataset, config: "ReportConfig", mapped: DatasetMap) -> Gallery:
+def make_gallery(dataset: Dataset, config: "ReportConfig", mapped: DatasetMap, scores: Scores) -> Gallery:
     """Return the gallery of a dataset.
 
     Args:
         dataset: clips that get a picture are read.
         config: buckets, and how many clips get a picture.
         mapped: map of its embeddings; clips that stand for its clusters, and outliers, get a picture, too.
+        scores: its scores.
     """
     further = dataset.index.column("key").take(mapped.shown_rows).to_pylist()
     first = pictured_rows(dataset.accounting, config.max_clips, config.max_rejected, further)
-    rows = GalleryRows.of(dataset, first)
+    rows = GalleryRows.of(dataset, first, scores.clips)
     files: dict[str, bytes] = {}
     pictures = {}
     for row, made in _strips(dataset, rows, len(first)):
         name = hashlib.sha256(made.jpeg).hexdigest()[:20]
         files[f"pictures/{name}.jpg"] = made.jpeg
         pictures[row] = (name, made.frames, made.width, made.height)
-    files |= dict(_data(dataset, rows, pictures, config, mapped))
+    files |= dict(_data(dataset, rows, pictures, config, mapped, scores))
     title = "/".join(dataset.storage.root.rsplit("/", 2)[-2:])
     files["gallery.html"] = render(
         "gallery.html",
@@ -119,6 +120,7 @@ def _data(
     pictures: dict[int, tuple[str, int, int, int]],
     config: "ReportConfig",
     mapped: DatasetMap,
+    scores: Scores,
 ) -> Iterator[tuple[str, bytes]]:
     count = len(rows.accounting)
     kinds, kind_N = rows.kinds
@@ -127,7 +129,7 @@ def _data(
     captions = rows.index_column(dataset, "caption", "")
     length_N = pc.utf8_length(captions).to_numpy()
     most_chars = _most_chars(length_N)
-    settable = [one for one in Scores.of(dataset).all_stats if can_be_set(one)]
+    settable = [one for one in scores.all_stats if can_be_set(one)]
     columns: dict[str, NDArray[Any]] = {
         "kind": kind_N,
         "source": source_N,

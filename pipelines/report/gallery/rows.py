@@ -32,12 +32,13 @@ class GalleryRows:
     of_N: NDArray[np.int64]
 
     @classmethod
-    def of(cls, dataset: Dataset, first: NDArray[np.int64]) -> "GalleryRows":
+    def of(cls, dataset: Dataset, first: NDArray[np.int64], scored: pa.Table) -> "GalleryRows":
         """Return the rows of a dataset.
 
         Args:
             dataset: its tables are read, no clip is.
             first: rows of the accounting that come first.
+            scored: key and source of the clips in the scores.
         """
         whole = dataset.accounting
         others = np.ones(len(whole), np.bool_)
@@ -50,7 +51,7 @@ class GalleryRows:
         return cls(
             table,
             index_N,
-            _places(_named(table), _named(dataset.scores)),
+            _places(_named(table), _named(scored)),
             np.where(of_N >= 0, kept_K[of_N] if len(kept_K) else -1, -1),
         )
 

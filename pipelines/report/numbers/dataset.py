@@ -23,7 +23,10 @@ MAX_GROUPS = 50
 
 
 def dataset_numbers(
-    dataset: Dataset, config: ReportConfig, mapped: DatasetMap | None = None
+    dataset: Dataset,
+    config: ReportConfig,
+    mapped: DatasetMap | None = None,
+    scores: Scores | None = None,
 ) -> dict[str, Any]:
     """Return the numbers as plain values.
 
@@ -31,6 +34,7 @@ def dataset_numbers(
         dataset: of its clips only embeddings are read.
         config: buckets, and how many rows lists hold; counts beside them are of all rows.
         mapped: map of its embeddings, where it was made before.
+        scores: its scores, where they were read before.
     """
     stats = dataset_stats(dataset.plan_index, dataset.index.column("key"), config.buckets).to_dict()
     mapped = mapped or dataset_map(dataset, config)
@@ -41,7 +45,7 @@ def dataset_numbers(
         "stages": [asdict(total) for total in stage_totals(dataset.accounting)],
         "lost": lost_rows(dataset.accounting, config.max_lost),
         "sources": [asdict(total) for total in source_totals(dataset.accounting)],
-        "scores": [asdict(one) for one in Scores.of(dataset).all_stats],
+        "scores": [asdict(one) for one in (scores or Scores.of(dataset)).all_stats],
         "duplicates": duplicate_groups(dataset, MAX_GROUPS),
         "map": mapped.to_json(dataset.index.column("key")),
         "run": run_facts(dataset),

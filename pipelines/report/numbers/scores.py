@@ -63,11 +63,13 @@ class Scores:
     """Scores of clips [N].
 
     Attributes:
+        clips: key, source, start_s, end_s and state of each clip, as in ``scores.parquet``.
         state_N: place of each clip's state in `STATES`.
         columns: float64 [N] by score; NaN where a clip has none.
         thresholds: set thresholds by key of `FilterConfig`.
     """
 
+    clips: pa.Table
     state_N: NDArray[np.int8]
     columns: dict[str, NDArray[np.float64]]
     thresholds: dict[str, float]
@@ -79,10 +81,11 @@ class Scores:
         Raises:
             RunError: a clip has a score twice.
         """
-        table = dataset.scores
+        table = dataset.read_scores()
         places = pc.fill_null(pc.index_in(table.column("state"), pa.array(STATES)), len(STATES))
         state_N = places.to_numpy().astype(np.int8)
-        return cls(state_N, score_columns(table.column("scores")), thresholds(dataset))
+        columns = score_columns(table.column("scores"))
+        return cls(table.drop_columns(["scores"]), state_N, columns, thresholds(dataset))
 
     def stats(self, name: str) -> ScoreStats | None:
         """Return the distribution of one score; None where no clip has a value of it."""

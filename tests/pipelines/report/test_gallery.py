@@ -21,6 +21,7 @@ from pipelines.report.gallery import files
 from pipelines.report.gallery.choice import pictured_rows
 from pipelines.report.gallery.strips import spread
 from pipelines.report.numbers.dataset_map import dataset_map
+from pipelines.report.numbers.scores import Scores
 from tests.browser import PHONE_PX, Browser
 from tests.loader.stream_clips import make_sample, write
 from tests.pipelines.report.conftest import LONG, NASTY
@@ -240,7 +241,7 @@ def test_long_captions_are_cut_to_their_share(tmp_path: Path, monkeypatch: pytes
     samples[0].row["caption"] = "word " * 200
     write(tmp_path, samples)
     dataset, config = open_dataset(tmp_path), default_config(StorageConfig())
-    made = files.make_gallery(dataset, config, dataset_map(dataset, config)).files
+    made = files.make_gallery(dataset, config, dataset_map(dataset, config), Scores.of(dataset)).files
     content = json.loads(made["data/clips-0001.js"].decode().partition(",")[2].removesuffix(");\n"))
     assert [len(caption) for caption in content["caption"]] == [284, 16]
     about = json.loads(made["data/rows.js"].decode().partition(",")[2].removesuffix(");\n"))
