@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from loader.base.named_file import read_named
 from loader.errors import UsageError
 from pipelines.sampling.cache_gate import CacheQuality, pass_gate
 from pipelines.sampling.outputs import OneOutput, Outputs
@@ -23,7 +24,7 @@ from train.sampling.decode.budget import DecodePlan, free_bytes
 from train.sampling.decode.fitting import FittingDecoder
 from train.sampling.decode.kept_latents import kept_latents, load_latents
 from train.sampling.decode.offload import on_the_host
-from train.sampling.first_frames import image_digest, read_first_frames
+from train.sampling.first_frames import read_first_frames
 from train.sampling.generate import VideoSampler
 from train.sampling.in_training.groups import VideoGroups
 from train.sampling.in_training.loading import video_layout
@@ -32,6 +33,8 @@ from train.sampling.mesh import SamplingMesh, SamplingRanks
 from train.sampling.trained import Trained
 
 STAGES = ("text", "denoise", "decode", "write")
+
+_MOST_IMAGE_BYTES = 1 << 30
 
 
 @dataclass
@@ -116,7 +119,7 @@ class SamplingRun:
         return [
             {
                 "prompt": request.prompt,
-                "image": None if request.image is None else image_digest(Path(request.image)),
+                "image": None if request.image is None else _digest(Path(request.image)),
                 "image_frames": request.image_frames,
                 "checkpoint": trained.checkpoint,
                 "step": trained.step,
@@ -285,3 +288,12 @@ def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
     began = time.perf_counter()
     yield
     seconds[stage] = round(time.perf_counter() - began, 3)
+
+
+def _digest(image: Path) -> str:
+    """Return the SHA-256 of a picture or video of first frames.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    return hashlib.sha256(read_named(image, _MOST_IMAGE_BYTES, f"--image {image}")).hexdigest()

@@ -126,9 +126,7 @@ def test_processes_that_persist_go_on_where_the_stream_was_moved(dataset: Datase
     for taken in (3, 4, 100):
         found += islice(loader, taken)
         again = iter(loader)
-        for _ in range(
-            2
-        ):  # both processes: a slow one would begin behind the move below, and be refused after it
+        for _ in range(2):  # of each process: a slow one would begin, and be refused, after the move below
             with pytest.raises(UsageError, match="say where to go on"):
                 next(again)
         stream.load_state_dict(stream.state_after(found[-1]))

@@ -198,6 +198,7 @@ def test_a_missing_dataset_exits_with_1(
     done = call(command, tmp_path)
     assert done.returncode == 1
     assert "no finished dataset" in done.stderr
+    assert str(tmp_path) in done.stderr.replace("\n", "")
     assert "Traceback" not in done.stderr
 
 

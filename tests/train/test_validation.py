@@ -182,8 +182,9 @@ def test_what_cannot_be_sampled_is_said_when_the_run_starts(tmp_path):
         with pytest.raises(ValidationError, match=said):
             validation_config(**update)
     (tmp_path / "prompts.txt").write_text("a wave\n\n a cat \n")
-    assert validation_config(prompts=tmp_path / "prompts.txt").captions() == ("a wave", "a cat")
+    rows = validation_config(prompts=tmp_path / "prompts.txt").rows()
+    assert [row.prompt for row in rows] == ["a wave", "a cat"]
     for content in (b"\n", b"\xff"):
         (tmp_path / "prompts.txt").write_bytes(content)
         with pytest.raises(UsageError, match=r"validation\.prompts"):
-            validation_config(prompts=tmp_path / "prompts.txt").captions()
+            validation_config(prompts=tmp_path / "prompts.txt").rows()

@@ -83,10 +83,6 @@ class ValidationConfig(SampleConfig):
                 raise UsageError(f"validation.prompts={str(self.prompts)!r}: {error}") from error
         return found
 
-    def captions(self) -> tuple[str, ...]:
-        """Return the captions of `rows`; errors as there."""
-        return tuple(row.prompt for row in self.rows())
-
     def _check_images(self, rows: tuple[ValidationPrompt, ...]) -> None:
         if self.image_guidance is not None and not all(row.image for row in rows):
             raise ValueError(

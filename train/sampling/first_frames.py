@@ -1,6 +1,5 @@
 """Image to video: given first frames as condition channels of every pass of guidance."""
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -93,15 +92,6 @@ def pass_channels(
     clean_BCTHW[:, :, :frames] = given_BCTHW
     own = [dit.condition(clean_BCTHW, [given] * B)] * passes
     return [*own[1:], dit.condition(clean_BCTHW, [0] * B)] if image_guidance else own
-
-
-def image_digest(path: Path) -> str:
-    """Return the SHA-256 of a file.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
-    return hashlib.sha256(read_named(path, _MOST_BYTES, f"--image {path}")).hexdigest()
 
 
 def read_first_frames(path: Path, count: int, size: tuple[int, int], named: str) -> torch.Tensor:

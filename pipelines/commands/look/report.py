@@ -99,12 +99,10 @@ def run(options: argparse.Namespace) -> int:
     if not options.serve and (options.host is not None or options.port is not None):
         raise UsageError("--host and --port are of --serve; add it to serve the report")
     kind = kind_of(options.dataset)
-    if options.others and all(kind_of(place) == "dataset" for place in (options.dataset, *options.others)):
-        report_steps.refuse(options)
-        return report_datasets(options)
     if kind == "run" or options.others:
         report_steps.refuse(options)
-        return report_runs(options)
+        runs = any(kind_of(place) != "dataset" for place in (options.dataset, *options.others))
+        return report_runs(options) if runs else report_datasets(options)
     if options.out:
         raise UsageError(
             "--out is for the report of a training run or a workload; a dataset keeps its own page"

@@ -10,6 +10,9 @@ from loader.plan.policy import BudgetsT, Regime
 from loader.storage import StorageConfig, open_storage
 from pipelines.commands.look.report_run import check_own
 from pipelines.report.numbers.cost_fit import fit_words
+from pipelines.report.numbers.steps.recommendation import of_microbatches
+from pipelines.report.sections.steps import policy_rows
+from pipelines.report.steps_config import StepsConfig
 from pipelines.terminal.arguments import did_you_mean
 from pipelines.terminal.console import print_json, stdout, table
 from pipelines.terminal.files import read_text
@@ -18,18 +21,9 @@ from pipelines.terminal.program import hint
 if TYPE_CHECKING:
     from pipelines.report.numbers.workload import WorkloadConfig
 
-_PLAN = ("world_size", "microbatches", "regime", "lookahead", "steps", "seed")
+_PLAN = tuple(StepsConfig.model_fields)
 _MOVED = ("--policy", "--timings", "--plan-out")
 _REGIMES: tuple[Regime, ...] = ("step", "slot", "pack")
-_SHARES = {
-    "idle": "idle",
-    "idle_floor": "idle, any plan",
-    "compute_cv": "step CV",
-    "compute_cv_s2": "compute CV, of B*S^2",
-    "token_cv": "token CV",
-    "padding": "padding",
-    "memory": "memory used of M_mem",
-}
 
 
 def add_arguments(parser: Any) -> None:
@@ -197,20 +191,12 @@ def print_plan(name: str, plan: dict[str, Any]) -> None:
     if plan["cannot"]:
         out.print(f"no steps are planned: {plan['cannot']}", markup=False, soft_wrap=True)
         return
-    policies = plan["policies"]
-    rows: list[tuple[str, ...]] = [
-        (label, *(f"{one[key]:.2%}" for one in policies.values())) for key, label in _SHARES.items()
-    ]
-    rows.append(
-        ("throughput, of equal_token's", *(f"{one['relative_throughput']:.2f}" for one in policies.values()))
-    )
-    rows.append(("samples a step", *(f"{one['samples']:,.0f}" for one in policies.values())))
-    each = "1 microbatch" if plan["microbatches"] == 1 else f"{plan['microbatches']} microbatches"
+    each = of_microbatches(plan["microbatches"])
     title = (
         f"{name}: {plan['world_size']} ranks, {each} each, {plan['steps']} steps,"
         f" ranks wait once a {plan['regime'] if plan['regime'] == 'slot' else 'step'}"
     )
-    out.print(table(title, ["mean over steps", *policies], rows))
+    out.print(table(title, ["mean over steps", *plan["policies"]], policy_rows(plan)))
     for words in plan["recommendation"]["words"]:
         out.print(words, markup=False, soft_wrap=True)
     lines = plan["recommendation"]["stream_yaml"].splitlines()

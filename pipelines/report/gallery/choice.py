@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curate.takedown.takedown import STAGE as REMOVAL
-from pipelines.report.gallery.strips import spread
+from pipelines.report.numbers.spread import spread
 
 _GROUPS = 24
 _COPIES = 4

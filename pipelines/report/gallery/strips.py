@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from loader.dataset.tars.media import FORMATS
+from pipelines.report.numbers.spread import spread
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -56,12 +57,6 @@ def strip(clip: bytes, frames: int) -> Strip | None:
     except (av.error.FFmpegError, ValueError, IndexError, MemoryError):
         return None  # `reelweave verify` is what names damaged clips
     return _joined(pictures) if pictures else None
-
-
-def spread(total: int, limit: int) -> list[int]:
-    """Return up to ``limit`` numbers below ``total``, evenly spread."""
-    count = min(total, limit)
-    return [(2 * place + 1) * total // (2 * count) for place in range(count)]
 
 
 def _in_order(container: "InputContainer", wanted: list[int]) -> list["Image"]:

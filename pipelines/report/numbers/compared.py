@@ -9,14 +9,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from loader.dataset import Dataset, StageTotal, stage_totals
-from pipelines.report.numbers.scores import BINS, Scores
+from pipelines.report.numbers.scores import BINS, Scores, bin_edges, drawn
 from pipelines.report.run.configuration import Configuration, differences, flat
 from pipelines.report.run.numbers import distinct_names
 
 MOST_KEYS = 50
 """Keys that are named of those which only one dataset has."""
-
-_MOST = 1e300  # of a score that is drawn
 
 
 def compared_numbers(datasets: Sequence[Dataset]) -> dict[str, Any]:
@@ -57,7 +55,7 @@ def _stages(totals: Sequence[Sequence[StageTotal]]) -> list[dict[str, Any]]:
                 for name in ("rows", "sources", "seconds")
             },
         }
-        for state, stage in sorted(both, key=lambda key: list(both).index(key))
+        for state, stage in both
     ]
 
 
@@ -71,9 +69,7 @@ def _scores(scores: Sequence[Scores]) -> list[dict[str, Any]]:
         if not len(reach):
             continue
         least, most = float(reach.min()), float(reach.max())
-        edges = np.linspace(least, most, BINS + 1) if least < most else np.array([least, most])
-        if least < most and (np.diff(edges) <= 0).any():  # closer than so many bins can tell apart
-            edges = np.array([least, most])
+        edges = bin_edges(least, most, BINS)
         found.append(
             {
                 "name": name,
@@ -92,7 +88,7 @@ def _scores(scores: Sequence[Scores]) -> list[dict[str, Any]]:
 
 
 def _drawn(column_N: NDArray[np.float64] | None) -> NDArray[np.float64]:
-    return np.zeros(0) if column_N is None else column_N[np.abs(column_N) < _MOST]  # false for NaN
+    return np.zeros(0) if column_N is None else column_N[drawn(column_N)]
 
 
 def _keys(columns: Sequence[pa.ChunkedArray]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Map of a dataset's embeddings: where each clip lies, its cluster, and how far it is from others."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -12,13 +12,13 @@ from curate.search.vectors import MEMBER, stored_vectors
 from loader.dataset import Dataset
 from loader.errors import RunError
 from pipelines.report.buckets import ReportConfig
+from pipelines.report.numbers.spread import spread
 from pipelines.report.numbers.vector_map import (
     neighbour_map,
     outlier_fence,
     outlier_scores,
     principal_map,
     reduced,
-    spread_places,
     vector_clusters,
 )
 
@@ -32,16 +32,28 @@ _LEAST_FOR_UMAP = 4
 _NO_UMAP = "umap-learn is not installed, so the map shows principal axes: pip install umap-learn"
 
 
+def _no_floats() -> NDArray[np.float32]:
+    return np.zeros(0, np.float32)
+
+
+def _no_rows() -> NDArray[np.int64]:
+    return np.zeros(0, np.int64)
+
+
+def _no_clusters() -> NDArray[np.int32]:
+    return np.zeros(0, np.int32)
+
+
 @dataclass(frozen=True)
 class DatasetMap:
     """Clips [M] on a map; none, and a problem in words, where there can be none.
 
     Attributes:
         problem: why there is no map; "" with one.
-        note: what was not done as asked, in words; "" if all was.
         projection: "pca" or "umap".
-        dimensions: numbers of an embedding.
         without: samples of the dataset without an embedding.
+        note: what was not done as asked, in words; "" if all was.
+        dimensions: numbers of an embedding.
         left_out: samples with an embedding that are not on the map.
         explained: share of the variance on both axes; None for projections without such.
         fence: outlier score above which a clip is far from all others; infinity where none is.
@@ -54,19 +66,19 @@ class DatasetMap:
     """
 
     problem: str
-    note: str
     projection: str
-    dimensions: int
     without: int
-    left_out: int
-    explained: list[float] | None
-    fence: float
-    row_M: NDArray[np.int64]
-    x_M: NDArray[np.float32]
-    y_M: NDArray[np.float32]
-    cluster_M: NDArray[np.int32]
-    likeness_M: NDArray[np.float32]
-    outlier_M: NDArray[np.float32]
+    note: str = ""
+    dimensions: int = 0
+    left_out: int = 0
+    explained: list[float] | None = None
+    fence: float = math.inf
+    row_M: NDArray[np.int64] = field(default_factory=_no_rows)
+    x_M: NDArray[np.float32] = field(default_factory=_no_floats)
+    y_M: NDArray[np.float32] = field(default_factory=_no_floats)
+    cluster_M: NDArray[np.int32] = field(default_factory=_no_clusters)
+    likeness_M: NDArray[np.float32] = field(default_factory=_no_floats)
+    outlier_M: NDArray[np.float32] = field(default_factory=_no_floats)
 
     @cached_property
     def samples(self) -> dict[int, NDArray[np.int64]]:
@@ -146,20 +158,22 @@ def dataset_map(dataset: Dataset, config: ReportConfig) -> DatasetMap:
     rows = dataset.members(MEMBER).rows()
     without = len(dataset.index) - len(rows)
     if not config.max_mapped:
-        return _none("the map is switched off: max_mapped is 0", config, without)
+        return DatasetMap("the map is switched off: max_mapped is 0", config.projection, without)
     if not len(rows):
-        return _none(
+        return DatasetMap(
             "the dataset holds no video embeddings; curate with embed.backend=perceptual or open_clip",
-            config,
+            config.projection,
             without,
         )
-    chosen = rows[spread_places(len(rows), config.max_mapped)]
+    chosen = rows[spread(len(rows), config.max_mapped)]
     try:
         stored_MD = stored_vectors(dataset, chosen, _MOST_BYTES)
     except RunError as error:
-        return _none(str(error), config, without)
+        return DatasetMap(str(error), config.projection, without)
     except FileNotFoundError as error:
-        return _none(f"embeddings cannot be read: {error}; run `reelweave verify`", config, without)
+        return DatasetMap(
+            f"embeddings cannot be read: {error}; run `reelweave verify`", config.projection, without
+        )
     vectors_MD = reduced(stored_MD)
     points_M2, explained = principal_map(vectors_MD)
     wants_umap = config.projection == "umap" and len(chosen) >= _LEAST_FOR_UMAP
@@ -182,25 +196,4 @@ def dataset_map(dataset: Dataset, config: ReportConfig) -> DatasetMap:
         cluster_M=clusters.number_N,
         likeness_M=clusters.likeness_N,
         outlier_M=outlier_M,
-    )
-
-
-def _none(problem: str, config: ReportConfig, without: int) -> DatasetMap:
-    empty = np.zeros(0, np.float32)
-    none = np.zeros(0, np.int64)
-    return DatasetMap(
-        problem,
-        "",
-        config.projection,
-        0,
-        without,
-        0,
-        None,
-        math.inf,
-        none,
-        empty,
-        empty,
-        none.astype(np.int32),
-        empty,
-        empty,
     )

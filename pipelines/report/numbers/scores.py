@@ -90,7 +90,7 @@ class Scores:
     def stats(self, name: str) -> ScoreStats | None:
         """Return the distribution of one score; None where no clip has a value of it."""
         values_N = self.columns[name]
-        drawn_N = np.abs(values_N) < _MOST  # false for NaN
+        drawn_N = drawn(values_N)
         values_M, state_M = values_N[drawn_N], self.state_N[drawn_N]
         if not len(values_M):
             return None
@@ -98,7 +98,7 @@ class Scores:
         found = np.unique(values_M)
         can_be_set = {f"min_{name}", f"max_{name}"} & set(FilterConfig.model_fields)
         by_value = len(found) <= FEW and not can_be_set
-        edges = found if by_value else _edges(float(found[0]), float(found[-1]), len(values_M))
+        edges = found if by_value else bin_edges(float(found[0]), float(found[-1]), _bins(len(values_M)))
         place_M = np.searchsorted(edges, values_M, side="right") - 1
         bins = len(edges) if by_value else len(edges) - 1
         place_M = np.minimum(place_M, bins - 1)  # the last bin holds its upper edge, too
@@ -182,9 +182,18 @@ def thresholds(dataset: Dataset) -> dict[str, float]:
     }
 
 
-def _edges(least: float, most: float, count: int) -> NDArray[np.float64]:
-    bins = min(BINS, max(4, count // 4)) if least < most else 1
-    edges = np.linspace(least, most, bins + 1)
+def drawn(values_N: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which values are drawn: neither missing nor infinite."""
+    return np.abs(values_N) < _MOST  # false for NaN
+
+
+def bin_edges(least: float, most: float, bins: int) -> NDArray[np.float64]:
+    """Return the edges of bins of equal width; of one bin where the values are equal or very close."""
+    edges = np.linspace(least, most, bins + 1 if least < most else 2)
     if least < most and (np.diff(edges) <= 0).any():  # they differ by less than so many bins can tell apart
         edges = np.array([least, most])
     return edges
+
+
+def _bins(count: int) -> int:
+    return min(BINS, max(4, count // 4))

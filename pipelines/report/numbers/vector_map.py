@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from curate.dedup.clusters import clusters
 from curate.dedup.neighbours import nearest_centre
+from pipelines.report.numbers.spread import spread
 
 MOST_DIMENSIONS = 1024
 """Dimensions above which vectors are first projected at random."""
@@ -105,7 +106,7 @@ def neighbour_map(vectors_ND: Vectors) -> Floats | None:
 
 def vector_clusters(vectors_ND: Vectors) -> Clusters:
     """Return clusters by spherical k-means, as semantic deduplication makes them; at most `MOST_CLUSTERS`."""
-    fitted_FD = vectors_ND[spread_places(len(vectors_ND), FITTED)].astype(np.float32)
+    fitted_FD = vectors_ND[spread(len(vectors_ND), FITTED)].astype(np.float32)
     size = max(_LEAST_IN_CLUSTER, math.ceil(len(fitted_FD) / MOST_CLUSTERS))
     nearest_F = clusters(fitted_FD, size, _ITERATIONS)
     centres_KD = np.stack([fitted_FD[nearest_F == one].mean(0) for one in np.unique(nearest_F)])
@@ -130,7 +131,7 @@ def outlier_scores(vectors_ND: Vectors) -> Floats:
     (Sugiyama and Borgwardt, 2013). A vector without others has 0.
     """
     count = len(vectors_ND)
-    places_R = spread_places(count, REFERENCES)
+    places_R = np.array(spread(count, REFERENCES), np.int64)
     references_DR = vectors_ND[places_R].astype(np.float32).T
     near = min(NEIGHBOURS, len(places_R) - 1)
     score_N = np.zeros(count, np.float32)
@@ -154,12 +155,6 @@ def outlier_fence(score_N: Floats) -> float:
         return math.inf
     first, third = np.quantile(score_N.astype(np.float64), [0.25, 0.75])
     return float(third + _FENCE * (third - first) + _ROUNDING)
-
-
-def spread_places(total: int, most: int) -> NDArray[np.int64]:
-    """Return at most so many places below ``total``, evenly spread and rising."""
-    count = min(total, most)
-    return (2 * np.arange(count, dtype=np.int64) + 1) * total // (2 * max(1, count))
 
 
 def _slices(count: int) -> Iterator[slice]:

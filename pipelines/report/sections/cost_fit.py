@@ -31,7 +31,7 @@ def cost_fit_section(numbers: Mapping[str, Any] | None) -> dict[str, Any] | None
         "columns": ("cost", "R^2", "error, mean", "worst", "at B, S", "95 % interval", "time lost", "doubts"),
         "rows": [
             (
-                _formula(fit["cost"]),
+                cost_formula(fit["cost"]),
                 f"{fit['r2']:.4f}",
                 _percent(fit["mean_error"]),
                 _percent(fit["worst_error"]),
@@ -102,7 +102,8 @@ def _errors(numbers: Mapping[str, Any]) -> list[Chart]:
     return charts
 
 
-def _formula(cost: Mapping[str, Any]) -> str:
+def cost_formula(cost: Mapping[str, Any]) -> str:
+    """Return the seconds of a microbatch as a formula of B and S."""
     if cost["kind"] == "linear_quadratic":
         return f"{cost['fixed_s']:.3g} + {cost['token_s']:.3g} * B*S + {cost['square_s']:.3g} * B*S^2"
     return f"{cost['fixed_s']:.3g} + {cost['scale_s']:.3g} * B*S^{cost['exponent']:g}"

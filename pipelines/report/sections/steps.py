@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipelines.report.numbers.steps.recommendation import of_microbatches
+from pipelines.report.sections.cost_fit import cost_formula
 from pipelines.report.web.charts import Chart, lines
 
 _SHARES = {
@@ -29,7 +31,7 @@ def steps_section(
     """
     if plan is None:
         return None
-    each = "1 microbatch" if plan["microbatches"] == 1 else f"{plan['microbatches']} microbatches"
+    each = of_microbatches(plan["microbatches"])
     ranks = "1 rank" if plan["world_size"] == 1 else f"{plan['world_size']:,} ranks"
     title = f"Steps of {ranks} with {each} each"
     wait = "after every microbatch" if plan["regime"] == "slot" else "once a step"
@@ -40,16 +42,6 @@ def steps_section(
     if plan["cannot"]:
         return {"title": title, "note": note, "cannot": plan["cannot"]}
     policies, advice = plan["policies"], plan["recommendation"]
-    rows = [
-        *((label, *(f"{one[key]:.2%}" for one in policies.values())) for key, label in _SHARES.items()),
-        ("throughput", *(f"{one['relative_throughput']:.2f} x" for one in policies.values())),
-        *(
-            [("tokens per second", *(f"{one['throughput']:,.0f}" for one in policies.values()))]
-            if _in_seconds(plan["cost"])
-            else []
-        ),
-        ("samples per step", *(f"{one['samples']:,.0f}" for one in policies.values())),
-    ]
     return {
         "title": title,
         "note": note,
@@ -58,7 +50,7 @@ def steps_section(
         "stream_yaml": advice["stream_yaml"],
         "report_yaml": advice["report_yaml"],
         "columns": ("mean over steps", *policies),
-        "rows": rows,
+        "rows": policy_rows(plan),
         "charts": _charts(policies, buckets),
         "batch_columns": ("bucket", *policies),
         "batch_rows": _batches(policies),
@@ -74,6 +66,23 @@ def steps_section(
             for one in advice["tried"]
         ],
     }
+
+
+def policy_rows(plan: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the figures of all policies as text, one row each behind its label.
+
+    Args:
+        plan: result of `pipelines.report.numbers.steps.plan.plan_numbers`, of steps that could be planned.
+    """
+    policies = plan["policies"].values()
+    rows = [(label, *(f"{one[key]:.2%}" for one in policies)) for key, label in _SHARES.items()]
+    rows.append(
+        ("throughput, of equal_token's", *(f"{one['relative_throughput']:.2f} x" for one in policies))
+    )
+    if _in_seconds(plan["cost"]):
+        rows.append(("tokens per second", *(f"{one['throughput']:,.0f}" for one in policies)))
+    rows.append(("samples per step", *(f"{one['samples']:,.0f}" for one in policies)))
+    return rows
 
 
 def _charts(policies: Mapping[str, Any], buckets: Sequence[Mapping[str, Any]]) -> list[Chart]:
@@ -130,11 +139,9 @@ def _batches(policies: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _cost(cost: Mapping[str, Any]) -> str:
-    if cost["kind"] == "linear_quadratic":
-        return f"{cost['fixed_s']:.3g} + {cost['token_s']:.3g} * B*S + {cost['square_s']:.3g} * B*S^2 seconds"
     if not _in_seconds(cost):
         return f"B*S^{cost['exponent']:g}, no seconds"
-    return f"{cost['fixed_s']:.3g} + {cost['scale_s']:.3g} * B*S^{cost['exponent']:g} seconds"
+    return f"{cost_formula(cost)} seconds"
 
 
 def _in_seconds(cost: Mapping[str, Any]) -> bool:

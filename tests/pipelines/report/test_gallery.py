@@ -19,7 +19,6 @@ from pipelines.commands.look.report import write_report
 from pipelines.report.buckets import default_config
 from pipelines.report.gallery import files
 from pipelines.report.gallery.choice import pictured_rows
-from pipelines.report.gallery.strips import spread
 from pipelines.report.numbers.dataset_map import dataset_map
 from pipelines.report.numbers.scores import Scores
 from tests.browser import PHONE_PX, Browser
@@ -179,8 +178,6 @@ def test_strips_hold_evenly_spread_frames(gallery: Path) -> None:
             frames = np.asarray(picture.convert("L"), np.int16).reshape(picture.height, 8, -1)
             # The footage counts its frames in blocks, so none equals the next.
             assert all(np.abs(frames[:, place] - frames[:, place + 1]).max() > 30 for place in range(7))
-    assert spread(100, 4) == [12, 37, 62, 87]
-    assert spread(3, 8) == [0, 1, 2]
 
 
 def test_pictured_rows_are_spread_over_kept_clips_and_reasons() -> None:

@@ -320,7 +320,9 @@ def test_the_page_shows_the_numbers_and_the_text_to_paste(
         }
         policies = found["plan"]["policies"].values()
         assert shown["idle"] == [f"{one['idle']:.2%}" for one in policies]
-        assert shown["throughput"] == [f"{one['relative_throughput']:.2f} x" for one in policies]
+        assert shown["throughput, of equal_token's"] == [
+            f"{one['relative_throughput']:.2f} x" for one in policies
+        ]
         assert page.locator("#stream-yaml").inner_text() == found["plan"]["recommendation"]["stream_yaml"]
         for words in found["plan"]["recommendation"]["words"]:
             assert words in page.inner_text("main")

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 
+from pipelines.report.numbers.spread import spread
 from pipelines.report.numbers.vector_map import (
     MOST_CLUSTERS,
     MOST_DIMENSIONS,
@@ -15,7 +16,6 @@ from pipelines.report.numbers.vector_map import (
     outlier_scores,
     principal_map,
     reduced,
-    spread_places,
     vector_clusters,
 )
 
@@ -122,9 +122,10 @@ def test_long_vectors_keep_their_angles() -> None:
 
 
 def test_places_are_evenly_spread() -> None:
-    assert spread_places(100, 4).tolist() == [12, 37, 62, 87]
-    assert spread_places(3, 8).tolist() == [0, 1, 2]
-    assert spread_places(0, 8).tolist() == []
+    assert spread(100, 4) == [12, 37, 62, 87]
+    assert spread(3, 8) == [0, 1, 2]
+    assert spread(0, 8) == []
+    assert spread(2**63 - 1, 2) == [2**61 - 1, 3 * 2**61 - 1]
 
 
 def test_without_umap_there_is_no_map_of_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,14 +129,15 @@ def _words(chosen: Tried, planned: PolicyNumbers, budgets: Budgets, steps: Steps
     said = (chosen.microbatches, chosen.limit) == (steps.microbatches, budgets.cost_limit)
     if said:
         return [
-            f"Keep what is set: with {_of(steps.microbatches)} per rank and step, ranks wait"
+            f"Keep what is set: with {of_microbatches(steps.microbatches)} per rank and step, ranks wait"
             f" {chosen.idle:.2%} of the time under balanced, and nothing else that was tried is more than"
             f" {_AS_GOOD:.0%} faster."
         ]
     words = [
-        f"Give every rank {_of(chosen.microbatches)} per step (stream.microbatches) and let"
-        f" balanced place them: ranks then wait {chosen.idle:.2%} of the time, with {_of(steps.microbatches)}"
-        f" {planned.metrics['idle']:.2%}; throughput {'rises' if gain >= 0 else 'falls'} by {abs(gain):.1%}."
+        f"Give every rank {of_microbatches(chosen.microbatches)} per step (stream.microbatches) and let"
+        f" balanced place them: ranks then wait {chosen.idle:.2%} of the time,"
+        f" with {of_microbatches(steps.microbatches)} {planned.metrics['idle']:.2%};"
+        f" throughput {'rises' if gain >= 0 else 'falls'} by {abs(gain):.1%}."
     ]
     if chosen.limit is not None and chosen.limit != budgets.cost_limit:
         name = "compute_budget" if budgets.cost is None else "target_step_s"
@@ -152,8 +153,9 @@ def _words(chosen: Tried, planned: PolicyNumbers, budgets: Budgets, steps: Steps
     return words
 
 
-def _of(microbatches: int) -> str:
-    return "1 microbatch" if microbatches == 1 else f"{microbatches} microbatches"
+def of_microbatches(count: int) -> str:
+    """Return a number of microbatches in words."""
+    return "1 microbatch" if count == 1 else f"{count} microbatches"
 
 
 def _keys(budgets: Budgets) -> dict[str, Any]:
