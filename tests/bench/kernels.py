@@ -1,9 +1,11 @@
-"""The fused operators on a GPU, in one call of less than ten minutes: built, checked, sanitized, measured.
+"""The fused operators on a GPU, in one call of less than ten minutes: built, checked, measured.
 
-    python -m tests.bench.kernels [--out DIR]
+    python -m tests.bench.kernels [--out DIR] [--seconds S]
+    python -m tests.bench.kernels --sanitize        # compute-sanitizer's four tools instead, where it is installed
+    python -m tests.bench.kernels --tiny            # a toy on the processor, to try the script out
 
 Prints Markdown for docs/benchmarks/kernels.md, what failed first; DIR gets every figure (kernels.json) and the
-output of each step. It needs a GPU and, of our dependencies, PyTorch alone. compute-sanitizer is used where it is.
+output of each step. It needs a GPU and, of our dependencies, PyTorch and lazy-loader alone.
 """
 
 import argparse
@@ -19,11 +21,7 @@ from typing import NamedTuple
 
 STEP_S = 120
 ALL_S = 570
-BENCH = """
-import json, sys
-from pipelines.benchmarks.kernels import Plan, bench_kernels
-json.dump(bench_kernels(Plan(seconds=220)), open(sys.argv[1], "w"), indent=1)
-"""
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 
 class Step(NamedTuple):
@@ -51,22 +49,41 @@ class Done(NamedTuple):
     last: str
 
 
-def steps(out: Path) -> Iterator[Step]:
-    """What is run, the most telling first: what no time is left for is left out."""
+def steps(out: Path, seconds: float, tiny: bool) -> Iterator[Step]:
+    """Yield what is run, the most telling first: what no time is left for is left out."""
     python = sys.executable
-    check = [python, "-m", "train.kernels", "check"]
-    yield Step("build the library", [python, "-m", "train.kernels", "build"])
-    yield Step("check library", check, "library")
-    yield Step("measure", [python, "-c", BENCH, str(out / "kernels.json")], limit_s=300)
-    sanitizer = shutil.which("compute-sanitizer")
-    sanitize = [f"{sanitizer}", "--error-exitcode", "9", "--tool"]
-    if sanitizer:
-        for kind in ("memcheck", "racecheck"):
-            yield Step(f"sanitize, {kind}", [*sanitize, kind, *check, "--quick"], "library", limit_s=60)
-    yield Step("check nvrtc", check, "nvrtc")
-    if sanitizer:
-        for kind in ("initcheck", "synccheck"):
-            yield Step(f"sanitize, {kind}", [*sanitize, kind, *check, "--quick"], "library", limit_s=60)
+    check = [python, "-m", "train.kernels", "which" if tiny else "check"]
+    measure = [python, "-m", "tests.bench.kernels", "--measure", str(out / "kernels.json")]
+    yield Step(
+        "build the library",
+        [python, "-m", "train.kernels", "build", *(["--arch", "90", "--out", str(out)] * tiny)],
+    )
+    yield Step("check library", check, None if tiny else "library")
+    yield Step("measure", [*measure, "--seconds", str(seconds / 2), *["--tiny"] * tiny], limit_s=seconds)
+    yield Step("check nvrtc", check, None if tiny else "nvrtc")
+
+
+def sanitizers(seconds: float) -> Iterator[Step]:
+    """Yield a step for each of compute-sanitizer's tools, of equal time, behind the library's."""
+    kernels = [sys.executable, "-m", "train.kernels"]
+    yield Step("build the library", [*kernels, "build"])
+    for tool in TOOLS:
+        command = ["compute-sanitizer", "--error-exitcode", "9", "--tool", tool, *kernels, "check", "--quick"]
+        yield Step(f"sanitize, {tool}", command, "library", seconds / len(TOOLS))
+
+
+def measure(file: Path, seconds: float, tiny: bool) -> None:
+    """Measure in this process, and write every figure."""
+    import torch
+
+    from pipelines.benchmarks.kernels import TRIAL, Plan, bench_kernels
+    from train.kernels.eager import EAGER
+
+    if tiny:
+        found = bench_kernels(Plan(TRIAL, compiled=False, runs=2), torch.device("cpu"), {"reference": EAGER})
+    else:
+        found = bench_kernels(Plan(seconds=seconds))
+    file.write_text(json.dumps(found, indent=1))
 
 
 def run(step: Step, out: Path, left_s: float) -> Done:
@@ -115,15 +132,27 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=Path("kernels-out"))
-    out = parser.parse_args().out
+    parser.add_argument("--seconds", type=float, default=ALL_S)
+    parser.add_argument("--sanitize", action="store_true")
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        measure(options.measure, options.seconds, options.tiny)
+        return
+    out, seconds = options.out, options.seconds
     out.mkdir(parents=True, exist_ok=True)
+    if options.sanitize and not shutil.which("compute-sanitizer"):
+        sys.exit("compute-sanitizer is not installed here")
     done, began = [], time.monotonic()
-    for step in steps(out):
-        done.append(run(step, out, ALL_S - (time.monotonic() - began)))
+    for step in sanitizers(seconds) if options.sanitize else steps(out, seconds, options.tiny):
+        done.append(run(step, out, seconds - (time.monotonic() - began)))
         print(
-            f"{done[-1].seconds:6.1f} s  {done[-1].step.name}: {done[-1].status}  {done[-1].last}", flush=True
+            f"{done[-1].seconds:6.1f} s  {done[-1].step.name}: {done[-1].status}  {done[-1].last}",
+            file=sys.stderr,
+            flush=True,
         )
-    print("\n| step | result | seconds |\n|---|---|---|")
+    print("| step | result | seconds |\n|---|---|---|")
     for one in sorted(done, key=lambda one: one.status == 0):
         result = "passed" if one.status == 0 else f"**{one.status or 'too slow'}** {one.last}"
         print(f"| {one.step.name} | {result} | {one.seconds:.0f} |")

@@ -1,5 +1,7 @@
 """The benchmark of the fused operators, tried out on a CPU with the references in a provider's place."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 
@@ -9,7 +11,7 @@ import torch
 from loader.errors import UsageError
 from pipelines.benchmarks.kernel_cases import Case, GateNormModulate, NormModulate, Pair, QkNorm
 from pipelines.benchmarks.kernel_goals import BF16, COMPILED, FP32, Row, goals
-from pipelines.benchmarks.kernels import CASES, OPERATORS, PAIRS, PAPER, Plan, bench_kernels
+from pipelines.benchmarks.kernels import CASES, OPERATORS, PAIRS, PAPER, TRIAL, Plan, bench_kernels
 from train.kernels.eager import EAGER
 from train.kernels.norm_modulate import reference as norm_modulate
 
@@ -46,9 +48,7 @@ def test_peers_compute_what_the_operators_compute(make, case) -> None:
 
 
 def test_every_pass_is_measured_for_everyone() -> None:
-    case = Case(2, 36, 64, "frame", 3)
-    made = [partial(NormModulate, case), partial(GateNormModulate, case), partial(QkNorm, Pair(36, 2, 32))]
-    result = bench_kernels(Plan(made, compiled=False, runs=2), CPU, {"reference": EAGER})
+    result = bench_kernels(Plan(TRIAL, compiled=False, runs=2), CPU, {"reference": EAGER})
     rows = [Row(**row) for row in result["rows"]]
     measured = [(row.operator, row.direction, row.by) for row in rows]
     assert len(set(measured)) == len(measured) == 3 * 2 * 3
@@ -117,3 +117,15 @@ def test_what_is_measured_by_default_covers_the_aims() -> None:
 def test_without_a_gpu_it_says_so() -> None:
     with pytest.raises(UsageError, match="needs a GPU"):
         bench_kernels()
+
+
+def test_it_needs_pytorch_alone() -> None:
+    """GPU machines often have little else, and no network."""
+    code = """
+import sys
+for name in ("pydantic", "pyarrow", "botocore", "av", "yaml", "ray"):
+    sys.modules[name] = None
+import pipelines.benchmarks.kernels, pipelines.commands.plan.bench, tests.bench.kernels, train.kernels.__main__
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr

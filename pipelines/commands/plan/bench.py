@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loader.errors import UsageError
-from pipelines.configuration.config import resolve
 from pipelines.terminal.arguments import add_config
 from pipelines.terminal.console import print_json, stderr, stdout, table
 from pipelines.terminal.program import hint
@@ -83,6 +82,7 @@ def run(options: argparse.Namespace) -> int:
 def _curate(options: argparse.Namespace) -> int:
     from curate.config import CurateConfig
     from pipelines.benchmarks.curate import bench_curate
+    from pipelines.configuration.config import resolve
 
     config = resolve(CurateConfig, None, options.set)
     with stderr().status(f"curating {options.videos} and measuring the floor"):
@@ -141,6 +141,7 @@ def _shapes(options: argparse.Namespace) -> int:
 
 
 def _run_config(options: argparse.Namespace) -> "TrainRunConfig":
+    from pipelines.configuration.config import resolve
     from pipelines.configuration.train_config import TrainRunConfig
 
     if options.config is None:
@@ -253,6 +254,7 @@ def _latent_parallel(options: argparse.Namespace) -> int:
 def _shots(options: argparse.Namespace) -> int:
     from curate.shots import ShotConfig, make_detector
     from curate.shots.score import score_folder, summary
+    from pipelines.configuration.config import resolve
 
     config = resolve(ShotConfig, None, options.set)
     with stderr().status(f"detecting shots in {options.videos}"):
