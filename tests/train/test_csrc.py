@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from loader.errors import RunError
+from tests.bench import issue_slots
+from tests.bench.sass.model import Gpu
 from train.kernels.cuda import gates
 from train.kernels.cuda.gates import Cubin
 
@@ -90,3 +92,20 @@ def test_rows_travel_in_sixteen_bytes_and_never_through_local_memory(cubins: Seq
     assert wrong == []
     assert seen == (2 * 5 * 9 + 3 * 4) * len(gates.ARCHITECTURES)
     assert tiled > 0, "the tiled kernels load element by element: the check must see that"
+
+
+@pytest.mark.toolchain
+def test_no_kernel_issues_more_than_the_committed_table(cubins: Sequence[Cubin]) -> None:
+    """Issue slots per warp and row bound the kernels' speed; see docs/benchmarks/kernels_model.md."""
+    if gates.nvcc_release() != RELEASE:
+        pytest.skip(f"the table is of nvcc {RELEASE}, this is {gates.nvcc_release()}")
+    if gates.cuobjdump() is None:
+        pytest.skip("cuobjdump is neither on PATH nor in Triton's wheel")
+    modelled = [cubin for cubin in cubins if cubin.architecture == issue_slots.ARCHITECTURE]
+    cases = issue_slots.Costs(issue_slots.read(modelled), Gpu()).every()
+    committed = json.loads(issue_slots.COMMITTED.read_text())
+    found = issue_slots.instruction_table(cases)
+    assert found.keys() == committed.keys()
+    assert {name: count for name, count in found.items() if count > committed[name]} == {}, (
+        "python -m tests.bench.issue_slots --committed writes the table anew"
+    )

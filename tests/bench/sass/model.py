@@ -1,0 +1,118 @@
+"""Predicted share of a copy's bandwidth that a kernel reaches: issue slots, pipes, L1, latency and memory of one SM."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tests.bench.sass.counts import WARP, RowCost
+
+RATES: Mapping[str, float] = {"fma": 1.0, "alu": 0.5, "special": 0.125}
+"""Instructions of a pipe per cycle and scheduler."""
+OVERLAP = 4.0
+"""Exponent of the norm that joins what proceeds at once. Assumed: 1 would be one after the other, infinity free."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Figures of an H200, the copy's bandwidth as measured by others and the rest by its data sheet.
+
+    Attributes:
+        copy: bytes a second of a copy of 1 GiB.
+        clock: cycles a second.
+        latency: seconds until a byte of memory arrives under load.
+        launch: seconds of a launch, its first rows and its end, which a long copy does not have.
+    """
+
+    copy: float = 4.3e12
+    clock: float = 1.98e9
+    sms: int = 132
+    schedulers: int = 4
+    registers: int = 65536
+    shared: int = 233472
+    threads: int = 2048
+    latency: float = 0.7e-6
+    launch: float = 2e-6
+
+    @property
+    def bytes_a_cycle(self) -> float:
+        """Bytes that a copy moves through one SM in a cycle."""
+        return self.copy / self.sms / self.clock
+
+    def resident(self, threads: int, registers: int, shared_bytes: int) -> int:
+        """Return the blocks that one SM holds: registers go in units of 256 a warp, 1.5 KB of shared memory to each."""
+        by_registers = self.registers // (-(-registers * WARP // 256) * 256) // (threads // WARP)
+        return min(by_registers, self.shared // (shared_bytes + 1536), self.threads // threads, 32)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One launch over rows.
+
+    Attributes:
+        cost: what a row costs a warp.
+        threads: threads of a block.
+        resident: blocks that an SM holds at once.
+        row_bytes: bytes of a row that must move.
+        ahead: bytes of rows that a block asks for ahead.
+        passes: times that rows are walked by blocks side by side (tiles of columns).
+    """
+
+    cost: RowCost
+    threads: int
+    resident: int
+    row_bytes: float
+    ahead: float
+    passes: int = 1
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What a kernel uses of each limit, as parts of the time in which a copy moves the same bytes."""
+
+    issue: float
+    pipe: float
+    l1: float
+    chain: float
+    flight: float
+
+    @property
+    def time(self) -> float:
+        """Time, as a multiple of the copy's."""
+        limits = (1.0, self.issue, self.pipe, self.l1, self.chain, self.flight)
+        return sum(limit**OVERLAP for limit in limits) ** (1 / OVERLAP)
+
+
+def shares(kernel: Kernel, gpu: Gpu) -> Shares:
+    """Return what a kernel uses of each limit while rows stream through it."""
+    cycles = kernel.row_bytes / gpu.bytes_a_cycle
+    warps = kernel.threads / WARP * kernel.passes
+    busiest = max(kernel.cost.pipes.get(pipe, 0) / rate for pipe, rate in RATES.items())
+    in_flight = kernel.resident * kernel.ahead
+    return Shares(
+        issue=kernel.cost.issued * warps / gpu.schedulers / cycles,
+        pipe=busiest * warps / gpu.schedulers / cycles,
+        l1=kernel.cost.wavefronts * warps / cycles,
+        chain=kernel.cost.chain * kernel.passes / kernel.resident / cycles,
+        flight=gpu.latency * gpu.copy / gpu.sms / in_flight if in_flight else 0.0,
+    )
+
+
+def share_of_copy(
+    kernels: list[Kernel], rows: int, gpu: Gpu, wanted_bytes: float, partial_bytes: float = 0
+) -> float:
+    """Return the predicted share of a copy's bandwidth.
+
+    Args:
+        kernels: launches over all rows.
+        rows: rows of the whole launch.
+        gpu: the device.
+        wanted_bytes: bytes that one pass must move.
+        partial_bytes: bytes a block leaves to a second stage, which writes and reads them at the speed of a copy.
+    """
+    seconds = 0.0
+    for kernel in kernels:
+        blocks = gpu.sms * kernel.resident
+        walked = -(-rows // blocks) * blocks  # a block has whole rows, so that some have one more
+        seconds += walked * kernel.row_bytes / gpu.copy * shares(kernel, gpu).time + gpu.launch
+    if partial_bytes:
+        seconds += gpu.launch + 2 * partial_bytes * gpu.sms * kernels[-1].resident / gpu.copy
+    return wanted_bytes / gpu.copy / seconds
