@@ -3,7 +3,7 @@
 import operator
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -45,6 +45,7 @@ class Dataset:
     Args:
         storage: storage of the dataset.
         config: configuration for tars in another storage, and for files of this machine.
+        without: columns of the index that are not read.
 
     Attributes:
         storage: storage of the dataset.
@@ -53,15 +54,17 @@ class Dataset:
         manifest: content of ``manifest.json``.
     """
 
-    def __init__(self, storage: Storage, config: StorageConfig | None = None) -> None:
-        self.storage = storage
+    def __init__(
+        self, storage: Storage, config: StorageConfig | None = None, without: Collection[str] = ()
+    ) -> None:
+        self.storage, self.without = storage, frozenset(without)
         self.manifest: Manifest = read_manifest(storage)
         self.shard_storage: Storage = shard_storage(storage, self.manifest, config)
         self.node = NodeFiles(None if config is None else config.node_folder)
         self._members: dict[str, Members] = {}
 
     def __getstate__(self) -> dict[str, object]:
-        names = ("storage", "shard_storage", "node", "manifest")
+        names = ("storage", "shard_storage", "node", "manifest", "without")
         return {**{name: getattr(self, name) for name in names}, "_members": {}}
 
     def __len__(self) -> int:
@@ -113,7 +116,9 @@ class Dataset:
     @cached_property
     def index(self) -> pa.Table:
         """Content of ``index.parquet``: one row per sample, sorted by key (``loader.dataset.schema.INDEX``)."""
-        return self._table("index")
+        return self._table(
+            "index", [name for name in INDEX.names if name not in self.without] if self.without else None
+        )
 
     @cached_property
     def plan_index(self) -> PlanIndex:
@@ -122,7 +127,7 @@ class Dataset:
         samples, sizes = self.manifest.totals.samples, [shard.size for shard in shards]
         if entry is not None:
             return open_plan_index(self.storage, entry, samples, sizes, self.node)
-        found = from_index(self._table("index", PLANNED), [shard.path for shard in shards])
+        found = from_index(self._table("index", PLANNED, check=False), [shard.path for shard in shards])
         refuse_impossible(found, self.storage.uri(self.manifest.table("index").path), sizes)
         return found
 
@@ -305,11 +310,11 @@ class Dataset:
             raise RunError(f"{self.shard_storage.uri(shard)} ends inside {key}: the shard is cut off")
         return data
 
-    def _table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+    def _table(self, name: str, columns: Sequence[str] | None = None, check: bool = True) -> pa.Table:
         entry = self.manifest.table(name)
         where, rows = self.storage.uri(entry.path), row_count(name, self.manifest)
         table = read_table(self._file(entry), entry.size, where, TABLES[name], rows, columns)
-        if columns is None and (wrong := next(problems(name, table, where, self.manifest), None)):
+        if check and (wrong := next(problems(name, table, where, self.manifest), None)):
             raise RunError(f"{wrong}; run `reelweave verify` for all that is wrong")
         return table
 
@@ -317,14 +322,16 @@ class Dataset:
         return read_listed(self.storage, entry, self.storage.uri(entry.path))
 
 
-def open_dataset(uri: str | os.PathLike[str], storage_config: StorageConfig | None = None) -> Dataset:
-    """Open the finished dataset at a folder or ``s3://`` prefix.
+def open_dataset(
+    uri: str | os.PathLike[str], storage_config: StorageConfig | None = None, without: Collection[str] = ()
+) -> Dataset:
+    """Open the finished dataset at a folder or ``s3://`` prefix; arguments as of `Dataset`.
 
     Raises:
         RunError: the dataset does not exist, or its manifest is damaged.
     """
     config = storage_config or StorageConfig()
-    return Dataset(open_storage(uri, config), config)
+    return Dataset(open_storage(uri, config), config, without)
 
 
 def shard_storage(storage: Storage, manifest: Manifest, config: StorageConfig | None = None) -> Storage:

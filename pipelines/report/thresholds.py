@@ -2,7 +2,7 @@
 
 import base64
 import shlex
-from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from curate.filters import FilterConfig
 from loader.dataset import Dataset
+from pipelines.report.numbers.places import places
 from pipelines.report.numbers.scores import Scores, ScoreStats
-from pipelines.report.web.files import data_file
+from pipelines.report.web.files import Files, data_file
 
 BOUNDS = ("min", "max")
-
-_MISSING = -(2**31)  # of integers, where a clip has no such score
 
 
 def can_be_set(stats: ScoreStats) -> list[str]:
@@ -27,9 +26,13 @@ def can_be_set(stats: ScoreStats) -> list[str]:
     return keys if stats.distinct > 1 or is_set else []
 
 
-def threshold_files(dataset: Dataset, scores: Scores) -> dict[str, bytes]:
+def threshold_files(dataset: Dataset, scores: Scores) -> Files:
     """Return the files by path: one of all clips, and one per score that a threshold can be set on."""
-    return dict(_files(dataset, scores))
+    names = [stats.name for stats in scores.all_stats if can_be_set(stats)]
+    return Files(
+        {"data/clips.js": partial(_clips, dataset, scores)},
+        {f"data/score-{name}.js": partial(_score, scores, name) for name in names},
+    )
 
 
 def update_command(dataset: Dataset) -> str:
@@ -43,7 +46,7 @@ def update_command(dataset: Dataset) -> str:
     )
 
 
-def _files(dataset: Dataset, scores: Scores) -> Iterator[tuple[str, bytes]]:
+def _clips(dataset: Dataset, scores: Scores) -> bytes:
     clips = scores.clips
     seconds_N = pc.subtract(clips.column("end_s"), clips.column("start_s")).to_numpy()
     columns: dict[str, NDArray[np.float64]] = {
@@ -51,39 +54,42 @@ def _files(dataset: Dataset, scores: Scores) -> Iterator[tuple[str, bytes]]:
         "seconds": seconds_N,
         "original": _originals(dataset, clips).astype(np.float64),
     }
-    yield "data/clips.js", data_file("clips", {name: packed(column) for name, column in columns.items()})
-    for stats in scores.all_stats:
-        if can_be_set(stats):
-            column = {"values": packed(scores.columns[stats.name])}
-            yield f"data/score-{stats.name}.js", data_file(f"score-{stats.name}", column)
+    return data_file("clips", {name: packed(column) for name, column in columns.items()})
+
+
+def _score(scores: Scores, name: str) -> bytes:
+    return data_file(f"score-{name}", {"values": packed(scores.columns[name])})
 
 
 def _originals(dataset: Dataset, clips: pa.Table) -> NDArray[np.int64]:
     """Return the row [N] of the clip that each duplicate repeats; -1 for all others."""
-    key_N, state_N = (clips.column(name).to_pylist() for name in ("key", "state"))
-    kept = {key: row for row, (key, state) in enumerate(zip(key_N, state_N, strict=True)) if state == "kept"}
+    key, state = clips.column("key"), clips.column("state")
+    kept_K = np.flatnonzero(pc.equal(state, "kept").to_numpy())
+    copies_X = np.flatnonzero(pc.equal(state, "duplicate").to_numpy())
     duplicates = dataset.accounting.filter(pc.field("state") == "duplicate").select(["key", "duplicate_of"])
-    of = dict(zip(*duplicates.to_pydict().values(), strict=True))
-    return np.array(
-        [
-            kept.get(of.get(key, ""), -1) if state == "duplicate" else -1
-            for key, state in zip(key_N, state_N, strict=True)
-        ],
-        np.int64,
-    )
+    place_X = places(key.take(copies_X), duplicates.column("key"))
+    of_X = duplicates.column("duplicate_of").take(pa.array(place_X, mask=place_X < 0))
+    original_X = places(of_X, key.take(kept_K))
+    found_N = np.full(len(clips), -1, np.int64)
+    found_N[copies_X] = np.where(original_X >= 0, kept_K[original_X] if len(kept_K) else -1, -1)
+    return found_N
 
 
 def packed(values_N: NDArray[np.float64]) -> dict[str, str | float]:
-    """Return a column in base64, as integers of 32 bits over a power of ten where these are the same numbers."""
+    """Return a column in base64, as integers over a power of ten where these are the same numbers.
+
+    The smallest integer of their size stands for a missing value.
+    """
+    missing_N = np.isnan(values_N)
     for over in (1.0, 1e6):  # curation rounds scores to six decimals
         with np.errstate(invalid="ignore"):
-            whole_N = np.where(np.isnan(values_N), _MISSING, np.round(values_N * over))
-        if (np.isnan(values_N) | (np.abs(whole_N) < -_MISSING)).all():
-            numbers_N = whole_N.astype("<i4")
-            if np.array_equal(
-                np.where(numbers_N == _MISSING, np.nan, numbers_N / over), values_N, equal_nan=True
-            ):
-                return {"int32": _base64(numbers_N), "over": over}
+            whole_N = np.where(missing_N, 0.0, np.round(values_N * over))
+        if np.array_equal(whole_N[~missing_N] / over, values_N[~missing_N]):
+            most = np.abs(whole_N).max(initial=0)
+            for kind in ("int8", "int16", "int32"):
+                if most <= np.iinfo(kind).max:
+                    numbers_N = np.where(missing_N, np.iinfo(kind).min, whole_N)
+                    return {kind: _base64(numbers_N.astype(np.dtype(kind).newbyteorder("<"))), "over": over}
     return {"float64": _base64(values_N.astype("<f8"))}
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from loader.dataset.manifest import Manifest, count_states
+from loader.dataset.manifest import Manifest
 from loader.dataset.schema import STATES
 
 SPLITS = ("train", "val")
@@ -95,7 +95,8 @@ def _accounting(table: pa.Table, manifest: Manifest) -> Iterator[str]:
     for state, needed in _NEEDED:
         of_state, null = pc.equal(table.column("state"), state), pc.is_null(table.column(needed))
         yield from _first(_flags(pc.and_(of_state, null)), sources, f"it is {state} and has no {needed}")
-    counts = count_states(table.column("state").to_pylist())
+    found = {one["values"]: one["counts"] for one in table.column("state").value_counts().to_pylist()}
+    counts = {state: found.get(state, 0) for state in STATES}
     if counts != manifest.totals.accounting:
         yield f"it counts {counts}, manifest.json {manifest.totals.accounting}"
     if (different := pc.count_distinct(sources).as_py()) != manifest.totals.sources:

@@ -8,9 +8,11 @@ shown side by side.
 """
 
 import argparse
+import sys
 from dataclasses import asdict
+from importlib.abc import MetaPathFinder
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -25,11 +27,16 @@ from pipelines.report.buckets import KEPT, PACKAGED, ReportConfig, keep, report_
 from pipelines.report.sampled import keep_sampled, sampled_files
 from pipelines.report.shapes import KEPT as KEPT_SHAPES
 from pipelines.report.shapes import keep_shapes
+from pipelines.report.web.files import Files
 from pipelines.terminal.arguments import add_config
 from pipelines.terminal.console import print_json, stdout, table
 from pipelines.terminal.program import hint
 
 REPORT = "report/index.html"
+SERVED_CHARS = 1000
+"""Characters of a caption that a served gallery shows; it searches all of them."""
+NOT_READ = ("scores", "source_sha256", "sample_sha256", "caption_provenance", "attributes")
+"""Columns of the index that no page shows; scores are those of ``scores.parquet``."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,10 +120,10 @@ def run(options: argparse.Namespace) -> int:
             " training run (metrics.jsonl, train.yaml or train-vae.yaml)"
         )
     config = report_config(options.dataset, options.config, report_steps.overrides(options))
-    return_freed_memory()
+    spare_memory()
     budgets, shapes = report_steps.measured(config.buckets, options)
     config = config.model_copy(update={"buckets": budgets})
-    dataset = open_dataset(options.dataset, config.storage)
+    dataset = open_dataset(options.dataset, config.storage, NOT_READ)
     if shapes is not None:
         keep_shapes(dataset.storage, shapes, str(options.shapes))
     if options.samples is not None:
@@ -139,12 +146,28 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def return_freed_memory() -> None:
-    """Let Arrow take memory from the system, for the rest of the process.
+def spare_memory() -> None:
+    """Let Arrow take memory from the system and do without pandas, for the rest of the process.
 
-    Its own allocator keeps much of what was freed: 70 MB of the tables of 100,000 clips.
+    Its own allocator keeps much of what was freed: 70 MB of the tables of 100,000 clips. pandas is 48 MB, which Arrow
+    imports where it is installed, and nothing here uses.
     """
     pa.set_memory_pool(pa.system_memory_pool())
+    hidden = _HiddenPandas()
+    sys.meta_path.insert(0, hidden)
+    try:
+        pa.array([0])  # where Arrow looks for pandas, once in a process
+    finally:
+        sys.meta_path.remove(hidden)
+
+
+class _HiddenPandas(MetaPathFinder):
+    """Finder of modules that finds no pandas."""
+
+    def find_spec(self, fullname: str, *_: object) -> None:
+        """Refuse pandas, and leave all other modules to other finders."""
+        if fullname == "pandas":
+            raise ModuleNotFoundError("pandas is not needed", name=fullname)
 
 
 def write_report(dataset: Dataset, config: ReportConfig) -> str:
@@ -160,7 +183,7 @@ def _written(dataset: Dataset, config: ReportConfig) -> tuple[str, dict[str, Any
     from pipelines.report.web.files import publish
 
     while True:
-        numbers, page, beside = _made(dataset, config)
+        numbers, page, beside, _ = _made(dataset, config)
         stay = [Path(KEPT).name, Path(KEPT_SHAPES).name, *sampled_files(dataset)]
         where = publish(dataset.storage, "report/", page, beside, stay)
         # A report takes no lease; what was taken down while it was made must not come back with it.
@@ -168,17 +191,39 @@ def _written(dataset: Dataset, config: ReportConfig) -> tuple[str, dict[str, Any
         if now == dataset.manifest:
             keep(dataset.storage, config)
             return where, numbers
-        dataset = Dataset(dataset.storage, config.storage)
+        dataset = Dataset(dataset.storage, config.storage, dataset.without)
 
 
-def report_files(dataset: Dataset, config: ReportConfig) -> tuple[str, dict[str, bytes]]:
-    """Return the report's page, and the content of the files beside it by path."""
-    _, page, beside = _made(dataset, config)
-    return page, beside
+class ServedReport(NamedTuple):
+    """Report that a server shows.
+
+    Attributes:
+        page: HTML of ``index.html``.
+        beside: files beside it, made as they are read.
+        captions: captions in the order of the gallery's rows, for the server to search.
+    """
+
+    page: str
+    beside: Files
+    captions: pa.ChunkedArray
 
 
-def _made(dataset: Dataset, config: ReportConfig) -> tuple[dict[str, Any], str, dict[str, bytes]]:
-    """Return the report's numbers, its page, and the content of the files beside it by path."""
+def report_files(dataset: Dataset, config: ReportConfig) -> ServedReport:
+    """Return a report to be served; captions longer than `SERVED_CHARS` are cut where they are shown."""
+    _, page, beside, captions = _made(dataset, config, SERVED_CHARS)
+    return ServedReport(page, beside, captions)
+
+
+def _made(
+    dataset: Dataset, config: ReportConfig, most_chars: int | None = None
+) -> tuple[dict[str, Any], str, Files, pa.ChunkedArray]:
+    """Return the report's numbers, its page, the files beside it, and captions in the gallery's order.
+
+    Args:
+        dataset: the dataset.
+        config: buckets and limits.
+        most_chars: characters after which captions are cut; None to keep them within their share of the files.
+    """
     from pipelines.report.gallery.files import make_gallery
     from pipelines.report.map.files import map_files
     from pipelines.report.numbers.dataset import dataset_numbers
@@ -190,13 +235,13 @@ def _made(dataset: Dataset, config: ReportConfig) -> tuple[dict[str, Any], str, 
     mapped = dataset_map(dataset, config)
     scores = Scores.of(dataset)
     numbers = dataset_numbers(dataset, config, mapped, scores)
-    gallery = make_gallery(dataset, config, mapped, scores)
-    beside = {
-        **threshold_files(dataset, scores),
-        **gallery.files,
-        **map_files(dataset, mapped, numbers["map"], gallery),
-    }
-    return numbers, render_page(dataset, numbers, config), beside
+    gallery = make_gallery(dataset, config, mapped, scores, most_chars)
+    beside = Files(
+        threshold_files(dataset, scores),
+        gallery.files,
+        map_files(dataset, mapped, numbers["map"], gallery),
+    )
+    return numbers, render_page(dataset, numbers, config), beside, gallery.captions
 
 
 def print_buckets(dataset: Dataset, config: ReportConfig) -> None:

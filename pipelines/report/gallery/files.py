@@ -4,9 +4,10 @@ import base64
 import hashlib
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from pipelines.report.gallery.strips import Strip, strip
 from pipelines.report.numbers.dataset_map import DatasetMap
 from pipelines.report.numbers.scores import Scores
 from pipelines.report.thresholds import can_be_set
-from pipelines.report.web.files import data_file
+from pipelines.report.web.files import Files, data_file
 from pipelines.report.web.template import render
 
 if TYPE_CHECKING:
@@ -45,15 +46,23 @@ class Gallery:
     Attributes:
         rows: its rows.
         pictures: strip of frames by row, as name of its file, number of frames, width and height of one.
+        captions: caption of each row; "" where it has none.
         files: content by path: ``gallery.html``, ``pictures/*.jpg`` and ``data/*.js``.
     """
 
     rows: GalleryRows
     pictures: dict[int, tuple[str, int, int, int]]
-    files: dict[str, bytes]
+    captions: pa.ChunkedArray
+    files: Files
 
 
-def make_gallery(dataset: Dataset, config: "ReportConfig", mapped: DatasetMap, scores: Scores) -> Gallery:
+def make_gallery(
+    dataset: Dataset,
+    config: "ReportConfig",
+    mapped: DatasetMap,
+    scores: Scores,
+    most_chars: int | None = None,
+) -> Gallery:
     """Return the gallery of a dataset.
 
     Args:
@@ -61,27 +70,31 @@ def make_gallery(dataset: Dataset, config: "ReportConfig", mapped: DatasetMap, s
         config: buckets, and how many clips get a picture.
         mapped: map of its embeddings; clips that stand for its clusters, and outliers, get a picture, too.
         scores: its scores.
+        most_chars: characters after which captions are cut; None to keep them within their share of the files.
     """
     further = dataset.index.column("key").take(mapped.shown_rows).to_pylist()
     first = pictured_rows(dataset.accounting, config.max_clips, config.max_rejected, further)
     rows = GalleryRows.of(dataset, first, scores.clips)
-    files: dict[str, bytes] = {}
+    strips: dict[str, bytes] = {}
     pictures = {}
     for row, made in _strips(dataset, rows, len(first)):
         name = hashlib.sha256(made.jpeg).hexdigest()[:20]
-        files[f"pictures/{name}.jpg"] = made.jpeg
+        strips[f"pictures/{name}.jpg"] = made.jpeg
         pictures[row] = (name, made.frames, made.width, made.height)
-    files |= dict(_data(dataset, rows, pictures, config, mapped, scores))
+    captions = rows.index_column(dataset, "caption", "")
+    if most_chars is None:
+        most_chars = _most_chars(pc.utf8_length(captions).to_numpy())
+    data = _data(dataset, rows, pictures, config, mapped, scores, captions, most_chars)
     title = "/".join(dataset.storage.root.rsplit("/", 2)[-2:])
-    files["gallery.html"] = render(
+    page = render(
         "gallery.html",
         title=f"Clips of {title}",
         subtitle=f"{len(rows.accounting):,} rows of {dataset.storage.root}: kept clips, and what was left out",
         notes=[],
         figures=[],
         charts=[],
-    ).encode()
-    return Gallery(rows, pictures, files)
+    )
+    return Gallery(rows, pictures, captions, Files(strips, data, {"gallery.html": page.encode()}))
 
 
 def _strips(dataset: Dataset, rows: GalleryRows, count: int) -> Iterator[tuple[int, Strip]]:
@@ -121,14 +134,14 @@ def _data(
     config: "ReportConfig",
     mapped: DatasetMap,
     scores: Scores,
-) -> Iterator[tuple[str, bytes]]:
+    captions: pa.ChunkedArray,
+    most_chars: int,
+) -> Files:
     count = len(rows.accounting)
     kinds, kind_N = rows.kinds
     sources, source_N = rows.sources
     buckets, bucket_N = rows.buckets(dataset, config.buckets)
-    captions = rows.index_column(dataset, "caption", "")
     length_N = pc.utf8_length(captions).to_numpy()
-    most_chars = _most_chars(length_N)
     settable = [one for one in scores.all_stats if can_be_set(one)]
     columns: dict[str, NDArray[Any]] = {
         "kind": kind_N,
@@ -154,28 +167,44 @@ def _data(
         "clusters": [int((mapped.cluster_M == number).sum()) for number in mapped.samples],
         "outliers": len(mapped.outliers),
     }
-    yield "data/rows.js", data_file("rows", about)
+    # The server answers place.js itself.
+    files: dict[str, bytes | Callable[[], bytes]] = {
+        "data/rows.js": data_file("rows", about),
+        "data/place.js": data_file("place", {"plays": False, "searches": False}),
+    }
     if len(mapped.row_M):
-        yield "data/map.js", data_file("map", _points(rows, mapped))
-    # The server that plays clips answers this path itself.
-    yield "data/place.js", data_file("place", {"plays": False})
+        files["data/map.js"] = data_file("map", _points(rows, mapped))
     for number, start in enumerate(range(0, len(sources), CHUNK_SOURCES), 1):
         chunk = {"sources": sources[start : start + CHUNK_SOURCES]}
-        yield f"data/sources-{number:04}.js", data_file(f"sources-{number:04}", chunk)
+        files[f"data/sources-{number:04}.js"] = data_file(f"sources-{number:04}", chunk)
     table = pa.table(
         {
             "key": rows.accounting.column("key"),
             "start": pc.round(rows.accounting.column("start_s"), 3),
             "end": pc.round(rows.accounting.column("end_s"), 3),
             "reason": rows.accounting.column("reason"),
-            "caption": pc.utf8_slice_codeunits(captions, 0, most_chars),
+            "caption": captions,
             **{name: rows.index_column(dataset, name, 0) for name in ("frames", "width", "height")},
             "fps": pc.round(rows.index_column(dataset, "fps", 0.0), 3),
         }
     )
     for number, start in enumerate(range(0, count, CHUNK_ROWS), 1):
         name = f"clips-{number:04}"
-        yield f"data/{name}.js", data_file(name, table.slice(start, CHUNK_ROWS).to_pydict())
+        files[f"data/{name}.js"] = partial(_chunk, name, table.slice(start, CHUNK_ROWS), most_chars)
+    return Files(files)
+
+
+def _chunk(name: str, table: pa.Table, most_chars: int) -> bytes:
+    """Return the text of some rows; a column of equal values is that value."""
+    captions = pc.utf8_slice_codeunits(table.column("caption"), 0, most_chars)
+    columns = table.set_column(table.schema.get_field_index("caption"), "caption", captions).to_pydict()
+    return data_file(
+        name,
+        {
+            name: values[0] if len(set(values)) == 1 and values[0] is not None else values
+            for name, values in columns.items()
+        },
+    )
 
 
 def _points(rows: GalleryRows, mapped: DatasetMap) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from curate.takedown.takedown import STAGE as REMOVAL
 from loader.buckets.assignment import BucketConfig, assign
 from loader.dataset import Dataset
+from pipelines.report.numbers.places import places
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,13 @@ class GalleryRows:
         others[first] = False
         table = _without_removed(whole.take(np.concatenate([first, np.flatnonzero(others)])))
         key, kept_N = table.column("key"), pc.equal(table.column("state"), "kept").to_numpy()
-        index_N = np.where(kept_N, _places(key, dataset.index.column("key")), -1)
+        index_N = np.where(kept_N, places(key, dataset.index.column("key")), -1)
         kept_K = np.flatnonzero(kept_N)
-        of_N = _places(table.column("duplicate_of"), key.take(kept_K))
+        of_N = places(table.column("duplicate_of"), key.take(kept_K))
         return cls(
             table,
             index_N,
-            _places(_named(table), _named(scored)),
+            places(_named(table), _named(scored)),
             np.where(of_N >= 0, kept_K[of_N] if len(kept_K) else -1, -1),
         )
 
@@ -63,7 +64,7 @@ class GalleryRows:
         ).combine_chunks()
         found = joined.dictionary_encode()
         names = [name.split("\n", 1) for name in found.dictionary.to_pylist()]
-        return [(state, stage) for state, stage in names], found.indices.to_numpy().astype("<u2")
+        return [(state, stage) for state, stage in names], _narrow(found.indices.to_numpy())
 
     @cached_property
     def sources(self) -> tuple[list[str], NDArray[np.uint32]]:
@@ -74,16 +75,18 @@ class GalleryRows:
     @cached_property
     def key_hashes(self) -> NDArray[np.uint32]:
         """CRC-32 of each row's key, by which a permalink finds its row; 0 without a key."""
-        keys = self.accounting.column("key").to_pylist()
-        return np.fromiter((zlib.crc32((key or "").encode()) for key in keys), "<u4", len(keys))
+        keys = self.accounting.column("key")
+        return np.fromiter((zlib.crc32((key.as_py() or "").encode()) for key in keys), "<u4", len(keys))
 
-    def buckets(self, dataset: Dataset, config: BucketConfig) -> tuple[list[str], NDArray[np.uint16]]:
+    def buckets(
+        self, dataset: Dataset, config: BucketConfig
+    ) -> tuple[list[str], NDArray[np.uint8 | np.uint16]]:
         """Return the buckets in use, and each row's place [N] in them plus 1; 0 without one."""
         assignment = assign(dataset.plan_index, config)
         of_row = np.append(assignment.bucket_of, -1)[self.index_N]
         used = np.unique(of_row[of_row >= 0])
-        places = np.searchsorted(used, of_row) + 1
-        return [str(assignment.buckets[one]) for one in used], np.where(of_row >= 0, places, 0).astype("<u2")
+        place_N = np.where(of_row >= 0, np.searchsorted(used, of_row) + 1, 0)
+        return [str(assignment.buckets[one]) for one in used], _narrow(place_N)
 
     def rows_of_index(self, index_M: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the gallery's rows of samples by their rows in the index; -1 for those that the accounting lacks."""
@@ -112,12 +115,11 @@ def _without_removed(table: pa.Table) -> pa.Table:
     return table
 
 
-def _places(values: pa.ChunkedArray, known: pa.ChunkedArray) -> NDArray[np.int64]:
-    """Return the place of each value among the known ones; -1 for others and for nulls."""
-    found = pc.index_in(values, known.combine_chunks(), skip_nulls=True)
-    return np.asarray(pc.fill_null(found, -1), np.int64)
-
-
 def _named(table: pa.Table) -> pa.ChunkedArray:
     """Return key and source in one; a key may be of two sources of equal content."""
     return pc.binary_join_element_wise(table.column("key"), table.column("source"), "\n")
+
+
+def _narrow(number_N: NDArray[Any]) -> NDArray[np.uint8 | np.uint16]:
+    """Return numbers in one byte each where they fit, else in two."""
+    return number_N.astype("u1" if number_N.max(initial=0) < 1 << 8 else "<u2")

@@ -1,14 +1,24 @@
-"""Pages of a dataset's report, in memory, and its clips to play."""
+"""Pages of a dataset's report, its clips to play, and searches in its captions."""
 
+import base64
 import re
 from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from loader.dataset import Dataset
 from pipelines.report.clips.media import ClipBytes, clip_bytes
 from pipelines.report.sampled import sampled_files
-from pipelines.report.web.files import assets, data_file
+from pipelines.report.web.files import Files, assets, data_file
 
 _CLIP = re.compile(r"clip/(.{1,1024})\.mp4", re.DOTALL)
+
+
+_SEARCH = re.compile(r"data/search-((?:[0-9a-f]{2}){1,800})\.js")
+
+_SEARCHED = 1 << 16  # captions at once, whose lower case is in memory
 
 
 class DatasetPages:
@@ -18,20 +28,43 @@ class DatasetPages:
         dataset: its sampled videos are read from ``report/``, clips from shards and the ledger.
         page: HTML of ``index.html``.
         beside: files beside it.
+        captions: captions in the order of the gallery's rows.
     """
 
-    def __init__(self, dataset: Dataset, page: str, beside: Mapping[str, bytes]) -> None:
+    def __init__(
+        self, dataset: Dataset, page: str, beside: Mapping[str, bytes], captions: pa.ChunkedArray
+    ) -> None:
         videos = (path for path in sampled_files(dataset) if path.endswith(".mp4"))
         found = ((path, f"report/{path}") for path in videos)
         sampled = {path: dataset.storage.read(name) for path, name in found if dataset.storage.stat(name)}
         # Browsers ask every server for an icon.
-        own = {"data/place.js": data_file("place", {"plays": True}), "favicon.ico": b""}
-        self.dataset = dataset
-        self._files = {**assets(), **sampled, **beside, **own, "index.html": page.encode()}
+        own = {"data/place.js": data_file("place", {"plays": True, "searches": True}), "favicon.ico": b""}
+        self.dataset, self._captions = dataset, captions
+        self._files = Files(assets(), sampled, beside, own, {"index.html": page.encode()})
 
     def find(self, path: str) -> bytes | ClipBytes | None:
         """Return a file of the report, or where a clip lies; see `Pages`."""
         if (content := self._files.get(path)) is not None:
             return content
+        if question := _SEARCH.fullmatch(path):
+            return self._search(question[1])
         clip = _CLIP.fullmatch(path)
         return clip_bytes(self.dataset, clip[1]) if clip else None
+
+    def _search(self, asked: str) -> bytes | None:
+        """Return which rows have a text in their caption, as bits, the first row in the lowest one of the first byte.
+
+        Args:
+            asked: UTF-8 bytes of the text in lower case, as hexadecimal digits.
+        """
+        try:
+            text = bytes.fromhex(asked).decode()
+        except UnicodeDecodeError:
+            return None
+        found = [
+            pc.match_substring(pc.utf8_lower(self._captions.slice(start, _SEARCHED)), text)
+            for start in range(0, len(self._captions), _SEARCHED)
+        ]
+        chosen_N = np.concatenate([np.asarray(part, np.bool_) for part in found] or [np.zeros(0, np.bool_)])
+        bits = np.packbits(chosen_N, bitorder="little").tobytes()
+        return data_file(f"search-{asked}", {"hits": base64.b64encode(bits).decode()})

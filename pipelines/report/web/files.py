@@ -1,8 +1,9 @@
 """Files of a page in a folder of its own, which hold what the page needs and nothing from before."""
 
 import json
-from collections.abc import Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
@@ -25,6 +26,32 @@ _WRITERS = 16
 """Files written at once: on S3 each takes some 50 ms, and a gallery has hundreds of pictures."""
 
 
+class Files(Mapping[str, bytes]):
+    """Files by path, each made as it is read, so that memory holds few of them.
+
+    Args:
+        parts: content by path, or a function that makes it; a later part replaces files of an earlier one.
+    """
+
+    def __init__(self, *parts: "Mapping[str, bytes | Callable[[], bytes]] | Files") -> None:
+        self._made: dict[str, bytes | Callable[[], bytes]] = {}
+        for part in parts:
+            self._made.update(part._made if isinstance(part, Files) else part)
+
+    def __getitem__(self, path: str) -> bytes:
+        made = self._made[path]
+        return made if isinstance(made, bytes) else made()
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._made
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+
 def publish(
     storage: Storage, folder: str, page: str, beside: Mapping[str, bytes], keep: Collection[str] = ()
 ) -> str:
@@ -40,10 +67,15 @@ def publish(
     Returns:
         URI of the page.
     """
-    written = {**assets(), **beside}
+    written = Files(assets(), beside)
     with ThreadPoolExecutor(_WRITERS) as writers:
-        # A list, so that the first error of a writer is raised before the page is written.
-        list(writers.map(lambda path: storage.write(folder + path, written[path]), written))
+        pending: deque[Future[None]] = deque()
+        for path in written:
+            if len(pending) == 2 * _WRITERS:
+                pending.popleft().result()
+            pending.append(writers.submit(storage.write, folder + path, written[path]))
+        for write in pending:
+            write.result()  # an error of a writer is raised before the page is written
     index = f"{folder}index.html"
     storage.write(index, page.encode())
     stay = {index, *(folder + path for path in (*written, *keep))}

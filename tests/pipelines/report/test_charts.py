@@ -9,7 +9,7 @@ import pytest
 
 from loader.storage import StorageConfig, open_storage
 from pipelines.report.web.charts import Chart, bars, histogram, lines, overlaid
-from pipelines.report.web.files import assets, publish
+from pipelines.report.web.files import Files, assets, publish
 from pipelines.report.web.template import render
 from tests.browser import PHONE_PX, Browser, draw_all
 
@@ -74,6 +74,19 @@ def test_what_was_there_before_is_removed(tmp_path: Path) -> None:
         *(f"report/{name}" for name in ("index.html", "data/new.js", "kept.yaml")),
         *(f"report/{name}" for name in assets()),
     }
+
+
+def test_files_are_made_as_they_are_read() -> None:
+    made: list[str] = []
+
+    def make() -> bytes:
+        made.append("b")
+        return b"two"
+
+    files = Files({"a": b"one", "b": b"before"}, Files({"b": make}))
+    assert (len(files), list(files), "b" in files, "c" in files, made) == (2, ["a", "b"], True, False, [])
+    assert dict(files) == {"a": b"one", "b": b"two"}
+    assert made == ["b"]
 
 
 def painted(opened: Any, name: str) -> int:

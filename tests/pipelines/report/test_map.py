@@ -2,6 +2,9 @@
 
 import io
 import json
+import pickle
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ import pytest
 from loader.dataset import Dataset, Sample, open_dataset
 from loader.storage import StorageConfig
 from pipelines.cli import main
-from pipelines.commands.look.report import report_files, write_report
+from pipelines.commands.look.report import NOT_READ, report_files, write_report
 from pipelines.report.buckets import ReportConfig, default_config
 from pipelines.report.numbers.dataset_map import MOST_OUTLIERS, SAMPLES, dataset_map
 from tests.browser import PHONE_PX, Browser, draw_all
@@ -186,6 +189,26 @@ def test_the_same_dataset_gives_the_same_map(dataset: Dataset) -> None:
     assert first == second
 
 
+def test_columns_that_no_page_shows_need_not_be_read(dataset: Dataset) -> None:
+    few = Dataset(dataset.storage, without=NOT_READ)
+    assert report_files(few, config())[:2] == report_files(dataset, config())[:2]
+    assert few.index.column_names == [name for name in dataset.index.column_names if name not in NOT_READ]
+    assert pickle.loads(pickle.dumps(few)).index.equals(few.index)
+
+
+def test_a_report_does_without_pandas() -> None:
+    code = """
+import sys
+from pipelines.commands.look.report import spare_memory
+import numpy, pyarrow
+spare_memory()
+assert numpy.asarray(pyarrow.chunked_array([[True, None]]))[0] and pyarrow.array([1.5]).to_numpy()[0] == 1.5
+assert "pandas" not in sys.modules
+import pandas
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
 def test_a_large_dataset_has_some_of_its_clips_on_the_map(dataset: Dataset) -> None:
     mapped = dataset_map(dataset, config(max_mapped=20))
     assert (len(mapped.row_M), mapped.left_out) == (20, CLIPS - 1 - 20)
@@ -199,7 +222,7 @@ def test_without_embeddings_a_sentence_stands_instead(dataset: Dataset, tmp_path
         (write(tmp_path / "bare", [make_sample("a", b"x", 9, (80, 64))]), "holds no video embeddings"),
         (write(tmp_path / "none", []), "holds no video embeddings"),
     ):
-        page, beside = report_files(open_dataset(made), config())
+        page, beside, _ = report_files(open_dataset(made), config())
         assert words in page
         assert "map.html" not in page
         assert not {"map.html", "map.parquet", "data/map.js"} & beside.keys()
@@ -217,7 +240,7 @@ def test_a_damaged_embedding_is_named(tmp_path: Path) -> None:
     content = bytearray(shard.read_bytes())
     content[member.offset_data : member.offset_data + 6] = b"broken"
     shard.write_bytes(content)
-    page, _ = report_files(open_dataset(folder), config())
+    page, _, _ = report_files(open_dataset(folder), config())
     assert "a.video.npy is no vector" in page
 
 

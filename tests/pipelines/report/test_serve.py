@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 from urllib.request import urlopen
 
 import pytest
@@ -24,6 +25,7 @@ from pipelines.report.serve.dataset_pages import DatasetPages
 from pipelines.report.serve.server import Pages, ReportServer
 from tests.browser import Browser
 from tests.commands import reelweave
+from tests.loader.stream_clips import make_sample, write
 from tests.s3server import make_bucket, s3_server
 
 Answer = tuple[int, dict[str, str], bytes]
@@ -125,6 +127,22 @@ def test_the_report_is_served_whole(server: ReportServer, browser: Browser) -> N
         page.click("a[href='gallery.html']")
         page.wait_for_selector("body[data-ready]")
         page.wait_for_selector("#cards img")
+
+
+def test_the_server_searches_whole_captions(tmp_path: Path, browser: Browser) -> None:
+    samples = [make_sample(f"{number:04}", b"no video", 9, (80, 64)) for number in range(20)]
+    for number, sample in enumerate(samples):
+        sample.row["caption"] = f"{'word ' * 300}boat {number}"
+    samples[7].row["caption"] = '<i>\u00c4pfel</i> "quoted"'
+    write(tmp_path, samples)
+    with served(open_dataset(tmp_path), StorageConfig()) as server:
+        for words, count in (("BOAT 1", 11), ("\u00e4pfel</I>", 1), ('"quoted"', 1), ("no such", 0)):
+            with browser.opened(f"{server.url}gallery.html#q={quote(words)}") as page:
+                page.wait_for_selector(f"body[data-answered$=' {count}']")
+                assert page.locator("#cards a.card").count() == count
+                assert "cut after 1000 characters, here" in str(page.locator("#found").text_content())
+        for wrong in ("zz", "f", "ff", "", "61" * 801):
+            assert ask(server, f"/data/search-{wrong}.js")[0] == 404
 
 
 def test_every_answer_has_a_strict_policy(server: ReportServer) -> None:

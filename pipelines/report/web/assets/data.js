@@ -28,18 +28,30 @@ const data = {
   },
 };
 
+/** Return the bytes of a text in base64. */
+function bytesOf(text) {
+  const raw = atob(text);
+  const found = new Uint8Array(raw.length);
+  for (let place = 0; place < raw.length; place++) found[place] = raw.charCodeAt(place);
+  return found;
+}
+
 /** Return a column that pipelines/report/thresholds.py packed as a Float64Array; NaN where a clip has no value. */
-function unpacked({ int32, float64, over }) {
-  const { buffer } = Uint8Array.from(atob(int32 ?? float64), (one) => one.charCodeAt(0));
+function unpacked({ int8, int16, int32, float64, over }) {
+  const { buffer } = bytesOf(int8 ?? int16 ?? int32 ?? float64);
   if (float64 !== undefined) return new Float64Array(buffer);
-  return Float64Array.from(new Int32Array(buffer), (one) => (one === -(2 ** 31) ? NaN : one / over));
+  const whole = int8 !== undefined ? new Int8Array(buffer) : int16 !== undefined ? new Int16Array(buffer) : new Int32Array(buffer);
+  const missing = -(2 ** (8 * whole.BYTES_PER_ELEMENT - 1));
+  const found = new Float64Array(whole.length);
+  for (let place = 0; place < whole.length; place++) found[place] = whole[place] === missing ? NaN : whole[place] / over;
+  return found;
 }
 
 /** Return the columns of data/map.js; "row" is the gallery's row plus 1, 0 without one. */
 function mapColumns({ columns }) {
   const found = {};
   for (const [name, text] of Object.entries(columns)) {
-    const { buffer } = Uint8Array.from(atob(text), (one) => one.charCodeAt(0));
+    const { buffer } = bytesOf(text);
     found[name] = ["row", "cluster"].includes(name) ? new Uint32Array(buffer) : new Float32Array(buffer);
   }
   return found;

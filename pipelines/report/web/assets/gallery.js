@@ -4,19 +4,21 @@
 (() => {
   const PAGE = 48; // cards added at a time
   const STRIP_MS = 160; // a frame of a strip
+  const MOST_WORDS = 200; // characters that the server searches for
   const form = document.getElementById("facets");
   const cards = document.getElementById("cards");
   const dialog = document.getElementById("clip");
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
   let about, columns, copies; // of data/rows.js; rows of copies by the row they repeat
-  let plays = false;
+  let plays = false; // whether the server plays clips, and searches captions
+  let searches = false;
   let matching = [];
   let shown = 0;
   let asked = 0; // number of the newest question, so that older answers are dropped
   let sentinel; // sees the end of the cards
   let listHash = ""; // facets to which a closed clip leads back
 
-  const bytes = (text) => Uint8Array.from(atob(text), (one) => one.charCodeAt(0));
+  const hexOf = (text) => Array.from(new TextEncoder().encode(text), (one) => one.toString(16).padStart(2, "0")).join("");
   const numbered = (name, place) => `${name}-${String(place + 1).padStart(4, "0")}`;
   const ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array };
 
@@ -28,7 +30,7 @@
     ]);
     const at = row % about.chunkRows;
     const text = { row, source };
-    for (const name of Object.keys(chunk)) text[name] = chunk[name][at];
+    for (const name of Object.keys(chunk)) text[name] = Array.isArray(chunk[name]) ? chunk[name][at] : chunk[name];
     [text.state, text.stage] = about.kinds[columns.kind[row]];
     return text;
   }
@@ -166,7 +168,10 @@
       only((row) => (exact >= 0 ? columns.source[row] === exact : fits[columns.source[row]]));
     }
     const words = wanted.q.value.trim().toLowerCase();
-    if (words) {
+    if (words && searches) {
+      const hits = bytesOf((await data.load(`search-${hexOf(words.slice(0, MOST_WORDS))}`)).hits);
+      only((row) => (hits[row >> 3] >> (row & 7)) & 1);
+    } else if (words) {
       for (let start = 0; start < about.count; start += about.chunkRows) {
         const place = start / about.chunkRows;
         const end = Math.min(about.count, start + about.chunkRows);
@@ -175,11 +180,12 @@
         if (question !== asked) return;
         say(`searching: ${start.toLocaleString("en")} of ${about.count.toLocaleString("en")}`);
         for (let row = start; row < end; row++) {
-          if (chosen[row] && !chunk.caption[row - start].toLowerCase().includes(words)) chosen[row] = 0;
+          const caption = Array.isArray(chunk.caption) ? chunk.caption[row - start] : chunk.caption;
+          if (chosen[row] && !caption.toLowerCase().includes(words)) chosen[row] = 0;
         }
       }
     }
-    const found = [];
+    let found = [];
     for (let row = 0; row < about.count; row++) if (chosen[row]) found.push(row);
     const sort = wanted.sort.value;
     if (sort === "long" || sort === "short") {
@@ -187,22 +193,20 @@
       found.sort((a, b) => sign * (columns.length[a] - columns.length[b]) || a - b);
     } else if (sort === "outlier") {
       const far = await outlierScores();
-      found.splice(0, found.length, ...found.filter((row) => !Number.isNaN(far[row])).sort((a, b) => far[b] - far[a] || a - b));
+      found = found.filter((row) => !Number.isNaN(far[row])).sort((a, b) => far[b] - far[a] || a - b);
     } else if (sort) {
       const [, name, way] = /^(.*):(up|down)$/.exec(sort) ?? [];
       const values = await scoreValues(name);
       const value = (row) => (columns.scored[row] ? values[columns.scored[row] - 1] : NaN);
       const sign = way === "up" ? 1 : -1;
-      const scored = found.filter((row) => !Number.isNaN(value(row)));
-      scored.sort((a, b) => sign * (value(a) - value(b)) || a - b);
-      found.splice(0, found.length, ...scored);
+      found = found.filter((row) => !Number.isNaN(value(row))).sort((a, b) => sign * (value(a) - value(b)) || a - b);
     }
     if (question !== asked) return;
     matching = found;
     shown = 0;
     cards.replaceChildren();
     const what = form.elements.groups.checked ? "groups of duplicates" : "clips and spans";
-    const short = about.mostChars ? `; captions are cut after ${about.mostChars} characters, here and in searches` : "";
+    const short = about.mostChars ? `; captions are cut after ${about.mostChars} characters, here${searches ? "" : " and in searches"}` : "";
     say(`${found.length.toLocaleString("en")} of ${about.count.toLocaleString("en")} ${what}${short}`);
     more();
     document.body.dataset.answered = `${location.hash.slice(1)} ${found.length}`;
@@ -414,9 +418,9 @@
   async function start() {
     const [found, place] = await Promise.all([data.load("rows"), data.load("place")]);
     about = found;
-    plays = place.plays;
+    ({ plays, searches } = place);
     columns = {};
-    for (const [name, [size, text]] of Object.entries(about.columns)) columns[name] = new ARRAYS[size](bytes(text).buffer);
+    for (const [name, [size, text]] of Object.entries(about.columns)) columns[name] = new ARRAYS[size](bytesOf(text).buffer);
     copies = new Map();
     columns.of.forEach((of, row) => of && (copies.get(of - 1)?.push(row) ?? copies.set(of - 1, [row])));
     options();
