@@ -5,6 +5,7 @@ import torch
 
 from train.kernels.__main__ import main
 from train.kernels.cuda import library
+from train.kernels.providers import chosen
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 # Answers as nvcc does, and writes 13 bytes as the library; or fails, where there is a file `broken` beside it.
@@ -65,5 +66,6 @@ def test_without_a_gpu_there_is_nothing_to_check_and_eager_computes(capsys, monk
     assert lines[0].startswith("eager (")
     assert [line.split(":")[0].strip() for line in lines[1:]] == ["library", "nvrtc", "eager"]
     monkeypatch.setenv("REELWEAVE_KERNELS", "library")
+    chosen.cache_clear()  # a process chooses once
     assert main(["which"]) == 2
     assert "REELWEAVE_KERNELS=library cannot work here: no NVIDIA GPU" in capsys.readouterr().err

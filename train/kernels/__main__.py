@@ -13,7 +13,7 @@ from train.kernels.cuda import library
 from train.kernels.cuda.build import DEFAULT, build
 from train.kernels.cuda.sources import cache_folder
 from train.kernels.eager import EAGER
-from train.kernels.providers import PROVIDERS, VARIABLE, chosen
+from train.kernels.providers import PROVIDERS, chosen
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,8 +77,7 @@ def _check(options: argparse.Namespace) -> int:
     if options.library:
         name, kernels = str(options.library), library.loaded(options.library)
     else:
-        provider, _ = chosen()
-        name, kernels = provider.name, provider.load() or EAGER
+        name, kernels = chosen().provider.name, chosen().kernels or EAGER
     cases: list[check.Case | check_qk.PairCase] = [*check.cases(), *check_qk.cases()]
     # 13 is coprime to the numbers of choices that the cases combine.
     cases, right = cases[:: 13 if options.quick else 1], True
@@ -92,10 +91,9 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _which(_options: argparse.Namespace) -> int:
-    provider, reason = chosen()
-    print(f"{provider.name} ({reason})")
+    print(f"{chosen().provider.name} ({chosen().reason})")
     for other in PROVIDERS:
-        works = f"works; only where {VARIABLE}={other.name} asks for it" if other.on_request else "works"
+        works = "works" if other.checked else "works, if its check at start passes"
         print(f"  {other.name}: {other.missing() or works}")
     return 0
 

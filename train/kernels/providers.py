@@ -1,7 +1,8 @@
 """Selection of the operators' provider: once per process, logged once, forced by an environment variable.
 
-A provider has the operators of `Kernels`. The first usable one in `PROVIDERS` is selected. What it does not support,
-such as tensors on another device, is computed by the reference that an operator passes to `run`.
+A provider has the operators of `Kernels`. The first in `PROVIDERS` that is usable, and right on the GPU here, is
+selected. What it does not support, such as tensors on another device, is computed by the reference that an operator
+passes to `run`. Without kernels, `torch.compile` traces the reference and fuses it with what is around.
 """
 
 import logging
@@ -10,11 +11,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from loader.errors import UsageError
+from loader.errors import RunError, UsageError, first_line
 from train.kernels.kernel_set import Kernels
 
 VARIABLE = "REELWEAVE_KERNELS"
@@ -30,13 +31,27 @@ class Provider:
         name: value of `VARIABLE` that selects it.
         missing: returns a missing requirement in words; None if it is usable.
         load: loads the operators, None for the references alone; called only if nothing is missing.
-        on_request: True if it is only used when forced: kernels that no GPU has run yet.
+        checked: True if the operators were compared with float64 when they were built, on GPUs of this kind.
     """
 
     name: str
     missing: Callable[[], str | None]
     load: Callable[[], Kernels | None]
-    on_request: bool = False
+    checked: bool = True
+
+
+class Loaded(NamedTuple):
+    """Provider in use.
+
+    Attributes:
+        provider: the provider.
+        kernels: its operators; None for the references.
+        reason: reason why it was chosen, in words.
+    """
+
+    provider: Provider
+    kernels: Kernels | None
+    reason: str
 
 
 def choose(providers: Sequence[Provider], forced: str | None) -> tuple[Provider, str]:
@@ -58,16 +73,40 @@ def choose(providers: Sequence[Provider], forced: str | None) -> tuple[Provider,
         return named[forced], f"{VARIABLE} says so"
     lacks: list[str] = []
     for provider in providers:
-        lack = "only on request" if provider.on_request else provider.missing()
+        lack = provider.missing()
         if lack is None:
             return provider, "; ".join(lacks) or "the first choice"
         lacks.append(f"no {provider.name}: {lack}")
     raise AssertionError("the last provider can always work")
 
 
-def chosen() -> tuple[Provider, str]:
-    """Return the provider in use here, and the reason."""
-    return choose(PROVIDERS, os.environ.get(VARIABLE))
+def load(providers: Sequence[Provider], forced: str | None, wrong: Callable[[Kernels], str | None]) -> Loaded:
+    """Load the provider to use, and log which it is; one whose operators are wrong here is left out with a warning.
+
+    Args:
+        providers: as of `choose`.
+        forced: as of `choose`.
+        wrong: returns what is wrong with the operators on the device here, in words; None if they are right.
+
+    Raises:
+        UsageError: as `choose`.
+        RunError: a forced provider does not load, or is wrong.
+    """
+    left = list(providers)
+    while True:
+        provider, reason = choose(left, forced)
+        try:
+            kernels = provider.load()
+            problem = wrong(kernels) if kernels is not None and not provider.checked else None
+        except RunError as error:
+            problem = first_line(error)
+        if problem is None:
+            _log.info("kernels: %s (%s)", provider.name, reason)
+            return Loaded(provider, kernels, reason)
+        if forced:
+            raise RunError(f"{VARIABLE}={forced} cannot be used: {problem}")
+        _log.warning("kernels: %s is not used: %s", provider.name, problem)
+        left.remove(provider)
 
 
 def run(
@@ -84,17 +123,40 @@ def run(
         reference: the same in plain PyTorch, for all tensors.
         arguments: arguments of both; the last one is the rounding mode.
     """
-    kernels, found = _chosen(), None
+    kernels, found = chosen().kernels, None
     with _without_autocast(x):
         if kernels is not None and kernels.serves(x, arguments[-1]):
             found = getattr(kernels, operator)(*arguments)
         return reference(*arguments) if found is None else tuple(found)
 
 
-def traced(x: torch.Tensor) -> bool:
-    """Return True if the registered operator is required: under `torch.compile` and for tensor subclasses."""
+def call(
+    operator: Callable[..., Any],
+    function: type[torch.autograd.Function],
+    reference: Callable[..., tuple[torch.Tensor, ...]],
+    x: torch.Tensor,
+    arguments: Sequence[Any],
+    cu_seqlens: torch.Tensor | None = None,
+) -> Any:
+    """Call an operator in the form that serves best, and return its outputs as a tuple.
+
+    Args:
+        operator: registered operator, which `torch.compile` does not look into: for tensor subclasses, for kernels
+            in a compiled graph, and there for packed tokens, too, whose groups the reference reads.
+        function: autograd function with the same arguments, which takes less of the host's time.
+        reference: the same in plain PyTorch, which a compiler without kernels differentiates and fuses.
+        x: tokens, whose type decides.
+        arguments: arguments of all three.
+        cu_seqlens: offsets of packed tokens.
+    """
+    compiled = torch.compiler.is_compiling()
     plain = type(x) in (torch.Tensor, torch.nn.Parameter) and not x.is_meta
-    return torch.compiler.is_compiling() or not plain
+    if not plain or (compiled and (cu_seqlens is not None or _has_kernels())):
+        return operator(*arguments)
+    if compiled:
+        with _without_autocast(x):
+            return reference(*arguments)
+    return function.apply(*arguments)
 
 
 def _without_autocast(x: torch.Tensor) -> AbstractContextManager[Any]:
@@ -104,10 +166,25 @@ def _without_autocast(x: torch.Tensor) -> AbstractContextManager[Any]:
 
 
 @cache
-def _chosen() -> Kernels | None:
-    provider, reason = chosen()
-    _log.info("kernels: %s (%s)", provider.name, reason)
-    return provider.load()
+def chosen() -> Loaded:
+    """Return the provider in use here; loaded once per process.
+
+    Raises:
+        UsageError: the environment names one that is unknown or not usable here.
+        RunError: the environment names one that does not load, or is wrong.
+    """
+    return load(PROVIDERS, os.environ.get(VARIABLE), _wrong)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _has_kernels() -> bool:
+    return chosen().kernels is not None
+
+
+def _wrong(kernels: Kernels) -> str | None:
+    from train.kernels.checks.check import at_start
+
+    return at_start(kernels, torch.device("cuda", torch.cuda.current_device()))
 
 
 def _library_lacks() -> str | None:
@@ -136,7 +213,7 @@ def _nvrtc() -> Kernels:
 
 PROVIDERS = (
     Provider("library", _library_lacks, _library),
-    Provider("nvrtc", _nvrtc_lacks, _nvrtc, on_request=True),
+    Provider("nvrtc", _nvrtc_lacks, _nvrtc, checked=False),
     Provider("eager", lambda: None, lambda: None),
 )
-"""Providers in order of preference. A library exists only where a user built it."""
+"""Providers in order of preference. A library exists only where a user built it, and was checked then."""

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from loader.errors import UsageError
 from train.kernels.gate_norm_modulate import reference
-from train.kernels.providers import run, traced
+from train.kernels.providers import call, run
 from train.kernels.shared.norm import Numerics, empty_like, empty_statistics
 from train.kernels.shared.rows import check
 from train.kernels.shared.traffic import Size
@@ -57,9 +57,8 @@ def gate_residual_norm_modulate(
         )
     modulation = {"gate": gate, "scale": scale, "shift": shift}
     check(residual_BLD, modulation, {"weight": weight_D, "bias": bias_D}, cu_seqlens, numerics)
-    call: Any = gate_norm_modulate if traced(y_BLD) else _Function.apply
     arguments = (residual_BLD, y_BLD, gate, scale, shift, weight_D, bias_D, cu_seqlens, eps, rms, numerics)
-    h_BLD, out_BLD, *_ = call(*arguments)
+    h_BLD, out_BLD, *_ = call(gate_norm_modulate, _Function, reference.forward, y_BLD, arguments, cu_seqlens)
     return h_BLD, out_BLD
 
 

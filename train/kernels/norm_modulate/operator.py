@@ -11,7 +11,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from train.kernels.norm_modulate import reference
-from train.kernels.providers import run, traced
+from train.kernels.providers import call, run
 from train.kernels.shared.norm import Numerics, empty_like, empty_statistics
 from train.kernels.shared.rows import check
 from train.kernels.shared.traffic import Size
@@ -49,7 +49,7 @@ def layer_norm_modulate(
     """
     check(x_BLD, {"scale": scale, "shift": shift}, {"weight": weight_D, "bias": bias_D}, cu_seqlens, numerics)
     arguments: Any = (x_BLD, scale, shift, weight_D, bias_D, cu_seqlens, eps, rms, numerics)
-    y_BLD: Any = norm_modulate(*arguments)[0] if traced(x_BLD) else _Function.apply(*arguments)
+    y_BLD, *_ = call(norm_modulate, _Function, reference.forward, x_BLD, arguments, cu_seqlens)
     return cast(torch.Tensor, y_BLD)
 
 
@@ -154,10 +154,10 @@ class _Function(torch.autograd.Function):
     """Operator without dispatcher and with y as only output, which both save host time."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
+    def forward(ctx: Any, *inputs: Any) -> tuple[torch.Tensor, ...]:
         output = _forward(*inputs)
         _keep(ctx, inputs, output)
-        return output[0]
+        return output[:1]
 
     @staticmethod
     @once_differentiable

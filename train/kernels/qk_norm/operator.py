@@ -15,7 +15,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from loader.errors import UsageError
-from train.kernels.providers import run, traced
+from train.kernels.providers import call, run
 from train.kernels.qk_norm import reference
 from train.kernels.qk_norm.rotary import check_rotation
 from train.kernels.shared.norm import Numerics, empty_like
@@ -57,8 +57,8 @@ def qk_norm(
     if rotation is not None:
         check_rotation(rotation, q_BLHd, k_BMGd)
     cos, sin = rotation or (None, None)
-    call: Any = qk_norm_pair if traced(q_BLHd) else _Function.apply
-    q, k, *_ = call(q_BLHd, k_BMGd, weight_q, weight_k, cos, sin, eps, across, interleaved, numerics)
+    arguments = (q_BLHd, k_BMGd, weight_q, weight_k, cos, sin, eps, across, interleaved, numerics)
+    q, k, *_ = call(qk_norm_pair, _Function, reference.forward, q_BLHd, arguments)
     return q, k
 
 
