@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from loader.errors import RunError, UsageError
-from train.kernels.checks.check import at_start
-from train.kernels.eager import EAGER as EAGER_KERNELS
+from train.kernels.checks.check import START, failures
+from train.kernels.cuda import start_check
+from train.kernels.eager import EAGER as REFERENCES
 from train.kernels.providers import Provider, choose, load
 
 ROOT = Path(__file__).parents[2]
@@ -36,23 +37,12 @@ def test_the_first_that_can_work_is_taken_and_says_what_the_others_lack():
 
 
 def test_a_provider_that_is_wrong_here_is_left_out_with_a_warning(caplog):
-    asked = []
-
-    def wrong(kernels):
-        asked.append(kernels)
-        return "layer_norm_modulate is off" if kernels is HALF else None
-
-    unproven = Provider("unproven", lambda: None, lambda: HALF, checked=False)
-    right = Provider("right", lambda: None, lambda: kernels_of(2.0), checked=False)
-    assert load([unproven, right, EAGER], None, wrong)[0] is right
-    assert "unproven is not used: layer_norm_modulate is off" in caplog.text
-    assert len(asked) == 2
-    # What was checked when it was built is not checked again.
-    assert load([replace(unproven, checked=True), EAGER], None, wrong)[1] is HALF
-    with pytest.raises(
-        RunError, match="REELWEAVE_KERNELS=unproven cannot be used: layer_norm_modulate is off"
-    ):
-        load([unproven, EAGER], "unproven", wrong)
+    off = Provider("off", lambda: None, lambda: REFERENCES, lambda: "layer_norm_modulate is off")
+    right = Provider("right", lambda: None, lambda: REFERENCES)
+    assert load([off, right, EAGER], None).provider is right
+    assert "off is not used: layer_norm_modulate is off" in caplog.text
+    with pytest.raises(RunError, match="REELWEAVE_KERNELS=off cannot be used: layer_norm_modulate is off"):
+        load([off, EAGER], "off")
 
 
 def test_a_provider_that_does_not_load_is_left_out(caplog):
@@ -60,26 +50,38 @@ def test_a_provider_that_does_not_load_is_left_out(caplog):
         raise RunError("the driver is too old\nfor this")
 
     references = Provider("eager", lambda: None, lambda: None)
-    provider, kernels, _ = load([Provider("broken", lambda: None, broken), references], None, lambda _: None)
+    provider, kernels, _ = load([Provider("broken", lambda: None, broken), references], None)
     assert (provider, kernels) == (references, None)
     assert "broken is not used: the driver is too old" in caplog.text
 
 
-def kernels_of(factor):
+def test_the_cases_of_the_start_find_a_wrong_operator_and_pass_right_ones():
     def off(*arguments):
-        y, *statistics = EAGER_KERNELS.norm_modulate(*arguments)
-        return y * factor, *statistics
+        y, *statistics = REFERENCES.norm_modulate(*arguments)
+        return y * 1.02, *statistics
 
-    return replace(EAGER_KERNELS, norm_modulate=off)
-
-
-HALF = kernels_of(0.5)
-
-
-def test_the_check_at_start_finds_a_wrong_operator_and_passes_right_ones():
     cpu = torch.device("cpu")
-    assert at_start(EAGER_KERNELS, cpu) is None
-    assert "layer_norm_modulate of 199 x 1536" in at_start(kernels_of(1.02), cpu)
+    assert not list(failures(REFERENCES, cpu, START))
+    wrong = list(failures(replace(REFERENCES, norm_modulate=off), cpu, START))
+    assert [one.split(" of")[0] for one in wrong] == ["layer_norm_modulate"] * 2
+
+
+def test_a_check_in_a_process_of_its_own_may_end_it(tmp_path):
+    def python(code):
+        return start_check.run([sys.executable, "-c", code], limit_s=5)
+
+    assert python("print('right')") is None
+    assert python("print('a case: off'); raise SystemExit(1)") == "its check failed: a case: off"
+    assert python("import os; os.abort()") == "its check failed: exit status -6"
+    assert python("import time; time.sleep(60)") == "its check was not done after 5 s"
+
+
+def test_what_passed_once_is_not_checked_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    calls, answers = [], ["it is off", None]
+    monkeypatch.setattr(start_check, "run", lambda command: calls.append(command) or answers[len(calls) - 1])
+    assert [start_check.wrong() for _ in range(4)] == ["it is off", None, None, None]
+    assert len(calls) == 2
 
 
 def test_the_variable_overrules_the_order():

@@ -31,13 +31,13 @@ class Provider:
         name: value of `VARIABLE` that selects it.
         missing: returns a missing requirement in words; None if it is usable.
         load: loads the operators, None for the references alone; called only if nothing is missing.
-        checked: True if the operators were compared with float64 when they were built, on GPUs of this kind.
+        wrong: returns what is wrong with the loaded operators on the GPUs here, in words; None if they are right.
     """
 
     name: str
     missing: Callable[[], str | None]
     load: Callable[[], Kernels | None]
-    checked: bool = True
+    wrong: Callable[[], str | None] = lambda: None
 
 
 class Loaded(NamedTuple):
@@ -80,13 +80,12 @@ def choose(providers: Sequence[Provider], forced: str | None) -> tuple[Provider,
     raise AssertionError("the last provider can always work")
 
 
-def load(providers: Sequence[Provider], forced: str | None, wrong: Callable[[Kernels], str | None]) -> Loaded:
+def load(providers: Sequence[Provider], forced: str | None) -> Loaded:
     """Load the provider to use, and log which it is; one whose operators are wrong here is left out with a warning.
 
     Args:
         providers: as of `choose`.
         forced: as of `choose`.
-        wrong: returns what is wrong with the operators on the device here, in words; None if they are right.
 
     Raises:
         UsageError: as `choose`.
@@ -97,7 +96,7 @@ def load(providers: Sequence[Provider], forced: str | None, wrong: Callable[[Ker
         provider, reason = choose(left, forced)
         try:
             kernels = provider.load()
-            problem = wrong(kernels) if kernels is not None and not provider.checked else None
+            problem = provider.wrong()
         except RunError as error:
             problem = first_line(error)
         if problem is None:
@@ -173,18 +172,12 @@ def chosen() -> Loaded:
         UsageError: the environment names one that is unknown or not usable here.
         RunError: the environment names one that does not load, or is wrong.
     """
-    return load(PROVIDERS, os.environ.get(VARIABLE), _wrong)
+    return load(PROVIDERS, os.environ.get(VARIABLE))
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _has_kernels() -> bool:
     return chosen().kernels is not None
-
-
-def _wrong(kernels: Kernels) -> str | None:
-    from train.kernels.checks.check import at_start
-
-    return at_start(kernels, torch.device("cuda", torch.cuda.current_device()))
 
 
 def _library_lacks() -> str | None:
@@ -211,9 +204,15 @@ def _nvrtc() -> Kernels:
     return KERNELS
 
 
+def _nvrtc_wrong() -> str | None:
+    from train.kernels.cuda import start_check
+
+    return start_check.wrong()
+
+
 PROVIDERS = (
     Provider("library", _library_lacks, _library),
-    Provider("nvrtc", _nvrtc_lacks, _nvrtc, checked=False),
+    Provider("nvrtc", _nvrtc_lacks, _nvrtc, _nvrtc_wrong),
     Provider("eager", lambda: None, lambda: None),
 )
 """Providers in order of preference. A library exists only where a user built it, and was checked then."""

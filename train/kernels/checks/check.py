@@ -76,14 +76,6 @@ def failures(kernels: Kernels, device: torch.device, wanted: Iterable[Case | Pai
             yield f"{case}: off by {off:.3g} times what rounding explains"
 
 
-def at_start(kernels: Kernels, device: torch.device) -> str | None:
-    """Return the first failure of `START` in words; None if the operators are right on this device.
-
-    NVRTC compiles the kernels of these cases, the ones that training uses most, unless its cache holds them.
-    """
-    return next(failures(kernels, device, START), None)
-
-
 def worst(kernels: Kernels, device: torch.device, case: Case | PairCase) -> float:
     """Return the largest error of outputs and gradients in units of the tolerance; inf if two runs differ.
 
@@ -132,7 +124,7 @@ START: tuple[Case | PairCase, ...] = (
     PairCase((199, 199, 12, 12, 128), BF16, F32, across=False, turn="half"),
     PairCase((199, 199, 12, 12, 128), BF16, F32, across=True, turn="interleaved"),
 )
-"""Cases that a provider without a check of its own is compared with float64 on, at its first use."""
+"""The cases that training has most, of the check before first use; NVRTC compiles their kernels alone."""
 
 
 @dataclass(frozen=True)
