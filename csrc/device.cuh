@@ -37,12 +37,23 @@ template <>
 struct Pack<__nv_bfloat16> {
     static constexpr int kSize = 8;
     static __device__ __forceinline__ void unpack(const uint4& raw, float* out) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+        // One register less, which the backward of qk_norm cannot spare on sm_80.
         const __nv_bfloat162* pairs = reinterpret_cast<const __nv_bfloat162*>(&raw);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const float2 pair = __bfloat1622float2(pairs[i]);
             out[2 * i] = pair.x, out[2 * i + 1] = pair.y;
         }
+#else
+        // A bfloat16 is the upper half of a float: one instruction for either half of a word.
+        const unsigned* words = reinterpret_cast<const unsigned*>(&raw);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const unsigned low = words[i] << 16, high = words[i] & 0xffff0000u;
+            out[2 * i] = reinterpret_cast<const float&>(low), out[2 * i + 1] = reinterpret_cast<const float&>(high);
+        }
+#endif
     }
     static __device__ __forceinline__ uint4 pack(const float* in) {
         uint4 raw;
@@ -127,7 +138,7 @@ __device__ __forceinline__ void wait_for_copies() {
 // Rows of a ring.
 template <typename X, int STREAMS>
 __device__ constexpr int stages() {
-    return sizeof(X) * STREAMS > kNarrowBytes ? kShallowRing : kDeepRing;
+    return sizeof(X) * STREAMS > kNarrowBytes ? kShallowRing : sizeof(X) * STREAMS > kThinBytes ? kDeepRing : kThinRing;
 }
 
 // Butterfly: every lane ends with the same bits, since a + b and b + a are the same float.

@@ -18,7 +18,8 @@ struct Launch {
 
 // Shared memory of a block for rows of `row_bytes` a column in all streams.
 inline int ring_bytes(int row_bytes, int elements, i64 threads) {
-    return int((row_bytes > kNarrowBytes ? kShallowRing : kDeepRing) * row_bytes * elements * threads);
+    const int rows = row_bytes > kNarrowBytes ? kShallowRing : row_bytes > kThinBytes ? kDeepRing : kThinRing;
+    return int(rows * row_bytes * elements * threads);
 }
 
 inline std::optional<Launch> register_launch(

@@ -1,7 +1,8 @@
 // Norm and modulation, forward and backward, with or without the gated residual in front.
 //
 // Rows: x_ND, one row per token. LN: n = (x - mean) * rstd; RMS: n = x * rstd. Then, with the optional affine
-// weight and bias, y = (n * weight + bias) * (1 + scale) + shift. With the gate: x = round(residual + gate * branch).
+// weight and bias, y = (n * weight + bias) * (1 + scale) + shift, computed as n * gain + offset with a group's gain and
+// offset in registers. With the gate: x = round(residual + gate * branch).
 // Statistics and sums are fp32 always; the saved rstd (and mean, for LN) are 8 bytes a row.
 //
 // A block owns `rows_per_cta` consecutive rows and streams them through a ring in shared memory: each thread copies
@@ -22,6 +23,17 @@ __device__ __forceinline__ const M* mod_row(const void* base, i64 stride, i64 gr
     return static_cast<const M*>(base) + group * stride;
 }
 
+// A thread's place in the rows of a tensor, from row to row without a product.
+template <typename X>
+struct Stream {
+    X* at;
+    i64 step;
+
+    __device__ __forceinline__ Stream(const void* base, i64 step, i64 row)
+        : at(const_cast<X*>(static_cast<const X*>(base)) + row * step), step(step) {}
+    __device__ __forceinline__ void next() { at += step; }
+};
+
 template <typename X, int VECS, int STREAMS>
 struct Ring {
     static constexpr int kStages = stages<X, STREAMS>();
@@ -32,20 +44,52 @@ struct Ring {
     __device__ __forceinline__ int place(int v) const { return v * blockDim.x + threadIdx.x; }
     __device__ __forceinline__ bool holds(int v) const { return place(v) < dim / Pack<X>::kSize; }
     __device__ __forceinline__ int column(int v) const { return place(v) * Pack<X>::kSize; }
-    __device__ __forceinline__ uint4* slot(i64 turn, int stream) const {
+    __device__ __forceinline__ uint4* slot(int turn, int stream) const {
         return slots + (static_cast<unsigned>(turn) % kStages * STREAMS + stream) * VECS * blockDim.x;
     }
-    __device__ __forceinline__ void copy(i64 turn, int stream, const void* base, i64 stride, i64 row) const {
-        const uint4* from = reinterpret_cast<const uint4*>(static_cast<const X*>(base) + row * stride);
+    __device__ __forceinline__ void copy(int turn, int stream, const Stream<X>& from) const {
 #pragma unroll
         for (int v = 0; v < VECS; ++v)
-            if (holds(v)) copy_async(slot(turn, stream) + place(v), from + place(v));
+            if (holds(v))
+                copy_async(slot(turn, stream) + place(v), reinterpret_cast<const uint4*>(from.at) + place(v));
     }
-    __device__ __forceinline__ void read(i64 turn, int stream, int v, float* out) const {
+    __device__ __forceinline__ void read(int turn, int stream, int v, float* out) const {
         Pack<X>::unpack(slot(turn, stream)[place(v)], out);
     }
-    __device__ __forceinline__ void write(void* base, i64 row, int v, const float* in) const {
-        store_row<X, Pack<X>::kSize>(static_cast<X*>(base) + row * dim + column(v), in);
+    // `row`: elements before the row, of a contiguous tensor.
+    __device__ __forceinline__ void write(void* base, i64 row, int v, const uint4& value) const {
+        store_vector(static_cast<X*>(base) + row + column(v), value);
+    }
+};
+
+// What a group's modulation makes of a thread's columns, with the affine weight and bias in it: y = n * gain + offset.
+template <typename X, typename M, int VECS>
+struct Modulated {
+    static constexpr int kSize = Pack<X>::kSize;
+    float gain[VECS][kSize], offset[VECS][kSize];
+
+    template <typename Rows>
+    __device__ __forceinline__ void load(const Modulation& mod, i64 group, const Rows& ring) {
+#pragma unroll
+        for (int v = 0; v < VECS; ++v) {
+            if (!ring.holds(v)) continue;
+            const int column = ring.column(v);
+            float affine[kSize];
+            load_shared_row<M, kSize>(mod_row<M>(mod.scale, mod.scale_stride, group) + column, gain[v]);
+            load_shared_row<M, kSize>(mod_row<M>(mod.shift, mod.shift_stride, group) + column, offset[v]);
+#pragma unroll
+            for (int i = 0; i < kSize; ++i) gain[v][i] += 1.f;
+            if (mod.bias) {
+                load_shared_row<M, kSize>(static_cast<const M*>(mod.bias) + column, affine);
+#pragma unroll
+                for (int i = 0; i < kSize; ++i) offset[v][i] = fmaf(affine[i], gain[v][i], offset[v][i]);
+            }
+            if (mod.weight) {
+                load_shared_row<M, kSize>(static_cast<const M*>(mod.weight) + column, affine);
+#pragma unroll
+                for (int i = 0; i < kSize; ++i) gain[v][i] *= affine[i];
+            }
+        }
     }
 };
 
@@ -58,39 +102,49 @@ __device__ __forceinline__ void forward(const ForwardArgs& args) {
     const Rows ring{shared, args.dim};
     const Modulation& mod = args.modulation;
     const i64 first = blockIdx.x * args.rows_per_cta;
-    const i64 last = first + args.rows_per_cta < args.rows ? first + args.rows_per_cta : args.rows;
-    if (first >= last) return;
-    const auto fetch = [&](i64 row) {
-        if (row < last) {
-            ring.copy(row - first, 0, args.x, args.x_stride, row);
-            if constexpr (GATE) ring.copy(row - first, 1, args.branch, args.branch_stride, row);
+    if (first >= args.rows) return;
+    const int rows = args.rows - first < args.rows_per_cta ? args.rows - first : args.rows_per_cta;
+    Stream<X> x(args.x, args.x_stride, first), branch(args.branch, args.branch_stride, first);
+    i64 out = first * args.dim;
+    const auto fetch = [&](int turn) {
+        if (turn < rows) {
+            ring.copy(turn, 0, x);
+            if constexpr (GATE) ring.copy(turn, 1, branch);
         }
+        x.next(), branch.next();
         commit_copies();
     };
-    for (int ahead = 0; ahead < Rows::kStages - 1; ++ahead) fetch(first + ahead);
+    for (int turn = 0; turn < Rows::kStages - 1; ++turn) fetch(turn);
     Cursor cursor(args.groups, first);
+    Modulated<X, M, VECS> modulated;
+    int group_end = 0;  // the turn at which the group of these rows ends
     const float inverse = 1.f / args.dim;
-    for (i64 row = first; row < last; ++row) {
-        fetch(row + Rows::kStages - 1);
+    for (int turn = 0; turn < rows; ++turn) {
+        fetch(turn + Rows::kStages - 1);
+        if (turn == group_end) {
+            cursor.move_to(first + turn);
+            modulated.load(mod, cursor.group, ring);
+            group_end = cursor.end - first < rows ? cursor.end - first : rows;
+        }
         wait_for_copies<Rows::kStages - 1>();
-        cursor.move_to(row);
         float value[VECS][kSize];
         float total = 0.f;
 #pragma unroll
         for (int v = 0; v < VECS; ++v) {
             if (!ring.holds(v)) continue;
-            ring.read(row - first, 0, v, value[v]);
+            ring.read(turn, 0, v, value[v]);
             if constexpr (GATE) {
-                float branch[kSize], gate[kSize];
-                ring.read(row - first, 1, v, branch);
+                float added[kSize], gate[kSize];
+                ring.read(turn, 1, v, added);
                 if (mod.gate)
                     load_shared_row<M, kSize>(
                         mod_row<M>(mod.gate, mod.gate_stride, cursor.group) + ring.column(v), gate);
 #pragma unroll
-                for (int i = 0; i < kSize; ++i)  // the statistics belong to the stored value
-                    value[v][i] = Pack<X>::to_float(Pack<X>::from_float(
-                        mod.gate ? fmaf(gate[i], branch[i], value[v][i]) : value[v][i] + branch[i]));
-                ring.write(args.h, row, v, value[v]);
+                for (int i = 0; i < kSize; ++i)
+                    value[v][i] = mod.gate ? fmaf(gate[i], added[i], value[v][i]) : value[v][i] + added[i];
+                const uint4 stored = Pack<X>::pack(value[v]);
+                ring.write(args.h, out, v, stored);
+                Pack<X>::unpack(stored, value[v]);  // the statistics belong to the stored value
             }
 #pragma unroll
             for (int i = 0; i < kSize; ++i) total += value[v][i];
@@ -101,42 +155,47 @@ __device__ __forceinline__ void forward(const ForwardArgs& args) {
         for (int v = 0; v < VECS; ++v) {
             if (!ring.holds(v)) continue;
 #pragma unroll
-            for (int i = 0; i < kSize; ++i) squares = fmaf(value[v][i] - mean, value[v][i] - mean, squares);
+            for (int i = 0; i < kSize; ++i) {
+                value[v][i] -= mean;
+                squares = fmaf(value[v][i], value[v][i], squares);
+            }
         }
         // Without the mean's barrier two rows' sums would meet in one buffer.
-        const int buffer = args.rms ? (row - first) % 2 : 1;
+        const int buffer = args.rms ? turn % 2 : 1;
         const float rstd = rsqrtf(block_sum(squares, sums[buffer]) * inverse + args.eps);
         if (threadIdx.x == 0) {
-            if (!args.rms) args.mean[row] = mean;
-            args.rstd[row] = rstd;
+            if (!args.rms) args.mean[first + turn] = mean;
+            args.rstd[first + turn] = rstd;
         }
 #pragma unroll
         for (int v = 0; v < VECS; ++v) {
             if (!ring.holds(v)) continue;
-            const int column = ring.column(v);
-            float scale[kSize], shift[kSize];
-            load_shared_row<M, kSize>(mod_row<M>(mod.scale, mod.scale_stride, cursor.group) + column, scale);
-            load_shared_row<M, kSize>(mod_row<M>(mod.shift, mod.shift_stride, cursor.group) + column, shift);
 #pragma unroll
-            for (int i = 0; i < kSize; ++i) value[v][i] = (value[v][i] - mean) * rstd;
-            if (mod.weight) {
-                float weight[kSize];
-                load_shared_row<M, kSize>(static_cast<const M*>(mod.weight) + column, weight);
-#pragma unroll
-                for (int i = 0; i < kSize; ++i) value[v][i] *= weight[i];
-            }
-            if (mod.bias) {
-                float bias[kSize];
-                load_shared_row<M, kSize>(static_cast<const M*>(mod.bias) + column, bias);
-#pragma unroll
-                for (int i = 0; i < kSize; ++i) value[v][i] += bias[i];
-            }
-#pragma unroll
-            for (int i = 0; i < kSize; ++i) value[v][i] = fmaf(value[v][i], 1.f + scale[i], shift[i]);
-            ring.write(args.y, row, v, value[v]);
+            for (int i = 0; i < kSize; ++i)
+                value[v][i] = fmaf(value[v][i] * rstd, modulated.gain[v][i], modulated.offset[v][i]);
+            ring.write(args.y, out, v, Pack<X>::pack(value[v]));
         }
+        out += args.dim;
     }
 }
+
+// The saved statistics of the next rows, one row a lane: one load for kWarp rows, which then are a shuffle away.
+struct LaneStatistics {
+    float lane_mean = 0.f, lane_rstd = 0.f;
+
+    __device__ __forceinline__ void load(const BackwardArgs& args, i64 row, int left) {
+        const int lane = threadIdx.x % kWarp;
+        if (lane >= left) return;
+        lane_rstd = args.rstd[row + lane];
+        if (!args.rms) lane_mean = args.mean[row + lane];
+    }
+    __device__ __forceinline__ float mean(int turn) const {
+        return __shfl_sync(0xffffffffu, lane_mean, turn % kWarp);
+    }
+    __device__ __forceinline__ float rstd(int turn) const {
+        return __shfl_sync(0xffffffffu, lane_rstd, turn % kWarp);
+    }
+};
 
 // dx = rstd * (w - mean(w) - n * mean(w * n)) with w = dy * (1 + scale) * weight; RMS has no mean(w).
 // TOKEN: every row has its own modulation, so its gradients leave with the row and only the affine sums are kept.
@@ -151,20 +210,24 @@ __device__ __forceinline__ void backward(const BackwardArgs& args) {
     const Rows ring{shared, args.dim};
     const Modulation& mod = args.modulation;
     const i64 first = blockIdx.x * args.rows_per_cta;
-    const i64 last = first + args.rows_per_cta < args.rows ? first + args.rows_per_cta : args.rows;
-    if (first >= last) return;
-    const auto fetch = [&](i64 row) {
-        if (row < last) {
-            ring.copy(row - first, 0, args.x, args.x_stride, row);
-            ring.copy(row - first, 1, args.dy, args.dy_stride, row);
+    if (first >= args.rows) return;
+    const int rows = args.rows - first < args.rows_per_cta ? args.rows - first : args.rows_per_cta;
+    Stream<X> x(args.x, args.x_stride, first), dy_rows(args.dy, args.dy_stride, first);
+    Stream<X> branch(args.branch, args.branch_stride, first), dh(args.dh, args.dh_stride, first);
+    i64 out = first * args.dim;
+    const auto fetch = [&](int turn) {
+        if (turn < rows) {
+            ring.copy(turn, 0, x);
+            ring.copy(turn, 1, dy_rows);
             if constexpr (GATE) {
-                ring.copy(row - first, 2, args.branch, args.branch_stride, row);
-                if (args.dh) ring.copy(row - first, 3, args.dh, args.dh_stride, row);
+                ring.copy(turn, 2, branch);
+                if (args.dh) ring.copy(turn, 3, dh);
             }
         }
+        x.next(), dy_rows.next(), branch.next(), dh.next();
         commit_copies();
     };
-    for (int ahead = 0; ahead < Rows::kStages - 1; ++ahead) fetch(first + ahead);
+    for (int turn = 0; turn < Rows::kStages - 1; ++turn) fetch(turn);
 
     Cursor cursor(args.groups, first);
     float kept[kParts][VECS][kSize];
@@ -204,15 +267,12 @@ __device__ __forceinline__ void backward(const BackwardArgs& args) {
     start_group();
 
     const float inverse = 1.f / args.dim;
-    float next_mean = args.rms ? 0.f : args.mean[first], next_rstd = args.rstd[first];
-    for (i64 row = first; row < last; ++row) {
-        const i64 turn = row - first;
-        fetch(row + Rows::kStages - 1);
-        const float mean = next_mean, rstd = next_rstd;
-        if (row + 1 < last) {
-            if (!args.rms) next_mean = args.mean[row + 1];
-            next_rstd = args.rstd[row + 1];
-        }
+    LaneStatistics statistics;
+    for (int turn = 0; turn < rows; ++turn) {
+        const i64 row = first + turn;
+        fetch(turn + Rows::kStages - 1);
+        if (turn % kWarp == 0) statistics.load(args, row, rows - turn);
+        const float mean = statistics.mean(turn), rstd = statistics.rstd(turn);
         if (cursor.at_end(row)) {
             if constexpr (!TOKEN) end_group();
             cursor.move_to(row);
@@ -288,7 +348,7 @@ __device__ __forceinline__ void backward(const BackwardArgs& args) {
 #pragma unroll
                     for (int i = 0; i < kSize; ++i) dx[i] += other[i];
                 }
-                ring.write(args.dx, row, v, dx);
+                ring.write(args.dx, out, v, Pack<X>::pack(dx));
                 ring.read(turn, 2, v, other);
 #pragma unroll
                 for (int i = 0; i < kSize; ++i) {
@@ -304,11 +364,12 @@ __device__ __forceinline__ void backward(const BackwardArgs& args) {
 #pragma unroll
                     for (int i = 0; i < kSize; ++i) dx[i] *= gain[i];
                 }
-                ring.write(args.dbranch, row, v, dx);
+                ring.write(args.dbranch, out, v, Pack<X>::pack(dx));
             } else {
-                ring.write(args.dx, row, v, dx);
+                ring.write(args.dx, out, v, Pack<X>::pack(dx));
             }
         }
+        out += args.dim;
     }
     end_group();
 }

@@ -13,14 +13,16 @@ constexpr int kAffineThreads = 256;    // block of the affine reduction
 constexpr int kPairThreads = 512;      // largest block of qk_norm
 constexpr int kPairElements = 16;      // elements of a row that a thread of qk_norm holds, in pairs of vectors
 constexpr int kNarrowBytes = 4;        // widest row, in bytes a column, whose ring is deep: 8192 columns fit an A100's memory
+constexpr int kThinBytes = 2;          // widest row whose ring is deepest: its rows are the smallest to be under way
+constexpr int kThinRing = 4;           // rows of the deepest ring
 constexpr int kDeepRing = 3;           // rows of a deep ring
 constexpr int kShallowRing = 2;        // rows of any other ring
 
 // Classes of D: elements that a thread holds, largest block (their product is the largest D), and the blocks that a
 // multiprocessor shall hold of forward, gated forward, backward and backward by token. More of any would spill.
 #define REEL_REGISTER_CLASSES(CLASS, ...)   \
-    CLASS(8, 256, 4, 2, 2, 2, __VA_ARGS__)  \
-    CLASS(16, 320, 3, 2, 2, 1, __VA_ARGS__) \
-    CLASS(16, 512, 2, 1, 1, 1, __VA_ARGS__)
+    CLASS(16, 128, 5, 5, 5, 3, __VA_ARGS__) \
+    CLASS(16, 320, 2, 2, 2, 1, __VA_ARGS__) \
+    CLASS(16, 512, 1, 1, 1, 1, __VA_ARGS__)
 
 }  // namespace reel

@@ -180,7 +180,7 @@ class Costs:
         if found:
             name = launch.kernel_name(family, direction, "bf16", "f32", found)
             streams = (2 if "gate" in family else 1) * (2 if direction == "backward" else 1)
-            stages = constant_stages(2 * streams)
+            stages = launch.ring_rows(2 * streams)
             ahead = (stages - 1) / stages * found.shared_bytes
             kernel = self.kernel(name, found.threads, found.shared_bytes, dim, wanted, given, ahead)
             return Case(family, direction, dim, (name,), (kernel,))
@@ -204,7 +204,7 @@ class Costs:
         if found is None:
             return None
         name = launch_qk.kernel_name(direction, across, "bf16")
-        stages = constant_stages(2 if direction == "forward" else 4)
+        stages = launch.ring_rows(2 if direction == "forward" else 4)
         kernel = self.kernel(
             name,
             found.threads,
@@ -224,11 +224,6 @@ class Costs:
             self.pair(way, dim, across) for across in (False, True) for way in directions for dim in WIDTHS
         ]
         return [*norms, *(case for case in pairs if case)]
-
-
-def constant_stages(row_bytes: int) -> int:
-    """Return the rows of a ring whose rows have ``row_bytes`` a column."""
-    return rules.constant("DeepRing" if row_bytes <= rules.constant("NarrowBytes") else "ShallowRing")
 
 
 def instruction_table(cases: Sequence[Case]) -> dict[str, float]:

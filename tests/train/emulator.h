@@ -118,6 +118,15 @@ inline float __shfl_xor_sync(unsigned, float value, int mask) {
     return other;
 }
 
+inline float __shfl_sync(unsigned, float value, int lane) {
+    using namespace emulated;
+    exchanged[current] = value;
+    hand_over(Fiber::kWarp);
+    const float other = exchanged[current / 32 * 32 + lane];
+    hand_over(Fiber::kWarp);
+    return other;
+}
+
 template <typename T>
 inline T __ldg(const T* from) { return *from; }
 inline float rsqrtf(float value) { return 1.f / std::sqrt(value); }

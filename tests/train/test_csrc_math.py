@@ -105,8 +105,8 @@ def test_registers_agree_with_fp64(
 @pytest.mark.parametrize(
     ("x", "modulation"), [("bf16", "f32"), ("bf16", "bf16"), ("f16", "f32"), ("f16", "f16"), ("f32", "f32")]
 )
-@pytest.mark.parametrize("dim", [1128, 5120])
-def test_every_type_in_both_register_classes(
+@pytest.mark.parametrize("dim", [1128, 5120, 5128])
+def test_every_type_in_every_register_class(
     emulated: Emulated, x: Dtype, modulation: Dtype, dim: int, gated: bool
 ) -> None:
     check(emulated, problem(7, dim, 1, x, modulation, affine=True, gated=gated))
@@ -171,6 +171,14 @@ def test_many_rows(emulated: Emulated, rows: int, dim: int) -> None:
     check(replace(emulated, resident=12), problem(rows, dim, 1, x="f32"))
 
 
+@pytest.mark.parametrize("rms", [False, True], ids=["ln", "rms"])
+@pytest.mark.parametrize("gated", [False, True], ids=["norm", "gate"])
+def test_blocks_of_more_rows_than_a_warp_has_lanes(emulated: Emulated, gated: bool, rms: bool) -> None:
+    case = problem(101, 1544, 4, offsets=[0, 31, 33, 33, 101], gated=gated, rms=rms, affine=True)
+    check(replace(emulated, resident=1), case)
+    check(replace(emulated, resident=2), case)
+
+
 def test_no_rows_give_zero_gradients(emulated: Emulated) -> None:
     case = problem(0, 128, 2, offsets=[0, 0, 0])
     _, dscale_GD, dshift_GD = emulated.backward(case, torch.empty(0, 128, dtype=torch.bfloat16))
@@ -228,6 +236,15 @@ MUTANTS = {
     "a wait too short": ("wait_for_copies<Rows::kStages - 1>()", "wait_for_copies<Rows::kStages>()"),
     "a slot for two groups": ("(TOKEN ? 0 : cursor.group)", "0"),
     "no new group": ("if constexpr (!TOKEN) start_group();", ""),
+    "modulation of the first group alone": ("if (turn == group_end) {", "if (turn == 0) {"),
+    "a group's end that is not moved": (
+        "group_end = cursor.end - first < rows ?",
+        "group_end += cursor.end < 0 ?",
+    ),
+    "statistics of the first lanes alone": ("if (turn % kWarp == 0) statistics", "if (turn == 0) statistics"),
+    "statistics of another row": ("lane_rstd, turn % kWarp)", "lane_rstd, (turn + 1) % kWarp)"),
+    "a row copied to another's place": ("% kStages * STREAMS + stream", "% kStages * STREAMS"),
+    "rows that stay where they are": ("x.next(), branch.next();", ""),
 }
 
 
@@ -247,3 +264,4 @@ def test_the_emulator_sees_what_is_broken(emulated: Emulated, mutant: str, tmp_p
     mutated = replace(emulated, kernels={**emulated.kernels, "layer_norm_modulate": library})
     with pytest.raises(AssertionError, match="beyond rounding"):
         check(mutated, problem(37, 768, 4, offsets=[0, 3, 20, 31, 37]))
+        check(replace(mutated, resident=1), problem(37, 768, 4, offsets=[0, 3, 20, 31, 37]))

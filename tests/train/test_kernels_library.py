@@ -281,7 +281,7 @@ def test_types_without_kernels_are_refused(operators):
 
 PART = """
 #include "instances.cuh"
-REEL_REGISTERS(8, 256, 4, 2, 2, 2, layer_norm_modulate, false, bf16, __nv_bfloat16, f32, float)
+REEL_REGISTERS(16, 128, 5, 5, 5, 3, layer_norm_modulate, false, bf16, __nv_bfloat16, f32, float)
 """
 LOADED = """
 import ctypes, sys, torch
@@ -292,7 +292,7 @@ try:
 except RunError as error:  # there is no GPU; but its own CUDA runtime answers
     print(error)
 has = ctypes.CDLL(sys.argv[1]).reel_has_kernel
-assert has(b"layer_norm_modulate_forward_bf16_f32_e8_t256") and has(b"reduce_bf16") and not has(b"reduce_f64")
+assert has(b"layer_norm_modulate_forward_bf16_f32_e16_t128") and has(b"reduce_bf16") and not has(b"reduce_f64")
 x, row = torch.zeros(1, 2, 8), torch.zeros(1, 8)
 try:
     torch.ops.reelweave_library.norm_modulate(x, row, row, None, None, None, 1e-6, False)

@@ -85,7 +85,7 @@ def test_what_the_driver_refuses_is_said(cuda, folder):
 @pytest.mark.parametrize(
     "kernel",
     [
-        "layer_norm_modulate_forward_f16_f16_e8_t256",
+        "layer_norm_modulate_forward_f16_f16_e16_t128",
         "gate_residual_norm_modulate_backward_token_f32_f32_e16_t512",
     ],
 )

@@ -38,10 +38,16 @@ class Launch:
     shared_bytes: int
 
 
+def ring_rows(row_bytes: int) -> int:
+    """Return the rows of a block's ring whose rows have ``row_bytes`` a column in all streams."""
+    if row_bytes > constant("NarrowBytes"):
+        return constant("ShallowRing")
+    return constant("DeepRing" if row_bytes > constant("ThinBytes") else "ThinRing")
+
+
 def ring_bytes(row_bytes: int, elements: int, threads: int) -> int:
-    """Return the shared memory of a block whose rows have ``row_bytes`` a column in all streams."""
-    deep = row_bytes <= constant("NarrowBytes")
-    return constant("DeepRing" if deep else "ShallowRing") * row_bytes * elements * threads
+    """Return the shared memory of a block's ring."""
+    return ring_rows(row_bytes) * row_bytes * elements * threads
 
 
 def register_launch(
