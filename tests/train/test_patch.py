@@ -14,19 +14,24 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from loader.errors import UsageError
 from tests.train.diffusers_models import FAMILIES, first_block, inputs_of, model_of, outcome
 from train.config.model import DiTConfig
+from train.kernels.patch import wan
 from train.kernels.patch.patcher import patch, unpatch
+from train.kernels.qk_norm.operator import qk_norm
 from train.models.dit import DiT
+from train.models.published.context_parallel import SelfAttention
 
 NORMS = {
-    "wan": 6,
-    "wan, a time per token": 6,
-    "wan, two norms": 4,
+    "wan": 14,
+    "wan, a time per token": 14,
+    "wan, two norms": 12,
     "cogvideox": 5,
     "hunyuan": 6,
     "hunyuan, first frame given": 6,
     "cosmos": 7,
     "cosmos, a time per frame": 7,
 }
+PAIRS = {"wan": 4, "wan, a time per token": 4, "wan, two norms": 4}
+"""Norms of queries and keys that one operator has together."""
 EVERY = pytest.mark.parametrize("family", FAMILIES)
 ONE_OF_EACH = pytest.mark.parametrize("family", ["wan", "cogvideox", "hunyuan, first frame given", "cosmos"])
 
@@ -106,7 +111,8 @@ def test_every_norm_is_one_operator(family):
     with Counting(), torch.no_grad():
         model.to("meta")(**{name: x.to("meta") for name, x in inputs.items()})
     # The norms of a CogVideoX block serve video and text.
-    assert calls["reelweave"] == NORMS[family] + (4 if family == "cogvideox" else 0)
+    wanted = NORMS[family] - PAIRS.get(family, 0) + (4 if family == "cogvideox" else 0)
+    assert calls["reelweave"] == wanted
 
 
 def kept(block, args, kwargs):
@@ -126,7 +132,7 @@ def kept(block, args, kwargs):
 
 @pytest.mark.parametrize(
     ("family", "saved"),
-    [("wan", 16), ("wan, a time per token", 24), ("cogvideox", 4), ("hunyuan", 4), ("cosmos", 6)],
+    [("wan", 34), ("wan, a time per token", 42), ("cogvideox", 4), ("hunyuan", 4), ("cosmos", 6)],
 )
 def test_what_a_block_keeps_less_per_token_and_channel(family, saved):
     """Bytes, as the table of docs/patch.md says; means and deviations of the norms come to a few percent."""
@@ -193,9 +199,9 @@ def test_a_block_compiles_without_a_break(family):
 
 
 def test_what_is_not_the_code_that_is_known_is_left_alone(monkeypatch):
-    from diffusers.models.transformers import transformer_wan as wan
+    from diffusers.models.transformers import transformer_wan
 
-    original = wan.WanTransformerBlock.forward
+    original = transformer_wan.WanTransformerBlock.forward
 
     @functools.wraps(original)
     def forward(self, *args, **kwargs):
@@ -203,11 +209,31 @@ def test_what_is_not_the_code_that_is_known_is_left_alone(monkeypatch):
 
     model = model_of("wan")
     with monkeypatch.context() as changed:
-        changed.setattr(wan.WanTransformerBlock, "forward", forward)
+        changed.setattr(transformer_wan.WanTransformerBlock, "forward", forward)
         report = patch(model)
-        assert (report.norms, list(report.left)) == (0, ["blocks.0", "blocks.1", ""])
+        assert report.swapped == Counter(WanAttention=4)
+        assert list(report.left) == ["blocks.0", "blocks.1", ""]
         assert "0.38" in report.left["blocks.0"]
     assert patch(model).norms == 6
+
+
+def test_an_unknown_processor_is_called_and_ours_for_parts_of_a_sequence_is_looked_through(monkeypatch):
+    from diffusers.models.transformers.transformer_wan import WanAttnProcessor
+
+    class Theirs(WanAttnProcessor):
+        def __call__(self, *args, **kwargs):
+            calls.append("theirs")
+            return super().__call__(*args, **kwargs)
+
+    model, patched, inputs = pair("wan")
+    expected, calls = outcome(model, inputs), []
+    patched.blocks[0].attn1.set_processor(Theirs())
+    patched.blocks[0].attn2.set_processor(SelfAttention(WanAttnProcessor()))
+    patched.blocks[1].attn1.set_processor(SelfAttention(Theirs()))
+    monkeypatch.setattr(wan, "qk_norm", lambda *args, **how: calls.append("fused") or qk_norm(*args, **how))
+    found = outcome(patched, inputs)
+    assert calls == ["theirs", "fused", "theirs", "fused"]
+    assert max(shares(found, expected).values()) < 1e-5
 
 
 def test_a_diffusers_without_the_classes_is_refused(monkeypatch):
@@ -239,7 +265,7 @@ def test_a_block_that_differs_is_left_alone(change, reason):
     model = model_of("wan")
     change(model.blocks[1])
     report = patch(model)
-    assert (report.norms, report.swapped) == (3, Counter(WanTransformerBlock=1))
+    assert (report.norms, report.swapped) == (3 + 8, Counter(WanTransformerBlock=1, WanAttention=4))
     assert reason in report.left["blocks.1"]
     assert f"blocks.1: {report.left['blocks.1']}" in str(report)
 
@@ -275,7 +301,7 @@ def test_blocks_are_sharded_after_they_are_patched():
                 torch.distributed.fsdp.fully_shard(block, mesh=mesh)
         out = patched(**inputs, return_dict=False)[0]
         assert torch.allclose(out, expected["output"], rtol=1e-5, atol=1e-5)
-        assert patch(patched).already == Counter(WanTransformerBlock=2)
+        assert patch(patched).already == Counter(WanTransformerBlock=2, WanAttention=4)
         with pytest.raises(UsageError, match="unpatch before"):
             unpatch(patched)
         assert "before it is sharded" in patch(model).left["blocks.0"]

@@ -10,7 +10,7 @@ cycle; a wrapper would rename parameters.
 
 import hashlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,12 +29,14 @@ class Swap:
         fused: subclass with fused operators.
         bypassed: required classes of inner modules, by path, that the subclass reads instead of calling.
         digest: expected `digest` of their code.
+        called: functions whose work the subclass does, too.
     """
 
     original: type[nn.Module]
     fused: type[nn.Module]
     bypassed: Mapping[str, tuple[type[nn.Module], ...]]
     digest: str
+    called: tuple[Callable[..., Any], ...] = ()
 
     @property
     def found(self) -> str:
@@ -44,7 +46,7 @@ class Swap:
             (kind for kind in inside if kind.__module__.startswith("diffusers.")),
             key=lambda kind: kind.__name__,
         )
-        return digest([self.original, *of_diffusers])
+        return digest([*(kind.forward for kind in (self.original, *of_diffusers)), *self.called])
 
     def obstacle(self, module: nn.Module) -> str | None:
         """Return the reason why a module of this class or a subclass must stay unpatched; None without one."""
@@ -65,7 +67,9 @@ class Swap:
 
     def norms(self, module: nn.Module) -> int:
         """Return the number of norms that the subclass fuses."""
-        return sum(isinstance(module.get_submodule(path), nn.LayerNorm) for path in self.bypassed)
+        return sum(
+            isinstance(module.get_submodule(path), nn.LayerNorm | nn.RMSNorm) for path in self.bypassed
+        )
 
 
 def adaptive(path: str, kind: type[nn.Module]) -> dict[str, tuple[type[nn.Module], ...]]:
@@ -73,14 +77,14 @@ def adaptive(path: str, kind: type[nn.Module]) -> dict[str, tuple[type[nn.Module
     return {path: (kind,), f"{path}.norm": (nn.LayerNorm,)}
 
 
-def digest(classes: list[type[nn.Module]]) -> str:
-    """Hash the source of the classes' ``forward``, in order; empty if one has no source."""
+def digest(functions: Sequence[Callable[..., Any]]) -> str:
+    """Hash the source of functions, in order; empty if one has no source."""
     whole = hashlib.sha256()
-    for kind in classes:
-        forward: Any = kind.forward
+    for function in functions:
+        code: Any = getattr(function, "__code__", None)
         try:
             # Pass the code object, since inspect would unwrap a decorated function.
-            whole.update(inspect.getsource(forward.__code__).encode())
+            whole.update(inspect.getsource(code).encode())
         except (AttributeError, OSError, TypeError):
             return ""
     return whole.hexdigest()

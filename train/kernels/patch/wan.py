@@ -1,12 +1,16 @@
 """Fused blocks for Wan of diffusers (2.1, 2.2, VACE's main blocks)."""
 
+from typing import Any
+
 import torch
+from diffusers.models.attention_dispatch import dispatch_attention_fn
 from diffusers.models.normalization import FP32LayerNorm
 from diffusers.models.transformers import transformer_wan as theirs
 from torch import nn
 
 from train.kernels.patch.sites import gate_modulate, modulate, over_tokens
 from train.kernels.patch.swap import Swap
+from train.kernels.qk_norm.operator import qk_norm
 
 
 class WanTransformerBlock(theirs.WanTransformerBlock):  # type: ignore[misc]
@@ -35,6 +39,61 @@ class WanTransformerBlock(theirs.WanTransformerBlock):  # type: ignore[misc]
         return _gated(x_BLD, y_BLD, last_gate)
 
 
+class WanAttention(theirs.WanAttention):  # type: ignore[misc]
+    """Attention whose queries and keys are normed across heads and rotated by one operator.
+
+    With another processor, tokens of a picture (Wan 2.1's image to video) or positions in another form, it stays
+    diffusers' own.
+    """
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        rotary_emb: tuple[torch.Tensor, torch.Tensor] | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """Map tokens [B, L, D] to [B, L, D]; the positions are cosines and sines, [1, L, 1, d] each."""
+        # A processor of ours for parts of a sequence keeps diffusers' for whole ones.
+        processor: Any = getattr(self.processor, "theirs", self.processor)
+        known = type(processor) is theirs.WanAttnProcessor and self.add_k_proj is None and not kwargs
+        if not known or type(rotary_emb) not in (tuple, type(None)):
+            y_BLD: torch.Tensor = super().forward(
+                hidden_states, encoder_hidden_states, attention_mask, rotary_emb, **kwargs
+            )
+            return y_BLD
+        projected = theirs._get_qkv_projections(self, hidden_states, encoder_hidden_states)
+        q_BLHd, k_BMHd, v_BMHd = (x.unflatten(2, (self.heads, -1)) for x in projected)
+        q_BLHd, k_BMHd = qk_norm(
+            q_BLHd,
+            k_BMHd,
+            self.norm_q.weight,
+            self.norm_k.weight,
+            self.norm_q.eps,
+            None if rotary_emb is None else _angles(*rotary_emb),
+            across_heads=True,
+            interleaved=True,
+        )
+        y_BLHd = dispatch_attention_fn(
+            q_BLHd,
+            k_BMHd,
+            v_BMHd,
+            attn_mask=attention_mask,
+            dropout_p=0.0,
+            is_causal=False,
+            backend=processor._attention_backend,
+            parallel_config=processor._parallel_config if encoder_hidden_states is None else None,
+        )
+        out_BLD: torch.Tensor = self.to_out[1](self.to_out[0](y_BLHd.flatten(2).type_as(q_BLHd)))
+        return out_BLD
+
+
+def _angles(cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return one cosine and one sine for each pair of channels, float32 [L, d / 2]; views, which all blocks share."""
+    return cos[0, :, 0, 0::2].float(), sin[0, :, 0, 1::2].float()
+
+
 def _gated(x_BLD: torch.Tensor, y_BLD: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
     # Unlike the original, y is not cast to float32 first: equal product, and y is saved for backward as it is.
     return (x_BLD.float() + y_BLD * over_tokens(gate)).type_as(x_BLD)
@@ -46,6 +105,13 @@ SWAPS = (
         WanTransformerBlock,
         {"norm1": (FP32LayerNorm,), "norm2": (FP32LayerNorm, nn.Identity), "norm3": (FP32LayerNorm,)},
         "a72b329ae3442367ed1621069a935e2854aaceef1380043b5a0610cf47539221",
+    ),
+    Swap(
+        theirs.WanAttention,
+        WanAttention,
+        {"norm_q": (nn.RMSNorm,), "norm_k": (nn.RMSNorm,)},
+        "d13f374b1424a4242b4ad598e2efd68e67268d3183fb3c6fa9d96fb1bc0c8203",
+        (theirs.WanAttnProcessor.__call__, theirs._get_qkv_projections),
     ),
 )
 LEFT = {
