@@ -1,5 +1,6 @@
 """Where the time of a step goes, in real runs: what the lines of metrics.jsonl say of it."""
 
+import json
 import statistics
 import time
 
@@ -36,6 +37,12 @@ def test_who_waited_for_whom_follows_from_sums_over_the_ranks():
     expected = "; ranks waited 18.9% of the time (rank 0 32.4%), in 1 of 2 steps for rank 0"
     assert {one.waited() for one in ranks} == {expected}
     assert ranks[0].waited() == ""
+    for one in ranks:
+        waits = one.taken()
+        assert (waits.steps, waits.last, waits.peak_gib) == (2, [1, 0, 1], None)
+        assert waits.wait_s == pytest.approx([2.0, 1.5, 0.0])
+        assert waits.seconds == pytest.approx(3.5 + sum([0.5, 1.0, 0.5]) / 3 + 2.0)
+        assert one.taken().steps == 0
 
 
 def test_parts_add_up_and_leave_out_nothing(tmp_path):
@@ -71,6 +78,14 @@ def test_a_slow_rank_is_waited_for(tmp_path, ranks):
         assert line["wait_s"] == pytest.approx(line["wait_max_s"] / 2)
     assert statistics.median(line["wait_max_s"] for line in lines) > 0.1
     assert statistics.mode(line["slowest_rank"] for line in lines) == 1
+    of_ranks = [json.loads(line) for line in (tmp_path / "ranks.jsonl").read_text().splitlines()]
+    assert sum(line["steps"] for line in of_ranks) == of_ranks[-1]["step"] == 10
+    assert sum(line["seconds"] for line in of_ranks) == pytest.approx(
+        sum(line["step_s"] for line in lines), abs=1e-2
+    )
+    waits_R = [sum(line["wait_s"][rank] for line in of_ranks) for rank in range(2)]
+    assert sum(waits_R) / 2 == pytest.approx(sum(line["wait_s"] for line in lines), abs=1e-2)
+    assert waits_R[0] > 10 * waits_R[1]
     assert "for rank 1" in ended.errors[0].split("step 10/10 ")[1]
     [told] = [line for line in ended.errors[0].splitlines() if line.startswith("step 10: ")]
     assert "2 sequence lengths were measured" in told

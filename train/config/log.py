@@ -55,7 +55,9 @@ class WandbConfig(Settings):
 class LogConfig(Settings):
     """Logging; metrics.jsonl gets a line at every step."""
 
-    every_steps: int = Field(10, ge=1, description="steps between lines on the console and in losses.jsonl")
+    every_steps: int = Field(
+        10, ge=1, description="steps between lines on the console, in losses.jsonl and in ranks.jsonl"
+    )
     tensorboard: bool = Field(True, description="write TensorBoard events beside metrics.jsonl")
     wandb: WandbConfig | None = Field(None, description="log to Weights & Biases, too; null: do not")
     peak_tflops: PositiveFloat | Literal["measure"] | None = Field(

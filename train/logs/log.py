@@ -22,6 +22,7 @@ from train.logs.records import (
     BAD_SAMPLES,
     LOSSES,
     METRICS,
+    RANKS,
     RECONSTRUCTION,
     VALIDATION,
     forget_after,
@@ -29,6 +30,7 @@ from train.logs.records import (
     read_metrics,
 )
 from train.logs.scalars import Scalars
+from train.measure.rank_waits import RankWaits
 from train.measure.step_times import StepTimes
 
 _TOLD_SHARE = 0.01  # smaller parts of a step are omitted on the console
@@ -108,6 +110,26 @@ class MetricLog:
         self._show(_scalars(metrics), metrics.step)
         if metrics.skipped or metrics.step % self._config.every_steps == 0:
             self.say(self._describe(metrics))
+
+    def add_ranks(self, step: int, waits: RankWaits) -> None:
+        """Append waits and memory of every rank to ``ranks.jsonl``; nothing for one rank.
+
+        Args:
+            step: number of finished steps.
+            waits: those since the last line.
+        """
+        if not self._writes or len(waits.wait_s) == 1:
+            return
+        found = {
+            "step": step,
+            "steps": waits.steps,
+            "seconds": round(waits.seconds, 4),
+            "wait_s": [round(wait, 4) for wait in waits.wait_s],
+            "last": waits.last,
+            "peak_gib": waits.peak_gib and [round(peak, 3) for peak in waits.peak_gib],
+        }
+        with (self._out / RANKS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(found, allow_nan=False, separators=(",", ":")) + "\n")
 
     def add_losses(self, step: int, of: Literal["train", "held_out"], found: Breakdown) -> None:
         """Append losses by quantile and bucket to ``losses.jsonl``."""

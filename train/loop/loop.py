@@ -32,6 +32,8 @@ from train.step.step_losses import StepLosses
 
 Config = TypeVar("Config", TrainConfig, VaeTrainConfig)
 
+_RANKS_PER_LINE = 128  # of ranks.jsonl, with one line each log.every_steps
+
 
 @dataclass(frozen=True)
 class TrainResult:
@@ -159,6 +161,8 @@ class _Steps(Generic[Config]):
         self._checkpoints, self._log, self._peak = checkpoints, log, peak
         self._batches, self._clock, self._times = iter(stream), StepClock(self._world), RankTimes(self._world)
         self._nonfinite_steps = 0
+        # Lines that name every rank come less often where there are many, so that their bytes per step are bounded.
+        self._rank_steps = config.log.every_steps * math.ceil(self._world.size / _RANKS_PER_LINE)
 
     def run(self, done: int, recordings: Profiler) -> int:
         """Train from behind step ``done`` to the last one or a stop; return the last step, which is saved."""
@@ -176,7 +180,10 @@ class _Steps(Generic[Config]):
                 self._recalibrate(step, config.recalibrate)
             self._checkpoints.advance(made.total.checkpoint)
             ends = step == total_steps or made.total.stops > 0
-            if ends or step % config.checkpoint.every_steps == 0:
+            saves = ends or step % config.checkpoint.every_steps == 0
+            if saves or step % self._rank_steps == 0:
+                log.add_ranks(step, self._times.taken())
+            if saves:
                 self._checkpoints.save(self._state(step), last=ends)
                 last = step
             if ends:

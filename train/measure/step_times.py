@@ -7,6 +7,7 @@ from typing import Self
 
 from train.distributed.world import World
 from train.measure.peak_memory import take_peak_bytes
+from train.measure.rank_waits import RankWaits, WaitSums, told
 from train.measure.timings import PARTS, StepPart
 
 
@@ -102,7 +103,7 @@ class RankTimes:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._waited_R, self._last_R, self._seconds = [0.0] * world.size, [0] * world.size, 0.0
+        self._told, self._recorded = WaitSums(world.size), WaitSums(world.size)
 
     def own(self, spent: Mapping[StepPart, float]) -> ClockSums:
         """Return this rank's readings, to be summed over all ranks.
@@ -121,9 +122,8 @@ class RankTimes:
         exchange = min(sync_R)
         step_s = sum(mean.values()) - mean["pause"]
         wait_R, slowest = [sync - exchange for sync in sync_R], sync_R.index(exchange)
-        self._waited_R = [before + wait for before, wait in zip(self._waited_R, wait_R, strict=True)]
-        self._last_R[slowest] += 1
-        self._seconds += step_s
+        for sums in (self._told, self._recorded):
+            sums.add(step_s, wait_R, slowest, total.peak_bytes)
         return StepTimes(
             step_s=step_s,
             data_s=mean["data"],
@@ -143,13 +143,8 @@ class RankTimes:
 
     def waited(self) -> str:
         """Return waits since the last call, as the end of a sentence; empty for one rank."""
-        waited_R, last_R, seconds = self._waited_R, self._last_R, self._seconds
-        self._waited_R, self._last_R, self._seconds = [0.0] * len(waited_R), [0] * len(last_R), 0.0
-        if self._world.size == 1 or not seconds:
-            return ""
-        mean, most = fmean(waited_R) / seconds, max(waited_R) / seconds
-        slowest = last_R.index(max(last_R))
-        return (
-            f"; ranks waited {mean:.1%} of the time (rank {waited_R.index(max(waited_R))} {most:.1%}),"
-            f" in {last_R[slowest]} of {sum(last_R)} steps for rank {slowest}"
-        )
+        return told(self._told.take())
+
+    def taken(self) -> RankWaits:
+        """Return waits and memory of every rank since the last call."""
+        return self._recorded.take()

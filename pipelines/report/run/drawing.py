@@ -1,9 +1,10 @@
 """Charts of runs: curves with their extremes, stacked parts, cascades on ranks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pipelines.report.run.rank_waits import RankTable
 from pipelines.report.run.series import Curve, Series
 from pipelines.report.run.timelines import Slice
 from pipelines.report.web.charts import Chart, axis_title, bars, lines
@@ -169,6 +170,63 @@ def cascades(name: str, title: str, slices: Sequence[Slice], note: str = "") -> 
     spec |= {"height": max(120, 2 * _ROW_PX * len(drawn)), "data": {"values": values}, "layer": layer}
     rows = [(one.panel, one.rank, one.label, one.start_s, one.end_s) for one in shown]
     return replace(base, spec=spec, columns=("", "rank", "cascade", "begin, s", "end, s"), rows=rows)
+
+
+def wait_map(name: str, title: str, ranks: RankTable, slow: Collection[int], note: str = "") -> Chart:
+    """Return the share of the time that ranks waited, by spans of steps.
+
+    Args:
+        name: name of the chart.
+        title: heading.
+        ranks: waits of the ranks.
+        slow: ranks to be named as slow.
+        note: sentence below the heading.
+    """
+    base = bars(name, title, {}, "percent", note)
+    labels = [f"rank {row.rank}{', slow' if row.rank in slow else ''}" for row in ranks.rows]
+    values = [
+        {"rank": label, "from": begin, "to": end, "wait": 100 * share, "steps": f"{end:,}"}
+        for label, row in zip(labels, ranks.rows, strict=True)
+        for begin, end, share in zip(ranks.begins, ranks.ends, row.shares, strict=True)
+        if share is not None
+    ]
+    spec = {
+        **{key: value for key, value in base.spec.items() if key not in ("mark", "encoding", "data")},
+        "height": max(60, _ROW_PX * len(labels)),
+        "data": {"values": values},
+        "mark": {"type": "rect", "clip": True},
+        "encoding": {
+            "y": {"field": "rank", "type": "nominal", "sort": None, "title": None},
+            "x": {
+                "field": "from",
+                "type": "quantitative",
+                "title": "step",
+                "scale": {"zero": False, "nice": False},
+            },
+            "x2": {"field": "to"},
+            "color": {
+                "field": "wait",
+                "type": "quantitative",
+                "title": "waited, percent",
+                "scale": {"scheme": "viridis", "domainMin": 0},
+            },
+            "tooltip": [
+                {"field": "rank", "type": "nominal"},
+                {"field": "steps", "type": "nominal", "title": "up to step"},
+                {"field": "wait", "type": "quantitative", "title": "waited, percent", "format": ".3g"},
+            ],
+        },
+    }
+    rows = [
+        (
+            label,
+            f"{row.wait_share:.1%}",
+            row.last,
+            "" if row.peak_gib is None else f"{row.peak_gib:.1f}",
+        )
+        for label, row in zip(labels, ranks.rows, strict=True)
+    ]
+    return replace(base, spec=spec, columns=("", "waited", "came last, steps", "peak, GiB"), rows=rows)
 
 
 def _recoloured(spec: Mapping[str, Any], series: Sequence[str]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pipelines.report.run.configuration import (
 )
 from pipelines.report.run.losses import AllLosses, read_losses
 from pipelines.report.run.metrics import METRICS, Steps, read_steps
+from pipelines.report.run.rank_waits import RankTable, read_rank_waits
 from pipelines.report.run.samples import SampleSheet, read_samples
 from pipelines.report.run.scores import Scores, read_scores
 from pipelines.report.run.timelines import Timelines, read_timelines
@@ -34,6 +35,7 @@ class RunNumbers:
         memory_limit_gib: limit of a GPU's memory; None if unknown.
         steps: metrics of its steps.
         losses: losses by bucket and time, and held-out ones.
+        ranks: waits and memory of every rank.
         checkpoints: its checkpoints.
         bad_samples: samples that were replaced.
         samples: validation videos.
@@ -50,6 +52,7 @@ class RunNumbers:
     memory_limit_gib: float | None
     steps: Steps
     losses: AllLosses
+    ranks: RankTable
     checkpoints: Checkpoints
     bad_samples: BadSamples
     samples: SampleSheet
@@ -109,6 +112,7 @@ def _read_run(folder: Path, name: str, memory_gib: float | None) -> RunNumbers:
         memory_limit_gib=limit,
         steps=steps,
         losses=losses,
+        ranks=read_rank_waits(folder),
         checkpoints=checkpoints,
         bad_samples=bad,
         samples=samples,

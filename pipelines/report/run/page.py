@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from pipelines.report.run.drawing import cascades, curves, part_bars, stacked
+from pipelines.report.run.drawing import cascades, curves, part_bars, stacked, wait_map
 from pipelines.report.run.metrics import PARTS
 from pipelines.report.run.numbers import RunNumbers, RunsNumbers
 from pipelines.report.run.samples import poster
 from pipelines.report.run.series import Series
+from pipelines.report.run.warnings import slow_ranks
 from pipelines.report.web.charts import Chart, bars, lines
 from pipelines.report.web.template import render
 
@@ -204,6 +205,22 @@ def _time_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:
         note += f" The {MOST_RANKS} worst of {most:,} ranks." if most > MOST_RANKS else ""
         yield bars("waits", "Which ranks the others waited for", waits, "seconds", note)
         yield from _drawn("wait-longest", "Longest wait of a rank", runs, "wait_max_s", "seconds")
+    for number, run in enumerate(runs):
+        if run.ranks.rows:
+            yield _wait_chart(
+                f"rank-waits-{number}", _label(run, len(runs) > 1, "How long each rank waited"), run
+            )
+
+
+def _wait_chart(name: str, title: str, run: RunNumbers) -> Chart:
+    ranks = run.ranks
+    note = "Share of the time by steps. A rank that waits little while the others wait holds them up."
+    if len(ranks.rows) < ranks.ranks:
+        note += f" The {len(ranks.rows)} of {ranks.ranks:,} ranks that waited least."
+    if ranks.least_peak_gib is not None:
+        note += f" Peak memory of the ranks: {ranks.least_peak_gib:.1f} to {ranks.most_peak_gib:.1f} GiB."
+    slow = {one.rank for one in slow_ranks(run.steps.waits)}
+    return wait_map(name, title, ranks, slow, note)
 
 
 def _optimizer_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:

@@ -11,9 +11,12 @@ from tests.train.clips import ClipStream, tiny_config
 from train.cascade.paper.timeline import Panel, page, trace
 from train.cascade.problem import Cascade, Module
 from train.cascade.schedule import Run, Schedule
+from train.config.log import LogConfig
 from train.logs.breakdown import Breakdown, LossPart
+from train.logs.log import MetricLog
 from train.logs.metrics import StepMetrics
 from train.logs.records import metrics_line
+from train.measure.rank_waits import RankWaits
 from train.measure.step_times import StepTimes
 
 RANKS = 4
@@ -64,6 +67,20 @@ def recorded(out: Path, steps: int, seed: int = 0, slower: float = 1.0) -> list[
                 )
                 file.write(json.dumps({"step": step, "of": of, **asdict(found)}) + "\n")
     return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def waited(out: Path, steps: int, ranks: int = RANKS, every: int = 10, begin: int = 0) -> list[RankWaits]:
+    """Waits of ranks, of which one is slow, as the trainer writes them behind a step; returns them."""
+    chance = random.Random(ranks)
+    found = []
+    with MetricLog(out, LogConfig(), steps, steps, writes=True) as log:
+        for step in range(begin + every, steps + 1, every):
+            wait_s = [0.0 if rank == SLOW_RANK else chance.uniform(0.5, 2) for rank in range(ranks)]
+            last = [every if rank == SLOW_RANK else 0 for rank in range(ranks)]
+            peak = [round(60 + rank / 8, 3) for rank in range(ranks)]
+            found.append(RankWaits(every, 10.0, wait_s, last, peak))
+            log.add_ranks(step, found[-1])
+    return found
 
 
 def cascaded(out: Path, step: int) -> tuple[Schedule, Schedule]:

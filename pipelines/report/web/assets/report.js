@@ -13,7 +13,7 @@ const report = {
       font: "system-ui, sans-serif",
       view: { stroke: null },
       axis: { labelColor: of("--soft"), titleColor: of("--soft"), gridColor: of("--line"), domainColor: of("--line"), tickColor: of("--line"), titleFontWeight: "normal" },
-      legend: { labelColor: of("--ink"), orient: "top" },
+      legend: { labelColor: of("--ink"), titleColor: of("--soft"), orient: "top" },
       bar: { color: of("--accent") },
       line: { color: of("--accent") },
       rule: { color: of("--ink") },
