@@ -4,7 +4,7 @@ import base64
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -84,17 +84,31 @@ def make_gallery(
     captions = rows.index_column(dataset, "caption", "")
     if most_chars is None:
         most_chars = _most_chars(pc.utf8_length(captions).to_numpy())
-    data = _data(dataset, rows, pictures, config, mapped, scores, captions, most_chars)
+    data = _data(dataset, rows, pictures, config, mapped, scores, captions, most_chars, len(first))
     title = "/".join(dataset.storage.root.rsplit("/", 2)[-2:])
     page = render(
         "gallery.html",
         title=f"Clips of {title}",
         subtitle=f"{len(rows.accounting):,} rows of {dataset.storage.root}: kept clips, and what was left out",
-        notes=[],
+        notes=_notes(rows, len(first), pictures),
         figures=[],
         charts=[],
     )
     return Gallery(rows, pictures, captions, Files(strips, data, {"gallery.html": page.encode()}))
+
+
+def _notes(rows: GalleryRows, chosen: int, pictures: Collection[int]) -> list[str]:
+    """Return how many of the clips that were left out and chosen for a picture have none, if any."""
+    table = rows.accounting.slice(0, chosen)
+    cut = pc.and_(pc.not_equal(table.column("state"), "kept"), pc.is_valid(table.column("key")))
+    rejected = np.flatnonzero(np.asarray(cut, np.bool_)).tolist()
+    missing = sum(row not in pictures for row in rejected)
+    if not missing:
+        return []
+    return [
+        f"{missing:,} of the {len(rejected):,} clips shown here that were cut and then left out have no picture: they"
+        " are not in the curation's ledger. run.keep_rejected keeps them there, and .ledger must stay beside the shards."
+    ]
 
 
 def _strips(dataset: Dataset, rows: GalleryRows, count: int) -> Iterator[tuple[int, Strip]]:
@@ -136,6 +150,7 @@ def _data(
     scores: Scores,
     captions: pa.ChunkedArray,
     most_chars: int,
+    chosen: int,
 ) -> Files:
     count = len(rows.accounting)
     kinds, kind_N = rows.kinds
@@ -162,6 +177,7 @@ def _data(
         "chunkSources": CHUNK_SOURCES,
         "mostChars": most_chars if most_chars < int(length_N.max(initial=0)) else None,
         "pictures": pictures,
+        "chosen": chosen,
         "scores": [[one.name, one.least, one.most, one.min_threshold, one.max_threshold] for one in settable],
         "columns": {name: [column.dtype.itemsize, _packed(column)] for name, column in columns.items()},
         "clusters": [int((mapped.cluster_M == number).sum()) for number in mapped.samples],

@@ -1,6 +1,7 @@
 """The gallery in a browser: every row of the accounting as a card, found by facets and words, at its own address."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -169,6 +170,27 @@ def test_counts_of_the_report_lead_to_their_clips(gallery: Path, browser: Browse
             page.goto(where)
             wait_found(page, where.partition("#")[2], int(count))
             page.goto(report.absolute().as_uri())
+
+
+def test_clips_that_were_left_out_have_pictures_or_the_page_says_why_not(
+    gallery: Path, browser: Browser, tmp_path: Path
+) -> None:
+    shutil.copytree(gallery.parents[1], tmp_path / "dataset")
+    shutil.rmtree(tmp_path / "dataset/.ledger")
+    write_report(open_dataset(tmp_path / "dataset"), default_config(StorageConfig()))
+    for page_file, ledger in ((gallery, True), (tmp_path / "dataset/report/gallery.html", False)):
+        with browser.opened(page_file) as page:
+            page.wait_for_selector("body[data-ready]")
+            page.wait_for_selector("#cards a.card:not([data-ready])", state="detached")
+            filtered = page.locator("a.card", has=page.locator(".state.filtered"))
+            assert filtered.count() == 1
+            assert filtered.locator("img").count() == ledger
+            told = filtered.locator(".strip").text_content()
+            assert told == ("" if ledger else "not in the ledger, no picture")
+            notes = page.locator(".note").all_text_contents()
+            assert len(notes) == (not ledger)
+            assert ledger or "1 of the " in notes[0]
+            assert ledger or "not in the curation's ledger" in notes[0]
 
 
 def test_strips_hold_evenly_spread_frames(gallery: Path) -> None:

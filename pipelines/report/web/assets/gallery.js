@@ -90,6 +90,8 @@
     made.append(strip(row, made), body);
     textOf(row).then((text) => {
       if (text.key) made.href = `#${encodeURIComponent(text.key)}`;
+      const none = made.querySelector(".strip.none");
+      if (none && text.state !== "kept" && row < about.chosen) none.textContent = text.key === null ? "never cut, no picture" : "not in the ledger, no picture";
       const count = copies.get(row)?.length ?? 0;
       const caption = text.state === "kept" ? text.caption || "no caption" : text.reason;
       body.append(
