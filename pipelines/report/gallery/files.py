@@ -107,7 +107,8 @@ def _notes(rows: GalleryRows, chosen: int, pictures: Collection[int]) -> list[st
         return []
     return [
         f"{missing:,} of the {len(rejected):,} clips shown here that were cut and then left out have no picture: they"
-        " are not in the curation's ledger. run.keep_rejected keeps them there, and .ledger must stay beside the shards."
+        " are not in the curation's ledger. run.keep_rejected keeps them there, as long as .ledger stays beside the"
+        " shards."
     ]
 
 
