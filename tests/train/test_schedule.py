@@ -33,3 +33,44 @@ def test_beyond_the_end_the_rate_stays_at_its_least():
     assert learning_rate(500, OPTIMIZER, ScheduleConfig(total_steps=10, min_lr_ratio=0.1)) == pytest.approx(
         0.05
     )
+
+
+def test_a_line_falls_by_equal_steps():
+    curve = rates(kind="linear", total_steps=14, warmup_steps=4, min_lr_ratio=0.5)
+    assert curve[4:] == pytest.approx([0.5 - 0.025 * step for step in range(10)])
+
+
+def test_a_constant_stays():
+    assert rates(kind="constant", total_steps=8, warmup_steps=2) == pytest.approx([0.25] + [0.5] * 7)
+
+
+def test_warmup_stable_decay_falls_in_its_last_steps_alone():
+    curve = rates(kind="wsd", total_steps=20, warmup_steps=2, decay_steps=5, min_lr_ratio=0.0)
+    assert curve[1:16] == pytest.approx([0.5] * 15)
+    assert curve[15:] == pytest.approx([0.5, 0.4, 0.3, 0.2, 0.1])
+    # A fifth of the steps unless something else is said.
+    assert rates(kind="wsd", total_steps=50, warmup_steps=0, min_lr_ratio=0.0)[39:42] == pytest.approx(
+        [0.5, 0.5, 0.45]
+    )
+
+
+def test_the_inverse_square_root_halves_at_four_times_the_warmup():
+    curve = rates(kind="inverse_sqrt", total_steps=500, warmup_steps=5, min_lr_ratio=0.2)
+    assert (curve[4], curve[5], curve[20]) == pytest.approx((0.5, 0.5, 0.25))
+    assert curve[-1] == pytest.approx(0.1)
+    assert all(a >= b for a, b in itertools.pairwise(curve[5:]))
+
+
+@pytest.mark.parametrize("kind", ["cosine", "linear", "wsd", "inverse_sqrt"])
+def test_no_curve_leaves_its_bounds(kind):
+    schedule = ScheduleConfig(kind=kind, total_steps=10, warmup_steps=3, min_lr_ratio=0.1)
+    curve = [learning_rate(step, OPTIMIZER, schedule) for step in range(3, 10_000)]
+    assert max(curve) == pytest.approx(0.5)
+    assert min(curve) == pytest.approx(0.05)
+    always = ScheduleConfig(kind=kind, total_steps=10, warmup_steps=0, min_lr_ratio=1.0)
+    assert {learning_rate(step, OPTIMIZER, always) for step in range(50)} == {0.5}
+
+
+def test_decay_steps_are_of_one_kind():
+    with pytest.raises(ValueError, match="decay_steps is of kind wsd, not of cosine"):
+        ScheduleConfig(decay_steps=3)

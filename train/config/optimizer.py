@@ -18,11 +18,27 @@ class OptimizerConfig(Settings):
 
 
 class ScheduleConfig(Settings):
-    """Linear warm-up, then a cosine down to ``min_lr_ratio``."""
+    """Linear warm-up, then a curve down to ``min_lr_ratio``."""
 
+    kind: Literal["cosine", "linear", "constant", "wsd", "inverse_sqrt"] = Field(
+        "cosine",
+        description="curve behind the warm-up; wsd: constant, then linear over the last decay_steps; inverse_sqrt: 1 /"
+        " sqrt(step), from the warm-up on",
+    )
     total_steps: int = Field(60, ge=1, description="optimizer steps of the run")
     warmup_steps: int = Field(5, ge=0, description="steps over which the learning rate rises")
-    min_lr_ratio: float = Field(0.1, ge=0, le=1, description="learning rate at the end, relative to lr")
+    decay_steps: int | None = Field(
+        None, ge=1, description="wsd: steps over which the learning rate falls; null: a fifth of total_steps"
+    )
+    min_lr_ratio: float = Field(
+        0.1, ge=0, le=1, description="least learning rate, relative to lr; constant ignores it"
+    )
+
+    @model_validator(mode="after")
+    def _only_wsd_decays(self) -> "ScheduleConfig":
+        if self.decay_steps is not None and self.kind != "wsd":
+            raise ValueError(f"decay_steps is of kind wsd, not of {self.kind}")
+        return self
 
 
 class EmaConfig(Settings):

@@ -14,8 +14,9 @@ def build_optimizer(config: OptimizerConfig, parameters: Mapping[str, torch.Tens
     """Build AdamW with weight decay on matrices only, not on vectors (biases, scales of norms).
 
     Gradients and state exist from the start, as zeros, so that ranks exchange, and checkpoints hold, the same
-    tensors at any step.
+    tensors at any step. On a GPU one kernel updates many weights (``fused``), and the step count lies there, too.
     """
+    on_gpu = all(parameter.is_cuda for parameter in parameters.values())
     groups: list[dict[str, Any]] = [
         {"params": [parameter for parameter in parameters.values() if parameter.ndim >= 2]},
         {
@@ -29,11 +30,13 @@ def build_optimizer(config: OptimizerConfig, parameters: Mapping[str, torch.Tens
         betas=config.betas,
         eps=config.eps,
         weight_decay=config.weight_decay,
+        fused=on_gpu or None,
     )
     for parameter in parameters.values():
         parameter.grad = torch.zeros_like(parameter)
         moments = {name: torch.zeros_like(parameter) for name in STATE[1:]}
-        optimizer.state[parameter] = {"step": torch.tensor(0.0), **moments}
+        count = torch.zeros((), device=parameter.device if on_gpu else None)
+        optimizer.state[parameter] = {"step": count, **moments}
     return optimizer
 
 
