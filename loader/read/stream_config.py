@@ -37,7 +37,10 @@ class StreamConfig(Settings):
         default="pyav", description="video decoder; decord, if installed, decodes upright MP4 only"
     )
     prefetch: PositiveInt = Field(default=2, description="microbatches decoded ahead of the current one")
-    pin_memory: bool = Field(default=False, description="page-locked memory for pixels, for copies to a GPU")
+    pin_memory: bool = Field(
+        default=True,
+        description="page-locked memory for pixels where there is a GPU, for copies that nothing waits for",
+    )
     microbatches: PositiveInt = Field(
         default=1,
         description="mean microbatches per rank and optimizer step; 1 leaves nothing to balance, 4 or more balance wide"

@@ -5,6 +5,7 @@ with collectives that send nothing. Models, layouts and checkpointing policies a
 operators are assumed to allocate only their outputs.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -41,6 +42,7 @@ class Footprint(NamedTuple):
         passes: peak of forward and backward.
         step: peak including the gradient reduction.
         update: peak of the optimizer's update.
+        ahead: bytes of the next microbatch's pixels, which come while this one is computed (`train.models.transfer`).
     """
 
     state: int
@@ -48,11 +50,12 @@ class Footprint(NamedTuple):
     passes: int
     step: int
     update: int
+    ahead: int = 0
 
     @property
     def peak(self) -> int:
         """Peak bytes of the whole step."""
-        return max(self.step, self.update)
+        return max(self.step, self.update) + self.ahead
 
 
 def dry_run(
@@ -113,15 +116,14 @@ def _step(layout: ParallelModel, config: TrainConfig, shape: StepShape, memory: 
     layout.sum_gradients()
     # On a GPU AdamW allocates the roots of all second moments at once (foreach).
     roots = sum(weight.nbytes for weight in layout.weights.values())
-    return Footprint(state, kept, passes, memory.peak, state + roots)
+    return Footprint(state, kept, passes, memory.peak, state + roots, math.prod(_pixels(shape)))
 
 
 def _errors(layout: ParallelModel, config: TrainConfig, shape: StepShape) -> torch.Tensor:
     """Return squared errors as `train.step.losses.losses` computes them, [B]."""
-    bundle, bucket = layout.bundle, shape.bucket
-    size = (shape.batch, 3, bucket.frames, bucket.height, bucket.width)
+    bundle = layout.bundle
     with torch.no_grad():
-        clean = bundle.tokenizer.encode(torch.empty(size, dtype=torch.uint8))
+        clean = bundle.tokenizer.encode(torch.empty(_pixels(shape), dtype=torch.uint8))
     noise, targets = torch.empty_like(clean), torch.empty_like(clean)
     channels = clean.shape[1] + bundle.dit.condition_channels
     inputs = clean.new_empty((shape.batch, channels, *clean.shape[2:]))
@@ -130,6 +132,12 @@ def _errors(layout: ParallelModel, config: TrainConfig, shape: StepShape) -> tor
         context, mask = _text(bundle, config, shape.batch)
         asked = DenoisingInputs([inputs], [targets], torch.empty(shape.batch), context, mask, packed=False)
         return layout.errors(bundle.dit, asked)
+
+
+def _pixels(shape: StepShape) -> tuple[int, ...]:
+    """Return the shape of a microbatch's pixels."""
+    bucket = shape.bucket
+    return shape.batch, 3, bucket.frames, bucket.height, bucket.width
 
 
 def _text(bundle: Bundle, config: TrainConfig, samples: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -98,7 +98,7 @@ class Denoiser(nn.Module):
             latents: noisy latents of B samples, [C, T, H, W] each.
             t_B: timesteps, as in `forward`.
             context_BMD: text embeddings, as in `forward`.
-            mask_BM: mask, as in `forward`.
+            mask_BM: mask, as in `forward`; on the CPU, or on the device, which the host then waits for.
 
         Raises:
             UsageError: the model supports no packs, so that stream.regime must not be pack.
@@ -170,11 +170,11 @@ class Denoiser(nn.Module):
         return math.prod(self.grid(latent_size))
 
     def work(self, latent_sizes: Sequence[Sequence[int]], mask_BM: torch.Tensor) -> Totals:
-        """Return total tokens and FLOPs of samples, without padding; synchronizes with the mask's device.
+        """Return total tokens and FLOPs of samples, without padding.
 
         Args:
             latent_sizes: frames, rows and columns of each sample's latents.
-            mask_BM: True for valid text tokens.
+            mask_BM: True for valid text tokens; on the CPU, or on the device, which the host then waits for.
         """
         samples = list(zip(latent_sizes, mask_BM.sum(dim=1).tolist(), strict=True))
         tokens = sum(self.tokens(size) + text for size, text in samples)

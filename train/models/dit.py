@@ -23,10 +23,11 @@ from train.models.attention.joint import JointSequence
 from train.models.attention.packed import BlockDiagonal
 from train.models.attention.patches import Patch, cut, join
 from train.models.attention.positions import Window, place_features, rotary_angles, time_features
-from train.models.attention.segments import Segments
+from train.models.attention.segments import Segments, valid_rows
 from train.models.denoiser import Denoiser
 from train.models.modulation import ZeroLinear, modulation
 from train.models.precision import numerics_on
+from train.models.transfer import send_one
 
 EPS = 1e-6
 
@@ -256,7 +257,7 @@ class DiT(Denoiser):
         whole, pack = grid, WHOLE_SAMPLES
         if window is not None:
             whole, here = self.placed(x_BCTHW.shape[2:], window)
-            pack = TokenLayout(here=here.to(x_BCTHW.device), grids=[grid])
+            pack = TokenLayout(here=send_one(here, x_BCTHW.device), grids=[grid])
         values_BLV = self.denoise(tokens(x_BCTHW, patch), t_B, context_BMD, mask_BM, [whole], pack)
         return join(values_BLV.reshape(len(t_B), *grid, self.channels, -1), patch)
 
@@ -274,7 +275,7 @@ class DiT(Denoiser):
             samples, BlockDiagonal(samples, samples), BlockDiagonal(samples, text), captions=text
         )
         values_1LV = torch.cat([tokens(x_CTHW[None], patch) for x_CTHW in latents], dim=1)
-        values_1LV = self.denoise(values_1LV, t_B, context_BMD[mask_BM][None], None, grids, pack)
+        values_1LV = self.denoise(values_1LV, t_B, valid_rows(context_BMD, mask_BM), None, grids, pack)
         parts = torch.split(values_1LV, samples.lengths, dim=1)
         return [
             join(part_1LV.reshape(1, *grid, self.channels, -1), patch)[0]

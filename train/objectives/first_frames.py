@@ -21,9 +21,10 @@ def first_frame_condition(clean_BCTHW: torch.Tensor, given: Sequence[int]) -> to
         clean_BCTHW: clean latents; only their given frames are read.
         given: number of given latent frames of each sample, 0 to T.
     """
-    frames_T = torch.arange(clean_BCTHW.shape[2], device=clean_BCTHW.device)
-    given_B = torch.tensor(list(given), device=clean_BCTHW.device)
-    mask_B1T11 = (frames_T < given_B[:, None])[:, None, :, None, None]
+    B, T = len(clean_BCTHW), clean_BCTHW.shape[2]
+    mask_B1T11 = torch.zeros(B, 1, T, 1, 1, dtype=torch.bool, device=clean_BCTHW.device)
+    for number, count in enumerate(given):
+        mask_B1T11[number, :, :count] = True
     mask_B1THW = mask_B1T11.to(clean_BCTHW.dtype).expand(-1, -1, -1, *clean_BCTHW.shape[3:])
     return torch.cat([mask_B1THW, clean_BCTHW.where(mask_B1T11, 0)], dim=1)
 

@@ -35,7 +35,17 @@ class Level:
     weight: torch.Tensor
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Level":
-        return Level(*(getattr(self, field.name).to(device, dtype) for field in fields(self)))
+        """Return the same levels in a dtype, by one copy to a device."""
+        return Level.of(self.stacked().to(device, dtype))
+
+    def stacked(self) -> torch.Tensor:
+        """Return all numbers as one tensor, [7, B]."""
+        return torch.stack([getattr(self, field.name) for field in fields(self)])
+
+    @classmethod
+    def of(cls, stacked_NB: torch.Tensor) -> "Level":
+        """Return the levels of `stacked`."""
+        return cls(*stacked_NB.unbind())
 
     def __getitem__(self, number: int) -> "Level":
         """Return one level, [1] each."""

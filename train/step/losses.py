@@ -14,6 +14,8 @@ from train.config.run import TrainConfig
 from train.measure.timings import Timed, untimed
 from train.models.bundle import Bundle
 from train.models.denoiser import Totals
+from train.models.encoders.text import EncodedText
+from train.models.transfer import send, send_one
 from train.objectives.draw import draw
 from train.objectives.first_frames import picture_video
 from train.objectives.level import Level, pose
@@ -42,13 +44,13 @@ class InputSource(NamedTuple):
 
     Attributes:
         clean: returns clean latents for an index of `alike`, float32 [B, C, T, H, W].
-        text: returns context [B, M, D] and mask [B, M] of the text, given the caption dropout.
+        text: returns the text of all samples, given the caption dropout.
         picture: returns the latents of the first frame with grey frames behind it, like ``clean``; None: there are
             none for a model that reads them.
     """
 
     clean: Callable[[int], torch.Tensor]
-    text: Callable[[Sequence[bool]], tuple[torch.Tensor, torch.Tensor]]
+    text: Callable[[Sequence[bool]], EncodedText]
     picture: Callable[[int], torch.Tensor] | None = None
 
 
@@ -75,11 +77,16 @@ def losses(
         errors: function that runs the model.
         part: timer of the encoders.
     """
+    (clips, stored), contexts = _clips(batch), batch.contexts
+    moved = send([*clips, *(contexts or ())], device)
+    here = dict(enumerate(moved[: len(clips)]))
+    contexts = None if contexts is None else tuple(moved[len(clips) :])
     given = InputSource(
-        partial(_latents, bundle, batch, device, part),
-        partial(_told, bundle, batch, device=device),
-        partial(_picture, bundle, batch, device, part),
+        partial(_latents, bundle, here, stored, part),
+        partial(_told, bundle, batch.captions, contexts, device),
+        partial(_picture, bundle, here, stored, part),
     )
+    del clips, moved
     return losses_of(bundle, config, batch, given, device, quantile, errors, part)
 
 
@@ -103,14 +110,16 @@ def losses_of(
     told_B = torch.cat([one.level.timestep_input for one in posed])
     with torch.autocast(device.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
         with part("text"):
-            context_BMD, mask_BM = given.text(dropped)
+            text = given.text(dropped)
         inputs, targets = [one.inputs for one in posed], [one.targets for one in posed]
-        asked = DenoisingInputs(inputs, targets, told_B, context_BMD, mask_BM, isinstance(batch, Pack))
+        asked = DenoisingInputs(
+            inputs, targets, told_B, text.context, text.mask, isinstance(batch, Pack), text.host_mask
+        )
         errors_B = errors(bundle.dit, asked)
     each = torch.cat([one.level.weight for one in posed]) * errors_B
     video_tokens = tuple(count for one in posed for count in [one.tokens] * len(one.dropped))
     normals_B = torch.cat([one.normals for one in posed])
-    work = bundle.dit.work([one.inputs.shape[2:] for one in posed for _ in one.dropped], mask_BM)
+    work = bundle.dit.work([one.inputs.shape[2:] for one in posed for _ in one.dropped], text.host_mask)
     return Losses(each, normals_B, video_tokens, work)
 
 
@@ -129,23 +138,23 @@ def alike(batch: Microbatch | Pack) -> list[slice]:
     return [slice(None)]
 
 
-def padded(contexts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+def padded(contexts: Sequence[torch.Tensor]) -> EncodedText:
     """Pad contexts [tokens, D] of B captions to [B, M, D] with a mask of valid tokens, [B, M]."""
-    device = contexts[0].device
-    lengths_B1 = torch.tensor([[len(context)] for context in contexts], device=device)
+    lengths_B1 = torch.tensor([[len(context)] for context in contexts])
     context_BMD = pad_sequence(list(contexts), batch_first=True)
-    return context_BMD, torch.arange(context_BMD.shape[1], device=device) < lengths_B1
+    mask_BM = torch.arange(context_BMD.shape[1]) < lengths_B1
+    return EncodedText(context_BMD, send_one(mask_BM, context_BMD.device), mask_BM)
 
 
 def stored_text(
     bundle: Bundle, contexts: Sequence[torch.Tensor], dropped: Sequence[bool], device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> EncodedText:
     """Pad stored contexts, with the empty caption's context for dropped captions."""
     empty_MD = bundle.text([""])[0][0].float() if any(dropped) else None
     return padded(
         [
-            own.to(device).float() if empty_MD is None or not drop else empty_MD
-            for drop, own in zip(dropped, contexts, strict=True)
+            own.float() if empty_MD is None or not drop else empty_MD
+            for drop, own in zip(dropped, send(contexts, device), strict=True)
         ]
     )
 
@@ -168,44 +177,46 @@ class _Posed:
 
 
 def _told(
-    bundle: Bundle, batch: Microbatch | Pack, dropped: Sequence[bool], device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return each sample's context and mask, with the empty caption's for dropped captions."""
-    if batch.contexts is None:
-        context_BMD, mask_BM = bundle.text(captions_of(batch.captions, dropped))
-        return context_BMD, mask_BM
-    return stored_text(bundle, batch.contexts, dropped, device)
+    bundle: Bundle,
+    captions: Sequence[str],
+    contexts: Sequence[torch.Tensor] | None,
+    device: torch.device,
+    dropped: Sequence[bool],
+) -> EncodedText:
+    """Return each sample's text, with the empty caption's for dropped captions."""
+    if contexts is None:
+        return bundle.text.encode(captions_of(captions, dropped))
+    return stored_text(bundle, contexts, dropped, device)
 
 
 def _latents(
-    bundle: Bundle, batch: Microbatch | Pack, device: torch.device, part: Timed, place: int
+    bundle: Bundle, clips: dict[int, torch.Tensor], stored: Sequence[bool], part: Timed, place: int
 ) -> torch.Tensor:
-    """Return clean latents, float32 [B, C, T, H, W], from pixels or stored latents."""
-    given, stored = _stored(batch, place)
+    """Return clean latents, float32 [B, C, T, H, W], from pixels or stored latents, which are not kept."""
     with torch.no_grad(), part("vae"):
-        given = given.to(device)
-        return given.float() if stored else bundle.tokenizer.encode(given)
+        given = clips[place] if bundle.dit.reads_picture else clips.pop(place)
+        return given.float() if stored[place] else bundle.tokenizer.encode(given)
 
 
 def _picture(
-    bundle: Bundle, batch: Microbatch | Pack, device: torch.device, part: Timed, place: int
+    bundle: Bundle, clips: dict[int, torch.Tensor], stored: Sequence[bool], part: Timed, place: int
 ) -> torch.Tensor:
     """Return the latents of a clip's first frame with grey frames behind it, float32 [B, C, T, H, W]."""
-    video_BCTHW, stored = _stored(batch, place)
-    if stored:
+    if stored[place]:
         raise no_picture()
     with torch.no_grad(), part("vae"):
-        return bundle.tokenizer.encode(picture_video(video_BCTHW.to(device), video_BCTHW.shape[2]))
+        video_BCTHW = clips.pop(place)
+        return bundle.tokenizer.encode(picture_video(video_BCTHW, video_BCTHW.shape[2]))
 
 
-def _stored(batch: Microbatch | Pack, place: int) -> tuple[torch.Tensor, bool]:
-    """Return pixels or stored latents, and True for latents."""
+def _clips(batch: Microbatch | Pack) -> tuple[list[torch.Tensor], list[bool]]:
+    """Return pixels or stored latents of the samples that are alike, [B, C, T, H, W], and True for latents."""
     if isinstance(batch, Pack):
-        given = batch.videos[place][None]
-        return given, given.is_floating_point()  # of a pack, numbers are latents
+        # Of a pack, numbers are latents.
+        return [video[None] for video in batch.videos], [video.is_floating_point() for video in batch.videos]
     if batch.latents_BCTHW is not None:
-        return batch.latents_BCTHW, True
-    return batch.video_BCTHW, False
+        return [batch.latents_BCTHW], [True]
+    return [batch.video_BCTHW], [False]
 
 
 def _pose(
@@ -231,10 +242,16 @@ def _pose(
     if quantile is not None:
         normals_B = torch.full_like(normals_B, float(torch.special.ndtri(torch.tensor(quantile).double())))
         dropped = [False] * len(dropped)
-    noise_BCTHW = drawn.noise.to(clean_BCTHW.device)
     times_B = torch.stack([bundle.objective.time(normal, tokens) for normal in normals_B])
-    dtype = torch.promote_types(clean_BCTHW.dtype, noise_BCTHW.dtype)
-    level = bundle.objective.level(times_B).to(clean_BCTHW.device, dtype)
+    dtype = torch.promote_types(clean_BCTHW.dtype, drawn.noise.dtype)
+    level = bundle.objective.level(times_B).to(times_B.device, dtype)
+    if config.first_frames and bundle.dit.keeps_given:
+        # A loss is the mean over the frames that the model makes.
+        frames = clean_BCTHW.shape[2]
+        made_B = torch.tensor([frames - one for one in drawn.given])
+        level = replace(level, weight=level.weight * frames / made_B)
+    noise_BCTHW, stacked_NB = send([drawn.noise, level.stacked()], clean_BCTHW.device)
+    level = Level.of(stacked_NB)
     input_BCTHW, target_BCTHW = pose(level, clean_BCTHW, noise_BCTHW)
     if config.first_frames:
         read_BCTHW = clean_BCTHW
@@ -243,9 +260,4 @@ def _pose(
             read_BCTHW = given.picture(place)
         condition_BKTHW = bundle.dit.condition(read_BCTHW, drawn.given)
         input_BCTHW = torch.cat([input_BCTHW, condition_BKTHW.to(input_BCTHW.dtype)], dim=1)
-        if bundle.dit.keeps_given:
-            # A loss is the mean over the frames that the model makes.
-            frames = clean_BCTHW.shape[2]
-            made_B = torch.tensor([frames - one for one in drawn.given], device=level.weight.device)
-            level = replace(level, weight=level.weight * frames / made_B)
     return _Posed(input_BCTHW, target_BCTHW, level, normals_B, dropped, tokens)

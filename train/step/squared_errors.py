@@ -20,6 +20,7 @@ class DenoisingInputs(NamedTuple):
         context: text embeddings, [B, M, D].
         mask: True for valid text tokens, bool [B, M].
         packed: True if the samples run as one sequence.
+        host_mask: the mask on the CPU; None: it is read from the device where it is needed.
     """
 
     inputs: Sequence[torch.Tensor]
@@ -28,6 +29,12 @@ class DenoisingInputs(NamedTuple):
     context: torch.Tensor
     mask: torch.Tensor
     packed: bool
+    host_mask: torch.Tensor | None = None
+
+    @property
+    def known_mask(self) -> torch.Tensor:
+        """Mask whose values the host can read without waiting, if there is one."""
+        return self.mask if self.host_mask is None else self.host_mask
 
 
 class SquaredErrors(Protocol):
@@ -39,13 +46,14 @@ class SquaredErrors(Protocol):
 
 def whole_model_errors(dit: Denoiser, asked: DenoisingInputs) -> torch.Tensor:
     """Return each sample's mean squared error, with all tokens on this process."""
-    conditions = (asked.timestep_input, asked.context, asked.mask)
+    conditions = (asked.timestep_input, asked.context)
     if asked.packed:
-        packed = dit.forward_packed([x_1CTHW[0] for x_1CTHW in asked.inputs], *conditions)
+        latents = [x_1CTHW[0] for x_1CTHW in asked.inputs]
+        packed = dit.forward_packed(latents, *conditions, asked.known_mask)
         predictions = [prediction_CTHW[None] for prediction_CTHW in packed]
     else:
         [x_BCTHW] = asked.inputs
-        predictions = [dit(x_BCTHW, *conditions)]
+        predictions = [dit(x_BCTHW, *conditions, asked.mask)]
     squares = (
         (at_least_float32(prediction) - target).square()
         for prediction, target in zip(predictions, asked.targets, strict=True)

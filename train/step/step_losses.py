@@ -10,6 +10,7 @@ import torch
 from loader.batch import Batch
 from loader.errors import UsageError
 from train.models.denoiser import Totals
+from train.models.transfer import send_one
 
 Denominator = Literal["step", "epoch", "step_tokens"]
 B = TypeVar("B", bound=Batch)
@@ -87,7 +88,7 @@ class StepLosses:
         """Add the losses of a microbatch; return the scalar to differentiate."""
         counted_B, unit = losses.each, 1.0
         if self._denominator == "step_tokens":
-            counted_B = counted_B * torch.tensor(losses.video_tokens, device=counted_B.device)
+            counted_B = counted_B * send_one(torch.tensor(losses.video_tokens), counted_B.device)
             unit = statistics.fmean(losses.video_tokens)
         mean = counted_B.mean()
         self._any = batch
@@ -99,9 +100,10 @@ class StepLosses:
 
         A microbatch of weight 0 repeats samples that count elsewhere.
         """
+        means = torch.stack([done.mean for done in self._done]).tolist() if self._done else []
         works = [done.losses.work for done in self._done if done.batch.weight]
         return LossSums(
-            loss=sum(done.batch.weight * done.mean.item() for done in self._done),
+            loss=sum(done.batch.weight * mean for done, mean in zip(self._done, means, strict=True)),
             weight=sum(done.batch.weight for done in self._done),
             unit=sum(done.batch.weight * done.unit for done in self._done),
             tokens=sum(work.tokens for work in works),

@@ -13,6 +13,7 @@ from train.config.run import TrainConfig
 from train.config.text import HashedTextConfig
 from train.measure.timings import StepClock
 from train.models.bundle import Bundle
+from train.models.encoders.text import EncodedText
 from train.objectives.draw import draw_dropped
 from train.parallel.context.context import ContextParallel
 from train.parallel.context.denoise import ContextParallelErrors
@@ -137,10 +138,9 @@ class TrainingOps:
                 return given[Module.VAE].pop(0)[None].float()
             return torch.stack(given.pop(Module.VAE)).float()
 
-        def encoded(dropped: Sequence[bool]) -> tuple[torch.Tensor, torch.Tensor]:
+        def encoded(dropped: Sequence[bool]) -> EncodedText:
             if not entry.contexts:
-                context_BMD, mask_BM = bundle.text(captions_of(entry.batch.captions, dropped))
-                return context_BMD, mask_BM
+                return bundle.text.encode(captions_of(entry.batch.captions, dropped))
             contexts = given.pop(Module.TEXT)
             if entry.text_stored:
                 return stored_text(bundle, contexts, dropped, self._device)

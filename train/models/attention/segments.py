@@ -7,6 +7,7 @@ from functools import cached_property
 import torch
 
 from loader.plan.packing import cu_seqlens
+from train.models.transfer import send_one
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +25,7 @@ class Segments:
     @classmethod
     def of(cls, lengths: Sequence[int], device: torch.device) -> "Segments":
         """Build segments of these lengths, at least 1 each."""
-        return cls(list(lengths), torch.from_numpy(cu_seqlens(lengths)).to(device))
+        return cls(list(lengths), send_one(torch.from_numpy(cu_seqlens(lengths)), device))
 
     @cached_property
     def owner(self) -> torch.Tensor:
@@ -36,3 +37,14 @@ class Segments:
     def spread(self, rows_nD: torch.Tensor) -> torch.Tensor:
         """Repeat each sample's row for each of its tokens, [L, D]."""
         return rows_nD.index_select(0, self.owner)
+
+
+def valid_rows(rows_BMD: torch.Tensor, mask_BM: torch.Tensor) -> torch.Tensor:
+    """Return the rows where a mask is true, one sample after the other, [1, L, D].
+
+    Args:
+        rows_BMD: padded rows.
+        mask_BM: True for valid rows; on the CPU, or on the device of the rows, which the host then waits for.
+    """
+    places_L = send_one(mask_BM.flatten().nonzero()[:, 0], rows_BMD.device)
+    return rows_BMD.flatten(0, 1).index_select(0, places_L)[None]

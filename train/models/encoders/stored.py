@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from loader.errors import RunError
-from train.models.encoders.text import TextEncoder
+from train.models.encoders.text import EncodedText, TextEncoder
 from train.models.encoders.tokenizer import Tokenizer
 
 
@@ -64,7 +64,7 @@ class StoredText(TextEncoder):
         self.register_buffer("_empty", empty_MD.float(), persistent=False)
         self._empty: torch.Tensor
 
-    def forward(self, captions: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
+    def encode(self, captions: Sequence[str]) -> EncodedText:
         """Return the stored context for empty captions.
 
         Raises:
@@ -73,4 +73,5 @@ class StoredText(TextEncoder):
         if any(captions):
             raise RunError("a caption without a stored context came to a run that loads no text encoder")
         context_BMD = self._empty.expand(len(captions), -1, -1)
-        return context_BMD, torch.ones(context_BMD.shape[:2], dtype=torch.bool, device=self._empty.device)
+        mask_BM = torch.ones(context_BMD.shape[:2], dtype=torch.bool)
+        return EncodedText(context_BMD, torch.ones_like(mask_BM, device=self._empty.device), mask_BM)

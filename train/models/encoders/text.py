@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -11,6 +11,21 @@ from torch.nn import functional as F
 from loader.errors import UsageError, first_line
 from loader.text import words
 from train.config.text import HashedTextConfig, PooledTextConfig, PublishedTextConfig, TransformersTextConfig
+from train.models.transfer import send, send_one
+
+
+class EncodedText(NamedTuple):
+    """Text of B captions, padded behind the valid tokens.
+
+    Attributes:
+        context: embeddings, float [B, L, D].
+        mask: True for valid tokens, bool [B, L], on the device of the context.
+        host_mask: the mask on the CPU.
+    """
+
+    context: torch.Tensor
+    mask: torch.Tensor
+    host_mask: torch.Tensor
 
 
 class TextEncoder(nn.Module):
@@ -30,6 +45,11 @@ class TextEncoder(nn.Module):
         L fits the longest caption. Every caption, also an empty one, has at least one valid token. Padding
         follows the valid tokens.
         """
+        found = self.encode(captions)
+        return found.context, found.mask
+
+    def encode(self, captions: Sequence[str]) -> EncodedText:
+        """Encode captions as `forward` does; the host does not wait for the device."""
         raise NotImplementedError
 
     def lengths(self, captions: Sequence[str]) -> list[int]:
@@ -50,14 +70,14 @@ class HashedTextEncoder(TextEncoder):
         self.width = config.width
         self.table = nn.Embedding(1 + config.vocabulary, config.width)
 
-    def forward(self, captions: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return context and mask; the longest context is 1 + ``max_text_tokens``."""
+    def encode(self, captions: Sequence[str]) -> EncodedText:
+        """Encode captions; the longest context is 1 + ``max_text_tokens``."""
         rows = [self._rows(caption) for caption in captions]
         length = max(map(len, rows))
         padded_BL = torch.tensor([row + [0] * (length - len(row)) for row in rows])
         mask_BL = torch.arange(length) < torch.tensor([len(row) for row in rows])[:, None]
-        device = self.table.weight.device
-        return self.table(padded_BL.to(device)), mask_BL.to(device)
+        rows_BL, sent_mask_BL = send([padded_BL, mask_BL], self.table.weight.device)
+        return EncodedText(self.table(rows_BL), sent_mask_BL, mask_BL)
 
     def lengths(self, captions: Sequence[str]) -> list[int]:
         return [len(self._rows(caption)) for caption in captions]
@@ -95,18 +115,19 @@ class TransformersTextEncoder(TextEncoder):
                 )
 
     @torch.no_grad()
-    def forward(self, captions: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return context and mask; the longest context is ``max_text_tokens``, plus one row with ``pooled``."""
-        config = self.config
-        tokens = self._tokens(captions).to(self.model.device)
+    def encode(self, captions: Sequence[str]) -> EncodedText:
+        """Encode captions; the longest context is ``max_text_tokens``, plus one row with ``pooled``."""
+        config, tokens = self.config, self._tokens(captions)
         mask_BL = self._counting(tokens["attention_mask"])
-        output = self.model(**tokens, output_hidden_states=config.skipped_layers > 0)
+        sent_mask_BL, *sent = send([mask_BL, *tokens.values()], self.model.device)
+        given = dict(zip(tokens, sent, strict=True))
+        output = self.model(**given, output_hidden_states=config.skipped_layers > 0)
         layers = output.hidden_states if config.skipped_layers else [output.last_hidden_state]
         context_BLD = layers[-1 - config.skipped_layers][:, config.template_tokens :].float()
         if self.pooled is not None:
             row_B1D = F.pad(self.pooled(captions), (0, self.width - self.pooled_width))[:, None]
             context_BLD = torch.cat([row_B1D, context_BLD], dim=1)
-        return context_BLD, mask_BL
+        return EncodedText(context_BLD, sent_mask_BL, mask_BL)
 
     def lengths(self, captions: Sequence[str]) -> list[int]:
         counts: list[int] = self._counting(self._tokens(captions)["attention_mask"]).sum(dim=1).tolist()
@@ -157,7 +178,8 @@ class _Pooled(nn.Module):
             return_tensors="pt",
         )
         # Without a mask, as in HunyuanVideo's pipeline: CLIP is causal, and padding follows its pooled token.
-        pooled_BD: torch.Tensor = self.model(tokens["input_ids"].to(self.model.device)).pooler_output
+        ids_BL = send_one(tokens["input_ids"], self.model.device)
+        pooled_BD: torch.Tensor = self.model(ids_BL).pooler_output
         return pooled_BD.float()
 
 

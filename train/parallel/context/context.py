@@ -14,6 +14,7 @@ from loader.errors import UsageError
 from train.models.attention.attend import Attend, Dense
 from train.models.attention.packed import BlockDiagonal
 from train.models.attention.segments import Segments
+from train.models.transfer import send_one
 from train.parallel.context.exchange import gather
 from train.parallel.context.partition import Partition
 from train.parallel.context.ring import Ring
@@ -88,18 +89,26 @@ class ContextParallel:
         return Partition.even(tokens, self.size)
 
     def attend_dense(
-        self, cut: Partition, mask_BM: torch.Tensor | None = None, queries: Partition | None = None
+        self,
+        cut: Partition,
+        mask_BM: torch.Tensor | None = None,
+        queries: Partition | None = None,
+        device: torch.device | None = None,
     ) -> Attend:
         """Return attention of every token to every valid token of its sample.
 
         Args:
             cut: partition of the sequence.
             mask_BM: mask of valid keys of the whole sequence, bool, at least one per sample; the same on every
-                rank. None: all.
+                rank. On the CPU, or on the device, which the host then waits for. None: all.
             queries: partition of the querying tokens; None: all tokens.
+            device: device of the tokens; None: that of the mask.
         """
+        if mask_BM is not None and device is None:
+            device = mask_BM.device
         if dist.get_world_size(self.ring) == 1:
-            return self._over_heads(cut, Dense(mask_BM), queries)
+            seen = None if mask_BM is None or device is None else send_one(mask_BM, device)
+            return self._over_heads(cut, Dense(seen), queries)
         blocks = self._blocks(cut)
         own = dist.get_rank(self.ring)
         asking = self._blocks(queries or cut).lengths[own]
@@ -108,7 +117,8 @@ class ContextParallel:
         masks = torch.split(mask_BM, list(blocks.lengths), dim=1)
         keys_PB = torch.stack([mask.sum(dim=1) for mask in masks]).tolist()
         ring = Ring(self.ring, [asking] * len(mask_BM), keys_PB)
-        return self._over_heads(cut, _Unpadded(ring, masks[own].flatten().nonzero()[:, 0]), queries)
+        kept = send_one(masks[own].flatten().nonzero()[:, 0], device or mask_BM.device)
+        return self._over_heads(cut, _Unpadded(ring, kept), queries)
 
     def attend_packed(
         self, cut: Partition, samples: Segments, queries: tuple[Partition, Segments] | None = None

@@ -7,6 +7,7 @@ import torch.distributed as dist
 
 from train.models.denoiser import Denoiser
 from train.models.precision import at_least_float32
+from train.models.transfer import send_one
 from train.parallel.context.context import ContextParallel
 from train.parallel.context.token_shard import cuttable, part_of
 from train.step.squared_errors import DenoisingInputs
@@ -34,7 +35,8 @@ class ContextParallelErrors:
             part_B = torch.stack([own.sum() for own in torch.split(squares[0], list(part.counts))])
         else:
             part_B = squares.sum(dim=1)
-        part_B = part_B / torch.tensor([target[0].numel() for target in asked.targets], device=part_B.device)
+        values_B = torch.tensor([target[0].numel() for target in asked.targets])
+        part_B = part_B / send_one(values_B, part_B.device)
         whole_B = part_B.detach().clone()
         for group in (self.ranks.ulysses, self.ranks.ring):
             dist.all_reduce(whole_B, group=group)

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from train.models.attention.spatial_temporal import SpatialTemporalAttention
 from train.models.dit import Attention, Rotation
+from train.models.transfer import send
 from train.parallel.context.exchange import exchange_rows
 
 Grid = tuple[int, int, int]
@@ -97,8 +98,7 @@ class SliceExchange:
             group,
             torch.bincount(goals, minlength=ranks).tolist(),
             torch.bincount(sources, minlength=ranks).tolist(),
-            goals.argsort(stable=True).to(device),
-            sources.argsort(stable=True).argsort().to(device),
+            *send([goals.argsort(stable=True), sources.argsort(stable=True).argsort()], device),
         )
 
     def __call__(self, x_BLD: torch.Tensor) -> torch.Tensor:

@@ -16,13 +16,14 @@ from train.kernels.sequence_parallel import clip_groups
 from train.models.attention.joint import JointSequence
 from train.models.attention.packed import BlockDiagonal
 from train.models.attention.positions import Window
-from train.models.attention.segments import Segments
+from train.models.attention.segments import Segments, valid_rows
 from train.models.attention.spatial_temporal import SpatialTemporalAttention
 from train.models.denoiser import Denoiser
 from train.models.dit import DiT, TokenLayout, tokens
 from train.models.mmdit import MMDiT
 from train.models.published.shared import DiffusersDenoiser
 from train.models.st_dit import STDiT
+from train.models.transfer import send, send_one
 from train.parallel.context.context import ContextParallel
 from train.parallel.context.partition import Partition
 from train.parallel.context.slices import Grid, SliceExchange, SliceSharding, WithinFrames
@@ -93,7 +94,7 @@ def part_of(
     if window is None:
         return part
     grid, places_L = model.placed(asked.inputs[0].shape[2:], window)
-    places_L = places_L.to(asked.timestep_input.device)
+    places_L = send_one(places_L, asked.timestep_input.device)
     pack = part.pack._replace(here=places_L[part.here], grids=part.pack.grids or part.grids)
     if isinstance(model, STDiT) and isinstance(pack.within_frames, WithinFrames):
         rotation = model.rotation([grid], places_L[pack.within_frames.tokens], places_L.device)
@@ -110,7 +111,7 @@ def _part_of(model: Cuttable, asked: DenoisingInputs, ranks: ContextParallel) ->
     if isinstance(model, DiffusersDenoiser):
         if asked.packed:
             raise model.no_packs()
-        text_BM = model.text_in_sequence(asked.mask, ranks.size)
+        text_BM = model.text_in_sequence(asked.known_mask, ranks.size)
         if text_BM is not None:
             return _interleaved(grids, text_BM, bool(model.pooled_width), asked, ranks)
     cut = ranks.cut(sum(map(math.prod, grids)))
@@ -174,12 +175,15 @@ def _one_stream(
     counts_n = cut.counts(samples.lengths)[ranks.rank]
     # Drop samples without a local token, with their text.
     present = [number for number, count in enumerate(counts_n) if count]
-    timestep_input, context, mask = timestep_input[present], context[present], mask[present]
+    mask = asked.known_mask[present]
+    places = send_one(torch.tensor(present), timestep_input.device)
+    timestep_input, context = timestep_input.index_select(0, places), context.index_select(0, places)
     parts = Segments.of([counts_n[number] for number in present], timestep_input.device)
     text = Segments.of(mask.sum(dim=1).tolist(), timestep_input.device)
     own = ranks.attend_packed(cut, samples)
     pack = pack._replace(samples=parts, own=own, text=BlockDiagonal(parts, text))
-    return TokenShard(cut, pack.here, grids, pack, counts_n, timestep_input, context[mask][None], None)
+    rows = valid_rows(context, mask)
+    return TokenShard(cut, pack.here, grids, pack, counts_n, timestep_input, rows, None)
 
 
 def _by_place(
@@ -188,7 +192,8 @@ def _by_place(
     """Return the part of an ST-DiT, sharded by place, with an exchange to whole frames per layer."""
     rank, device = ranks.rank, asked.timestep_input.device
     places, frames = (SliceSharding.of(grids, axis, ranks.size) for axis in ("place", "frame"))
-    tokens_M = frames.tokens(rank).to(device)
+    order = places.owner.argsort(stable=True).argsort()
+    tokens_M, here, order = send([frames.tokens(rank), places.tokens(rank), order], device)
     within_frames = WithinFrames(
         go=SliceExchange.between(places, frames, rank, ranks.group, device),
         back=SliceExchange.between(frames, places, rank, ranks.group, device),
@@ -196,11 +201,10 @@ def _by_place(
         tokens=tokens_M,
         rotation=model.rotation(grids, tokens_M, device),
     )
-    here = places.tokens(rank).to(device)
     pack = TokenLayout(here=here, grids=places.grids[rank], within_frames=within_frames)
     cut = Partition(tuple(sum(map(math.prod, on_rank)) for on_rank in places.grids))
     part = _one_stream(grids, cut, pack, asked, ranks)
-    return replace(part, order=places.owner.argsort(stable=True).argsort().to(device))
+    return replace(part, order=order)
 
 
 def _two_streams(grids: Sequence[Grid], asked: DenoisingInputs, ranks: ContextParallel) -> TokenShard:
@@ -209,7 +213,7 @@ def _two_streams(grids: Sequence[Grid], asked: DenoisingInputs, ranks: ContextPa
     The sharded sequence is the joint one: each sample's video, then its text. All ranks thus have equally many
     tokens, some of one stream alone.
     """
-    timestep_input, context, mask = asked.timestep_input, asked.context, asked.mask
+    timestep_input, context, mask = asked.timestep_input, asked.context, asked.known_mask
     text_lengths = mask.sum(dim=1).tolist() if asked.packed else [mask.shape[1]]
     videos, texts = (
         Segments.of(n, timestep_input.device) for n in (list(map(math.prod, grids)), text_lengths)
@@ -227,11 +231,11 @@ def _two_streams(grids: Sequence[Grid], asked: DenoisingInputs, ranks: ContextPa
         both = ranks.attend_packed(cut, joint)
         last = ranks.attend_packed(cut, joint, queries=(video_cut, videos))
         pack = TokenLayout(_clipped(videos, video, own), captions=_clipped(texts, text, own_text))
-        context = context[mask][None]
+        context = valid_rows(context, mask)
     else:
         seen_BN = torch.cat([mask.new_ones(len(mask), video_cut.tokens), mask], dim=1)
-        both = ranks.attend_dense(cut, seen_BN)
-        last = ranks.attend_dense(cut, seen_BN, queries=video_cut)
+        both = ranks.attend_dense(cut, seen_BN, None, context.device)
+        last = ranks.attend_dense(cut, seen_BN, video_cut, context.device)
         pack = TokenLayout()
     pack = pack._replace(here=video, joint=JointSequence(own, own_text, both, last))
     return TokenShard(video_cut, video, grids, pack, own, timestep_input, context[:, text], None)
@@ -263,7 +267,8 @@ def _interleaved(
         dim=1,
     )
     cut = Partition(tuple(map(sum, zip(video.lengths, text.lengths, strict=True))))
-    attend = ranks.attend_dense(cut, None if bool(text_BM.all()) else seen_BN)
+    padded = not bool(text_BM.all())
+    attend = ranks.attend_dense(cut, seen_BN if padded else None, None, asked.context.device)
     own, own_text = video.lengths[ranks.rank], text.lengths[ranks.rank]
     pack = TokenLayout(
         own=attend,

@@ -12,6 +12,7 @@ from loader.batch import Microbatch, Pack
 from train.config.run import TrainConfig
 from train.measure.timings import StepClock
 from train.models.bundle import Bundle
+from train.models.transfer import Pace
 from train.parallel.context.denoise import ContextParallelErrors
 from train.parallel.dit import summed_over_tensor_ranks
 from train.parallel.dummy_step import dummy_step
@@ -82,6 +83,7 @@ class ParallelModel:
         self._holders = Counter(name for name, _ in held)
         self.count = sum(int(values) for values in dict(held).values())
         self.executor: StepExecutor | None = None
+        self._pace = Pace(ranks.world.device)
 
     def share(self) -> None:
         """Make all ranks start from equal weights, including values written through `placed`."""
@@ -121,6 +123,7 @@ class ParallelModel:
             if batch.slot == 0:
                 with clock.part("sync"):
                     self.run_dummy_steps(batch.slots)
+            self._pace.begin()
             with clock.microbatch(batch):
                 found = losses(self.bundle, self._config, batch, device, None, self.errors, clock.part)
                 loss = weigh(batch, found)
