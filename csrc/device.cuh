@@ -141,29 +141,40 @@ __device__ constexpr int stages() {
     return sizeof(X) * STREAMS > kNarrowBytes ? kShallowRing : sizeof(X) * STREAMS > kThinBytes ? kDeepRing : kThinRing;
 }
 
-// Butterfly: every lane ends with the same bits, since a + b and b + a are the same float.
+// Sum over LANES neighbours. Butterfly: every lane ends with the same bits, since a + b and b + a are the same float.
+template <int LANES = kWarp>
 __device__ __forceinline__ float warp_sum(float value) {
 #pragma unroll
-    for (int mask = kWarp / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffffu, value, mask);
+    for (int mask = LANES / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffffu, value, mask);
     return value;
 }
 
-// Sum over the block, in one order always. A buffer may be reused once the block has met at another barrier.
+// The least power of two that is not below the warps of a block of `threads`.
+__device__ constexpr int warps_of(int threads) {
+    int lanes = 1;
+    while (lanes * kWarp < threads) lanes *= 2;
+    return lanes;
+}
+
+// Sum over a block of up to LANES warps, in one order always. A buffer may be reused once the block has met at another
+// barrier.
+template <int LANES = kWarp>
 __device__ __forceinline__ float block_sum(float value, float* buffer) {
     const int lane = threadIdx.x % kWarp;
     value = warp_sum(value);
     if (lane == 0) buffer[threadIdx.x / kWarp] = value;
     __syncthreads();
-    return warp_sum(lane < blockDim.x / kWarp ? buffer[lane] : 0.f);
+    return warp_sum<LANES>(lane % LANES < blockDim.x / kWarp ? buffer[lane % LANES] : 0.f);
 }
 
+template <int LANES = kWarp>
 __device__ __forceinline__ float2 block_sum(float2 value, float2* buffer) {
     const int lane = threadIdx.x % kWarp;
     value.x = warp_sum(value.x), value.y = warp_sum(value.y);
     if (lane == 0) buffer[threadIdx.x / kWarp] = value;
     __syncthreads();
-    const float2 part = lane < blockDim.x / kWarp ? buffer[lane] : make_float2(0.f, 0.f);
-    return make_float2(warp_sum(part.x), warp_sum(part.y));
+    const float2 part = lane % LANES < blockDim.x / kWarp ? buffer[lane % LANES] : make_float2(0.f, 0.f);
+    return make_float2(warp_sum<LANES>(part.x), warp_sum<LANES>(part.y));
 }
 
 __device__ __forceinline__ i64 first_row(const Groups& groups, i64 group) {

@@ -17,11 +17,11 @@
 #define REEL_REGISTERS(elements, threads, plain, gated, back, token, FAMILY, GATE, x, X, m, M)                       \
     REEL_KERNEL(FAMILY##_forward_##x##_##m##_e##elements##_t##threads, reel::ForwardArgs,                            \
                 (threads, GATE ? gated : plain),                                                                     \
-                reel::forward<X, M, elements / reel::Pack<X>::kSize, GATE>)                                          \
+                reel::forward<X, M, elements / reel::Pack<X>::kSize, GATE, threads>)                                 \
     REEL_KERNEL(FAMILY##_backward_##x##_##m##_e##elements##_t##threads, reel::BackwardArgs, (threads, back),         \
-                reel::backward<X, M, elements / reel::Pack<X>::kSize, GATE, false>)                                  \
+                reel::backward<X, M, elements / reel::Pack<X>::kSize, GATE, false, threads>)                         \
     REEL_KERNEL(FAMILY##_backward_token_##x##_##m##_e##elements##_t##threads, reel::BackwardArgs, (threads, token),  \
-                reel::backward<X, M, elements / reel::Pack<X>::kSize, GATE, true>)
+                reel::backward<X, M, elements / reel::Pack<X>::kSize, GATE, true, threads>)
 
 #define REEL_FAMILY(FAMILY, GATE)                                                                                    \
     REEL_INSTANCES(FAMILY, GATE, bf16, __nv_bfloat16, f32, float)                                                    \

@@ -44,6 +44,16 @@ struct Ring {
     __device__ __forceinline__ int place(int v) const { return v * blockDim.x + threadIdx.x; }
     __device__ __forceinline__ bool holds(int v) const { return place(v) < dim / Pack<X>::kSize; }
     __device__ __forceinline__ int column(int v) const { return place(v) * Pack<X>::kSize; }
+    // Elements of a row that a warp of the block holds.
+    __device__ __forceinline__ float elements(int warp) const {
+        int vectors = 0;
+#pragma unroll
+        for (int v = 0; v < VECS; ++v) {
+            const int left = dim / Pack<X>::kSize - v * static_cast<int>(blockDim.x) - warp * kWarp;
+            vectors += left < 0 ? 0 : left < kWarp ? left : kWarp;
+        }
+        return vectors * Pack<X>::kSize;
+    }
     __device__ __forceinline__ uint4* slot(int turn, int stream) const {
         return slots + (static_cast<unsigned>(turn) % kStages * STREAMS + stream) * VECS * blockDim.x;
     }
@@ -93,17 +103,22 @@ struct Modulated {
     }
 };
 
-template <typename X, typename M, int VECS, bool GATE>
+// One barrier a row: each warp takes the squares around its own mean, and the warps' are merged as Chan, Golub and
+// LeVeque do. With a gate two barriers, since merging takes two registers more than there are.
+template <typename X, typename M, int VECS, bool GATE, int THREADS>
 __device__ __forceinline__ void forward(const ForwardArgs& args) {
-    constexpr int kSize = Pack<X>::kSize;
+    constexpr int kSize = Pack<X>::kSize, kLanes = warps_of(THREADS);
     using Rows = Ring<X, VECS, GATE ? 2 : 1>;
     REEL_DYNAMIC_SHARED(shared);
-    __shared__ float sums[2][kWarp];
+    __shared__ float sums[2][kLanes];
+    __shared__ float2 moments[2][kLanes];
     const Rows ring{shared, args.dim};
     const Modulation& mod = args.modulation;
     const i64 first = blockIdx.x * args.rows_per_cta;
     if (first >= args.rows) return;
     const int rows = args.rows - first < args.rows_per_cta ? args.rows - first : args.rows_per_cta;
+    const int warp = threadIdx.x / kWarp, other = threadIdx.x % kLanes, warps = blockDim.x / kWarp;
+    const float share = 1.f / ring.elements(warp), others = other < warps ? ring.elements(other) : 0.f;
     Stream<X> x(args.x, args.x_stride, first), branch(args.branch, args.branch_stride, first);
     i64 out = first * args.dim;
     const auto fetch = [&](int turn) {
@@ -149,20 +164,33 @@ __device__ __forceinline__ void forward(const ForwardArgs& args) {
 #pragma unroll
             for (int i = 0; i < kSize; ++i) total += value[v][i];
         }
-        const float mean = args.rms ? 0.f : block_sum(total, sums[0]) * inverse;
+        float centre = 0.f;
+        if (!args.rms) centre = GATE ? block_sum<kLanes>(total, sums[0]) * inverse : warp_sum(total) * share;
         float squares = 0.f;
 #pragma unroll
         for (int v = 0; v < VECS; ++v) {
             if (!ring.holds(v)) continue;
 #pragma unroll
             for (int i = 0; i < kSize; ++i) {
-                value[v][i] -= mean;
+                value[v][i] -= centre;
                 squares = fmaf(value[v][i], value[v][i], squares);
             }
         }
-        // Without the mean's barrier two rows' sums would meet in one buffer.
-        const int buffer = args.rms ? turn % 2 : 1;
-        const float rstd = rsqrtf(block_sum(squares, sums[buffer]) * inverse + args.eps);
+        float mean = centre;
+        if constexpr (GATE) {
+            // Without the mean's barrier two rows' sums would meet in one buffer.
+            squares = block_sum<kLanes>(squares, sums[args.rms ? turn % 2 : 1]);
+        } else {
+            squares = warp_sum(squares);
+            if (threadIdx.x % kWarp == 0) moments[turn % 2][warp] = make_float2(centre, squares);
+            __syncthreads();
+            const float2 part = other < warps ? moments[turn % 2][other] : make_float2(0.f, 0.f);
+            if (!args.rms) mean = warp_sum<kLanes>(part.x * others) * inverse;
+            const float apart = part.x - mean;
+            squares = warp_sum<kLanes>(fmaf(others * apart, apart, part.y));
+        }
+        const float rstd = rsqrtf(squares * inverse + args.eps);
+        const float start = (centre - mean) * rstd;
         if (threadIdx.x == 0) {
             if (!args.rms) args.mean[first + turn] = mean;
             args.rstd[first + turn] = rstd;
@@ -172,7 +200,7 @@ __device__ __forceinline__ void forward(const ForwardArgs& args) {
             if (!ring.holds(v)) continue;
 #pragma unroll
             for (int i = 0; i < kSize; ++i)
-                value[v][i] = fmaf(value[v][i] * rstd, modulated.gain[v][i], modulated.offset[v][i]);
+                value[v][i] = fmaf(fmaf(value[v][i], rstd, start), modulated.gain[v][i], modulated.offset[v][i]);
             ring.write(args.y, out, v, Pack<X>::pack(value[v]));
         }
         out += args.dim;
@@ -199,7 +227,7 @@ struct LaneStatistics {
 
 // dx = rstd * (w - mean(w) - n * mean(w * n)) with w = dy * (1 + scale) * weight; RMS has no mean(w).
 // TOKEN: every row has its own modulation, so its gradients leave with the row and only the affine sums are kept.
-template <typename X, typename M, int VECS, bool GATE, bool TOKEN>
+template <typename X, typename M, int VECS, bool GATE, bool TOKEN, int THREADS>
 __device__ __forceinline__ void backward(const BackwardArgs& args) {
     constexpr int kSize = Pack<X>::kSize;
     constexpr int kParts = GATE && !TOKEN ? 3 : 2;
@@ -326,7 +354,7 @@ __device__ __forceinline__ void backward(const BackwardArgs& args) {
                 }
             }
         }
-        total = block_sum(total, sums[turn % 2]);
+        total = block_sum<warps_of(THREADS)>(total, sums[turn % 2]);
         const float mean_w = args.rms ? 0.f : total.x * inverse, mean_wn = total.y * inverse;
 #pragma unroll
         for (int v = 0; v < VECS; ++v) {

@@ -195,9 +195,10 @@ def test_a_residual_without_a_gate_and_without_a_later_gradient(emulated: Emulat
     assert all(torch.equal(left, right) for left, right in zip(absent, zero, strict=True))
 
 
+@pytest.mark.parametrize("dim", [512, 3080])
 @pytest.mark.parametrize("tiled", [False, True], ids=["registers", "tiled"])
-def test_a_far_mean_costs_no_precision(emulated: Emulated, tiled: bool) -> None:
-    case = problem(4, 512, x="f32")
+def test_a_far_mean_costs_no_precision(emulated: Emulated, tiled: bool, dim: int) -> None:
+    case = problem(4, dim, x="f32")
     case = replace(case, x_ND=case.x_ND + 300)
     _, y_ND, _, _ = replace(emulated, tiled=tiled).forward(case)
     _, wanted_ND = case.reference(case.x_ND)
@@ -233,6 +234,9 @@ REEL_INSTANCES(layer_norm_modulate, false, bf16, __nv_bfloat16, f32, float)
 MUTANTS = {
     "no barrier in the sum": ("    __syncthreads();\n    const float2 part", "    const float2 part"),
     "one buffer for two rows": ("sums[turn % 2]", "sums[0]"),
+    "no barrier before the merge": ("            __syncthreads();\n", ""),
+    "one buffer for two rows' moments": ("moments[turn % 2]", "moments[0]"),
+    "a merge of means without their distances": ("fmaf(others * apart, apart, part.y)", "part.y"),
     "a wait too short": ("wait_for_copies<Rows::kStages - 1>()", "wait_for_copies<Rows::kStages>()"),
     "a slot for two groups": ("(TOKEN ? 0 : cursor.group)", "0"),
     "no new group": ("if constexpr (!TOKEN) start_group();", ""),

@@ -97,6 +97,10 @@ INTEGERS = [
     ("MOV R0, 0xc\nLOP3.LUT R1, R0, 0xa, RZ, 0xfc, !PT", ("R1",), [14]),
     ("MOV R0, 0x12345678\nPRMT R1, R0, 0x7632, R0", ("R1",), [0x12341234]),
     ("HFMA2.MMA R2, -RZ, RZ, 0, 5.9604644775390625e-08", ("R2",), [1]),
+    ("MOV R0, 0xfffffffd\nVIMNMX.RELU R1, R0, 0x20, PT", ("R1",), [0]),
+    ("MOV R0, 0x9\nVIADDMNMX.RELU R1, R0, 0x40, 0x20, PT", ("R1",), [32]),
+    ("MOV R0, 0x9\nVIADDMNMX R1, R0, -0x20, 0x20, !PT", ("R1",), [32]),
+    ("MOV R0, 0x9\nIADD3.NEW R1, R0, R0, RZ", ("R1",), [None]),
     (f"{ONE}\n{TWO}", ("UR4", "UR5", "UR6"), [1, 2, 9]),
     ("MOV R0, 0x1\nPLOP3.LUT P0, P1, PT, PT, PT, 0x80, 0x0\nSEL R1, R0, 0x3, P1", ("R1",), [3]),
     ("MOV R0, 0x1\nPLOP3.LUT P0, P1, PT, PT, PT, 0x80, 0x0\nSEL R1, R0, 0x3, P0", ("R1",), [1]),
@@ -104,7 +108,7 @@ INTEGERS = [
 
 
 @pytest.mark.parametrize(("text", "names", "wanted"), INTEGERS)
-def test_integer_instructions(text: str, names: tuple[str, ...], wanted: list[int]) -> None:
+def test_integer_instructions(text: str, names: tuple[str, ...], wanted: list[int | None]) -> None:
     arguments = b"\1\0\0\0\2\0\0\0"
     assert state(text, *names, arguments=arguments) == wanted
 

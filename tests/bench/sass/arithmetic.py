@@ -231,13 +231,16 @@ def absolute(machine: "Machine", one: Instruction) -> None:
 
 
 def smaller_or_larger(machine: "Machine", one: Instruction) -> None:
-    a, b = (machine.read(operand) for operand in split(one)[2])
+    """VIMNMX, and VIADDMNMX, which adds before; RELU makes what is negative zero."""
+    *summands, other = split(one)[2]
+    a, b = known([machine.read(operand) for operand in summands]), machine.read(other)
     least = machine.condition(split(one)[3][0])
     if a is None or b is None or least is None:
         store(machine, one, None)
         return
-    key = (lambda x: x) if "U32" in one.modifiers else signed
-    store(machine, one, min(a, b, key=key) if least else max(a, b, key=key))
+    a, b = (value & MASK if "U32" in one.modifiers else signed(value) for value in (a, b))
+    found = min(a, b) if least else max(a, b)
+    store(machine, one, max(found, 0) & MASK if "RELU" in one.modifiers else found & MASK)
 
 
 def constant_halves(machine: "Machine", one: Instruction) -> None:
@@ -298,6 +301,29 @@ def as_float(value: int) -> float:
     return found
 
 
+UNDERSTOOD = frozenset(COMPARE) | {
+    *(
+        "U32",
+        "S32",
+        "U64",
+        "S64",
+        "32",
+        "64",
+        "F32",
+        "WIDE",
+        "HI",
+        "X",
+        "SX32",
+        "L",
+        "R",
+        "EX",
+        "AND",
+        "OR",
+        "RELU",
+    ),
+    *("MOV", "IADD", "SHL", "U", "LUT", "RP", "FTZ", "TRUNC", "NTZ", "MMA", "RCP", "ALL", "ANY"),
+}
+"""Modifiers that the functions know; what has another is not calculated."""
 CALCULATED: dict[str, Callable[[Any, Instruction], None]] = {
     "IADD3": add,
     "UIADD3": add,
@@ -327,6 +353,7 @@ CALCULATED: dict[str, Callable[[Any, Instruction], None]] = {
     "IMNMX": smaller_or_larger,
     "VIMNMX": smaller_or_larger,
     "UIMNMX": smaller_or_larger,
+    "VIADDMNMX": smaller_or_larger,
     "HFMA2": constant_halves,
     "I2F": to_float,
     "I2FP": to_float,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from loader.errors import RunError
-from tests.bench.sass.arithmetic import CALCULATED, Value
+from tests.bench.sass.arithmetic import CALCULATED, UNDERSTOOD, Value
 from tests.bench.sass.text import STEP, Instruction, Operand
 
 MASK = 0xFFFFFFFF
@@ -155,7 +155,7 @@ class Machine:
 
     def _execute(self, one: Instruction) -> None:
         base = one.base
-        calculate = CALCULATED.get(base)
+        calculate = CALCULATED.get(base) if UNDERSTOOD.issuperset(one.modifiers) else None
         if base in _SILENT:
             return
         if base in ("LDC", "ULDC"):
