@@ -107,13 +107,20 @@ def test_with_autocast_too(kind, policy):
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 4}], ids=["whole", "adapters"])
-def test_published_models_too(lora, tmp_path):
+@pytest.mark.parametrize("fused", [False, True], ids=["as published", "fused"])
+def test_published_models_too(lora, fused, tmp_path):
     config = run_config(tmp_path, "wan", lora=lora)
+    config = config.model_copy(update={"model": config.model.model_copy(update={"fused": fused})})
     [found] = dry_run(config, SHAPES[:1])
     saved, most = step_of(config, SHAPES[0])
-    # References of the fused operators make tensors inside.
-    assert found.step - found.state == pytest.approx(most, rel=0.03)
-    assert found.kept == pytest.approx(saved, rel=0.03)
+    assert found.kept == pytest.approx(saved, rel=1e-3)
+    predicted = found.step - found.state
+    if fused:
+        # Inside, references make tensors of all tokens, which kernels do not: some ten each of queries and keys.
+        of_all_tokens = 2 * 3 * 4 * 4 * 32 * 4
+        assert 0 < most - predicted < 24 * of_all_tokens
+    else:
+        assert predicted == pytest.approx(most, rel=0.03)
 
 
 def footprint(ranks=1, **parallel) -> Footprint:
