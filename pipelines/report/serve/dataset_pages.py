@@ -14,10 +14,7 @@ from pipelines.report.sampled import sampled_files
 from pipelines.report.web.files import Files, assets, data_file
 
 _CLIP = re.compile(r"clip/(.{1,1024})\.mp4", re.DOTALL)
-
-
 _SEARCH = re.compile(r"data/search-((?:[0-9a-f]{2}){1,800})\.js")
-
 _SEARCHED = 1 << 16  # captions at once, whose lower case is in memory
 
 
@@ -55,10 +52,10 @@ class DatasetPages:
         """Return which rows have a text in their caption, as bits, the first row in the lowest one of the first byte.
 
         Args:
-            asked: UTF-8 bytes of the text in lower case, as hexadecimal digits.
+            asked: UTF-8 bytes of the text, as hexadecimal digits; upper and lower case are the same.
         """
         try:
-            text = bytes.fromhex(asked).decode()
+            text = pc.utf8_lower(bytes.fromhex(asked).decode()).as_py()
         except UnicodeDecodeError:
             return None
         found = [

@@ -133,16 +133,29 @@ def test_the_server_searches_whole_captions(tmp_path: Path, browser: Browser) ->
     samples = [make_sample(f"{number:04}", b"no video", 9, (80, 64)) for number in range(20)]
     for number, sample in enumerate(samples):
         sample.row["caption"] = f"{'word ' * 300}boat {number}"
-    samples[7].row["caption"] = '<i>\u00c4pfel</i> "quoted"'
+    road, smiles = "\u039f\u0394\u039f\u03a3", "a" + "\U0001f600" * 250
+    for number, caption in ((7, '<i>\u00c4pfel</i> "quoted"'), (8, f"{road} 8"), (9, smiles)):
+        samples[number].row["caption"] = caption
     write(tmp_path, samples)
+    asked = (("BOAT 1", 11), ("\u00e4pfel</I>", 1), ('"quoted"', 1), (road, 1), (smiles, 1), ("no such", 0))
     with served(open_dataset(tmp_path), StorageConfig()) as server:
-        for words, count in (("BOAT 1", 11), ("\u00e4pfel</I>", 1), ('"quoted"', 1), ("no such", 0)):
+        for words, count in asked:
             with browser.opened(f"{server.url}gallery.html#q={quote(words)}") as page:
                 page.wait_for_selector(f"body[data-answered$=' {count}']")
                 assert page.locator("#cards a.card").count() == count
                 assert "cut after 1000 characters, here" in str(page.locator("#found").text_content())
         for wrong in ("zz", "f", "ff", "", "61" * 801):
             assert ask(server, f"/data/search-{wrong}.js")[0] == 404
+
+
+def test_a_page_keeps_no_answers_of_searches(server: ReportServer, browser: Browser) -> None:
+    with browser.opened(f"{server.url}gallery.html") as page:
+        page.wait_for_selector("body[data-ready]")
+        for words in ("one", "two", "one"):
+            page.fill("[name=q]", words)
+            page.wait_for_selector(f"body[data-answered^='q={words} ']")
+        assert not [name for name in page.evaluate("[...data.files.keys()]") if name.startswith("search-")]
+        assert page.locator("script[src*='search-']").count() == 0
 
 
 def test_every_answer_has_a_strict_policy(server: ReportServer) -> None:

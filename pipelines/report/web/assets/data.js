@@ -19,12 +19,31 @@ const data = {
           data.arrivals.set(name, resolve);
           const script = document.createElement("script");
           script.src = `data/${name}.js`;
-          script.addEventListener("error", () => reject(new Error(`${script.src} is not there`)));
+          script.addEventListener("error", () => {
+            data.forget(name); // so that it is asked for again
+            reject(new Error(`${script.src} is not there`));
+          });
           document.head.append(script);
         }),
       );
     }
     return data.files.get(name);
+  },
+
+  /** Return the content of data/NAME.js, and keep no copy. */
+  async once(name) {
+    try {
+      return await data.load(name);
+    } finally {
+      data.forget(name);
+    }
+  },
+
+  /** Free what is kept of a file, and its script. */
+  forget(name) {
+    data.files.delete(name);
+    data.arrivals.delete(name);
+    for (const script of [...document.scripts]) if (script.getAttribute("src") === `data/${name}.js`) script.remove();
   },
 };
 

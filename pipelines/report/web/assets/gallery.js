@@ -171,7 +171,8 @@
     }
     const words = wanted.q.value.trim().toLowerCase();
     if (words && searches) {
-      const hits = bytesOf((await data.load(`search-${hexOf(words.slice(0, MOST_WORDS))}`)).hits);
+      const asking = Array.from(wanted.q.value.trim()).slice(0, MOST_WORDS).join(""); // no half of a surrogate pair
+      const hits = bytesOf((await data.once(`search-${hexOf(asking)}`)).hits);
       only((row) => (hits[row >> 3] >> (row & 7)) & 1);
     } else if (words) {
       for (let start = 0; start < about.count; start += about.chunkRows) {
