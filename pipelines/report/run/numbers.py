@@ -103,7 +103,7 @@ def _read_run(folder: Path, name: str, memory_gib: float | None) -> RunNumbers:
     limit = memory_gib or config.value("train.cascade.memory_gib")
     limit = float(limit) if isinstance(limit, int | float) and limit > 0 else None
     checkpoints, bad = read_checkpoints(folder, config), read_bad_samples(folder)
-    samples, timelines = read_samples(folder), read_timelines(folder)
+    samples, timelines, ranks = read_samples(folder), read_timelines(folder), read_rank_waits(folder)
     return RunNumbers(
         name=name,
         folder=str(folder),
@@ -112,14 +112,14 @@ def _read_run(folder: Path, name: str, memory_gib: float | None) -> RunNumbers:
         memory_limit_gib=limit,
         steps=steps,
         losses=losses,
-        ranks=read_rank_waits(folder),
+        ranks=ranks,
         checkpoints=checkpoints,
         bad_samples=bad,
         samples=samples,
         scores=read_scores(folder),
         timelines=timelines,
         configuration=config,
-        warnings=warnings(config, steps, losses, checkpoints, bad, samples, limit),
+        warnings=warnings(config, steps, losses, ranks, checkpoints, bad, samples, limit),
     )
 
 

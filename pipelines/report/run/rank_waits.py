@@ -16,6 +16,7 @@ MOST_SHOWN = 32
 """Ranks whose spans are shown: those that waited least, for which others waited."""
 
 _MOST_RANKS = 1 << 16
+_MOST = 1e12  # seconds, or GiB
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class RankTable:
         rows: ranks that waited least first, at most `MOST_SHOWN`.
         least_peak_gib: lowest peak memory of any rank; None on a CPU.
         most_peak_gib: highest.
-        unreadable: lines that are no record; of repeated or earlier steps, too.
+        unreadable: lines that are no record; those of steps that a line before has, too.
     """
 
     ranks: int
@@ -104,7 +105,7 @@ def read_rank_waits(run: Path) -> RankTable:
     sums, last_step, unreadable = _Sums(0), 0, 0
     for record in records(run / RANKS):
         found = None if record is None else _line(record)
-        if found is None or found[0] <= last_step:
+        if found is None or found[0] - found[1] < last_step:
             unreadable += 1
             continue
         last_step, steps, seconds, wait_R, last_R, peak_R = found
@@ -149,8 +150,10 @@ def _line(
     wait_R, last_R, peak_R = (_numbers(record.get(name)) for name in ("wait_s", "last", "peak_gib"))
     if step is None or steps is None or seconds is None or wait_R is None or last_R is None:
         return None
-    whole = 1 <= step < 1 << 53 and 1 <= steps <= step and seconds >= 0 and (last_R <= steps).all()
-    if not whole or len(last_R) != len(wait_R) or (peak_R is not None and len(peak_R) != len(wait_R)):
+    whole = step == int(step) and steps == int(steps) and 1 <= steps <= step < 1 << 53
+    if not whole or not 0 <= seconds <= _MOST or (last_R > steps).any():
+        return None
+    if len(last_R) != len(wait_R) or (peak_R is not None and len(peak_R) != len(wait_R)):
         return None
     return int(step), int(steps), seconds, wait_R, last_R.astype(np.int64), peak_R
 
@@ -160,6 +163,6 @@ def _numbers(found: object) -> NDArray[np.float64] | None:
     if not isinstance(found, list) or not 0 < len(found) <= _MOST_RANKS:
         return None
     values = [number(one) for one in found]
-    if any(value is None or value < 0 for value in values):
+    if any(value is None or not 0 <= value <= _MOST for value in values):
         return None
     return np.array(values, np.float64)

@@ -7,6 +7,7 @@ from pipelines.report.run.checkpoints import Checkpoints
 from pipelines.report.run.configuration import Configuration
 from pipelines.report.run.losses import AllLosses
 from pipelines.report.run.metrics import RankWait, Steps
+from pipelines.report.run.rank_waits import RankTable
 from pipelines.report.run.samples import SampleSheet
 
 WAIT_SHARE, DATA_SHARE, PAUSE_SHARE = 0.05, 0.1, 0.1
@@ -24,6 +25,7 @@ def warnings(
     config: Configuration,
     steps: Steps,
     losses: AllLosses,
+    ranks: RankTable,
     checkpoints: Checkpoints,
     bad: BadSamples,
     samples: SampleSheet,
@@ -31,7 +33,7 @@ def warnings(
 ) -> list[str]:
     """Return sentences on what is wrong or could be better, the gravest first."""
     return [
-        *_unreadable(config, steps, losses, samples),
+        *_unreadable(config, steps, losses, ranks, samples),
         *_not_finite(steps),
         *_memory(steps, limit_gib),
         *_waiting(steps),
@@ -133,16 +135,21 @@ def _files(steps: Steps, checkpoints: Checkpoints, bad: BadSamples, samples: Sam
 
 
 def _unreadable(
-    config: Configuration, steps: Steps, losses: AllLosses, samples: SampleSheet
+    config: Configuration, steps: Steps, losses: AllLosses, ranks: RankTable, samples: SampleSheet
 ) -> Iterator[str]:
     if config.problem:
         yield f"The configuration cannot be read: {config.problem}."
     if steps.last is None:
         yield "No step is recorded yet."
-    wrong = steps.unreadable + losses.unreadable
-    if wrong:
-        lines = f"{wrong:,} lines" if wrong > 1 else "1 line"
-        yield f"{lines} of metrics.jsonl and losses.jsonl are no records of steps in order, and were left out."
+    wrong = {
+        "metrics.jsonl": steps.unreadable,
+        "losses.jsonl": losses.unreadable,
+        "ranks.jsonl": ranks.unreadable,
+    }
+    for name, count in wrong.items():
+        if count:
+            lines = f"{count:,} lines" if count > 1 else "1 line"
+            yield f"No records of steps in order, and left out: {lines} of {name}."
     if samples.unreadable:
         said = ", ".join(f"{step:,}" for step in samples.unreadable)
         yield f"The validation videos of step {said} have no readable validation.json, and were left out."

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pipelines.cli import main
+from pipelines.report.run.numbers import read_runs
 from pipelines.report.run.rank_waits import MOST_BINS, MOST_SHOWN, RankTable, read_rank_waits
 from tests.browser import PHONE_PX, Browser, draw_all
 from tests.pipelines.report.runs import RANKS, SLOW_RANK, recorded, waited
@@ -71,6 +72,10 @@ def test_damaged_lines_are_left_out_and_counted(tmp_path: Path) -> None:
         {"seconds": None},
         {"seconds": -1},
         {"step": 1e300},
+        {"step": 110.5},
+        {"steps": 11},
+        {"seconds": 1e300},
+        {"wait_s": [1e300, 0, 0, 0]},
     ]
     with (tmp_path / "ranks.jsonl").open("a") as file:
         file.writelines(json.dumps(good | one) + "\n" for one in wrong)
@@ -78,6 +83,8 @@ def test_damaged_lines_are_left_out_and_counted(tmp_path: Path) -> None:
     after = read_rank_waits(tmp_path)
     assert after.unreadable == len(wrong) + 1
     assert (after.rows, after.ends) == (before.rows, before.ends)
+    [found] = read_runs([tmp_path]).runs
+    assert f"left out: {len(wrong) + 1} lines of ranks.jsonl" in "\n".join(found.warnings)
 
 
 @pytest.mark.parametrize("runs", [1, 2])
