@@ -45,9 +45,10 @@ def test_a_provider_that_is_wrong_here_is_left_out_with_a_warning(caplog):
         load([off, EAGER], "off")
 
 
-def test_a_provider_that_does_not_load_is_left_out(caplog):
+@pytest.mark.parametrize("error", [RunError, OSError])
+def test_a_provider_that_does_not_load_is_left_out(caplog, error):
     def broken():
-        raise RunError("the driver is too old\nfor this")
+        raise error("the driver is too old\nfor this")
 
     references = Provider("eager", lambda: None, lambda: None)
     provider, kernels, _ = load([Provider("broken", lambda: None, broken), references], None)
@@ -66,14 +67,14 @@ def test_the_cases_of_the_start_find_a_wrong_operator_and_pass_right_ones():
     assert [one.split(" of")[0] for one in wrong] == ["layer_norm_modulate"] * 2
 
 
-def test_a_check_in_a_process_of_its_own_may_end_it(tmp_path):
-    def python(code):
-        return start_check.run([sys.executable, "-c", code], limit_s=5)
+def test_a_check_in_a_process_of_its_own_may_end_it():
+    def python(code, limit_s=60):
+        return start_check.run([sys.executable, "-c", code], limit_s)
 
     assert python("print('right')") is None
     assert python("print('a case: off'); raise SystemExit(1)") == "its check failed: a case: off"
     assert python("import os; os.abort()") == "its check failed: exit status -6"
-    assert python("import time; time.sleep(60)") == "its check was not done after 5 s"
+    assert python("import time; time.sleep(600)", limit_s=1) == "its check was not done after 1 s"
 
 
 def test_what_passed_once_is_not_checked_again(tmp_path, monkeypatch):
@@ -81,6 +82,16 @@ def test_what_passed_once_is_not_checked_again(tmp_path, monkeypatch):
     calls, answers = [], ["it is off", None]
     monkeypatch.setattr(start_check, "run", lambda command: calls.append(command) or answers[len(calls) - 1])
     assert [start_check.wrong() for _ in range(4)] == ["it is off", None, None, None]
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("cache", ["a file/cache", "x" * 300], ids=["no folder", "no name"])
+def test_without_a_cache_folder_every_process_checks(tmp_path, monkeypatch, cache):
+    (tmp_path / "a file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
+    calls = []
+    monkeypatch.setattr(start_check, "run", calls.append)
+    assert [start_check.wrong() for _ in range(2)] == [None, None]
     assert len(calls) == 2
 
 

@@ -97,7 +97,7 @@ def load(providers: Sequence[Provider], forced: str | None) -> Loaded:
         try:
             kernels = provider.load()
             problem = provider.wrong()
-        except RunError as error:
+        except (RunError, OSError) as error:
             problem = first_line(error)
         if problem is None:
             _log.info("kernels: %s (%s)", provider.name, reason)

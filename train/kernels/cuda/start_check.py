@@ -20,7 +20,7 @@ def wrong() -> str | None:
     """Return what is wrong with the operators on the GPUs here, in words; None if they are right."""
     gpus = "-".join(map(str, architectures()))
     note = cache_folder() / f"checked-{digest('start check', gpus, torch.__version__)}-sm{gpus}"
-    if note.exists():
+    if _exists(note):
         return None
     problem = run([sys.executable, "-m", "train.kernels", "check", "--start"])
     if problem is None:
@@ -47,6 +47,13 @@ def run(command: list[str], limit_s: float = LIMIT_S) -> str | None:
         return None
     lines = done.stdout.strip().splitlines()
     return f"its check failed: {lines[-1] if lines else f'exit status {done.returncode}'}"
+
+
+def _exists(note: Path) -> bool:
+    try:
+        return note.exists()
+    except OSError:  # a folder that may not be searched
+        return False
 
 
 def _write(note: Path) -> None:
