@@ -54,6 +54,12 @@ def test_warmup_stable_decay_falls_in_its_last_steps_alone():
     )
 
 
+@pytest.mark.parametrize(("warmup", "decay"), [(4, 100), (9, None)])
+def test_a_decay_of_more_steps_than_are_left_begins_at_the_full_rate(warmup, decay):
+    curve = rates(kind="wsd", total_steps=10, warmup_steps=warmup, decay_steps=decay, min_lr_ratio=0.0)
+    assert curve[warmup:] == pytest.approx([0.5 - 0.5 * step / (10 - warmup) for step in range(10 - warmup)])
+
+
 def test_the_inverse_square_root_halves_at_four_times_the_warmup():
     curve = rates(kind="inverse_sqrt", total_steps=500, warmup_steps=5, min_lr_ratio=0.2)
     assert (curve[4], curve[5], curve[20]) == pytest.approx((0.5, 0.5, 0.25))

@@ -28,7 +28,10 @@ class ScheduleConfig(Settings):
     total_steps: int = Field(60, ge=1, description="optimizer steps of the run")
     warmup_steps: int = Field(5, ge=0, description="steps over which the learning rate rises")
     decay_steps: int | None = Field(
-        None, ge=1, description="wsd: steps over which the learning rate falls; null: a fifth of total_steps"
+        None,
+        ge=1,
+        description="wsd: steps over which the learning rate falls; null: a fifth of total_steps; at most those behind"
+        " the warm-up",
     )
     min_lr_ratio: float = Field(
         0.1, ge=0, le=1, description="least learning rate, relative to lr; constant ignores it"

@@ -32,7 +32,7 @@ def _share(behind: int, schedule: ScheduleConfig) -> float:
         return left
     if schedule.kind == "wsd":
         decay = schedule.decay_steps or max(1, round(_DECAY * schedule.total_steps))
-        return min(1.0, max(0.0, (after - behind) / decay))
+        return min(1.0, max(0.0, (after - behind) / min(decay, max(1, after))))
     if schedule.kind == "inverse_sqrt":
         full, least = max(1, schedule.warmup_steps), schedule.min_lr_ratio
         # The rate itself falls as 1 / sqrt(step), and not the part of it above the least.
