@@ -1,5 +1,6 @@
 """Training of Wan's image-to-video models, and of one of its two experts; what others make of it."""
 
+import importlib
 import json
 
 import diffusers
@@ -22,6 +23,7 @@ from train.models.bundle import Bundle
 from train.models.encoders.stored import StoredEncoders
 from train.objectives.draw import draw
 from train.objectives.flow import RectifiedFlow
+from train.parallel.fsdp import shard
 from train.parallel.layout import lay_out
 from train.parallel.mesh import Ranks
 from train.sampling.experts.loading import with_experts
@@ -224,3 +226,32 @@ def test_operations_of_what_is_given_are_counted(folders, form):
     found = denoiser.flops((4, 4, 4), 5)
     assert found.forward == pytest.approx(forward, rel=0.01)
     assert found.backward == pytest.approx(counter.get_total_flops() - forward, rel=0.01)
+
+
+@pytest.mark.parametrize("sharded", [False, True], ids=["whole", "fsdp"])
+def test_times_are_embedded_in_float32_as_pipelines_embed_them(folders, sharded):
+    """Under autocast, and where FSDP gathers weights in bfloat16."""
+    form = next(iter(folders))
+    config = configured(folders[form], form).model_copy(update={"dtype": "bfloat16"})
+    dit = Bundle(config).dit
+    name = "condition_embedder.time_embedder"
+    theirs = diffusers.WanTransformer3DModel.from_pretrained(
+        folders[form], subfolder="transformer", torch_dtype=torch.bfloat16
+    )
+    times = torch.linspace(0, 1, 8 * 16).view(8, 16)
+    theirs_in = torch.nn.functional.pad(times, (0, theirs.get_submodule(name).linear_1.in_features - 16))
+    expected = theirs.get_submodule(name)(theirs_in)
+    assert expected.dtype == torch.float32
+
+    importlib.import_module("torch.distributed.nn.functional")  # or it would keep the group below
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        if sharded:
+            ranks = Ranks.of(ParallelConfig(dp_replicate=1, dp_shard=1), World(0, 1, CPU))
+            shard(dit, ranks, "bfloat16")
+        with torch.autocast("cpu", torch.bfloat16):
+            found = dit.model.get_submodule(name)(theirs_in)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert found.dtype == torch.float32
+    assert torch.equal(found, expected)

@@ -118,6 +118,10 @@ class Denoiser(nn.Module):
         """Return the repeated blocks in order, the unit of sharding, compilation and checkpointing."""
         raise NotImplementedError
 
+    def full_precision(self) -> Sequence[nn.Module]:
+        """Return the layers outside repeated blocks that run in float32 at any dtype of activations."""
+        return ()
+
     def token_layers(self) -> Sequence[nn.Linear]:
         """Return the linear layers of repeated blocks applied to every video token, without adapters.
 

@@ -12,7 +12,8 @@ def shard(model: Denoiser, ranks: Ranks, dtype: str) -> None:
     """Shard a model's weights over the ranks, one unit per block and one for the rest.
 
     Each block's weights are gathered for its forward and again for its backward. With bfloat16 the gathered
-    weights are bfloat16, while shards, their gradients and gradient sums are float32.
+    weights are bfloat16, while shards, their gradients and gradient sums are float32. Layers that run in float32
+    are units of their own, gathered in it.
     """
     mesh = ranks.weights["dp_shard"]
     if ranks.mesh.dp_replicate > 1:
@@ -23,8 +24,12 @@ def shard(model: Denoiser, ranks: Ranks, dtype: str) -> None:
         reduce_dtype=torch.float32 if half else None,
         cast_forward_inputs=False,
     )
-    for module in (*model.repeated(), model):
-        sharded = fully_shard(module, mesh=mesh, mp_policy=policy)
+    whole = MixedPrecisionPolicy(cast_forward_inputs=False)
+    units = [(module, policy) for module in model.repeated()] + [
+        (module, whole) for module in model.full_precision()
+    ]
+    for module, own in (*units, (model, policy)):
+        sharded = fully_shard(module, mesh=mesh, mp_policy=own)
         # Losses are weighted by their share of the step, so that gradients are sums.
         sharded.set_gradient_divide_factor(1.0)
         sharded.set_force_sum_reduction_for_comms(True)

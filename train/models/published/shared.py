@@ -81,6 +81,9 @@ class DiffusersDenoiser(Denoiser):
         self.model.train()
         if config.fused:
             patch(self.model)
+        from train.models.published.float32 import keep_float32
+
+        self._float32 = tuple(keep_float32(self.model))
         self._weights = self._counted("")
         self._stem_weights = self._counted(self.stem)
         self._prepare()
@@ -121,6 +124,9 @@ class DiffusersDenoiser(Denoiser):
 
     def repeated(self) -> Sequence[nn.Module]:
         return [block for name in self.blocks for block in getattr(self.model, name)]
+
+    def full_precision(self) -> Sequence[nn.Module]:
+        return self._float32
 
     def takes_tokens(self, name: str) -> bool:
         return self._rows(name.removeprefix("model.")) in ("video", "both")
