@@ -236,6 +236,16 @@ def test_an_unknown_processor_is_called_and_ours_for_parts_of_a_sequence_is_look
     assert max(shares(found, expected).values()) < 1e-5
 
 
+@pytest.mark.parametrize("shape", [(2, 6, 1), (1, 6, 2)], ids=["each sample", "each head"])
+def test_positions_of_each_sample_or_head_turn_their_own_tokens(shape):
+    model, patched, _ = pair("wan")
+    x_BLD, angles = torch.randn(2, 6, 32), torch.rand(*shape, 8).repeat_interleave(2, dim=-1) * 6
+    found, expected = (
+        one.blocks[0].attn1(x_BLD, None, None, (angles.cos(), angles.sin())) for one in (patched, model)
+    )
+    assert torch.allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_a_diffusers_without_the_classes_is_refused(monkeypatch):
     from diffusers.models.transformers import transformer_cosmos
 

@@ -54,11 +54,11 @@ class WanAttention(theirs.WanAttention):  # type: ignore[misc]
         rotary_emb: tuple[torch.Tensor, torch.Tensor] | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """Map tokens [B, L, D] to [B, L, D]; the positions are cosines and sines, [1, L, 1, d] each."""
+        """Map tokens [B, L, D] to [B, L, D]; the positions are cosines and sines, [1, L, 1, d] or [B, L, 1, d]."""
         # A processor of ours for parts of a sequence keeps diffusers' for whole ones.
         processor: Any = getattr(self.processor, "theirs", self.processor)
         known = type(processor) is theirs.WanAttnProcessor and self.add_k_proj is None and not kwargs
-        if not known or type(rotary_emb) not in (tuple, type(None)):
+        if not known or not (rotary_emb is None or _of_all_heads(rotary_emb)):
             y_BLD: torch.Tensor = super().forward(
                 hidden_states, encoder_hidden_states, attention_mask, rotary_emb, **kwargs
             )
@@ -90,8 +90,17 @@ class WanAttention(theirs.WanAttention):  # type: ignore[misc]
 
 
 def _angles(cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return one cosine and one sine for each pair of channels, float32 [L, d / 2]; views, which all blocks share."""
-    return cos[0, :, 0, 0::2].float(), sin[0, :, 0, 1::2].float()
+    """Return a cosine and a sine for each pair of channels, float32 [L, d / 2] or [B, L, d / 2].
+
+    They are views, which all blocks share.
+    """
+    cos, sin = cos[:, :, 0, 0::2].float(), sin[:, :, 0, 1::2].float()
+    return (cos[0], sin[0]) if len(cos) == 1 else (cos, sin)
+
+
+def _of_all_heads(rotary: Any) -> bool:
+    """Return True for cosines and sines in diffusers' form, the same for all heads of a sample."""
+    return type(rotary) is tuple and all(x.ndim == 4 and x.shape[2] == 1 for x in rotary)
 
 
 def _gated(x_BLD: torch.Tensor, y_BLD: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
