@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 CALL_S = 570
 PYTHON = sys.executable
@@ -153,7 +153,7 @@ def run(step: Step, folder: Path, rehearse: bool, left_s: float) -> dict[str, An
     found: dict[str, Any] = {"step": step.name, "command": words[1:], "status": None}
     if limit_s < 5:
         return found | {"seconds": 0.0, "figures": [], "out": "", "log": "no time was left"}
-    with (folder / "out").open("w+") as out, (folder / "log").open("w+") as log:
+    with _printed(folder / "out") as out, _printed(folder / "log") as log:
         process = subprocess.Popen(words, stdout=out, stderr=log, start_new_session=True)
         try:
             found["status"] = process.wait(limit_s)
@@ -167,14 +167,25 @@ def run(step: Step, folder: Path, rehearse: bool, left_s: float) -> dict[str, An
     return found | {"seconds": time.monotonic() - began, "figures": figures} | printed
 
 
+def _printed(path: Path) -> TextIO:
+    return path.open("w+", encoding="utf-8", errors="replace")
+
+
 def read(path: Path) -> Any:
-    """Return a JSON file's value, the values of its lines, or a CSV file's rows."""
-    text = path.read_text()
+    """Return a JSON file's value, the values of its lines, or a CSV file's rows; what was cut off, as text."""
+    text = path.read_text(encoding="utf-8", errors="replace")
     if path.suffix == ".csv":
         return list(csv.DictReader(text.splitlines()))
     if path.suffix == ".jsonl":
-        return [json.loads(line) for line in text.splitlines()]
-    return json.loads(text)
+        return [_value(line) for line in text.splitlines()]
+    return _value(text)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def write(out: Path, call: str, facts: dict[str, Any], done: Sequence[dict[str, Any]]) -> None:

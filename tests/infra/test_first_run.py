@@ -47,10 +47,12 @@ def test_figures_and_output_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_step_is_ended_with_all_its_processes_and_what_it_had_stays(tmp_path: Path) -> None:
-    code = "import subprocess, sys; print('half', flush=True)"
+    code = "import subprocess, sys; open(sys.argv[1] + '/rows.jsonl', 'w').write('{\"x\": 1}\\n{\"x')"
+    code += "; sys.stdout.buffer.write(b'half \\xff'); sys.stdout.flush()"
     code += "; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).wait()"
-    one = run(python(code, limit_s=5), tmp_path / "0", False, 60)
-    assert (one["status"], one["out"]) == (None, "half\n")
+    one = run(python(code, limit_s=10, figures=("rows.jsonl",)), tmp_path / "0", False, 60)
+    assert (one["status"], one["out"]) == (None, "half \ufffd")
+    assert one["figures"] == [[{"x": 1}, '{"x']]
     assert run(python(code), tmp_path / "1", False, left_s=1)["log"] == "no time was left"
 
 
