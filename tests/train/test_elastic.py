@@ -29,6 +29,11 @@ def same_end(out: Path, other: Path, tolerance: float = 0.0, steps: int = STEPS)
             torch.testing.assert_close(found[name], tensor, rtol=tolerance, atol=tolerance, msg=name)
     assert [line["step"] for line in metrics(out)] == list(range(1, steps + 1))
     assert losses(out) == pytest.approx(losses(other), rel=tolerance)
+    # Lines on ranks follow each other without a gap and without a step twice.
+    lines = [json.loads(line) for line in (out / "ranks.jsonl").read_text().splitlines()]
+    ends = [0, *(line["step"] for line in lines)]
+    assert [line["step"] - line["steps"] for line in lines] == ends[:-1]
+    assert ends[-1] == len(losses(out))
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +87,8 @@ def test_a_rank_that_is_killed_is_named_and_the_next_run_ends_as_if_nothing_was(
         assert ended.codes[victim] == -9
         assert ended.codes[1 - victim] == 1
         assert f"RunError: rank {victim} " in ended.errors[1 - victim], ended.errors
+    with (tmp_path / "ranks.jsonl").open("a") as file:
+        file.write('{"step": 10, "steps": 6}\n{"st')  # of steps that no checkpoint has
     ended = ranks.run(worlds.train_clips, 2, str(tmp_path), STEPS)
     assert ended.codes == [0, 0], ended.errors
     same_end(tmp_path, undisturbed)
