@@ -453,11 +453,13 @@ _METRICS = {
 
 
 def _records(folder: Path, data: bytes) -> object:
-    from train.logs.records import LOSSES, METRICS, forget_after, read_metrics
+    from pipelines.report.run.rank_waits import read_rank_waits
+    from train.logs.records import LOSSES, METRICS, RANKS, forget_after, read_metrics
 
-    for name in (METRICS, LOSSES):
+    for name in (METRICS, LOSSES, RANKS):
         _file(folder, name, data)
     found = list(read_metrics(folder, 100))
+    read_rank_waits(folder)
     forget_after(folder, 100)
     return found
 
@@ -472,6 +474,8 @@ def _record_seeds(folder: Path) -> list[bytes]:
         one.name: 1 for kind in (StepMetrics, StepTimes) for one in fields(kind) if one.default is MISSING
     }
     lines = [json.dumps({**needed, **_METRICS, "step": step}) for step in (1, 2, 3)]
+    waits = {"steps": 1, "seconds": 2.0, "wait_s": [0.5, 0.0], "last": [0, 1], "peak_gib": [60.5, 61.0]}
+    lines += [json.dumps({"step": step, **waits}) for step in (1, 2)]
     return ["\n".join([*lines, '{"step": 4, "lo']).encode()]
 
 
