@@ -3,6 +3,9 @@
 import os
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,6 +86,28 @@ def test_what_passed_once_is_not_checked_again(tmp_path, monkeypatch):
     monkeypatch.setattr(start_check, "run", lambda command: calls.append(command) or answers[len(calls) - 1])
     assert [start_check.wrong() for _ in range(4)] == ["it is off", None, None, None]
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize("verdict", [None, "it is off"])
+def test_ranks_that_start_together_check_once_and_decide_alike(tmp_path, monkeypatch, verdict):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    calls, started = [], threading.Barrier(8)
+
+    def run(command):
+        calls.append(command)
+        time.sleep(0.2)  # the others arrive meanwhile
+        return verdict
+
+    def rank(_number):
+        started.wait()
+        return start_check.wrong()
+
+    monkeypatch.setattr(start_check, "run", run)
+    with ThreadPoolExecutor(8) as ranks:
+        found = list(ranks.map(rank, range(8)))
+    assert found == [verdict] * 8
+    # One that is late by so much that it asks behind the failure checks by itself.
+    assert len(calls) == 1 if verdict is None else 1 <= len(calls) < 8
 
 
 @pytest.mark.parametrize("cache", ["a file/cache", "x" * 300], ids=["no folder", "no name"])

@@ -1,12 +1,17 @@
 """Check of the NVRTC operators against float64 before their first use on a machine.
 
-It runs in a process of its own, since a kernel that reads what it may not ends the process's use of the GPU. What
-passed is noted beside the compiled kernels, by sources, GPUs and PyTorch: later processes read the note.
+It runs in a process of its own, since a kernel that reads what it may not ends the process's use of the GPU. The
+verdict is noted beside the compiled kernels, by sources, GPUs and PyTorch. Of the ranks of a node one checks while the
+others wait for its note, so that all decide alike. What passed is not checked again; what failed is, by the next run.
 """
 
+import fcntl
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
@@ -18,14 +23,16 @@ LIMIT_S = 300.0
 
 def wrong() -> str | None:
     """Return what is wrong with the operators on the GPUs here, in words; None if they are right."""
-    gpus = "-".join(map(str, architectures()))
+    gpus, since = "-".join(map(str, architectures())), time.time()
     note = cache_folder() / f"checked-{digest('start check', gpus, torch.__version__)}-sm{gpus}"
-    if _exists(note):
-        return None
-    problem = run([sys.executable, "-m", "train.kernels", "check", "--start"])
-    if problem is None:
-        _write(note)
-    return problem
+    verdict = _noted(note, since)
+    if verdict is None:
+        with _alone(note):
+            verdict = _noted(note, since)
+            if verdict is None:
+                verdict = run([sys.executable, "-m", "train.kernels", "check", "--start"]) or ""
+                _write(note, verdict)
+    return verdict or None
 
 
 def run(command: list[str], limit_s: float = LIMIT_S) -> str | None:
@@ -49,16 +56,31 @@ def run(command: list[str], limit_s: float = LIMIT_S) -> str | None:
     return f"its check failed: {lines[-1] if lines else f'exit status {done.returncode}'}"
 
 
-def _exists(note: Path) -> bool:
+def _noted(note: Path, since: float) -> str | None:
+    """Return the noted verdict, empty if all is right; None without one, or for a failure before ``since``."""
     try:
-        return note.exists()
-    except OSError:  # a folder that may not be searched
-        return False
+        verdict, noted_at = note.read_text(), note.stat().st_mtime
+    except (OSError, UnicodeError):  # a folder that may not be searched, too
+        return None
+    return verdict if not verdict or noted_at >= since else None
 
 
-def _write(note: Path) -> None:
+@contextmanager
+def _alone(note: Path) -> Iterator[None]:
+    """Keep the other processes of this machine out; where no lock can be had, nobody waits."""
+    with ExitStack() as stack:
+        try:
+            note.parent.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context(note.with_name(f"{note.name}.lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError:
+            stack.close()
+        yield
+
+
+def _write(note: Path, verdict: str) -> None:
     try:
-        with written(note):
-            pass
+        with written(note) as aside:
+            aside.write_text(verdict)
     except OSError:  # a read-only home: the next process checks again
         return
