@@ -3,6 +3,7 @@
 import torch
 
 from loader.errors import UsageError
+from train.kernels.shared.rows import accumulator
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool = False) -> torch.Tensor:
@@ -25,8 +26,8 @@ def check_rotation(
     """Check angles against queries and keys.
 
     Raises:
-        UsageError: shapes differ from [L, d / 2] and [B, L, d / 2], the dtype is not float32, angles
-            require a gradient, or keys have other positions than queries.
+        UsageError: shapes differ from [L, d / 2] and [B, L, d / 2], the dtype is neither float32 nor that of sums
+            (float64 for float64), angles require a gradient, or keys have other positions than queries.
     """
     B, L, _, d = q_BLHd.shape
     if k_BMGd.shape[1] != L:
@@ -40,7 +41,7 @@ def check_rotation(
             raise UsageError(
                 f"{name} of the rotation must be [{L}, {d // 2}] or [{B}, {L}, {d // 2}], not {list(angles.shape)}"
             )
-        if angles.dtype != torch.float32:
+        if angles.dtype not in (torch.float32, accumulator(q_BLHd.dtype)):
             raise UsageError(f"{name} of the rotation must be float32, not {angles.dtype}")
         if angles.requires_grad:
             raise UsageError(f"{name} of the rotation asks for a gradient, and gets none: detach it")
