@@ -149,7 +149,11 @@ def test_strides_beyond_two_billion_elements(emulated: EmulatedPair, stride: str
 
 # The source with one place changed, and the kind of norm that must show it.
 MUTANTS = {
-    "no barrier in the sum": ("    __syncthreads();\n    return warp_sum(", "    return warp_sum(", "all"),
+    "no barrier in the sum": (
+        "    __syncthreads();\n    return warp_sum<LANES>(",
+        "    return warp_sum<LANES>(",
+        "all",
+    ),
     "one buffer for two rows": ("sums[turn % 2]", "sums[0]", "all"),
     "a wait too short": ("wait_for_copies<Rows::kStages - 1>()", "wait_for_copies<Rows::kStages>()", "head"),
     "a neighbour's sample": ("(over ? wrap[i] : 0)", "0", "head"),
