@@ -185,11 +185,12 @@ def _written(dataset: Dataset, config: ReportConfig) -> tuple[str, dict[str, Any
     while True:
         numbers, page, beside, _ = _made(dataset, config)
         stay = [Path(KEPT).name, Path(KEPT_SHAPES).name, *sampled_files(dataset)]
+        # Before the page: a run that is killed between them leaves no page without its configuration.
+        keep(dataset.storage, config)
         where = publish(dataset.storage, "report/", page, beside, stay)
         # A report takes no lease; what was taken down while it was made must not come back with it.
         now = read_manifest(dataset.storage)
         if now == dataset.manifest:
-            keep(dataset.storage, config)
             return where, numbers
         dataset = Dataset(dataset.storage, config.storage, dataset.without)
 

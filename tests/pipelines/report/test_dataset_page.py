@@ -2,6 +2,9 @@
 
 import json
 import re
+import shutil
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -169,3 +172,32 @@ def test_packs_are_planned_for_a_dataset_over_its_epochs(
     # Two clips of unlike shapes, each too long to share a pack: every other step has the same one.
     assert plan["step"] == [0, 1, 2, 3]
     assert len(set(plan["bucket"])) == len(set(plan["bucket"][:2])) == 2
+
+
+def test_a_report_that_is_killed_leaves_no_page_without_its_configuration(
+    curated: Path, tmp_path: Path
+) -> None:
+    """`curate` goes by the page whether a report is left to be written."""
+    place = tmp_path / "dataset"
+    shutil.copytree(curated, place)
+    shutil.rmtree(place / "report", ignore_errors=True)
+    code = """
+import os, sys
+from loader.dataset import open_dataset
+from loader.storage import StorageConfig
+from loader.storage.local import LocalStorage
+from pipelines.commands.look.report import write_report
+from pipelines.report.buckets import default_config
+write = LocalStorage.write
+def until_the_page(self, path, *rest, **how):
+    write(self, path, *rest, **how)
+    if path == "report/index.html":
+        os._exit(9)
+LocalStorage.write = until_the_page
+dataset = open_dataset(sys.argv[1], StorageConfig())
+write_report(dataset, default_config(StorageConfig()))
+"""
+    ended = subprocess.run([sys.executable, "-c", code, place], capture_output=True, text=True, check=False)
+    assert ended.returncode == 9, ended.stderr
+    assert (place / "report/index.html").exists()
+    assert (place / "report/buckets.yaml").exists()
