@@ -8,18 +8,21 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from torch.utils.flop_counter import FlopCounterMode
 
 from loader.errors import UsageError
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.published import run_config
 from tests.train.saved import losses, tensors
 from train.config.lora import LoraConfig
-from train.config.model import MMDiTConfig, STDiTConfig
+from train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
 from train.config.optimizer import EmaConfig
 from train.config.run import TrainConfig
 from train.export import export
 from train.loop.trainer import Trainer
+from train.models.build import build_denoiser
 from train.models.bundle import Bundle
+from train.models.lora import adapt
 from train.sampling.trained import LORA_FILE, load_published, load_trained
 
 LORA = {"rank": 4, "alpha": 8.0}
@@ -174,15 +177,6 @@ def test_a_frozen_base_may_be_bfloat16(tmp_path):
     assert result.first_loss == pytest.approx(expected.first_loss, rel=0.03)
 
 
-def test_a_step_with_adapters_costs_two_forwards(tmp_path):
-    config = run_config(tmp_path, "wan", lora=LORA)
-    adapted, mask = Bundle(config).dit, torch.ones(1, 4, dtype=torch.bool)
-    whole = Bundle(config.model_copy(update={"lora": None})).dit
-    forward = whole.flops((2, 4, 4), 4).forward
-    assert adapted.work([(2, 4, 4)], mask).flops == 2 * forward
-    assert whole.work([(2, 4, 4)], mask).flops == whole.flops((2, 4, 4), 4).training
-
-
 SHAPE = {"hidden": 48, "heads": 2, "layers": 2}
 
 
@@ -208,6 +202,38 @@ def test_models_of_ours_are_adapted_from_a_run_of_theirs(tmp_path, model):
     merged.load_state_dict(load_file(tmp_path / "merged" / "model.safetensors"))
     with torch.no_grad():
         torch.testing.assert_close(merged(x, t, *text), expected, rtol=1e-4, atol=1e-5)
+
+
+def forward_flops(dit):
+    torch.manual_seed(1)
+    x, context = torch.randn(1, 24, 2, 4, 4), torch.randn(1, 5, 8)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        dit(x, torch.rand(1), context, torch.ones(1, 5, dtype=torch.bool))
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize(
+    "targets", [(), ("to_q", "attn2.to_k", "time_proj", "proj")], ids=["default", "chosen"]
+)
+def test_a_step_with_adapters_costs_two_forwards_and_three_of_the_adapters(tmp_path, targets):
+    config = run_config(tmp_path, "wan", lora=LORA | {"targets": targets})
+    adapted, mask = Bundle(config).dit, torch.ones(1, 5, dtype=torch.bool)
+    whole = Bundle(config.model_copy(update={"lora": None})).dit
+    forward = whole.flops((2, 4, 4), 5).forward
+    adapters = forward_flops(adapted) - forward_flops(whole)
+    assert adapters > 0
+    assert adapted.work([(2, 4, 4)], mask).flops == 2 * forward + 3 * adapters
+    assert whole.work([(2, 4, 4)], mask).flops == whole.flops((2, 4, 4), 5).training
+
+
+@pytest.mark.parametrize("targets", [(), ("modulation", "key", "mlp.0")], ids=["default", "chosen"])
+@pytest.mark.parametrize("model", [DiTConfig, STDiTConfig, MMDiTConfig], ids=["dit", "st_dit", "mmdit"])
+def test_adapters_of_models_of_ours_are_counted_as_they_run(model, targets):
+    whole, adapted = (build_denoiser(model(**SHAPE), channels=24, text_width=8) for _ in range(2))
+    adapt(adapted, LoraConfig(**LORA, targets=targets))
+    adapters = forward_flops(adapted) - forward_flops(whole)
+    assert adapters > 0
+    assert adapted.step_flops((2, 4, 4), 5) == 2 * whole.flops((2, 4, 4), 5).forward + 3 * adapters
 
 
 def test_layers_that_are_not_there_are_named(tmp_path):

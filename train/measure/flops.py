@@ -36,7 +36,7 @@ class Flops(NamedTuple):
 
     @property
     def adapting(self) -> int:
-        """FLOPs of forward and of gradients of inputs: a lower bound for training low-rank adapters."""
+        """FLOPs of forward and of gradients of inputs: without the layers of adapters."""
         return 2 * self.forward
 
 

@@ -1,8 +1,9 @@
 """Interface of denoisers, built-in and published."""
 
 import math
-from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -26,6 +27,10 @@ class Totals(NamedTuple):
     flops: int
 
 
+Rows = Literal["video", "text", "both", "sample"]
+"""Rows of a layer's input: video tokens, text tokens, both, or one per sample."""
+
+
 class Denoiser(nn.Module):
     """Model that predicts, for noisy latents of any size, a tensor of the same shape.
 
@@ -34,6 +39,7 @@ class Denoiser(nn.Module):
         objectives: names of the supported objectives.
         lora_targets: default layers for LoRA.
         adapted: True if only LoRA adapters are trained (`train.models.lora`).
+        adapter_weights: number of their weights by the rows that they are applied to.
         condition_channels: number of channels that inputs have behind the noisy latents.
         reads_picture: True if these are made from the latents of `train.objectives.first_frames.picture_video`, and
             not from those of the clip.
@@ -46,6 +52,7 @@ class Denoiser(nn.Module):
     objectives: ClassVar[tuple[str, ...]] = ("flow", "edm", "ddpm")
     lora_targets: ClassVar[tuple[str, ...]] = ("query", "key", "value", "out")
     adapted: bool = False
+    adapter_weights: Mapping[Rows, int] = MappingProxyType({})
     condition_channels: int = 0
     reads_picture: bool = False
     keeps_given: bool = False
@@ -182,5 +189,29 @@ class Denoiser(nn.Module):
         """
         samples = list(zip(latent_sizes, mask_BM.sum(dim=1).tolist(), strict=True))
         tokens = sum(self.tokens(size) + text for size, text in samples)
-        costs = [self.flops(size, text) for size, text in samples]
-        return Totals(tokens, sum(cost.adapting if self.adapted else cost.training for cost in costs))
+        return Totals(tokens, sum(self.step_flops(size, text) for size, text in samples))
+
+    def step_flops(self, latent_size: Sequence[int], text_tokens: int) -> int:
+        """Return the FLOPs of forward and backward of one sample, for the weights that are trained.
+
+        Adapters are counted like any trained layer: forward, gradients of weights and gradients of inputs.
+
+        Args:
+            latent_size: frames, rows and columns of its latents.
+            text_tokens: number of tokens of its caption.
+        """
+        counted = self.flops(latent_size, text_tokens)
+        if not self.adapted:
+            return counted.training
+        lengths = self.lengths(latent_size, text_tokens)
+        adapters = sum(2 * lengths[rows] * count for rows, count in self.adapter_weights.items())
+        return counted.adapting + 3 * adapters
+
+    def lengths(self, latent_size: Sequence[int], text_tokens: int) -> dict[Rows, int]:
+        """Return the number of rows of each kind in one sample; arguments as in `flops`."""
+        video = self.tokens(latent_size)
+        return {"video": video, "text": text_tokens, "both": video + text_tokens, "sample": 1}
+
+    def layer_rows(self, name: str) -> Rows:
+        """Return the rows that the layer of this name is applied to."""
+        raise NotImplementedError

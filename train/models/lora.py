@@ -10,7 +10,7 @@ from torch import nn
 
 from loader.errors import UsageError
 from train.config.lora import LoraConfig
-from train.models.denoiser import Denoiser
+from train.models.denoiser import Denoiser, Rows
 from train.models.published.shared import DiffusersDenoiser
 
 _NAME = "default"
@@ -34,6 +34,7 @@ def adapt(denoiser: Denoiser, config: LoraConfig) -> None:
             f"lora.targets={list(targets)} names no layer of this model that can be adapted"
         ) from error
     denoiser.adapted = True
+    denoiser.adapter_weights = _counted(denoiser)
     for name, parameter in denoiser.named_parameters():
         parameter.requires_grad_(".lora_" in name)
         if parameter.requires_grad:
@@ -87,6 +88,17 @@ def adapted(denoiser: Denoiser) -> Any:
     """Return the module that adapters are named after: diffusers' own for a published model."""
     inner: nn.Module = denoiser.model if isinstance(denoiser, DiffusersDenoiser) else denoiser
     return inner
+
+
+def _counted(denoiser: Denoiser) -> dict[Rows, int]:
+    """Count the weights of adapters by the rows that their layers are applied to."""
+    counts: dict[Rows, int] = {}
+    for name, parameter in denoiser.named_parameters():
+        layer, adapter, _ = name.partition(".lora_")
+        if adapter:
+            rows = denoiser.layer_rows(layer)
+            counts[rows] = counts.get(rows, 0) + parameter.numel()
+    return counts
 
 
 def _peft() -> Any:

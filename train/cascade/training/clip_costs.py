@@ -131,8 +131,7 @@ class NominalCosts:
     def _flops(self, clip: ClipShape) -> int:
         bucket, dit = clip.bucket, self.bundle.dit
         size = self.bundle.tokenizer.latent_size((bucket.frames, bucket.height, bucket.width))
-        counted = dit.flops(size, self.config.text.max_text_tokens)
-        return counted.adapting if dit.adapted else counted.training
+        return dit.step_flops(size, self.config.text.max_text_tokens)
 
     @cached_property
     def _exchanged_bytes(self) -> float:

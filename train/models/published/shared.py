@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -20,13 +20,10 @@ from train.kernels.patch.patcher import patch
 from train.measure.flops import Flops
 from train.models.attention.patches import Patch
 from train.models.attention.positions import Window
-from train.models.denoiser import Denoiser
+from train.models.denoiser import Denoiser, Rows
 from train.models.dit import TokenLayout, tokens
 from train.models.published.context_parallel import in_a_row
 from train.models.published.folder import diffusers
-
-Rows = Literal["video", "text", "both", "sample"]
-"""Rows of a layer's input: video tokens, text tokens, both, or one per sample."""
 
 
 class DiffusersDenoiser(Denoiser):
@@ -112,15 +109,16 @@ class DiffusersDenoiser(Denoiser):
 
     def flops(self, latent_size: Sequence[int], text_tokens: int) -> Flops:
         """Return the FLOPs of one sample, with text at the length that the model gets."""
-        video = self.tokens(latent_size)
-        text = self.text_length or text_tokens - bool(self.pooled_width)
-        lengths: dict[Rows, int] = {"video": video, "text": text, "both": video + text, "sample": 1}
+        lengths = self.lengths(latent_size, text_tokens)
         layers, stem = (
             sum(2 * lengths[rows] * count for rows, count in weights.items())
             for weights in (self._weights, self._stem_weights)
         )
-        attention = self._attention(video, text)
+        attention = self._attention(lengths["video"], lengths["text"])
         return Flops(layers + attention, 2 * (layers + attention) - stem, attention)
+
+    def lengths(self, latent_size: Sequence[int], text_tokens: int) -> dict[Rows, int]:
+        return super().lengths(latent_size, self.text_length or text_tokens - bool(self.pooled_width))
 
     def repeated(self) -> Sequence[nn.Module]:
         return [block for name in self.blocks for block in getattr(self.model, name)]
@@ -129,7 +127,10 @@ class DiffusersDenoiser(Denoiser):
         return self._float32
 
     def takes_tokens(self, name: str) -> bool:
-        return self._rows(name.removeprefix("model.")) in ("video", "both")
+        return self.layer_rows(name) in ("video", "both")
+
+    def layer_rows(self, name: str) -> Rows:
+        return self._rows(name.removeprefix("model."))
 
     def grid(self, latent_size: Sequence[int]) -> tuple[int, int, int]:
         """Return the token grid; raises an error beyond the model's positions."""

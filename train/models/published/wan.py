@@ -8,11 +8,12 @@ import torch
 from loader.errors import UsageError
 from train.config.first_frames import FirstFramesConfig
 from train.models.attention.positions import Window
+from train.models.denoiser import Rows
 from train.models.dit import TokenLayout
 from train.models.published.context_parallel import Placed, Rotation, SelfAttention, placed
 from train.models.published.experts import times_of
 from train.models.published.folder import PIPELINE, pipeline_description
-from train.models.published.shared import DiffusersDenoiser, Rows
+from train.models.published.shared import DiffusersDenoiser
 from train.objectives.first_frames import first_frame_channels, picture_condition
 
 _MASKS = 4
