@@ -29,6 +29,7 @@ from train.parallel.mesh import Ranks
 from train.sampling.experts.loading import with_experts
 from train.sampling.trained import LORA_FILE, load_published, load_trained
 from train.step.losses import losses
+from train.step.noise import draw_noise
 
 CPU = torch.device("cpu")
 
@@ -55,11 +56,12 @@ def test_a_loss_is_that_of_the_pipelines_inputs(folders, form):
     pipe, count = pipeline(folders[form], form), len(batch.keys)
     clips = batch.video_BCTHW.float() / 127.5 - 1
     clean = bundle.tokenizer.encode(batch.video_BCTHW)
-    drawn = draw(0.1, config.seed, batch.keys, batch.passes, clean.shape[1:], config.first_frames)
+    drawn = draw(0.1, config.seed, batch.keys, batch.passes, clean.shape[2], config.first_frames)
+    noise = draw_noise(config.seed, batch.keys, batch.passes, clean.shape[1:], CPU)
     tokens = bundle.dit.tokens(clean.shape[2:])
     t = torch.stack([bundle.objective.time(normal, tokens) for normal in drawn.normals])
-    noisy = (1 - t)[:, None, None, None, None] * clean + t[:, None, None, None, None] * drawn.noise
-    target = drawn.noise - clean
+    noisy = (1 - t)[:, None, None, None, None] * clean + t[:, None, None, None, None] * noise
+    target = noise - clean
     captions = ["" if drop else caption for drop, caption in zip(drawn.dropped, batch.captions, strict=True)]
     text = bundle.dit.filled(*bundle.text(captions))
     for sample in range(count):

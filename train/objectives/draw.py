@@ -1,4 +1,4 @@
-"""Random numbers of training samples, independent of the process that draws them."""
+"""Random numbers of training samples, independent of the process that draws them; for noise see `train.step.noise`."""
 
 import hashlib
 from collections.abc import Sequence
@@ -15,13 +15,11 @@ class Draw:
 
     Attributes:
         normals: standard normal numbers that determine the times, [B].
-        noise: standard normal noise, [B, C, T, H, W].
         dropped: True for samples trained without their caption, B of them.
         given: number of latent frames that the model is given of each sample, in image-to-video training.
     """
 
     normals: torch.Tensor
-    noise: torch.Tensor
     dropped: list[bool]
     given: list[int]
 
@@ -31,10 +29,10 @@ def draw(
     seed: int,
     keys: Sequence[str],
     passes: Sequence[int],
-    latent_shape: Sequence[int],
+    frames: int,
     first_frames: FirstFramesConfig | None = None,
 ) -> Draw:
-    """Draw time, noise, caption dropout and given frames of each sample as a function of (seed, key, pass).
+    """Draw time, caption dropout and given frames of each sample as a function of (seed, key, pass).
 
     A sample draws the same values on any rank, in any batch and after a resume.
 
@@ -43,17 +41,16 @@ def draw(
         seed: seed of the run.
         keys: keys of the samples, length B.
         passes: number of earlier draws of each sample, length B.
-        latent_shape: (C, T, H, W) of one sample.
+        frames: latent frames of a sample.
         first_frames: frames to give; None: none.
     """
-    dropped, normals, noise, given = [], [], [], []
+    dropped, normals, given = [], [], []
     for key, passed in zip(keys, passes, strict=True):
         generator = _generator(seed, key, passed)
         dropped.append(_drops(caption_dropout, generator))
         normals.append(torch.randn((), generator=generator))
-        noise.append(torch.randn(tuple(latent_shape), generator=generator))
-        given.append(_given(first_frames, latent_shape[1], generator) if first_frames else 0)
-    return Draw(torch.stack(normals), torch.stack(noise), dropped, given)
+        given.append(_given(first_frames, frames, generator) if first_frames else 0)
+    return Draw(torch.stack(normals), dropped, given)
 
 
 def draw_dropped(caption_dropout: float, seed: int, keys: Sequence[str], passes: Sequence[int]) -> list[bool]:
@@ -64,9 +61,14 @@ def draw_dropped(caption_dropout: float, seed: int, keys: Sequence[str], passes:
     ]
 
 
-def _generator(seed: int, key: str, passed: int) -> torch.Generator:
+def sample_key(seed: int, key: str, passed: int) -> int:
+    """Return the 64-bit seed of a sample's random numbers."""
     digest = hashlib.blake2b(f"{seed}/{passed}/{key}".encode(), digest_size=8).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest, "little"))
+    return int.from_bytes(digest, "little")
+
+
+def _generator(seed: int, key: str, passed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(sample_key(seed, key, passed))
 
 
 def _given(config: FirstFramesConfig, frames: int, generator: torch.Generator) -> int:

@@ -19,6 +19,7 @@ from train.models.transfer import send, send_one
 from train.objectives.draw import draw
 from train.objectives.first_frames import picture_video
 from train.objectives.level import Level, pose
+from train.step.noise import draw_noise
 from train.step.squared_errors import DenoisingInputs, SquaredErrors, whole_model_errors
 
 
@@ -235,7 +236,7 @@ def _pose(
         config.seed,
         keys,
         passes,
-        clean_BCTHW.shape[1:],
+        clean_BCTHW.shape[2],
         config.first_frames,
     )
     normals_B, dropped = drawn.normals, drawn.dropped
@@ -243,15 +244,15 @@ def _pose(
         normals_B = torch.full_like(normals_B, float(torch.special.ndtri(torch.tensor(quantile).double())))
         dropped = [False] * len(dropped)
     times_B = torch.stack([bundle.objective.time(normal, tokens) for normal in normals_B])
-    dtype = torch.promote_types(clean_BCTHW.dtype, drawn.noise.dtype)
+    noise_BCTHW = draw_noise(config.seed, keys, passes, clean_BCTHW.shape[1:], clean_BCTHW.device)
+    dtype = torch.promote_types(clean_BCTHW.dtype, noise_BCTHW.dtype)
     level = bundle.objective.level(times_B).to(times_B.device, dtype)
     if config.first_frames and bundle.dit.keeps_given:
         # A loss is the mean over the frames that the model makes.
         frames = clean_BCTHW.shape[2]
         made_B = torch.tensor([frames - one for one in drawn.given])
         level = replace(level, weight=level.weight * frames / made_B)
-    noise_BCTHW, stacked_NB = send([drawn.noise, level.stacked()], clean_BCTHW.device)
-    level = Level.of(stacked_NB)
+    level = Level.of(send_one(level.stacked(), clean_BCTHW.device))
     input_BCTHW, target_BCTHW = pose(level, clean_BCTHW, noise_BCTHW)
     if config.first_frames:
         read_BCTHW = clean_BCTHW

@@ -10,7 +10,7 @@ from loader.batch import Microbatch
 from loader.errors import UsageError
 from train.config.vae import LossesConfig, TermConfig
 from train.models.precision import at_least_float32
-from train.objectives.draw import draw
+from train.step.noise import draw_noise
 from train.vae.losses.kl import kl_to_standard_normal
 from train.vae.losses.perceptual import Perceptual
 from train.vae.losses.pixels import absolute_error, squared_error
@@ -56,9 +56,8 @@ def reconstruct(vae: VideoVae, batch: Microbatch, device: torch.device, seed: in
     posterior = Posterior(at_least_float32(found.mean), None if scale is None else at_least_float32(scale))
     latents_BCTHW = posterior.mean
     if seed is not None:
-        latents_BCTHW = posterior.sample(
-            draw(0.0, seed, batch.keys, batch.passes, latents_BCTHW.shape[1:]).noise
-        )
+        shape = latents_BCTHW.shape[1:]
+        latents_BCTHW = posterior.sample(draw_noise(seed, batch.keys, batch.passes, shape, device))
     made_BCTHW = at_least_float32(vae.decode(latents_BCTHW))
     if made_BCTHW.shape != video_BCTHW.shape:
         raise UsageError(
