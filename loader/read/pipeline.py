@@ -2,8 +2,9 @@
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice
 from types import TracebackType
@@ -108,13 +109,17 @@ class ReadPipeline:
         self._fetcher.close()
 
     def run(self, planned: Iterator[RankMicrobatch]) -> Iterator[Microbatch | Pack]:
-        """Return the batches, in plan order."""
-        parts = self._parts(planned)
-        return map(
-            self._batch, parts if self._share is None else self._share.exchange(parts, self._pin_memory)
-        )
+        """Yield the batches, in plan order."""
+        with closing(self._parts(planned)) as parts:
+            if self._share is None:
+                yield from map(self._batch, parts)
+                return
+            with closing(self._share.exchange(parts, self._pin_memory)) as whole:
+                yield from map(self._batch, whole)
 
-    def _parts(self, planned: Iterator[RankMicrobatch]) -> Iterator[DecodedSlice[RankMicrobatch]]:
+    def _parts(
+        self, planned: Iterator[RankMicrobatch]
+    ) -> Generator[DecodedSlice[RankMicrobatch], None, None]:
         reading: deque[_InFlight] = deque()
         decoding: deque[_Decoding] = deque()
         may_read_on = True

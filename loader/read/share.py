@@ -3,11 +3,13 @@
 Ranks of a model-parallel group need identical batches, so all of them would read the same samples. Instead each reads
 and decodes its slice, and collectives complete the batches ("Training Video Foundation Models with NVIDIA NeMo",
 section 3.2). Pixels are exchanged rather than encoded clips, because decoding costs more than reading.
+
+A GPU exchanges the pixels alone. What describes them goes between the CPUs, one microbatch ahead and in a thread, so
+that lengths are known when a microbatch is requested and nothing is read back from the GPU.
 """
 
-import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -18,6 +20,7 @@ from pydantic import TypeAdapter
 
 from loader.batch import BadSample
 from loader.errors import RunError, UsageError, first_line
+from loader.read.host_group import HostGroup, broken_exchange_in_words
 
 T = TypeVar("T")
 
@@ -89,23 +92,28 @@ def divide(sizes: Sequence[int], totals: Sequence[int]) -> tuple[list[int], list
 
 
 class Share:
-    """Ranks of a model-parallel group, as one reader of one stream.
+    """Ranks of a model-parallel group, as one reader of one stream; creating it is a collective of the group.
 
-    If the group uses NCCL, pixels are exchanged and stay on this process's current GPU, else on the CPU. The thread
-    that requests a microbatch calls all collectives, in plan order; all ranks must request equally often.
+    The thread that requests a microbatch exchanges its pixels, in plan order; all ranks must request equally often.
+    Samples' names, sizes and failures are exchanged by a thread of this object, in a group of its own on the CPU. With
+    each request it prepares the next one. So the requests of several streams are exchanged in their order, the same on
+    all ranks.
 
     Args:
         group: process group of ranks that train on the same microbatches; None is all ranks.
+        device: where pixels are exchanged and stay; None: this process's current GPU if the group uses NCCL, else the
+            CPU.
 
     Attributes:
         rank: rank in the group.
         size: number of ranks in the group.
+        device: where pixels are exchanged and stay.
 
     Raises:
         UsageError: no process group is initialized, or this rank is not in it.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(self, group: dist.ProcessGroup | None = None, device: torch.device | None = None) -> None:
         if not dist.is_initialized():
             raise UsageError(
                 "a share needs a process group: call torch.distributed.init_process_group before"
@@ -116,7 +124,11 @@ class Share:
             raise UsageError("a share needs the group that this rank is in, and it is not in this one")
         self.size = dist.get_world_size(group)
         on_gpu = "cuda:nccl" in str(dist.get_backend_config(group))
-        self._device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+        self.device = device or (
+            torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+        )
+        self._host = HostGroup(group, torch.device("cuda" if on_gpu else "cpu"))
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="share")
 
     def __getstate__(self) -> None:
         raise UsageError(NO_WORKERS)
@@ -131,7 +143,7 @@ class Share:
             UsageError: values differ between ranks; raised on all ranks.
             RunError: another rank has ended.
         """
-        first, *others = self._gather(facts)
+        first, *others = self._thread.submit(self._host.gather, facts).result()
         for rank, other in enumerate(others, start=1):
             for name, value in first.items():
                 if other[name] != value:
@@ -140,7 +152,9 @@ class Share:
                         f" rank 0 and {other[name]} on its rank {rank}"
                     )
 
-    def exchange(self, parts: Iterator[DecodedSlice[T]], pin_memory: bool) -> Iterator[DecodedSlice[T]]:
+    def exchange(
+        self, parts: Iterator[DecodedSlice[T]], pin_memory: bool
+    ) -> Generator[DecodedSlice[T], None, None]:
         """Yield complete microbatches from the slices of all ranks.
 
         Args:
@@ -150,15 +164,18 @@ class Share:
         Raises:
             RunError: some rank failed to make a slice, or has ended; raised on all ranks.
         """
-        while (own := self._next(parts)) is not None:
-            part, replies = own
-            by_rank = [iter(loaded) for loaded in replies]
-            loaded = [next(by_rank[owner]) for owner in part.owners]
-            yield part._replace(
-                content=self._whole(part.owners, [one.size for one in loaded], part.content, pin_memory),
-                contexts=self._whole(part.owners, [one.text for one in loaded], part.contexts, pin_memory),
-                loaded=loaded,
-            )
+        coming = self._thread.submit(self._next, parts)
+        try:
+            while (own := coming.result()) is not None:
+                coming = self._thread.submit(self._next, parts)
+                part, replies = own
+                by_rank = [iter(loaded) for loaded in replies]
+                loaded = [next(by_rank[owner]) for owner in part.owners]
+                content, contexts = self._whole(part, loaded, pin_memory)
+                yield part._replace(content=content, contexts=contexts, loaded=loaded)
+        finally:
+            # The other ranks exchange it, too; until then the slices are in use.
+            wait([coming])
 
     def _next(
         self, parts: Iterator[DecodedSlice[T]]
@@ -171,7 +188,7 @@ class Share:
             failure = error
         own = None if part is None else _LOADED.dump_python(part.loaded, mode="json")
         try:
-            replies = self._gather((None if failure is None else first_line(failure), own))
+            replies = self._host.gather((None if failure is None else first_line(failure), own))
         except RunError as broken:
             raise (failure or broken) from None
         for rank, (reason, _) in enumerate(replies):
@@ -184,44 +201,43 @@ class Share:
             return None
         return part, [_LOADED.validate_python(loaded) for _, loaded in replies]
 
-    def _gather(self, value: object) -> list[Any]:
-        """Return one JSON value per rank."""
-        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-        with _in_words():
-            sizes = torch.empty(self.size, dtype=torch.int64, device=self._device)
-            dist.all_gather_into_tensor(sizes, torch.tensor([len(text)], device=self._device), self._group)
-            longest = int(sizes.max())
-            padded = torch.zeros(longest, dtype=torch.uint8, device=self._device)
-            padded[: len(text)] = text
-            texts = torch.empty(self.size * longest, dtype=torch.uint8, device=self._device)
-            dist.all_gather_into_tensor(texts, padded, self._group)
-            rows = texts.view(self.size, longest).cpu().numpy()
-            return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes.tolist(), strict=True)]
-
     def _whole(
-        self, owners: list[int], sizes: list[int], own: torch.Tensor, pin_memory: bool
-    ) -> torch.Tensor:
-        """Return the bytes of all samples; each owner broadcasts its run of samples."""
-        whole = torch.empty(
-            sum(sizes),
-            dtype=torch.uint8,
-            device=self._device,
-            pin_memory=pin_memory and self._device.type == "cpu",
-        )
-        works, start = [], 0
-        with _in_words():
-            for owner, run in groupby(zip(owners, sizes, strict=True), key=itemgetter(0)):
-                piece = whole[start : start + sum(size for _, size in run)]
+        self, part: DecodedSlice[T], loaded: Sequence[LoadedSample], pin_memory: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return content and contexts of all samples; each owner broadcasts its run of samples, contexts behind."""
+        runs = [
+            (owner, [one for _, one in run])
+            for owner, run in groupby(zip(part.owners, loaded, strict=True), key=itemgetter(0))
+        ]
+        sizes = [(owner, sum(one.size for one in run), sum(one.text for one in run)) for owner, run in runs]
+        whole = self._empty(sum(size + text for _, size, text in sizes), pin_memory)
+        pieces = torch.split(whole, [size + text for _, size, text in sizes])
+        works = []
+        with broken_exchange_in_words():
+            for (owner, size, _), piece in zip(sizes, pieces, strict=True):
                 if not len(piece):
                     continue
                 if owner == self.rank:
-                    piece.copy_(own, non_blocking=True)
+                    piece[:size].copy_(part.content, non_blocking=True)
+                    piece[size:].copy_(part.contexts, non_blocking=True)
                 works.append(dist.broadcast(piece, group=self._group, group_src=owner, async_op=True))
-                start += len(piece)
             for work in works:
                 if work is not None:
                     work.wait()
-        return whole
+        contents = [piece[:size] for (_, size, _), piece in zip(sizes, pieces, strict=True)]
+        contexts = [piece[size:] for (_, size, _), piece in zip(sizes, pieces, strict=True)]
+        if len(pieces) == 1:
+            return contents[0], contexts[0]
+        if not any(text for _, _, text in sizes):
+            return whole, whole[:0]
+        return self._joined(contents, pin_memory), self._joined(contexts, pin_memory)
+
+    def _joined(self, pieces: Sequence[torch.Tensor], pin_memory: bool) -> torch.Tensor:
+        return torch.cat(list(pieces), out=self._empty(sum(map(len, pieces)), pin_memory))
+
+    def _empty(self, size: int, pin_memory: bool) -> torch.Tensor:
+        pinned = pin_memory and self.device.type == "cpu"
+        return torch.empty(size, dtype=torch.uint8, device=self.device, pin_memory=pinned)
 
 
 NO_WORKERS = (
@@ -230,14 +246,3 @@ NO_WORKERS = (
 )
 
 _LOADED = TypeAdapter(list[LoadedSample])
-
-
-@contextmanager
-def _in_words() -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:
-        raise RunError(
-            "the exchange within the model-parallel group broke off: another rank has ended, failed or stopped"
-            f" answering, see its messages ({first_line(error)})"
-        ) from error

@@ -94,6 +94,20 @@ def resumed(out: Path, rank: int) -> list[Any]:
     return everything(again)
 
 
+def interleaved(out: Path, rank: int) -> Any:
+    """Two streams over one share, the second read whole in the middle of the first, on ranks of unequal speed."""
+    share = Share()
+    first = VideoStream(open_dataset(out / "good"), SETTINGS["together"], share=share)
+    found, second = [], []
+    for number, micro in enumerate(first):
+        found.append(digest(micro))
+        time.sleep(0.002 * (rank + number) % 3)
+        if number == TAKEN:
+            held_out = VideoStream(open_dataset(out / "good"), SETTINGS["stand-ins"], share=share)
+            second = [digest(other) for other in held_out]
+    return [found, second]
+
+
 def fails(out: Path, rank: int, error: Exception) -> list[str]:
     reads = count()
 
@@ -139,6 +153,7 @@ SCENARIOS: dict[str, Callable[[Path, int], Any]] = {
     "pairs": lambda out, rank: read(out, "pairs", rank // 2, 2, pair(rank)),
     "stand-ins": lambda out, rank: read(out, "stand-ins", share=Share()),
     "resumed": resumed,
+    "interleaved": interleaved,
     "storage fails": lambda out, rank: fails(out, rank, RunError("the storage gave up")),
     "bug": lambda out, rank: fails(out, rank, ZeroDivisionError("a bug")),
     "disagree": disagree,

@@ -13,13 +13,14 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
-from loader.dataset import Dataset, Sample
+from loader.dataset import Dataset, Sample, open_dataset
 from loader.errors import UsageError
 from loader.read.decode import decode
 from loader.read.share import LoadedSample, Share, divide
 from loader.stream.video_stream import VideoStream
+from tests.loader.share_device import OWNERS, exchange_on_device
 from tests.loader.share_worker import SCENARIOS, SETTINGS, TAKEN, read, run_all
-from tests.loader.stream_clips import config, make_sample, write
+from tests.loader.stream_clips import config, digest, make_sample, write
 from tests.train.ranks import Ranks
 
 
@@ -78,6 +79,14 @@ def test_other_ranks_go_on_from_the_state_of_shared_ones(out: Path, told: dict[s
     assert told["resumed"] == [alone[TAKEN:]] * 4
 
 
+def test_streams_over_one_share_may_be_read_in_turns(out: Path, told: dict[str, list[Any]]) -> None:
+    alone = [
+        [digest(micro) for micro in VideoStream(open_dataset(out / "good"), SETTINGS[name])]
+        for name in ("together", "stand-ins")
+    ]
+    assert told["interleaved"] == [alone] * 4
+
+
 def test_where_one_rank_cannot_go_on_all_say_why(told: dict[str, list[Any]]) -> None:
     [kind, words] = told["storage fails"][0]
     assert (kind, words) == (
@@ -118,6 +127,23 @@ def test_a_rank_that_is_gone_ends_the_others_within_seconds(told: dict[str, list
         assert kind == "RunError"
         assert "broke off" in words
         assert seconds < 30
+
+
+def test_a_request_on_a_device_waits_for_nothing_there(tmp_path: Path, ranks: Ranks) -> None:
+    ended = ranks.run(exchange_on_device, 3, str(tmp_path))
+    assert ended.codes == [0] * 3, ended.errors
+    for told in [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*.json"))]:
+        assert not told["waits"], told["waits"]
+        assert told["sent"] > 0
+        assert told["content"] == [
+            [value for owner in owners for value in [10 * number + owner] * (5 + owner)]
+            for number, owners in enumerate(OWNERS)
+        ]
+        assert told["contexts"] == [
+            [value for owner in owners for value in [100 + owner] * (number % 2)]
+            for number, owners in enumerate(OWNERS)
+        ]
+        assert told["ahead"]
 
 
 def _as_if_whole(part: Any) -> Any:
