@@ -29,7 +29,7 @@ test: .venv/.installed
 
 # Where nvcc is: the kernels of csrc/ for every GPU architecture, their library, and what the emulator must find broken.
 kernels: .venv/.installed
-	$(BIN)/python -m pytest -m toolchain tests/train/test_csrc*.py tests/train/test_kernels_library.py
+	$(BIN)/python -m pytest -m toolchain tests/train/kernels/test_csrc*.py tests/train/kernels/test_kernels_library.py
 
 # The oldest PyTorch that pyproject.toml allows: the kernels' library is built, linked and loaded with it. Its wheels alone,
 # since CUDA's libraries beside the installed PyTorch serve both.
@@ -44,7 +44,7 @@ oldest-torch: export PYTHONPATH := $(CURDIR)/.oldest-torch
 oldest-torch: export LD_LIBRARY_PATH = $(shell find $(SITE)/nvidia $(CURDIR)/.oldest-torch/nvidia -name '*.so*' -printf '%h\n' | sort -u | paste -sd:)
 oldest-torch: .oldest-torch/.installed
 	$(BIN)/python -c 'import torch; assert torch.__version__.startswith("2.11."), torch.__file__'
-	$(BIN)/python -m pytest -m toolchain tests/train/test_kernels_library.py
+	$(BIN)/python -m pytest -m toolchain tests/train/kernels/test_kernels_library.py
 
 lint: .venv/.installed
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 // Shared by the kernels: 16-byte packs, asynchronous copies, fixed-order sums, groups of rows.
 //
-// Compiled by nvcc, by NVRTC (hence no header of the C++ library) and, with tests/train/emulator.h in front, by
+// Compiled by nvcc, by NVRTC (hence no header of the C++ library) and, with tests/train/kernels/emulator.h in front, by
 // g++ for a run on the processor.
 #pragma once
 #include <cuda_bf16.h>

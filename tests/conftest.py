@@ -24,28 +24,28 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 NEEDS_RAY = (
-    "tests/curate/test_pipeline.py",
-    "tests/curate/test_run.py",
-    "tests/curate/test_shots_runs.py",
-    "tests/loader/test_dataset.py::test_ray_reads_it",
+    "tests/curate/run/test_pipeline.py",
+    "tests/curate/run/test_run.py",
+    "tests/curate/shots/test_shots_runs.py",
+    "tests/loader/dataset/test_dataset.py::test_ray_reads_it",
     "tests/pipelines/test_demo.py",
-    "tests/train/test_latents_runs.py",
+    "tests/train/latents/test_latents_runs.py",
 )
 """Node ids of the tests that use `ray_local`, which run in the same process: Ray starts once."""
 LONGEST = (
     *NEEDS_RAY,
-    "tests/train/test_layouts.py",
+    "tests/train/parallel/test_layouts.py",
     "tests/train/cascade/training/test_cascades.py",
-    "tests/train/test_rehearsal.py",
-    "tests/curate/test_lookahead.py",
-    "tests/train/sampling/test_latent_parallel_ranks.py",
-    "tests/train/test_context_models.py",
-    "tests/train/test_fp8.py",
-    "tests/curate/test_two_runs.py",
-    "tests/train/test_csrc_math.py",
-    "tests/train/test_unbiased.py",
-    "tests/train/test_validation.py",
-    "tests/train/test_trainer.py",
+    "tests/train/memory/test_rehearsal.py",
+    "tests/curate/cut/test_lookahead.py",
+    "tests/train/sampling/latent_parallel/test_latent_parallel_ranks.py",
+    "tests/train/parallel/test_context_models.py",
+    "tests/train/parallel/test_fp8.py",
+    "tests/curate/run/test_two_runs.py",
+    "tests/train/kernels/test_csrc_math.py",
+    "tests/train/step/test_unbiased.py",
+    "tests/train/loop/test_validation.py",
+    "tests/train/loop/test_trainer.py",
 )
 """Node ids that begin first, the longest first, where several processes share the tests: none waits at the end."""
 

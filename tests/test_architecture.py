@@ -195,3 +195,12 @@ def test_every_folder_of_the_loader_can_be_the_first_that_is_imported() -> None:
     names = [name.removesuffix(".__init__") for name in names]
     done = subprocess.run([sys.executable, "-c", code, *names], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_tests_stand_in_the_folders_of_what_they_test(room):
+    folders = {
+        path.parent.relative_to(ROOT / "tests" / room) for path in (ROOT / "tests" / room).rglob("*.py")
+    }
+    missing = sorted(str(folder) for folder in folders if not (ROOT / room / folder).is_dir())
+    assert not missing, f"tests/{room}/{missing[0]} has no folder {room}/{missing[0]}"

@@ -79,14 +79,14 @@ NAMES = {
 
 # Why a page or a command is not run.
 LEFT_OUT = {
-    "docs/finetune.md": "published weights: tests/train/test_lora.py runs these with tiny ones",
+    "docs/finetune.md": "published weights: tests/train/models/test_lora.py runs these with tiny ones",
     "docs/finetune-vae.md": "published weights: tests/pipelines/test_train_vae.py runs these with tiny ones",
-    "finetune_wan22_i2v_lora.yaml": "published weights: tests/pipelines/test_sample_wan.py runs tiny ones",
-    "runs/high": "published weights: tests/train/test_wan_training.py reads such runs of tiny ones",
+    "finetune_wan22_i2v_lora.yaml": "published weights: tests/pipelines/sampling/test_sample_wan.py runs tiny ones",
+    "runs/high": "published weights: tests/train/models/test_wan_training.py reads such runs of tiny ones",
     "pipelines/configs/train.yaml": "a quarter of an hour",
     "infra/README.md": "a bucket in the cloud",
     "--serve": "it serves until Ctrl-C: tests/pipelines/report/test_serve.py",
-    "130": "memory is measured on a GPU only: tests/pipelines/test_fit.py fits a made-up one",
+    "130": "memory is measured on a GPU only: tests/pipelines/plans/test_fit.py fits a made-up one",
 }
 
 

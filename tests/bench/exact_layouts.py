@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from tests.train.ranks import Ranks
-from tests.train.sampling.context_ranks import (
+from tests.train.sampling.context.context_ranks import (
     LAYOUTS,
     MEMBERS,
     MODELS,
@@ -18,7 +18,7 @@ from tests.train.sampling.context_ranks import (
     lengths,
     publish_models,
 )
-from tests.train.sampling.test_context import check
+from tests.train.sampling.context.test_context import check
 
 
 def main() -> None:

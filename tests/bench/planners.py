@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tests.train.cascade.problems import random_problem
+from tests.train.cascade.planners.problems import random_problem
 from train.cascade.baselines.cp_sat import referee
 from train.cascade.paper.cases import arachne, drawn_at_720p
 from train.cascade.planners.by_name import PLANNERS

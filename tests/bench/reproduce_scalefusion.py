@@ -8,7 +8,7 @@ from itertools import product
 from statistics import mean
 from typing import NamedTuple
 
-from tests.train.sampling.printed_scalefusion import printed
+from tests.train.sampling.scalefusion.printed_scalefusion import printed
 from train.sampling.scalefusion.jagged import Division
 from train.sampling.scalefusion.schedule import DEFAULT, DSP, Slicing, schedule
 from train.sampling.scalefusion.simulate import (

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from loader.storage import open_storage
-from tests.train import worlds
+from tests.train.loop import worlds
 from tests.train.ranks import Ended, Ranks
 from tests.train.saved import losses, tensors
 from train.checkpoint import latest

@@ -22,7 +22,7 @@ from pipelines.evaluation.nearest import clip_frames, mean_colours
 from pipelines.evaluation.shown import MARGIN_DB
 from pipelines.footage import REELS, make_footage
 from tests.commands import reelweave
-from tests.train import worlds
+from tests.train.loop import worlds
 from tests.train.ranks import Ranks
 
 CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
@@ -48,7 +48,7 @@ SHORT = [
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory, ray_local: str) -> tuple[Path, dict]:
-    """On the Ray of the tests; `tests/curate/test_pipeline.py` starts one as the command would."""
+    """On the Ray of the tests; `tests/curate/run/test_pipeline.py` starts one as the command would."""
     out = tmp_path_factory.mktemp("demo")
     make_footage(out / "footage", reels=SHORT)
     sets = [word for key, value in SMALLER.items() for word in ("--set", f"{key}={value}")]

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from loader.storage import StorageConfig, open_storage
 from pipelines.cli import main
 from tests.s3server import make_bucket, s3_server
-from tests.train import sharded
+from tests.train.checkpoint import sharded
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.ranks import Ranks
 from tests.train.saved import tensors

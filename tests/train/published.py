@@ -2,9 +2,9 @@
 
 import torch
 
-from tests.train import wan_pipelines
 from tests.train.clips import tiny_config
 from tests.train.diffusers_models import CONFIGS, FAMILIES
+from tests.train.models import wan_pipelines
 from train.config.model import DiffusersConfig
 from train.config.objective import DDPMConfig, EDMConfig, FlowConfig
 from train.config.run import TrainConfig

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from loader.errors import UsageError
-from tests.train.context_models import TINY
 from tests.train.diffusers_models import inputs_of, model_of
+from tests.train.parallel.context_models import TINY
 from train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
 from train.distributed.world import World, join
 from train.models.attention.patches import join as join_patches

@@ -8,8 +8,8 @@ import torch
 
 from loader.errors import UsageError
 from tests.train.comparison import relative
+from tests.train.models.wan_pipelines import FORMS, IMAGE, calls_of, configured, pipeline, publish
 from tests.train.sampling import wan_ranks
-from tests.train.wan_pipelines import FORMS, IMAGE, calls_of, configured, pipeline, publish
 from train.models.denoiser import Denoiser
 from train.models.published.expert_pair import Experts, fit_together
 from train.sampling.cache.config import CacheConfig

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from tests.train.comparison import relative
-from tests.train.wan_pipelines import IMAGE, configured
+from tests.train.models.wan_pipelines import IMAGE, configured
 from train.distributed.world import join
 from train.sampling.config import SampleConfig, SampleLayoutConfig
 from train.sampling.experts.loading import with_experts

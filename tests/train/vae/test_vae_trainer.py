@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from loader.errors import UsageError
+from tests.train.models.test_diffusers_vae import FAMILIES
 from tests.train.saved import losses, metrics, newest, stored, tensors
-from tests.train.test_diffusers_vae import FAMILIES
 from tests.train.vae import tiny
 from tests.train.vae.tiny import MixedStream, config, publish
 from train.vae.evaluation import Evaluation

@@ -12,7 +12,7 @@ import torch
 from loader.batch import Batch, Pack, UpcomingMicrobatch
 from loader.errors import RunError
 from tests.train.clips import BUCKETS, ClipStream, tiny_config
-from tests.train.layouts import SAMPLES, SPLITS
+from tests.train.parallel.layouts import SAMPLES, SPLITS
 from train.config.run import TrainConfig
 from train.distributed.world import join
 from train.loop.trainer import Trainer

@@ -1,0 +1,105 @@
+"""Tars without a usable sample, and tars whose keys repeat each other's."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from loader import StreamConfig, VideoStream
+from loader.dataset import open_dataset
+from loader.dataset.tables.parquet import to_rows
+from tests.curate.foreign.foreign_sets import failed, index, problems
+from tests.energon import energon_samples
+from tests.foreign_tars import Contents, by_tarfile, by_webdataset, picture
+from tests.loader.stream_clips import BUCKETS
+
+SINGLE = StreamConfig(
+    buckets=BUCKETS.model_copy(update={"frames": (1,), "sizes": ((64, 96),), "max_batch": 1}),
+    epochs=1,
+    decode=False,
+)
+PICTURE = {"jpg": picture(1), "txt": b"words"}
+
+
+def numbered(path: Path, first: int, count: int = 2) -> Path:
+    """A tar whose keys count from 0, as those of most tools do."""
+    samples: list[tuple[str, Contents]] = [
+        (f"{number:06d}", {"jpg": picture(first + number), "txt": f"picture {first + number}".encode()})
+        for number in range(count)
+    ]
+    return by_webdataset(path, samples)
+
+
+def captions(folder: Path) -> dict[str, str]:
+    return {row["key"]: row["caption"] for row in to_rows(open_dataset(folder).index)}
+
+
+def test_a_tar_without_a_usable_sample_is_a_failed_row_beside_the_others(tmp_path: Path) -> None:
+    by_tarfile(tmp_path / "b-good.tar", [("good", PICTURE)])
+    by_tarfile(tmp_path / "a-without-members.tar", [])
+    (tmp_path / "c-empty.tar").write_bytes(b"")
+    (tmp_path / "d-random.tar").write_bytes(np.random.default_rng(0).bytes(10_000))
+    by_tarfile(tmp_path / "e-downloads.tar", [(f"{n}", {"json": b'{"status": "404"}'}) for n in range(2)])
+    assert index(tmp_path).manifest.totals.accounting["kept"] == 1
+    expected = ["c-empty.tar", "d-random.tar", "e-downloads.tar/0", "e-downloads.tar/1"]
+    assert sorted(source.split(" at ")[0] for source in failed(tmp_path)) == expected
+    assert [len(open_dataset(tmp_path).index), problems(tmp_path)] == [1, []]
+
+
+def test_tars_that_all_count_from_0_keep_every_sample(tmp_path: Path) -> None:
+    for number in range(3):
+        numbered(tmp_path / f"train.{number}.tar", 2 * number)
+    done = index(tmp_path)
+    found = {f"train.{n // 2}/{n % 2:06d}": f"picture {n}" for n in range(6)}
+    assert captions(tmp_path) == found
+    assert done.manifest.totals.accounting == {"kept": 6, "filtered": 0, "duplicate": 0, "failed": 0}
+    assert ["go by tar and key" in note for note in done.notes] == [True]
+    assert problems(tmp_path) == []
+    buckets = BUCKETS.model_copy(update={"frames": (1,), "sizes": ((64, 96),)})
+    stream = VideoStream(open_dataset(tmp_path), StreamConfig(buckets=buckets, epochs=1, workers=1))
+    streamed = {
+        key: caption for batch in stream for key, caption in zip(batch.keys, batch.captions, strict=True)
+    }
+    assert streamed == found
+    assert len(energon_samples(tmp_path, 6)) == 6
+
+
+def test_names_stay_when_tars_with_the_same_keys_come_later_and_a_run_goes_on(tmp_path: Path) -> None:
+    numbered(tmp_path / "m.tar", 0)
+    before = captions(index_of(tmp_path))
+    stream = VideoStream(open_dataset(tmp_path), SINGLE)
+    first = next(iter(stream))
+    state = stream.state_after(first)
+    numbered(tmp_path / "a.tar", 10)
+    both = captions(index_of(tmp_path))
+    assert before.items() < both.items()
+    assert both.keys() - before.keys() == {"a/000000", "a/000001"}
+    # Those that come later are qualified at once, so that no key depends on what comes after it.
+    by_webdataset(tmp_path / "z.tar", [("other", PICTURE)])
+    numbered(tmp_path / "a.tar", 20, 3)
+    all_three = captions(index_of(tmp_path))
+    assert all_three.keys() - both.keys() == {"z/other", "a/000002"}
+    assert problems(tmp_path) == []
+    stream = VideoStream(open_dataset(tmp_path), SINGLE)
+    stream.load_state_dict(state)
+    assert sorted([*first.keys, *(key for batch in stream for key in batch.keys)]) == sorted(all_three)
+
+
+def index_of(folder: Path) -> Path:
+    index(folder)
+    return folder
+
+
+def test_a_key_that_comes_twice_in_a_tar_and_a_missing_caption_are_told(tmp_path: Path) -> None:
+    twice: list[tuple[str, Contents]] = [("a", PICTURE), ("b", {"jpg": picture(2)}), ("a", PICTURE)]
+    silent: list[tuple[str, Contents]] = [
+        ("c", {"jpg": picture(3), "json": json.dumps({"tags": []}).encode()})
+    ]
+    by_tarfile(tmp_path / "x.tar", twice + silent)
+    notes = index(tmp_path).notes
+    assert [note.split(",")[0].split(" and ")[0] for note in notes] == [
+        "1 samples repeat a key of their own tar",
+        "1 samples have a .txt or .json",
+    ]
+    assert "c of x.tar" in notes[1]
+    assert [source.split(" at ")[0] for source in failed(tmp_path)] == ["x.tar/a"]

@@ -1,0 +1,125 @@
+"""A child process carries the risk: what kills or hangs it costs its own row and nothing else."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from curate.frames.child_process import Isolated, Quarantined
+from loader.errors import RunError
+
+
+def work(row: dict) -> Iterator[dict]:
+    yield {"pid": os.getpid(), "name": row["name"]}
+    if row["name"] == "poison":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if row["name"] == "hang":
+        time.sleep(60)
+    if row["name"] == "storage":
+        raise RunError("s3://bucket/key cannot be read: access denied")
+    if row["name"] == "once" and not Path(row["marker"]).exists():
+        Path(row["marker"]).touch()
+        os._exit(9)
+    yield {"pid": os.getpid(), "name": row["name"] + " done"}
+
+
+class StartsAfter:
+    """Work whose children die while they start, as long as lives are left; each costs one."""
+
+    def __init__(self, lives: Path) -> None:
+        self.lives = lives
+
+    def __call__(self, row: dict) -> Iterator[dict]:
+        return work(row)
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__ = state
+        for life in self.lives.iterdir():
+            life.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture
+def isolated() -> Iterator[Isolated]:
+    worker = Isolated(work, attempts=2)
+    yield worker
+    worker.close()
+
+
+def names(rows: object) -> list[str]:
+    assert isinstance(rows, list), rows
+    return [row["name"] for row in rows]
+
+
+def test_one_child_serves_row_after_row_outside_this_process(isolated: Isolated) -> None:
+    first, second = isolated({"name": "a"}), isolated({"name": "b"})
+    assert names(first) == ["a", "a done"]
+    assert names(second) == ["b", "b done"]
+    assert {row["pid"] for row in first} == {row["pid"] for row in second}
+    assert first[0]["pid"] != os.getpid()
+
+
+def test_poison_is_given_up_with_its_signal_and_the_next_row_is_fine(isolated: Isolated) -> None:
+    result = isolated({"name": "poison"})
+    assert isinstance(result, Quarantined)
+    assert "2 times" in result.reason
+    assert "SIGSEGV" in result.reason
+    assert names(isolated({"name": "a"})) == ["a", "a done"]
+
+
+@pytest.mark.parametrize("deaths", [2, 3])
+def test_children_lost_while_they_start_do_not_count_against_the_row(tmp_path: Path, deaths: int) -> None:
+    for number in range(deaths):
+        (tmp_path / str(number)).touch()
+    worker = Isolated(StartsAfter(tmp_path), attempts=1)
+    if deaths < 3:
+        assert names(worker({"name": "a"})) == ["a", "a done"]
+    else:
+        with pytest.raises(RunError, match="no worker process could be started in 3 attempts"):
+            worker({"name": "a"})
+    worker.close()
+
+
+def test_a_row_that_dies_once_is_tried_again_from_its_start(isolated: Isolated, tmp_path: Path) -> None:
+    assert names(isolated({"name": "once", "marker": str(tmp_path / "marker")})) == ["once", "once done"]
+
+
+def test_a_hanging_row_is_given_up() -> None:
+    quick = Isolated(work, attempts=1, max_silence_s=0.5)
+    assert "no sign of life" in quick({"name": "hang"}).reason
+
+
+def test_an_exception_crosses_over_whole(isolated: Isolated) -> None:
+    with pytest.raises(RunError, match="access denied"):
+        isolated({"name": "storage"})
+    assert names(isolated({"name": "a"})) == ["a", "a done"]
+
+
+def test_a_child_does_not_outlive_its_parent() -> None:
+    code = """
+from tests.curate.frames.test_isolate import work
+from curate.frames.child_process import Isolated
+import time
+print(Isolated(work)({"name": "a"})[0]["pid"], flush=True)
+time.sleep(60)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except FileNotFoundError:
+            return
+        if state == "Z":
+            return
+        time.sleep(0.05)
+    raise AssertionError("the child lives on")

@@ -1,0 +1,221 @@
+"""Changing a finished dataset: only what the change asks for is done again, and shards that can stay do."""
+
+import hashlib
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from curate.records import SourceSummary
+from curate.run.curate import curate
+from curate.run.forecast import ForecastConfig
+from curate.run.sample_run import forecast_curation
+from curate.source_pass.stage import CutSource
+from curate.sources.inputs import SourceRef
+from curate.takedown.removal import remove
+from loader.dataset import Removal, Row, open_dataset, verify
+from loader.errors import UsageError
+from loader.storage import open_storage
+from tests.curate.run.test_run import config, tree
+from tests.media import write_video
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("raw")
+    for number in range(4):
+        write_video(folder / f"{number}.mp4", (40, 30 + 2 * number), first_scene=2 * number)
+    write_video(folder / "tiny.mp4", (40,), size=(96, 64), first_scene=8)
+    (folder / "broken.mp4").write_bytes(b"no video")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def original(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("made") / "dataset"
+    curate([str(raw)], str(out), config())
+    return out
+
+
+@pytest.fixture
+def made(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "dataset"))
+
+
+@dataclass
+class Opened:
+    """Which files were opened below a folder, told by Python's own audit events."""
+
+    folder: Path
+    paths: set[str]
+
+
+@pytest.fixture
+def opened(raw: Path) -> Iterator[Opened]:
+    seen = Opened(raw, set())
+    active = [True]
+
+    def audit(event: str, arguments: tuple) -> None:
+        if active[0] and event == "open" and str(arguments[0]).startswith(str(raw)):
+            seen.paths.add(Path(str(arguments[0])).name)
+
+    sys.addaudithook(audit)
+    yield seen
+    active[0] = False
+
+
+def samples(folder: Path) -> list[Row]:
+    return open_dataset(folder).index.to_pylist(maps_as_pydicts="strict")
+
+
+def test_without_update_a_finished_dataset_is_left_alone(raw: Path, made: Path) -> None:
+    before = tree(made)
+    with pytest.raises(UsageError, match="--update"):
+        curate([str(raw)], str(made), config(filters={"min_short_side_px": 64}))
+    assert tree(made) == before
+
+
+def test_a_looser_threshold_lets_clips_in_and_opens_no_source(raw: Path, made: Path, opened: Opened) -> None:
+    before = {row["key"] for row in samples(made)}
+    curate([str(raw)], str(made), config(filters={"min_short_side_px": 32}), update=True)
+    now = samples(made)
+    assert opened.paths == set()
+    assert {Path(row["source"]).name for row in now if row["key"] not in before} == {"tiny.mp4"}
+    assert verify(open_storage(made)).problems == []
+
+
+def test_a_stricter_threshold_takes_clips_out_and_keeps_them_for_later(
+    raw: Path, made: Path, opened: Opened
+) -> None:
+    before = {(row["key"], row["sha256"]) for row in samples(made)}
+    curate([str(raw)], str(made), config(filters={"min_duration_s": 1.5}), update=True)
+    assert {round(row["duration_s"], 2) for row in samples(made)} == {1.6}
+    assert verify(open_storage(made)).problems == []
+    curate([str(raw)], str(made), config(), update=True)
+    assert opened.paths == set()
+    assert {(row["key"], row["sha256"]) for row in samples(made)} == before
+
+
+def test_a_caption_changes_captions_only(raw: Path, made: Path, opened: Opened) -> None:
+    before = {row["key"]: row for row in samples(made)}
+    (raw / "0.txt").write_text("Numbers that count.")
+    try:
+        curate([str(raw)], str(made), config(captions={"max_chars": 100}), update=True)
+    finally:
+        (raw / "0.txt").unlink()
+    assert opened.paths <= {"0.txt"}
+    now = {row["key"]: row for row in samples(made)}
+    assert {row["caption"] for row in now.values()} == {"", "Numbers that count."}
+    assert {key: row["sha256"] for key, row in now.items()} == {
+        key: row["sha256"] for key, row in before.items()
+    }
+    assert verify(open_storage(made)).problems == []
+
+
+def test_new_sources_add_shards_and_touch_no_old_one(
+    raw: Path, made: Path, tmp_path: Path, opened: Opened
+) -> None:
+    more = tmp_path / "more"
+    more.mkdir()
+    write_video(more / "new.mp4", (44, 33), first_scene=9)
+    old = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in made.glob("shards/*")}
+    curate([str(more)], str(made), config(), update=True)
+    assert opened.paths == set()
+    assert len(samples(made)) == 10
+    for path, state in old.items():
+        assert (path.read_bytes(), path.stat().st_mtime_ns) == state
+    assert verify(open_storage(made)).problems == []
+    assert curate([str(more)], str(made), config(), update=True).already_there
+
+
+def test_failed_sources_are_tried_again_and_no_others(raw: Path, made: Path, opened: Opened) -> None:
+    curate([str(raw)], str(made), config(), retry_failed=True)
+    assert opened.paths == {"broken.mp4"}
+
+
+def test_what_was_taken_down_stays_out(raw: Path, made: Path, opened: Opened) -> None:
+    gone = str(raw / "1.mp4")
+    remove(open_storage(made), Removal(source=gone, date="2026-11-21", reason="on request", samples=0))
+    after_removal = samples(made)
+    curate([str(raw)], str(made), config(filters={"min_short_side_px": 127}), update=True)
+    assert "1.mp4" not in opened.paths
+    assert gone not in {row["source"] for row in samples(made)}
+    assert len(samples(made)) == len(after_removal)
+    rows = [row for row in open_dataset(made).accounting.to_pylist() if row["source"] == gone]
+    assert [row["stage"] for row in rows] == ["removal"]
+    assert verify(open_storage(made)).problems == []
+
+
+@dataclass(frozen=True)
+class Poisonous(CutSource):
+    """Kills its process on one source, as a crashing decoder does."""
+
+    def __call__(self, source: SourceRef) -> SourceSummary:
+        import os
+        import signal
+
+        if source.uri.endswith("2.mp4"):
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return super().__call__(source)
+
+
+def test_a_source_that_kills_its_worker_is_quarantined_by_name(
+    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "dataset"
+    with monkeypatch.context() as patched:
+        patched.setattr("curate.run.state.CutSource", Poisonous)
+        curate([str(raw)], str(out), config(run={"isolate": True}))
+    rows = [row for row in open_dataset(out).accounting.to_pylist() if row["source"].endswith("2.mp4")]
+    assert [(row["state"], row["stage"]) for row in rows] == [("failed", "worker")]
+    assert "3 times" in rows[0]["reason"]
+    assert "SIGSEGV" in rows[0]["reason"]
+    assert verify(open_storage(out)).problems == []
+    curate([str(raw)], str(out), config(run={"isolate": True}), retry_failed=True)
+    assert len(samples(out)) == 8
+
+
+def test_a_forecast_publishes_nothing_and_its_work_is_not_lost(
+    raw: Path, tmp_path: Path, opened: Opened
+) -> None:
+    out = tmp_path / "dataset"
+    found = forecast_curation([str(raw)], str(out), config(), ForecastConfig(sample=3))
+    assert (found.sources, found.sampled) == (6, 3)
+    assert found.clips.value > 0
+    assert found.core_hours.value > 0
+    assert not (out / "manifest.json").exists()
+    sampled = set(opened.paths)
+    assert len(sampled) == 3
+    opened.paths.clear()
+    curate([str(raw)], str(out), config())
+    assert opened.paths == {path.name for path in raw.iterdir()} - sampled
+
+
+def test_values_of_a_list_reach_the_index(raw: Path, tmp_path: Path) -> None:
+    listing = tmp_path / "list.csv"
+    listing.write_text(f"path,caption,license,channel\n{raw / '0.mp4'},A caption.,CC BY 4.0,seven\n")
+    curate([str(listing)], str(tmp_path / "dataset"), config())
+    for row in samples(tmp_path / "dataset"):
+        assert row["caption"] == "A caption."
+        assert row["attributes"] == {"licence": "CC BY 4.0", "channel": "seven"}
+
+
+def test_a_source_keeps_to_one_split_and_shapes_to_their_shards(raw: Path, tmp_path: Path) -> None:
+    out = tmp_path / "dataset"
+    # A split is drawn by a source's bytes, and those by this machine's encoder: let two of the five be "val".
+    digests = [hashlib.sha256((raw / f"{name}.mp4").read_bytes()) for name in (0, 1, 2, 3, "tiny")]
+    drawn = sorted(int(digest.hexdigest(), 16) / 2**256 for digest in digests)
+    shard = {"val_share": (drawn[1] + drawn[2]) / 2, "bins": {"short_side_px": [100]}, "max_shard_mb": 10}
+    curate([str(raw)], str(out), config(shard=shard, filters={"min_short_side_px": 32}))
+    rows = samples(out)
+    by_source: dict[str, set[str]] = {}
+    by_shard: dict[str, set[tuple[str, str]]] = {}
+    for row in rows:
+        by_source.setdefault(row["source"], set()).add(row["split"])
+        by_shard.setdefault(row["shard"], set()).add((row["split"], row["bin"]))
+    assert sorted(map(sorted, by_source.values())) == [["train"]] * 3 + [["val"]] * 2
+    assert all(len(kinds) == 1 for kinds in by_shard.values())
+    assert {row["bin"] for row in rows} == {"short_side_px_0", "short_side_px_1"}

@@ -1,0 +1,113 @@
+"""Take-downs: nothing of what is removed stays, nothing else is touched, and it is written down."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from curate.caption.types import Caption
+from curate.ledger import Ledger
+from curate.records import Record, SourceSummary, clip_result, source_summary
+from curate.takedown.removal import remove
+from loader.dataset import Removal, open_dataset, publish, verify, write_shard
+from loader.errors import UsageError
+from loader.storage import open_storage
+from tests.loader.dataset.test_dataset import make_sample, write
+from tests.loader.dataset.test_revisions import accounted
+
+
+def removal(**what: str) -> Removal:
+    return Removal(date="2026-11-21", reason="on request", samples=0, **what)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    samples = [
+        make_sample(
+            number, source=f"raw/{number % 3}.mp4", start_s=float(number // 3), end_s=float(number // 3) + 1
+        )
+        for number in range(9)
+    ]
+    return write(tmp_path / "dataset", samples, max_shard_bytes=12_000)
+
+
+def holds(folder: Path, data: bytes) -> bool:
+    return any(data in path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+def test_one_sample_goes_and_only_its_shard_changes(folder: Path) -> None:
+    gone = make_sample(4)
+    shard = next(
+        row["shard"] for row in open_dataset(folder).index.to_pylist() if row["key"] == gone.row["key"]
+    )
+    others = {
+        path: path.read_bytes() for path in folder.glob("shards/*.tar") if not str(path).endswith(shard)
+    }
+    done = remove(open_storage(folder), removal(key=gone.row["key"]))
+    assert (done.samples, done.shards_rewritten) == (1, 1)
+    assert verify(open_storage(folder)).problems == []
+    assert not holds(folder, gone.clip[:200])
+    assert all(path.read_bytes() == data for path, data in others.items())
+    rows = {row["key"]: row for row in open_dataset(folder).accounting.to_pylist()}
+    assert rows[gone.row["key"]]["state"] == "filtered"
+    assert "taken down on 2026-11-21: on request" in rows[gone.row["key"]]["reason"]
+
+
+def test_a_shard_written_anew_replaces_no_other_however_many_there_are(tmp_path: Path) -> None:
+    storage = open_storage(tmp_path)
+    shards = [
+        write_shard(storage, number, [make_sample(number % 97), make_sample(number % 97 + 1)])
+        for number in (100_001, 1_000_000)
+    ]
+    publish(storage, shards, accounted(shards))
+    remove(storage, removal(key=make_sample(1_000_000 % 97).row["key"]))
+    numbers = [shard.path.partition("-")[0] for shard in open_dataset(tmp_path).shards()]
+    assert numbers == ["shards/100001", "shards/1000001"]
+    assert verify(storage).problems == []
+
+
+def test_a_source_goes_with_all_its_samples_and_is_recorded(folder: Path) -> None:
+    done = remove(open_storage(folder), removal(source="raw/1.mp4"))
+    assert done.samples == 3
+    assert verify(open_storage(folder)).problems == []
+    assert not any(holds(folder, make_sample(number).clip[:200]) for number in (1, 4, 7))
+    rows = [row for row in open_dataset(folder).accounting.to_pylist() if row["source"] == "raw/1.mp4"]
+    assert [(row["state"], row["start_s"]) for row in rows] == [("filtered", None)]
+    assert [entry.samples for entry in open_dataset(folder).manifest.removals] == [3]
+
+
+def test_everything_may_go(folder: Path) -> None:
+    for number in range(3):
+        remove(open_storage(folder), removal(source=f"raw/{number}.mp4"))
+    assert verify(open_storage(folder)).problems == []
+    assert open_dataset(folder).index.num_rows == 0
+    assert list(folder.glob("shards/*")) == []
+
+
+def test_removing_twice_changes_nothing(folder: Path) -> None:
+    remove(open_storage(folder), removal(source="raw/1.mp4"))
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    done = remove(open_storage(folder), removal(source="raw/1.mp4"))
+    assert done.samples == 0
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_the_ledger_keeps_nothing_of_it(folder: Path) -> None:
+    gone, stays = make_sample(1).row["key"], make_sample(2).row["key"]
+    ledger = Ledger(open_storage(folder))
+    for place, key in enumerate((gone, stays), 1):
+        record = Record(f"raw/{place}.mp4", start_s=0.0, end_s=1.0, key=key, sha256="1234")
+        ledger.write_clip(f"{key}-1234", b"clip")
+        ledger.close("cut", "c", f"s{place}", SourceSummary((record,)))
+        ledger.close("captions", "a", f"{key}-1234-x", Caption("a kite", "input"))
+        ledger.write_arrays(f"s{place}-c", {f"{key}-1234.perceptual": np.ones(2, np.float16)})
+    remove(open_storage(folder), removal(source="raw/1.mp4"))
+    assert ledger.staged_clips() == {f"{stays}-1234"}
+    assert ledger.closed("captions", "a", clip_result).keys() == {f"{stays}-1234-x"}
+    assert ledger.read_arrays("s2-c").keys() == {f"{stays}-1234.perceptual"}
+    assert ledger.closed("cut", "c", source_summary).keys() == {"s2"}
+
+
+def test_what_is_not_there_is_said(folder: Path) -> None:
+    with pytest.raises(UsageError, match=r"knows no source raw/9\.mp4"):
+        remove(open_storage(folder), removal(source="raw/9.mp4"))

@@ -1,0 +1,101 @@
+"""The recipes of docs/frameworks.md, run as they are printed on ranks that were started as torchrun does it."""
+
+import os
+import re
+import sys
+import textwrap
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from loader.batch import Microbatch
+from tests.loader.stream_clips import BUCKETS
+
+IMPORTED_FIRST = ("accelerate", "lightning")
+PAGE = Path(__file__).parents[3] / "docs" / "frameworks.md"
+
+
+class Tiny(nn.Module):
+    """In float64, so that only rounding far below a weight's share can differ."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(nn.Linear(3, 3, dtype=torch.float64) for _ in range(2))
+
+    def forward(self, colours_BC: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            colours_BC = colours_BC + torch.tanh(block(colours_BC))
+        return colours_BC
+
+
+def losses_of(model: nn.Module, batch: Microbatch) -> torch.Tensor:
+    colours_BC = batch.video_BCTHW.double().mean((2, 3, 4)) / 255
+    wanted_B1 = torch.tensor([[int(key[3:]) / 10] for key in batch.keys], dtype=torch.float64)
+    return (model(colours_BC) - wanted_B1).square().mean(1)
+
+
+def recipes() -> dict[str, str]:
+    """The code of each section of the page, behind the beginning that all of them share."""
+    sections = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)
+    code = [
+        textwrap.dedent(
+            "\n".join(line for line in section.splitlines() if line.startswith("    ") or not line)
+        )
+        for section in sections
+    ]
+    names = [section.splitlines()[0] for section in sections]
+    return {name: code[0] + own for name, own in zip(names[1:], code[1:], strict=True) if own.strip()}
+
+
+class Schedule:
+    """A step as Megatron-Core makes it: forward_backward_no_pipelining, its DDP and an optimizer."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.ddp = model, None
+
+    def __call__(self, forward_step: Any, data_iterator: Any, num_microbatches: int) -> None:
+        if self.ddp is None:
+            self.ddp = DistributedDataParallel(self.model)
+            self.optimizer = torch.optim.SGD(self.ddp.parameters(), lr=0.1)
+        for number in range(num_microbatches):
+            with nullcontext() if number + 1 == num_microbatches else self.ddp.no_sync():
+                output, loss_func = forward_step(data_iterator, self.ddp)
+                (loss_func(output)[0] / num_microbatches).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def run(folder: str, out: str, names: list[str], total_steps: int) -> None:
+    """Runs recipes in a folder with ``my-dataset`` and saves what became of the model."""
+    os.chdir(folder)
+    os.environ.update(LOCAL_RANK=os.environ["RANK"], LOCAL_WORLD_SIZE=os.environ["WORLD_SIZE"])
+    os.environ.update(TORCHELASTIC_RUN_ID="recipes", GROUP_RANK="0", ACCELERATE_USE_CPU="true")
+    port = int(os.environ["MASTER_PORT"])
+    for number, name in enumerate(names):
+        model = Tiny()
+        given = {
+            "buckets": BUCKETS,
+            "model": model,
+            "losses_of": losses_of,
+            "train_step": Schedule(model),
+            "total_steps": total_steps,
+            "devices": int(os.environ["WORLD_SIZE"]),
+            "accelerator": "cpu",
+        }
+        os.environ["MASTER_PORT"] = str(port + number)
+        print(name, file=sys.stderr, flush=True)
+        exec(compile(recipes()[name], f"{PAGE.name}: {name}", "exec"), given)
+        weights = [
+            weight.full_tensor() if isinstance(weight, DTensor) else weight for weight in model.parameters()
+        ]
+        if os.environ["RANK"] == "0":
+            torch.save([weight.detach() for weight in weights], Path(out) / f"{name}.pt")
+        dist.barrier()
+        dist.destroy_process_group()

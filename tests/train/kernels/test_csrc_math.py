@@ -1,0 +1,271 @@
+"""The arithmetic and indexing of the kernels, run on the processor against fp64."""
+
+import ctypes
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.train.kernels.emulated import CSRC, TORCH_DTYPE, Emulated, Problem, build
+from train.kernels.cuda.launch import Dtype
+
+# Half a unit in the last place of the type, and room for fp32 sums.
+ROUNDING: dict[Dtype, float] = {"f32": 2e-6, "bf16": 2**-8, "f16": 2**-11}
+
+
+@pytest.fixture(scope="module")
+def emulated(emulated_kernels: dict[str, ctypes.CDLL]) -> Emulated:
+    return Emulated(
+        {
+            "layer_norm_modulate": emulated_kernels["layer_norm_modulate"],
+            "gate_residual_norm_modulate": emulated_kernels["gate_residual_norm_modulate"],
+        },
+        emulated_kernels["reduce"],
+    )
+
+
+def problem(
+    rows: int,
+    dim: int,
+    groups: int = 1,
+    x: Dtype = "bf16",
+    modulation: Dtype = "f32",
+    affine: bool = False,
+    gated: bool = False,
+    **kwargs: object,
+) -> Problem:
+    random = torch.Generator().manual_seed(rows * dim + groups)
+
+    def normal(*shape: int, dtype: Dtype) -> torch.Tensor:
+        return torch.randn(*shape, generator=random).to(TORCH_DTYPE[dtype])
+
+    # Strided, as the six chunks of one projection are.
+    scale_GD, shift_GD, gate_GD = normal(groups, 3 * dim, dtype=modulation).chunk(3, dim=1)
+    return Problem(
+        x_ND=normal(rows, dim, dtype=x) + 2,
+        scale_GD=scale_GD,
+        shift_GD=shift_GD,
+        weight_D=normal(dim, dtype=modulation) if affine else None,
+        bias_D=normal(dim, dtype=modulation) if affine else None,
+        branch_ND=normal(rows, 2 * dim, dtype=x)[:, dim:] if gated else None,
+        gate_GD=gate_GD if gated else None,
+        **kwargs,
+    )
+
+
+def doubled(case: Problem) -> Problem:
+    """The same numbers as fp64 leaves, so that the reference's gradients are not rounded."""
+    tensors = {
+        field.name: getattr(case, field.name).double().requires_grad_()
+        for field in fields(case)
+        if isinstance(getattr(case, field.name), torch.Tensor)
+    }
+    return replace(case, **tensors)
+
+
+def check(emulated: Emulated, case: Problem) -> None:
+    x, _ = case.names
+    random = torch.Generator().manual_seed(7)
+    dy_ND, dh_ND = (torch.randn(case.x_ND.shape, generator=random).to(case.x_ND.dtype) for _ in range(2))
+    gated = case.branch_ND is not None
+    h_ND, y_ND, _, _ = emulated.forward(case)
+    exact = doubled(case)
+    wanted_h_ND, wanted_y_ND = exact.reference(h_ND)
+    close(h_ND, wanted_h_ND, ROUNDING[x])
+    close(y_ND, wanted_y_ND, ROUNDING[x])
+    loss = (wanted_y_ND * dy_ND.double()).sum() + (wanted_h_ND * dh_ND.double()).sum() * gated
+    wanted = torch.autograd.grad(loss, exact.inputs())
+    for got, expected in zip(emulated.backward(case, dy_ND, dh_ND if gated else None), wanted, strict=True):
+        close(got, expected, ROUNDING[NAMES[got.dtype]])
+
+
+NAMES = {dtype: name for name, dtype in TORCH_DTYPE.items()}
+
+
+def close(got: torch.Tensor, wanted: torch.Tensor, rounding: float) -> None:
+    if not wanted.numel():
+        return
+    wanted = wanted.detach().double()
+    room = rounding * wanted.abs() + 4e-6 * wanted.abs().max()
+    worst = ((got.detach().double() - wanted).abs() - room).max().item()
+    assert worst <= 0, f"off by {worst} beyond rounding"
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["norm", "gate"])
+@pytest.mark.parametrize("rms", [False, True], ids=["ln", "rms"])
+@pytest.mark.parametrize(("rows", "dim", "groups"), [(1, 760, 1), (37, 128, 1), (12, 1536, 2), (6, 3072, 3)])
+def test_registers_agree_with_fp64(
+    emulated: Emulated, rows: int, dim: int, groups: int, rms: bool, gated: bool
+) -> None:
+    check(emulated, problem(rows, dim, groups, rms=rms, gated=gated, affine=rows == 12))
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["norm", "gate"])
+@pytest.mark.parametrize(
+    ("x", "modulation"), [("bf16", "f32"), ("bf16", "bf16"), ("f16", "f32"), ("f16", "f16"), ("f32", "f32")]
+)
+@pytest.mark.parametrize("dim", [1128, 5120, 5128])
+def test_every_type_in_every_register_class(
+    emulated: Emulated, x: Dtype, modulation: Dtype, dim: int, gated: bool
+) -> None:
+    check(emulated, problem(7, dim, 1, x, modulation, affine=True, gated=gated))
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["norm", "gate"])
+@pytest.mark.parametrize(("rows", "dim", "groups"), [(37, 769, 1), (6, 8200, 3), (24, 100, 24)])
+def test_the_tiled_path_takes_any_columns(
+    emulated: Emulated, rows: int, dim: int, groups: int, gated: bool
+) -> None:
+    check(replace(emulated, tiled=True), problem(rows, dim, groups, affine=True, gated=gated, rms=rows == 6))
+
+
+@pytest.mark.parametrize("x", ["bf16", "f32"])
+@pytest.mark.parametrize("gated", [False, True], ids=["norm", "gate"])
+@pytest.mark.parametrize("tiled", [False, True], ids=["registers", "tiled"])
+def test_modulation_of_every_row(emulated: Emulated, tiled: bool, gated: bool, x: Dtype) -> None:
+    check(replace(emulated, tiled=tiled), problem(21, 264, 21, x, affine=True, gated=gated))
+
+
+@pytest.mark.parametrize("tiled", [False, True], ids=["registers", "tiled"])
+@pytest.mark.parametrize("resident", [1, 4, 40])
+@pytest.mark.parametrize(
+    "offsets",
+    [[0, 0, 5, 5, 5, 6, 29, 37, 37], [0, 10, 20, 30, 37], [0, 37], [0, 0, 37]],
+    ids=["ragged with empty groups", "even", "one", "first empty"],
+)
+def test_packed_groups_at_any_split_into_blocks(
+    emulated: Emulated, offsets: list[int], resident: int, tiled: bool
+) -> None:
+    case = problem(37, 128, len(offsets) - 1, affine=True, offsets=offsets, gated=True)
+    check(replace(emulated, tiled=tiled, resident=resident), case)
+
+
+@pytest.mark.parametrize("tiled", [False, True], ids=["registers", "tiled"])
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ([0, 10, 20], [0, 10, 37]),
+        ([0, 10, 2**30], [0, 10, 37]),
+        ([0, 2**30, 37], [0, 37, 37]),
+        ([0, -(2**30), 37], [0, 0, 37]),
+    ],
+    ids=["ends early", "ends late", "middle beyond the end", "middle before the start"],
+)
+def test_wrong_offsets_reach_nothing_beyond_the_rows(
+    emulated: Emulated, given: list[int], taken: list[int], tiled: bool
+) -> None:
+    """Nothing on a GPU can refuse them, so groups end where the rows end."""
+    runner = replace(emulated, tiled=tiled)
+    wrong, right = (problem(37, 128, 2, affine=True, offsets=one, gated=True) for one in (given, taken))
+    dy_ND = torch.randn(37, 128, generator=torch.Generator().manual_seed(1)).bfloat16()
+    pairs = [
+        *zip(runner.forward(wrong), runner.forward(right), strict=True),
+        *zip(runner.backward(wrong, dy_ND, dy_ND), runner.backward(right, dy_ND, dy_ND), strict=True),
+    ]
+    assert all(torch.equal(left, right) for left, right in pairs)
+
+
+@pytest.mark.parametrize(("rows", "dim"), [(199, 256), (1024, 64)])
+def test_many_rows(emulated: Emulated, rows: int, dim: int) -> None:
+    check(replace(emulated, resident=12), problem(rows, dim, 1, x="f32"))
+
+
+@pytest.mark.parametrize("rms", [False, True], ids=["ln", "rms"])
+@pytest.mark.parametrize("gated", [False, True], ids=["norm", "gate"])
+def test_blocks_of_more_rows_than_a_warp_has_lanes(emulated: Emulated, gated: bool, rms: bool) -> None:
+    case = problem(101, 1544, 4, offsets=[0, 31, 33, 33, 101], gated=gated, rms=rms, affine=True)
+    check(replace(emulated, resident=1), case)
+    check(replace(emulated, resident=2), case)
+
+
+def test_no_rows_give_zero_gradients(emulated: Emulated) -> None:
+    case = problem(0, 128, 2, offsets=[0, 0, 0])
+    _, dscale_GD, dshift_GD = emulated.backward(case, torch.empty(0, 128, dtype=torch.bfloat16))
+    assert not dscale_GD.any()
+    assert not dshift_GD.any()
+
+
+def test_a_residual_without_a_gate_and_without_a_later_gradient(emulated: Emulated) -> None:
+    case = replace(problem(9, 256, gated=True), gate_GD=None)
+    check(emulated, case)
+    dy_ND = torch.ones(9, 256, dtype=torch.bfloat16)
+    absent = emulated.backward(case, dy_ND, None)
+    zero = emulated.backward(case, dy_ND, torch.zeros_like(dy_ND))
+    assert all(torch.equal(left, right) for left, right in zip(absent, zero, strict=True))
+
+
+@pytest.mark.parametrize("dim", [512, 3080])
+@pytest.mark.parametrize("tiled", [False, True], ids=["registers", "tiled"])
+def test_a_far_mean_costs_no_precision(emulated: Emulated, tiled: bool, dim: int) -> None:
+    case = problem(4, dim, x="f32")
+    case = replace(case, x_ND=case.x_ND + 300)
+    _, y_ND, _, _ = replace(emulated, tiled=tiled).forward(case)
+    _, wanted_ND = case.reference(case.x_ND)
+    # x itself is known to 300 * 2**-24 only; a one-pass E[x^2] - mean^2 is off by 1e-2 here.
+    assert (y_ND.double() - wanted_ND).abs().max() < 5e-4
+
+
+def test_gradients_have_the_same_bits_whatever_order_threads_and_blocks_run_in(emulated: Emulated) -> None:
+    case = problem(37, 768, 5, offsets=[0, 3, 3, 20, 31, 37], affine=True, gated=True)
+    dy_ND = torch.randn(37, 768, generator=torch.Generator().manual_seed(1)).bfloat16()
+    runs = [replace(emulated, seed=seed).backward(case, dy_ND, dy_ND) for seed in range(5)]
+    assert all(
+        torch.equal(left, right) for again in runs[1:] for left, right in zip(runs[0], again, strict=True)
+    )
+
+
+@pytest.mark.parametrize("tiled", [False, True], ids=["registers", "tiled"])
+def test_rows_beyond_two_billion_elements(emulated: Emulated, tiled: bool, tmp_path: Path) -> None:
+    stride = 2**30 + 64
+    sparse = torch.from_file(str(tmp_path / "x"), shared=True, size=2 * stride + 128, dtype=torch.bfloat16)
+    case = problem(3, 128)
+    far_ND = sparse.as_strided((3, 128), (stride, 1))
+    far_ND.copy_(case.x_ND)
+    runner = replace(emulated, tiled=tiled)
+    assert torch.equal(runner.forward(replace(case, x_ND=far_ND))[1], runner.forward(case)[1])
+
+
+MUTANT = """
+#include "instances.cuh"
+REEL_INSTANCES(layer_norm_modulate, false, bf16, __nv_bfloat16, f32, float)
+"""
+# The source with one line taken away or changed, and what it must break.
+MUTANTS = {
+    "no barrier in the sum": ("    __syncthreads();\n    const float2 part", "    const float2 part"),
+    "one buffer for two rows": ("sums[turn % 2]", "sums[0]"),
+    "no barrier before the merge": ("            __syncthreads();\n", ""),
+    "one buffer for two rows' moments": ("moments[turn % 2]", "moments[0]"),
+    "a merge of means without their distances": ("fmaf(others * apart, apart, part.y)", "part.y"),
+    "a wait too short": ("wait_for_copies<Rows::kStages - 1>()", "wait_for_copies<Rows::kStages>()"),
+    "a slot for two groups": ("(TOKEN ? 0 : cursor.group)", "0"),
+    "no new group": ("if constexpr (!TOKEN) start_group();", ""),
+    "modulation of the first group alone": ("if (turn == group_end) {", "if (turn == 0) {"),
+    "a group's end that is not moved": (
+        "group_end = cursor.end - first < rows ?",
+        "group_end += cursor.end < 0 ?",
+    ),
+    "statistics of the first lanes alone": ("if (turn % kWarp == 0) statistics", "if (turn == 0) statistics"),
+    "statistics of another row": ("lane_rstd, turn % kWarp)", "lane_rstd, (turn + 1) % kWarp)"),
+    "a row copied to another's place": ("% kStages * STREAMS + stream", "% kStages * STREAMS"),
+    "rows that stay where they are": ("x.next(), branch.next();", ""),
+}
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_the_emulator_sees_what_is_broken(emulated: Emulated, mutant: str, tmp_path: Path) -> None:
+    old, new = MUTANTS[mutant]
+    broken = 0
+    for header in CSRC.glob("*.cuh"):
+        text = header.read_text()
+        broken += text.count(old)
+        (tmp_path / header.name).write_text(text.replace(old, new))
+    assert broken
+    source = tmp_path / "mutant.cu"
+    source.write_text(MUTANT)
+    library = build(source, tmp_path)
+    mutated = replace(emulated, kernels={**emulated.kernels, "layer_norm_modulate": library})
+    with pytest.raises(AssertionError, match="beyond rounding"):
+        check(mutated, problem(37, 768, 4, offsets=[0, 3, 20, 31, 37]))
+        check(replace(mutated, resident=1), problem(37, 768, 4, offsets=[0, 3, 20, 31, 37]))

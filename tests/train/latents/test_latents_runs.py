@@ -1,0 +1,197 @@
+"""Runs that store latents: on Ray, after a kill, on S3, with published encoders; the same bytes each time."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers.processors import TemplateProcessing
+
+from loader.dataset import open_dataset, verify
+from loader.dataset.latents import LATENT
+from loader.errors import UsageError
+from loader.storage import StorageConfig
+from loader.stream.video_stream import VideoStream
+from tests.energon import energon_samples
+from tests.s3server import make_bucket, s3_server
+from tests.train.clips import tiny_config
+from tests.train.latents.latent_versions import (
+    contents,
+    killed_behind,
+    losses,
+    run_config,
+    version,
+    write_clips,
+)
+from tests.train.models.test_diffusers_vae import FAMILIES, publish
+from tests.train.published import publish_text, vocabulary
+from train.config.run import TrainConfig
+from train.config.tokenizer import DiffusersVAEConfig
+from train.models.bundle import Bundle
+from train.models.encoders.stored import StoredLatents, StoredText
+
+SMALL = {"max_shard_mb": 0.1}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory) -> Path:
+    return write_clips(tmp_path_factory.mktemp("clips"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(clips, tmp_path_factory) -> Path:
+    """Several shards, written in this process."""
+    out = tmp_path_factory.mktemp("undisturbed") / "set"
+    assert len(version(clips, out, latents=SMALL).dataset.manifest.shards) > 4
+    return out
+
+
+def test_a_killed_run_goes_on_to_the_same_bytes(ranks, clips, undisturbed, tmp_path):
+    ended = ranks.run(killed_behind, 1, str(clips), str(tmp_path / "set"), 3)
+    assert ended.codes == [-9], ended.errors
+    assert not (tmp_path / "set/manifest.json").exists()
+    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "set/shards").glob("*.tar")}
+    assert len(written) == 3
+    with pytest.raises(UsageError, match=r"latents\.dtype was 'float32' and is 'float16' now"):
+        version(clips, tmp_path / "set", latents=SMALL | {"dtype": "float16"})
+    seen = []
+    version(clips, tmp_path / "set", latents=SMALL, progress=seen.append)
+    assert seen[0].done == 3
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+    assert contents(tmp_path / "set") == contents(undisturbed)
+
+
+def test_workers_of_ray_write_the_same_bytes(ray_local, clips, undisturbed, tmp_path):
+    made = version(clips, tmp_path / "set", latents=SMALL | {"runner": "ray", "workers": 2})
+    assert verify(made.dataset.storage).ok
+    assert contents(tmp_path / "set") == contents(undisturbed)
+
+
+def test_it_works_on_s3(clips, undisturbed, tmp_path):
+    with s3_server() as endpoint:
+        make_bucket(endpoint, "bucket")
+        storage = StorageConfig(endpoint_url=endpoint)
+        made = version(clips, "s3://bucket/set", latents=SMALL, storage=storage)
+        assert made.dataset.manifest.shards == open_dataset(undisturbed).manifest.shards
+        stream = run_config("unused", tmp_path).stream.model_copy(update={"epochs": 1})
+        there, here = (
+            [(batch.keys, batch.latents_BCTHW.sum().item()) for batch in VideoStream(one, stream)]
+            for one in (made.dataset, open_dataset(undisturbed))
+        )
+        assert there == here
+
+
+def test_energon_opens_it(tmp_path):
+    version(write_clips(tmp_path, count=4, shapeless=False), tmp_path / "new")
+    made = open_dataset(tmp_path / "new")
+    arrays = made.members(LATENT)
+    expected = [(made.key(row), int(arrays.size[row])) for row in range(4)]
+    assert energon_samples(tmp_path / "new", 4) == expected
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory) -> Path:
+    """A pipeline's folder with Wan's VAE and text encoder, drawn."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    publish(folder, "wan")
+    publish_text(folder, kind="UMT5")
+    words = vocabulary()
+    end = ("</s>", words.eos_token_id)
+    words.backend_tokenizer.post_processor = TemplateProcessing(single="$A </s>", special_tokens=[end])
+    words.save_pretrained(folder / "tokenizer")
+    return folder
+
+
+def of(folder: Path, **text: object) -> TrainConfig:
+    """A run with the encoders of a pipeline's folder."""
+    config = tiny_config(6, every_steps=6)
+    tokenizer = DiffusersVAEConfig(name=str(folder), slicing=True, **FAMILIES["wan"][2])
+    changes = {
+        "tokenizer": tokenizer.model_dump(),
+        "text": {
+            "kind": "transformers",
+            "name": str(folder),
+            "subfolder": "text_encoder",
+            "tokenizer_subfolder": "tokenizer",
+            "max_text_tokens": 8,
+            **text,
+        },
+        "objective": {"name": "flow", "caption_dropout": 0.4},
+        "model": {"hidden": 48, "heads": 2, "layers": 2, "patch": (1, 1, 1)},
+    }
+    return TrainConfig.model_validate(config.model_dump() | changes)
+
+
+def test_published_encoders_need_not_be_loaded(clips, published, tmp_path):
+    config = of(published)
+    version(clips, tmp_path / "set", train_config=config)
+    made = open_dataset(tmp_path / "set")
+    assert verify(made.storage).ok
+    [empty] = made.latent_files().values()
+    on_the_fly = losses(clips, tmp_path / "fly", train_config=config)
+    # Of a caption alone and of one among others, the text encoder's last bits differ.
+    assert losses(tmp_path / "set", tmp_path / "stored", train_config=config) == pytest.approx(
+        on_the_fly, rel=1e-5
+    )
+    from train.latents.stored_encoders import stored
+
+    bundle = Bundle(config, stored=stored(config, [made.latents], empty))
+    assert isinstance(bundle.tokenizer, StoredLatents)
+    assert isinstance(bundle.text, StoredText)
+    weights = dict(Bundle(config).dit.named_parameters())
+    for name, weight in bundle.dit.named_parameters():
+        assert torch.equal(weight, weights[name])
+
+
+def test_encoders_with_other_weights_are_refused(clips, published, tmp_path):
+    version(clips, tmp_path / "set", train_config=of(published))
+    moved = shutil.copytree(published, tmp_path / "moved")
+    losses(tmp_path / "set", tmp_path / "of moved", train_config=of(moved))
+    torch.manual_seed(1)
+    kind, sizes, _ = FAMILIES["wan"]
+    kind(**sizes).save_pretrained(moved / "vae")
+    with pytest.raises(UsageError, match=r"train\.tokenizer\.files was"):
+        losses(tmp_path / "set", tmp_path / "of other", train_config=of(moved))
+    with pytest.raises(UsageError, match=r"train\.text\.max_text_tokens was 8 and is 7 now"):
+        losses(tmp_path / "set", tmp_path / "of less", train_config=of(published, max_text_tokens=7))
+
+
+def test_ranks_that_share_a_stream_get_what_one_alone_gets(ranks, clips, published, tmp_path):
+    version(clips, tmp_path / "set", train_config=of(published), latents={"on_the_fly": ("5x16x24",)})
+    for size in (1, 2):
+        ended = ranks.run(read_shared, size, str(tmp_path / "set"), str(tmp_path), str(published))
+        assert ended.codes == [0] * size, ended.errors
+    alone, *together = (json.loads((tmp_path / name).read_text()) for name in ("0-of-1", "0-of-2", "1-of-2"))
+    assert alone
+    assert together == [alone, alone]
+
+
+def read_shared(dataset: str, out: str, folder: str) -> None:
+    """Notes what microbatches and packs hold, read by all ranks together."""
+    import torch.distributed as dist
+
+    from loader.read.share import Share
+
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo")
+    found = []
+    for way in ("step", "pack"):
+        stream = run_config("unused", Path(out), train_config=of(Path(folder)), way=way).stream
+        once = stream.model_copy(update={"epochs": 1})
+        for batch in VideoStream(open_dataset(dataset), once, share=Share() if size > 1 else None):
+            latents = getattr(batch, "latents_BCTHW", None)
+            videos = getattr(batch, "videos", [latents] if latents is not None else [])
+            numbers = [video.double().sum().item() for video in (*videos, *batch.contexts)]
+            found.append([batch.keys, [list(video.shape) for video in videos], numbers])
+    (Path(out) / f"{rank}-of-{size}").write_text(json.dumps(found))
+    dist.destroy_process_group()

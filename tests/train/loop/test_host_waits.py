@@ -1,0 +1,52 @@
+"""The training step never makes the host wait for the device, except where it reads the step's numbers."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+NAMES = (
+    "dit",
+    "st-dit",
+    "mmdit",
+    "dit-pack",
+    "st-dit-pack",
+    "mmdit-pack",
+    "stored",
+    "stored-pack",
+    "first-frames",
+    "first-frames-pack",
+    "edm",
+    "ddpm",
+)
+
+
+@pytest.fixture(scope="module")
+def found():
+    """Waits and losses of each case; the emulated device can be registered in a process of its own alone."""
+    told = subprocess.run(
+        [sys.executable, "-m", "tests.train.loop.host_waits", *NAMES],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 0, told.stderr
+    return json.loads(told.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_reads_and_copies_nothing_that_the_host_waits_for(found, name):
+    assert not found[name]["waits"], "\n".join(found[name]["waits"])
+    assert found[name]["sent"] > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_losses_on_the_device_are_those_of_the_cpu_to_the_bit(found, name):
+    assert found[name]["emulated"] == found[name]["cpu"]
+    assert len(found[name]["cpu"]) == 3
+
+
+def test_waits_are_found(found):
+    """The checker itself: each kind of wait in a step of its own."""
+    assert found["checker"] == ["copy", "copy", "copy", "read", "read", "read", "shape", "shape"]

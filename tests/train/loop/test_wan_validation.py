@@ -1,0 +1,160 @@
+"""Validation with pictures and by Wan's two experts: the videos of `reelweave sample`, and the run unchanged."""
+
+import json
+
+import pytest
+import torch
+from PIL import Image
+
+from loader.errors import UsageError
+from tests.pipelines.sampling.sample_ranks import command
+from tests.train.loop.validation_runs import validation_config
+from tests.train.loop.wan_validation import asked, run
+from tests.train.models.wan_pipelines import publish
+from train.export import export
+from train.loop.validation_config import ValidationConfig
+from train.sampling.config import SampleConfig
+from train.sampling.experts.loading import with_experts
+from train.sampling.first_frames import read_first_frames
+from train.sampling.generate import VideoSampler
+from train.sampling.layout import VideoLayout
+from train.sampling.trained import load_trained
+
+CPU = torch.device("cpu")
+FSDP = {"dp_replicate": 1, "dp_shard": "rest"}
+FORMS = {
+    "2.2 A14B I2V": [{"prompt": "a wave", "image": "red.png"}, {"prompt": "a cat", "image": "blue.png"}],
+    "2.2 A14B T2V": [{"prompt": "a wave"}],
+    "2.2 TI2V 5B": [{"prompt": "a wave", "image": "red.png"}, {"prompt": "a wave"}],
+}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pictures")
+    for name, colour in (("red", (200, 0, 0)), ("blue", (0, 0, 200))):
+        Image.new("RGB", (40, 30), colour).save(folder / f"{name}.png")
+    return folder
+
+
+def videos(folder):
+    return [path.read_bytes() for path in sorted((folder / "validation" / "step-000001").glob("*.mp4"))]
+
+
+def losses(folder):
+    line = json.loads((folder / "metrics.jsonl").read_text())
+    return line["loss"], line["grad_norm"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_videos_are_those_of_the_checkpoint_on_one_rank_and_in_shards(ranks, tmp_path, pictures, form):
+    published, rows = publish(tmp_path / "wan", form), FORMS[form]
+    common = (str(published), form, str(pictures))
+    run(str(tmp_path / "with"), *common, rows, {}, {})
+    run(str(tmp_path / "without"), *common, [], {}, {})
+    assert losses(tmp_path / "with") == losses(tmp_path / "without")
+    trained = with_experts(load_trained(str(tmp_path / "with"), CPU), CPU)
+    assert (trained.experts is None) == (form == "2.2 TI2V 5B")
+    expected = sampled(trained, rows, pictures)
+    assert videos(tmp_path / "with") == expected
+    assert len(set(expected)) == len(rows)
+    record = json.loads((tmp_path / "with/validation/step-000001/validation.json").read_text())
+    assert [video["image"] and video["image"].rpartition("/")[2] for video in record["videos"]] == [
+        row.get("image") for row in rows
+    ]
+    ended = ranks.run(run, 2, str(tmp_path / "shards"), *common, rows, FSDP, {})
+    assert ended.codes == [0, 0], ended.errors
+    trained = with_experts(load_trained(str(tmp_path / "shards"), CPU), CPU)
+    assert videos(tmp_path / "shards") == sampled(trained, rows, pictures)
+
+
+def test_the_command_samples_both_experts_in_shards(ranks, tmp_path, pictures):
+    form = "2.2 A14B I2V"
+    published, rows = publish(tmp_path / "wan", form), FORMS[form]
+    run(str(tmp_path / "run"), str(published), form, str(pictures), [], {}, {})
+    prompts = pictures / "prompts.jsonl"
+    prompts.write_text("\n".join(json.dumps(row) for row in rows))
+    words = [
+        "--checkpoint",
+        str(tmp_path / "run"),
+        "--prompts",
+        str(prompts),
+        "--size",
+        "16x16",
+        "--frames",
+        "5",
+    ]
+    words += ["--steps", "3", "--guidance", "3", "--seed", "7", "--layout"]
+    assert command(*words, "prompts", "--out", str(tmp_path / "whole")) == 0
+    ended = ranks.run(command, 2, *words, "dp_shard=rest", "--out", str(tmp_path / "parts"))
+    assert ended.codes == [0, 0], ended.errors
+    whole, parts = (
+        [path.read_bytes() for path in sorted((tmp_path / name).glob("*.mp4"))] for name in ("whole", "parts")
+    )
+    assert parts == whole
+    assert len(set(parts)) == 2
+    other = [row | {"size": size} for row, size in zip(rows, ("16x16", "16x32"), strict=True)]
+    prompts.write_text("\n".join(json.dumps(row) for row in other))
+    ended = ranks.run(command, 2, *words, "dp_shard=rest", "--out", str(tmp_path / "sizes"))
+    assert ended.codes == [2, 2], ended.errors
+    assert "need videos of one size" in ended.errors[0]
+
+
+def sampled(trained, rows, pictures):
+    """Videos as `reelweave sample` makes them."""
+    config = SampleConfig(**asked(str(pictures), rows).model_dump(include=SampleConfig.model_fields.keys()))
+    own = VideoSampler(
+        trained.bundle, trained.config, config, VideoLayout.alone(trained.bundle, trained.experts)
+    )
+    made = []
+    for number, row in enumerate(rows):
+        given = None
+        if "image" in row:
+            given = own.encode_frames(read_first_frames(pictures / row["image"], 1, (16, 16), row["image"]))
+        latents = own.denoise(own.encode([row["prompt"]]), [7 + number], lambda: None, given)
+        made.append(own.decode(latents)[0].numpy().tobytes())
+    return made
+
+
+def test_the_other_expert_may_be_one_that_was_trained(tmp_path, pictures):
+    form, rows = "2.2 A14B T2V", FORMS["2.2 A14B T2V"]
+    published = publish(tmp_path / "wan", form)
+    common = (str(published), form, str(pictures))
+    low = tmp_path / "low"
+    run(str(low), *common, [], {}, {"subfolder": "transformer_2"})
+    export(load_trained(str(low), CPU), low / "lora")
+    for name, more in (
+        ("plain", {}),
+        ("lora", {"lora_2": str(low / "lora")}),
+        ("run", {"checkpoint_2": str(low)}),
+    ):
+        run(str(tmp_path / name), *common, rows, {}, dict(more))
+    high = load_trained(str(tmp_path / "run"), CPU)
+    expected = sampled(with_experts(high, CPU, checkpoint=str(low)), rows, pictures)
+    assert videos(tmp_path / "run") == videos(tmp_path / "lora") == expected
+    assert videos(tmp_path / "plain") != expected
+    export(high, tmp_path / "own")
+    with pytest.raises(UsageError, match=r"trained on transformer, and are given for transformer_2"):
+        run(str(tmp_path / "wrong"), *common, rows, {}, {"lora_2": str(tmp_path / "own")})
+    with pytest.raises(UsageError, match=r"take a run of .*, transformer_2"):
+        run(str(tmp_path / "wrong"), *common, rows, {}, {"checkpoint_2": str(tmp_path / "plain")})
+
+
+def test_rows_of_a_file_have_pictures_beside_it(tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "a wave", "image": "red.png"}\n\n{"prompt": "a cat"}\n')
+    rows = validation_config(prompts=file).rows()
+    assert [(row.prompt, row.image) for row in rows] == [("a wave", tmp_path / "red.png"), ("a cat", None)]
+    with pytest.raises(UsageError, match="image_guidance needs a picture for every caption"):
+        validation_config(prompts=file, image_guidance=2.0).rows()
+    for line, said in (
+        ('{"prompt": "a wave", "sed": 3}', "line 1: sed: Extra inputs"),
+        ("[1]", "line 1: the line: Input should be"),
+        ("{", "line 1: is no JSON"),
+    ):
+        file.write_text(line)
+        with pytest.raises(UsageError, match=said):
+            validation_config(prompts=file).rows()
+    both = {"lora_2": "here", "checkpoint_2": "there"}
+    with pytest.raises(ValueError, match="give one of them"):
+        ValidationConfig.model_validate(validation_config().model_dump() | both)

@@ -1,0 +1,36 @@
+"""Runs of tiny Wan models with validation from pictures, by two experts, on one rank or several."""
+
+from pathlib import Path
+
+import torch
+
+from tests.train.clips import ClipStream, tiny_config
+from tests.train.loop.validation_runs import raw
+from tests.train.models.wan_pipelines import configured
+from train.distributed.world import join
+from train.loop.trainer import Trainer
+from train.loop.validation import Validation
+from train.loop.validation_config import ValidationConfig
+
+IMPORTED_FIRST = ("diffusers", "peft", "train.models.published.wan", "train.models.published.vae")
+
+
+def asked(folder: str, rows: list[dict[str, str]], **update) -> ValidationConfig:
+    size = {"frames": 5, "height": 16, "width": 16, "steps": 3, "guidance": 3.0, "seed": 7}
+    images = [row | ({"image": str(Path(folder) / row["image"])} if "image" in row else {}) for row in rows]
+    return ValidationConfig.model_validate({"prompts": images, "every_steps": 1, **size, **update})
+
+
+def run(
+    out: str, published: str, form: str, pictures: str, rows: list[dict[str, str]], parallel: dict, more: dict
+):
+    """A step of adapters, and the videos behind it."""
+    torch.set_num_threads(1)
+    own = tiny_config(1, every_steps=1, lr=1e-2)
+    update = {"schedule": own.schedule, "optimizer": own.optimizer, "checkpoint": own.checkpoint}
+    model = {"subfolder": more.pop("subfolder", "transformer")}
+    config = configured(published, form, **update, model=model, lora={"rank": 4}, parallel=parallel)
+    with join("cpu") as world:
+        stream = ClipStream(world.rank, world.size)
+        validation = Validation(asked(pictures, rows, **more), raw) if rows else None
+        Trainer(config, stream, Path(out), validation=validation).run()

@@ -1,0 +1,117 @@
+"""A step is the same step in every layout: the cases of tests/train/parallel/layouts.py against one process alone."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from loader.storage import open_storage
+from tests.train.comparison import relative_errors
+from tests.train.parallel.layouts import CASES, Case, run_case, run_cases
+from train.checkpoint.export import export
+from train.checkpoint.folder import located
+from train.checkpoint.state import read_state
+from train.step.optimizer import STATE
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The run of one process in float64, by model."""
+    outs, threads = {}, torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for model in {case.model for case in CASES[4].values()}:
+            outs[model] = tmp_path_factory.mktemp("alone")
+            run_case(Case(grad_clip=0.1, model=model), outs[model])
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_num_threads(threads)
+    return outs
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, ranks):
+    """All cases, by world size; the processes of a world run its cases one after the other."""
+    outs = {size: tmp_path_factory.mktemp(f"world{size}") for size in CASES}
+    for size, out in outs.items():
+        ended = ranks.run(run_cases, size, str(out))
+        assert ended.codes == [0] * size, ended.errors
+    return outs
+
+
+def metrics_of(out: Path, key: str) -> list:
+    return [json.loads(line)[key] for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def tensors(out: Path) -> dict[str, torch.Tensor]:
+    """Weights, moments, steps and averages behind the last step, put together from what the ranks wrote."""
+    storage, folder = located(str(out))
+    state, found = read_state(storage, folder), {}
+    for group, ending in (("model", ""), ("optimizer", ""), ("ema", ".ema")):
+        export(storage, folder, state, group, None, open_storage(out), f"{group}.whole")
+        wholes = load_file(out / f"{group}.whole")
+        found |= {f"{name}{ending}": tensor for name, tensor in wholes.items()}
+    return found
+
+
+def kind_of(key: str) -> str:
+    ending = key.rpartition(".")[2]
+    return ending if ending in (*STATE, "ema") else "weight"
+
+
+@pytest.mark.parametrize("name", CASES[4])
+def test_any_layout_makes_the_steps_of_one_process(alone, runs, name):
+    own, expected = runs[4] / name, alone[CASES[4][name].model]
+    for key in ("step", "samples", "tokens", "skipped", "loss", "grad_norm", "lr"):
+        assert metrics_of(own, key) == pytest.approx(metrics_of(expected, key), rel=1e-10), key
+    assert min(metrics_of(expected, "grad_norm")) > 0.1, "nothing is clipped"
+    found, wanted = tensors(own), tensors(expected)
+    assert found.keys() == wanted.keys()
+    assert {key: tensor.dtype for key, tensor in found.items()} == {
+        key: tensor.dtype for key, tensor in wanted.items()
+    }
+    # Weights and each kind of moment have a scale of their own. The averages are float32.
+    for kind in {kind_of(key) for key in wanted}:
+        own, exact = ({key: x for key, x in of.items() if kind_of(key) == kind} for of in (found, wanted))
+        bound = 1e-6 if kind == "ema" else 1e-10
+        errors = relative_errors(own, exact)
+        assert {key: error for key, error in errors.items() if not error <= bound} == {}
+
+
+def test_two_ranks_agree_in_every_bit_where_only_the_optimizer_is_divided(runs):
+    assert metrics_of(runs[2] / "zero", "loss") == metrics_of(runs[2] / "replicated", "loss")
+    found, wanted = tensors(runs[2] / "zero"), tensors(runs[2] / "replicated")
+    assert found.keys() == wanted.keys()
+    for key, tensor in wanted.items():
+        assert torch.equal(found[key], tensor), key
+
+
+def test_two_ranks_agree_in_float32_where_weights_are_divided(runs):
+    # Not in every bit: a rank's microbatches are summed after the ranks, and a block's share of what all blocks take
+    # (text, time) before that of the others.
+    assert metrics_of(runs[2] / "fsdp", "loss") == pytest.approx(
+        metrics_of(runs[2] / "replicated", "loss"), rel=1e-6
+    )
+    found, wanted = tensors(runs[2] / "fsdp"), tensors(runs[2] / "replicated")
+    for key, tensor in wanted.items():
+        torch.testing.assert_close(found[key], tensor, rtol=1e-5, atol=1e-6)
+
+
+def test_ranks_in_lockstep_may_look_at_other_numbers_of_held_out_batches(runs):
+    lines = [json.loads(line) for line in (runs[2] / "fsdp" / "losses.jsonl").read_text().splitlines()]
+    looked = [(line["step"], line["whole"]["samples"]) for line in lines if line["of"] == "held_out"]
+    # One sample on the first rank, four in each of two batches on the second, at four times.
+    assert looked == [(2, 36)]
+
+
+@pytest.mark.parametrize("name", ["fsdp-bfloat16", "zero-bfloat16"])
+def test_weights_in_bfloat16_follow_their_float32_masters(runs, name):
+    for key, bound in (("loss", 1e-3), ("grad_norm", 1e-2)):
+        own, expected = (metrics_of(runs[2] / case, key) for case in (name, "replicated"))
+        assert own != expected
+        assert own == pytest.approx(expected, rel=bound)
+    found = tensors(runs[2] / name)
+    assert {tensor.dtype for tensor in found.values()} == {torch.float32}
+    assert any((tensor != tensor.bfloat16()).any() for tensor in found.values())

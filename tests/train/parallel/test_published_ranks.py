@@ -1,0 +1,70 @@
+"""Published models divided over ranks: the same losses and the same checkpoints as on one."""
+
+import pytest
+import torch
+
+from loader.errors import UsageError
+from tests.train.clips import ClipStream
+from tests.train.parallel.published_ranks import train_all
+from tests.train.published import CASES, case_config, run_config
+from tests.train.saved import losses
+from train.config.parallel import ParallelConfig
+from train.distributed.world import World
+from train.loop.trainer import Trainer
+from train.models.bundle import Bundle
+from train.models.dit import TokenLayout
+from train.parallel.layout import lay_out
+from train.parallel.mesh import Ranks
+from train.sampling.trained import load_trained
+
+
+@pytest.fixture(scope="module")
+def on_two_ranks(tmp_path_factory, ranks):
+    folder = tmp_path_factory.mktemp("ranks")
+    configs = {name: case_config(folder / "published" / name, name) for name in CASES}
+    for name, config in configs.items():
+        (folder / f"{name}.json").write_text(config.model_dump_json())
+    ended = ranks.run(train_all, 2, str(folder))
+    assert ended.codes == [0, 0], ended.errors
+    return folder, configs
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_ranks_train_what_one_trains(on_two_ranks, tmp_path, name):
+    out, configs = on_two_ranks
+    torch.set_num_threads(1)
+    alone = configs[name].model_copy(update={"parallel": ParallelConfig()})
+    Trainer(alone, ClipStream(), tmp_path).run()
+    assert losses(out / name) == pytest.approx(losses(tmp_path), rel=1e-4)
+    started = Bundle(alone).trained()
+    for group in ("ema", "model"):
+        found, expected = (
+            load_trained(str(run), torch.device("cpu"), group).bundle.trained()
+            for run in (out / name, tmp_path)
+        )
+        assert set(found) == set(expected) == set(started)
+        for key, weight in expected.items():
+            # Of a gradient of almost nothing, Adam sees the sign alone, which is that of rounding.
+            moved = (weight - started[key]).norm()
+            assert (found[key] - weight).norm() <= 0.02 * moved + 1e-4, key
+
+
+@pytest.mark.parametrize(
+    ("variant", "parallel", "told"),
+    [
+        ("hunyuan", {"ulysses": 4}, r"parallel\.ulysses=4 must divide the model's 2 heads: take 1, 2;"),
+        ("wan", {"ulysses": 4}, r"parallel\.ulysses=4 must divide the model's 2 heads: take 1, 2;"),
+    ],
+)
+def test_heads_that_ranks_of_ulysses_do_not_divide_are_refused(tmp_path, variant, parallel, told):
+    config = run_config(tmp_path, variant, parallel=parallel)
+    ranks = config.parallel.ring * config.parallel.ulysses
+    with pytest.raises(UsageError, match=told):
+        lay_out(config, Ranks.of(config.parallel, World(0, ranks, torch.device("cpu"))))
+
+
+def test_a_part_of_a_pack_is_refused_by_a_model_that_takes_none(tmp_path):
+    bundle = Bundle(run_config(tmp_path, "wan"))
+    values = torch.zeros(1, 2, 96)
+    with pytest.raises(UsageError, match=r"stream\.regime"):
+        bundle.dit.denoise(values, torch.zeros(1), torch.zeros(1, 2, 8), None, [(1, 1, 2)], TokenLayout())
