@@ -111,7 +111,8 @@ def count_groups(dataset: str, out: str) -> None:
         by_command = get_pg_count() - before
         Trainer(config, ClipStream(int(os.environ["RANK"]) // 2, 2), Path(out) / "memory").run()
         by_trainer = get_pg_count() - before - by_command
-    assert by_command == by_trainer > 0
+    # The thread that exchanges what describes samples has a group of its own: its order is not that of the others.
+    assert by_command == by_trainer + 1 > 1
 
 
 def test_loader_and_trainer_share_their_process_groups(
