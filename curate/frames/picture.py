@@ -1,14 +1,13 @@
 """Conversion of frames to the format of clips: upright, square pixels, even size, 8-bit 4:2:0, SDR."""
 
-import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-import numpy as np
 from av.filter import Graph
 from av.video.frame import VideoFrame
 
 from curate.frames import hdr, tone_map
+from curate.frames.rounding import Rounding, is_deep
 from curate.frames.tone_map import tone_mapper
 from loader.dataset.tars.orientation import Orientation, orientation_of
 
@@ -23,7 +22,6 @@ _TURNS = {
     Orientation(transposed=True, mirrored=True, flipped=True): ("transpose=clock_flip",),
 }
 _FULL_RANGE = 2
-_DEEP = re.compile(r"(yuv4(?:20|22|44)p)(9|10|12|14|16)le")
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Finisher:
 
     def __init__(self, target: Geometry) -> None:
         self._target = target
-        self._deepened, self._shaped = _Chain(), _Chain()
+        self._deepened, self._shaped, self._rounding = _Chain(), _Chain(), Rounding()
         self._turn, self._rotation = Orientation(), 0
 
     def finish(self, frame: VideoFrame) -> VideoFrame:
@@ -71,9 +69,10 @@ class Finisher:
             deep = self._deepened(frame, _to_mapped_format(frame))
             mapped = tone_mapper(int(frame.color_trc))(deep)
             return _tagged(self._shaped(mapped, self._to_shape(mapped, turn)), mapped)
-        if not _narrows(frame):
+        # swscale would take three times as long, and convert the matrix of tagged frames, one level too dark.
+        if not is_deep(frame) or frame.color_range == _FULL_RANGE:
             return self._shaped(frame, self._to_shape(frame, turn))
-        narrowed = _narrowed(frame)
+        narrowed = self._rounding(frame)
         # Tags are set last: scaling a tagged frame converts its matrix and drops the tags.
         return _tagged(self._shaped(narrowed, self._to_shape(narrowed, turn)), frame)
 
@@ -131,34 +130,6 @@ def _tagged(finished: VideoFrame, like: VideoFrame) -> VideoFrame:
     finished.colorspace, finished.color_range = like.colorspace, like.color_range
     finished.color_primaries, finished.color_trc = like.color_primaries, like.color_trc
     return finished
-
-
-def _narrows(frame: VideoFrame) -> bool:
-    """Return True when a frame's samples are rounded to 8 bits before any filter.
-
-    swscale would take three times as long. It would also convert the matrix of tagged frames, one level too
-    dark.
-    """
-    return _DEEP.fullmatch(frame.format.name) is not None and frame.color_range != _FULL_RANGE
-
-
-def _narrowed(frame: VideoFrame) -> VideoFrame:
-    """Return the frame in 8 bits, each sample rounded to the nearest value, without tags."""
-    deep = _DEEP.fullmatch(frame.format.name)
-    assert deep is not None
-    bits = int(deep[2]) - 8
-    out = VideoFrame(frame.width, frame.height, deep[1])
-    for plane, to in zip(frame.planes, out.planes, strict=True):
-        samples = np.frombuffer(memoryview(plane), "<u2").reshape(plane.height, -1)[:, : plane.width]
-        # The half is added after half of the shift, so that 16 bits do not overflow.
-        rounded = samples >> (bits - 1)
-        rounded += 1
-        rounded >>= 1
-        np.minimum(rounded, 255, out=rounded)
-        lines = np.frombuffer(memoryview(to), np.uint8).reshape(to.height, -1)[:, : to.width]
-        np.copyto(lines, rounded, casting="unsafe")
-    out.pts, out.time_base = frame.pts, frame.time_base
-    return out
 
 
 def _build(frame: VideoFrame, steps: tuple[str, ...]) -> Graph:

@@ -61,7 +61,8 @@ class ToneMapper:
         self._luma = np.zeros((_GROUPS**2, _CODES), np.uint8)
         self._chroma = np.zeros((_PAIRS**2, _MEANS, 2), np.uint8)
         # Allocating memory for every frame would cost as much as the arithmetic.
-        self._places = np.empty(_BLOCK_PIXELS, np.int64)
+        self._narrow = np.empty(_BLOCK_PIXELS, np.uint32)
+        self._places = np.empty(_BLOCK_PIXELS, np.intp)
         self._found = np.empty(_BLOCK_PIXELS, np.uint8)
 
     def __call__(self, frame: VideoFrame) -> VideoFrame:
@@ -103,24 +104,37 @@ class ToneMapper:
         sums = y[::2] + y[1::2]
         means = sums[:, ::2] + sums[:, 1::2]
         means >>= _MEAN_BITS + 2
-        entries = _joined(u >> _PAIR_BITS, v >> _PAIR_BITS, _BITS - _PAIR_BITS)
-        entries <<= _BITS - _MEAN_BITS
-        entries += means
-        table = self._chroma.view(np.uint16).reshape(-1)
         # Invalid codes of more than 10 bits are wrapped into the tables, which is cheaper than a check.
-        chroma = table.take(entries, mode="wrap")
-        groups = _joined(u >> _GROUP_BITS, v >> _GROUP_BITS, _BITS - _GROUP_BITS)
+        low = v >> _PAIR_BITS
+        low <<= _BITS - _MEAN_BITS
+        low |= means
+        entries = (u >> _PAIR_BITS).astype(np.uint32)
+        entries <<= 2 * _BITS - _PAIR_BITS - _MEAN_BITS
+        entries |= low
+        places = entries.astype(np.intp)
+        table = self._chroma.view(np.uint16).reshape(-1)
+        chroma = table.take(places, mode="wrap")
+        groups: Codes = u >> np.uint16(_GROUP_BITS)
+        groups <<= _BITS - _GROUP_BITS
+        groups |= v >> _GROUP_BITS
         if not chroma.all():
-            self._fill(np.unique(groups[chroma == 0] % len(self._luma)))
-            chroma = table.take(entries, mode="wrap")
+            self._fill(np.unique(groups[chroma == 0]).astype(np.intp))
+            chroma = table.take(places, mode="wrap")
         both = chroma.view(np.uint8).reshape(*chroma.shape, 2)
         blue[:], red[:] = both[..., 0], both[..., 1]
-        groups <<= _BITS
+        self._map_luma(y, groups, luma)
+
+    def _map_luma(self, y: Codes, groups: Codes, luma: Bytes) -> None:
+        """Map a block of luma, whose chroma groups are given for each square of four samples."""
+        wide = groups.astype(np.uint64)
+        wide <<= _BITS
+        wide *= np.uint64((1 << 32) + 1)  # two samples of 32 bits beside each other
+        first = wide.view(np.uint32)
+        narrow = self._narrow[: y.size].reshape(y.shape)
+        np.add(y[::2], first, out=narrow[::2])
+        np.add(y[1::2], first, out=narrow[1::2])
         places = self._places[: y.size].reshape(y.shape)
-        places[:] = y
-        wide = groups.repeat(2, axis=1)
-        places[::2] += wide
-        places[1::2] += wide
+        places[:] = narrow
         found = self._found[: y.size].reshape(y.shape)
         np.take(self._luma.reshape(-1), places, out=found, mode="wrap")
         luma[:] = found
@@ -201,13 +215,6 @@ def _at(curve: Floats, of: Floats) -> Floats:
 def _middle(places: NDArray[np.int64], bits: int) -> Floats:
     """Return the mean code of each group of codes that share all but the low bits, [n, 1]."""
     return ((places << bits) + ((1 << bits) - 1) / 2).astype(np.float32)[:, None]
-
-
-def _joined(high: NDArray[Any], low: NDArray[Any], bits: int) -> NDArray[np.int64]:
-    joined = high.astype(np.int64)
-    joined <<= bits
-    joined += low
-    return joined
 
 
 def _rounded(codes: Floats) -> Bytes:

@@ -42,7 +42,7 @@ PARTS = {
         "curate.shots.colour.detector:ColourDetector.finish",
     ),
     "stitch": (
-        "curate.shots.stitch:Samples.push",
+        "curate.shots.stitch:SampleEmbeddings.push",
         "curate.source_pass.scan:stitch",
         "curate.source_pass.lookahead:stitch",
     ),
@@ -53,9 +53,9 @@ PARTS = {
     ),
     "convert": ("curate.frames.picture:Finisher.finish",),
     "encode": (
-        "curate.cut.encode:Encoder.__init__",
-        "curate.cut.encode:Encoder.show",
-        "curate.cut.encode:Encoder.finish",
+        "curate.cut.encode:ClipEncoder.__init__",
+        "curate.cut.encode:ClipEncoder.show",
+        "curate.cut.encode:ClipEncoder.finish",
     ),
     "motion": ("curate.filters.vectors:MotionMeter.push",),
     "sample": (
@@ -66,7 +66,7 @@ PARTS = {
     "verify": ("curate.cut.clips:verify",),
     "scores": ("curate.source_pass.stage:scores",),
     "fingerprints": ("curate.source_pass.stage:embed_pictures", "curate.source_pass.stage:dedup_fingerprint"),
-    "hash": ("curate.source_pass.stage:_sha256", "curate.cut.clip:Clip.sha256"),
+    "hash": ("curate.source_pass.stage:_sha256", "curate.cut.clip:CutClip.sha256"),
     "ledger": ("curate.ledger:Ledger.write_clip", "curate.ledger:Ledger.write_arrays"),
 }
 
@@ -143,12 +143,7 @@ def profile(source: SourceRef, config: CurateConfig) -> dict[str, float]:
     with ExitStack() as stack:
         for name, places in PARTS.items():
             for place in places:
-                module, _, path = place.partition(":")
-                *outer, attribute = path.split(".")
-                owner: Any = import_module(module)
-                for each in outer:
-                    owner = getattr(owner, each)
-                found: Callable[..., Any] = vars(owner)[attribute]
+                owner, attribute, found = located(place)
                 stack.enter_context(patch.object(owner, attribute, watch.watched(found, name)))
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="reelweave-bench-"))
         work = CutSource(stage, config.storage, Ledger(open_storage(folder)), fingerprint(stage))
@@ -161,6 +156,16 @@ def profile(source: SourceRef, config: CurateConfig) -> dict[str, float]:
     return {"frames": bare.frames, "clips": len(kept)} | {
         name: 1000 * seconds / bare.frames for name, seconds in spent.items()
     }
+
+
+def located(place: str) -> tuple[Any, str, Callable[..., Any]]:
+    """Return the owner, the name and the function of an entry of `PARTS`."""
+    module, _, path = place.partition(":")
+    *outer, attribute = path.split(".")
+    owner: Any = import_module(module)
+    for each in outer:
+        owner = getattr(owner, each)
+    return owner, attribute, vars(owner)[attribute]
 
 
 if __name__ == "__main__":

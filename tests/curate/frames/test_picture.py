@@ -99,6 +99,20 @@ def test_deep_samples_are_rounded_to_the_nearest(bits: int, chroma: str) -> None
     assert np.array_equal(np.frombuffer(shown.planes[0], np.uint8).reshape(64, -1)[5, :64], expected)
 
 
+@pytest.mark.parametrize("size", [(854, 480), (40_000, 4), (34, 6)])
+def test_every_deep_sample_of_a_picture_of_any_size_is_rounded(size: tuple[int, int]) -> None:
+    frame = VideoFrame(*size, "yuv420p10le")
+    frame.time_base = Fraction(1, 25)
+    rng = np.random.default_rng(0)
+    for plane in frame.planes:
+        plane.update(rng.integers(0, 1024, plane.buffer_size // 2).astype("<u2").tobytes())
+    shown = Finisher(Geometry(*size)).finish(frame)
+    for deep, plane in zip(frame.planes, shown.planes, strict=True):
+        codes = np.frombuffer(deep, "<u2").reshape(deep.height, -1)[:, : deep.width].astype(int)
+        found = np.frombuffer(plane, np.uint8).reshape(plane.height, -1)[:, : plane.width]
+        assert np.array_equal(found, np.minimum((codes + 2) >> 2, 255))
+
+
 def test_full_range_becomes_limited_range_even_in_the_middle_of_a_source() -> None:
     pictures = Finisher(Geometry(64, 96))
     assert luma(pictures.finish(grey(200, color_range=1))) == 200

@@ -45,6 +45,34 @@ def test_noise_in_pictures_without_structure_is_no_difference() -> None:
     assert compared(*flat)[1].max() < 0.15
 
 
+def test_differences_are_those_of_each_block_in_every_shift() -> None:
+    rng = np.random.default_rng(3)
+    found = features(rng.integers(0, 255, (20, 36, 64, 3)).astype(np.uint8))
+    got = BlockMotion().push(found)
+    layouts = [np.asarray(each.layout, np.float64).reshape(18, 32) for each in found]
+    for later, lag in ((19, 1), (17, 15), (16, 0), (3, 2)):
+        padded = np.pad(layouts[later - lag], ((2, 2), (3, 3)), mode="edge")
+        best = []
+        for top in range(0, 18, 6):
+            for left in range(0, 32, 8):
+                block = about_mean(layouts[later][top : top + 6, left : left + 8])
+                best.append(
+                    max(
+                        block
+                        @ about_mean(padded[top + down : top + down + 6, left + right : left + right + 8])
+                        for down in range(5)
+                        for right in range(7)
+                    )
+                )
+        np.testing.assert_allclose(got[later, lag], 1 - np.sort(best)[list(RANKS)], atol=1e-5)
+
+
+def about_mean(block: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The block minus its mean, with the floor as one more pixel, of length 1."""
+    flat = np.append((block - block.mean()).ravel(), np.sqrt(20 * block.size))
+    return flat / np.linalg.norm(flat)
+
+
 def test_frames_may_come_in_any_batches() -> None:
     rng = np.random.default_rng(0)
     known = features(rng.integers(0, 255, (40, 36, 64, 3)).astype(np.uint8))
