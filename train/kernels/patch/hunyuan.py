@@ -4,13 +4,15 @@ from typing import Any, NamedTuple
 
 import torch
 from diffusers.models import normalization as norms
+from diffusers.models.attention_dispatch import dispatch_attention_fn
+from diffusers.models.embeddings import apply_rotary_emb
 from diffusers.models.transformers import transformer_hunyuan_video as theirs
 from torch import nn
 
-from train.kernels.patch import sites
+from train.kernels.patch import heads, sites
+from train.kernels.patch.heads import Rotation
 from train.kernels.patch.swap import Swap, adaptive
 
-Rotation = tuple[torch.Tensor, torch.Tensor]
 Streams = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -198,6 +200,66 @@ class HunyuanVideoTokenReplaceSingleTransformerBlock(
         return _single(self, (hidden_states, encoder_hidden_states), both, attention_mask, image_rotary_emb)
 
 
+class Attention(theirs.Attention):  # type: ignore[misc]
+    """Attention over video and text, whose queries and keys are normed per head and rotated by one operator.
+
+    Text with weights of its own is normed by another one, and has no positions.
+    """
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Map tokens [B, L, D] and those of text [B, M, D]; the positions are of the former alone."""
+        x_BLD, text_BMD = hidden_states, encoder_hidden_states
+        if not heads.served(self, theirs.HunyuanVideoAttnProcessor2_0, kwargs):
+            y: tuple[torch.Tensor, torch.Tensor | None] = super().forward(
+                x_BLD, text_BMD, attention_mask, **kwargs
+            )
+            return y
+        rotation, added = kwargs.get("image_rotary_emb"), self.add_q_proj is not None
+        M = 0 if text_BMD is None else text_BMD.shape[1]
+        if text_BMD is not None and not added:
+            x_BLD = torch.cat([x_BLD, text_BMD], dim=1)
+        q, k, v = heads.by_head(self, x_BLD, self.to_q, self.to_k, self.to_v)
+        angles = None if rotation is None else heads.pairs(rotation, q)
+        if angles is not None and not added:
+            angles = heads.extended(angles, M)
+        q, k = heads.normed(q, k, self.norm_q, self.norm_k, angles)
+        if text_BMD is not None and added:
+            own = heads.by_head(self, text_BMD, self.add_q_proj, self.add_k_proj, self.add_v_proj)
+            text_q, text_k = heads.normed(own[0], own[1], self.norm_added_q, self.norm_added_k)
+            q, k, v = (torch.cat(both, dim=1) for both in ((q, text_q), (k, text_k), (v, own[2])))
+        processor: Any = getattr(self.processor, "theirs", self.processor)
+        y_BND = dispatch_attention_fn(
+            q,
+            k,
+            v,
+            attn_mask=attention_mask,
+            dropout_p=0.0,
+            is_causal=False,
+            backend=processor._attention_backend,
+            parallel_config=processor._parallel_config,
+        ).flatten(2)
+        return self._out(y_BND.to(q.dtype), text_BMD)
+
+    def _out(
+        self, y_BND: torch.Tensor, text_BMD: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return both streams after their output layers, of which single-stream blocks have none."""
+        if text_BMD is None:
+            return y_BND, None
+        y_BLD, z_BMD = torch.split(y_BND, [y_BND.shape[1] - text_BMD.shape[1], text_BMD.shape[1]], dim=1)
+        if getattr(self, "to_out", None) is not None:
+            y_BLD = self.to_out[1](self.to_out[0](y_BLD))
+        if getattr(self, "to_add_out", None) is not None:
+            z_BMD = self.to_add_out(z_BMD)
+        return y_BLD, z_BMD
+
+
 class AdaLayerNormContinuous(norms.AdaLayerNormContinuous):  # type: ignore[misc]
     """Fused norm before the output."""
 
@@ -208,6 +270,15 @@ class AdaLayerNormContinuous(norms.AdaLayerNormContinuous):  # type: ignore[misc
 
 _SECOND = {"norm2": (nn.LayerNorm,), "norm2_context": (nn.LayerNorm,)}
 _CONTEXT = adaptive("norm1_context", norms.AdaLayerNormZero)
+_DUAL = (theirs.HunyuanVideoTransformerBlock, theirs.HunyuanVideoTokenReplaceTransformerBlock)
+_SINGLE = (theirs.HunyuanVideoSingleTransformerBlock, theirs.HunyuanVideoTokenReplaceSingleTransformerBlock)
+_HEADS = {"norm_q": (norms.RMSNorm,), "norm_k": (norms.RMSNorm,)}
+_TEXT_HEADS = {"norm_added_q": (norms.RMSNorm,), "norm_added_k": (norms.RMSNorm,)}
+_ATTENTION = "6b3346c312a42c61b5d59a1b1818ccb2c7a52cac55d28648660c18cce1148d4e"
+_OLDER = (
+    "994bd9f80d24de4979c19b77ff54943f6869935074b3c8003f4d6ab2b6d03cb8",
+)  # RMSNorm has a line more for NPUs
+_CALLED = (theirs.HunyuanVideoAttnProcessor2_0.__call__, apply_rotary_emb)
 SWAPS = (
     Swap(
         theirs.HunyuanVideoTransformerBlock,
@@ -233,6 +304,8 @@ SWAPS = (
         adaptive("norm", theirs.HunyuanVideoTokenReplaceAdaLayerNormZeroSingle),
         "80edfee1c31134a565a482fe07e99aabf9fc334a9bf6d91473bbd9db02fef7de",
     ),
+    Swap(theirs.Attention, Attention, _HEADS | _TEXT_HEADS, _ATTENTION, _CALLED, _DUAL, _OLDER),
+    Swap(theirs.Attention, Attention, _HEADS, _ATTENTION, _CALLED, _SINGLE, _OLDER),
     Swap(
         norms.AdaLayerNormContinuous,
         AdaLayerNormContinuous,

@@ -67,11 +67,11 @@ def patch(model: nn.Module) -> Report:
     swapped, already, norms, left = Counter[str](), Counter[str](), 0, dict[str, str]()
     for family in _families(model):
         for swap in family.SWAPS:
-            strange = swap.found != swap.digest
-            for path, module in model.named_modules():
+            strange = not swap.known
+            for path, module in swap.modules(model):
                 if isinstance(module, swap.fused):
                     already[swap.original.__name__] += 1
-                elif isinstance(module, swap.original):
+                else:
                     reason = f"its code is not that of {KNOWN}" if strange else swap.obstacle(module)
                     if reason is None:
                         module.__class__ = swap.fused
@@ -99,7 +99,7 @@ def unpatch(model: nn.Module) -> int:
         (module, swap, path)
         for family in _families(model)
         for swap in family.SWAPS
-        for path, module in model.named_modules()
+        for path, module in swap.modules(model)
         if isinstance(module, swap.fused)
     ]
     for module, swap, path in swapped:

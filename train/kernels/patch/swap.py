@@ -10,7 +10,7 @@ cycle; a wrapper would rename parameters.
 
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,8 @@ class Swap:
         bypassed: required classes of inner modules, by path, that the subclass reads instead of calling.
         digest: expected `digest` of their code.
         called: functions whose work the subclass does, too.
+        within: classes of modules that own such a module; empty: it is swapped wherever it is.
+        older: digests of the code in older supported versions, with the same results.
     """
 
     original: type[nn.Module]
@@ -37,6 +39,20 @@ class Swap:
     bypassed: Mapping[str, tuple[type[nn.Module], ...]]
     digest: str
     called: tuple[Callable[..., Any], ...] = ()
+    within: tuple[type[nn.Module], ...] = ()
+    older: tuple[str, ...] = ()
+
+    def modules(self, model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+        """Yield the modules of `original` and its subclasses that the swap is about, with their paths."""
+        for path, module in model.named_modules():
+            owner = model.get_submodule(path.rpartition(".")[0])
+            if isinstance(module, self.original) and (not self.within or isinstance(owner, self.within)):
+                yield path, module
+
+    @property
+    def known(self) -> bool:
+        """True if the installed code is that of a supported version."""
+        return self.found in (self.digest, *self.older)
 
     @property
     def found(self) -> str:
@@ -66,10 +82,8 @@ class Swap:
         return None
 
     def norms(self, module: nn.Module) -> int:
-        """Return the number of norms that the subclass fuses."""
-        return sum(
-            isinstance(module.get_submodule(path), nn.LayerNorm | nn.RMSNorm) for path in self.bypassed
-        )
+        """Return the number of norms that the subclass fuses; an adaptive norm has no eps, the one inside has."""
+        return sum(hasattr(module.get_submodule(path), "eps") for path in self.bypassed)
 
 
 def adaptive(path: str, kind: type[nn.Module]) -> dict[str, tuple[type[nn.Module], ...]]:
