@@ -25,6 +25,12 @@ class ParallelConfig(Settings):
         description="sharded state: weights, gradients and optimizer state (FSDP, HSDP), or optimizer state alone"
         " (ZeRO-1)",
     )
+    reduce_gradients: Literal["microbatch", "step"] = Field(
+        "microbatch",
+        description="FSDP: when gradients are reduced: after each microbatch, or once in a step, for which every rank"
+        " holds whole gradients in between, 4 bytes per trained weight (HSDP sums between replicas once in a step"
+        " anyway)",
+    )
     ring: int = Field(
         1, ge=1, description="context parallelism: ranks that pass keys and values around a ring"
     )
@@ -77,6 +83,15 @@ class ParallelConfig(Settings):
         if self.compile:
             raise ValueError(
                 "schedule cascade would compile blocks anew for every group: leave compile false"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _reduced_by_fsdp(self) -> "ParallelConfig":
+        if self.reduce_gradients == "step" and self.shard == "optimizer":
+            raise ValueError(
+                "reduce_gradients=step is for shard=weights (FSDP); with shard=optimizer gradients are reduced once in"
+                " a step already: leave it out"
             )
         return self
 

@@ -100,6 +100,9 @@ class World:
     ) -> None:
         if self.size == 1 or not tensors:
             return
+        if len(tensors) == 1 and tensors[0].is_contiguous():
+            collective(tensors[0].detach())
+            return
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
         collective(flat)
         parts = torch.split(flat, [tensor.numel() for tensor in tensors])

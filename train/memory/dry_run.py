@@ -109,8 +109,13 @@ def dry_run(
 
 def _step(layout: ParallelModel, config: TrainConfig, shape: StepShape, memory: LiveMemory) -> Footprint:
     state = memory.peak = memory.live
+    if layout.accumulates:
+        layout.before_backward(last=False)
+        _errors(layout, config, shape).mean().backward()  # type: ignore[no-untyped-call]  # torch's own
+    before = memory.live
     loss = _errors(layout, config, shape).mean()
-    kept = memory.live - state
+    kept = memory.live - before
+    layout.before_backward(last=True)
     loss.backward()  # type: ignore[no-untyped-call]  # torch's own
     passes = memory.peak
     layout.sum_gradients()

@@ -66,6 +66,8 @@ CASES: dict[int, dict[str, Case]] = {
     4: {
         "fsdp": Case(FSDP, grad_clip=0.1),
         "hsdp": Case({"dp_shard": 2}, grad_clip=0.1),
+        "fsdp-once": Case(FSDP | {"reduce_gradients": "step"}, grad_clip=0.1, held_out=True),
+        "hsdp-once": Case({"dp_shard": 2, "reduce_gradients": "step"}, grad_clip=0.1, model=MMDIT),
         "zero-replicated": Case({"dp_shard": 2, "shard": "optimizer"}, grad_clip=0.1),
         "tp-fsdp": Case(
             FSDP | {"tp": 2, "activation_checkpointing": "selective"}, grad_clip=0.1, model=MMDIT
@@ -81,6 +83,7 @@ CASES: dict[int, dict[str, Case]] = {
         "pp": Case({"pp": 4}, grad_clip=0.1, model=STAGED, held_out=True),
         "pp-tp": Case({"pp": 2, "tp": 2, "activation_checkpointing": "full"}, grad_clip=0.1, model=MMDIT),
         "pp-fsdp": Case(FSDP | {"pp": 2}, grad_clip=0.1, held_out=True, model=MMDIT),
+        "pp-fsdp-once": Case(FSDP | {"pp": 2, "reduce_gradients": "step"}, grad_clip=0.1, model=MMDIT),
         "pp-ring": Case({"pp": 2, "ring": 2}, grad_clip=0.1, model=MMDIT),
         "pp-ulysses": Case({"pp": 2, "ulysses": 2}, grad_clip=0.1, model=ST_DIT),
         "pp-zero-then-fsdp": Case(ZERO | {"pp": 2}, grad_clip=0.1, resumed_as=FSDP),

@@ -21,21 +21,37 @@ class FSDP(ParallelModel):
     def __init__(self, bundle: Bundle, config: TrainConfig, ranks: Ranks) -> None:
         super().__init__(bundle, config, ranks)
         self._fp8 = config.fp8
-        self._others = [name for name in self.weights if not name.startswith("dit.")]
+        self._reduces = True
 
     def share(self) -> None:
         """Make the replicas of each shard equal."""
         self.ranks.along("dp_replicate").broadcast_(list(self.weights.values()))
-        self.ranks.along(*SUMMED).broadcast_([self.weights[name] for name in self._others])
+        self.ranks.along(*SUMMED).broadcast_([self.weights[name] for name in self._summed_whole()])
 
     def missing_rounds(self, rounds: int) -> int:
         """Return the difference to the largest number of rounds of any rank."""
         return self.ranks.along(*SUMMED).largest(rounds) - rounds
 
-    def sum_gradients(self) -> None:
-        """Sum the gradients that the backward has not reduced already."""
-        self.ranks.along(*SUMMED).sum_([self._gradient(name) for name in self._others])
-        self._sum_over_model_ranks()
+    @property
+    def accumulates(self) -> bool:
+        return self._config.parallel.reduce_gradients == "step" or self.ranks.mesh.dp_replicate > 1
+
+    def before_backward(self, last: bool) -> None:
+        """Prepare for a backward; between nodes, and with ``reduce_gradients: step`` at all, only the last one reduces.
+
+        Args:
+            last: True if it is the last one of the step.
+        """
+        super().before_backward(last)
+        dit = self.bundle.dit
+        if isinstance(dit, FSDPModule) and last != self._reduces:
+            self._reduces = last
+            dit.set_requires_all_reduce(last)
+            if self._config.parallel.reduce_gradients == "step":
+                dit.set_requires_gradient_sync(last)
+
+    def _summed_whole(self) -> list[str]:
+        return [name for name in self.weights if not name.startswith("dit.")]
 
     def refresh(self) -> None:
         refresh(self.bundle.dit, self._fp8)

@@ -17,6 +17,7 @@ from train.parallel.context.denoise import ContextParallelErrors
 from train.parallel.dit import summed_over_tensor_ranks
 from train.parallel.dummy_step import dummy_step
 from train.parallel.layouts import pieces
+from train.parallel.layouts.gradient_buckets import GradientBuckets
 from train.parallel.mesh import SUMMED, Ranks
 from train.parallel.pipeline.pipeline import Pipeline, PipelineErrors, Weigh
 from train.parallel.rank_grid import CONTEXT
@@ -75,6 +76,8 @@ class ParallelModel:
         self._wholes = dict(wholes or bundle.trained())
         self.weights = {name: pieces.local(whole) for name, whole in self._wholes.items()}
         self.optimizer = build_optimizer(config.optimizer, self.weights)
+        replicated = {name: self.weights[name] for name in self._summed_whole()}
+        self._buckets = GradientBuckets(replicated, self._wholes, ranks.along(*SUMMED))
         for name, whole in self._wholes.items():
             if isinstance(whole, DTensor):
                 whole.grad = pieces.placed(self._gradient(name), whole)
@@ -113,7 +116,7 @@ class ParallelModel:
             batches = list(batches)
             with clock.part("sync"):
                 dummy_rounds = self.missing_rounds(len(batches))
-            yield from self._pipeline.passes(batches, weigh, dummy_rounds, clock)
+            yield from self._pipeline.passes(batches, weigh, dummy_rounds, clock, self.before_backward)
             return
         if self.executor is not None:
             yield from self.executor.passes(batches, weigh, clock)
@@ -127,9 +130,24 @@ class ParallelModel:
             with clock.microbatch(batch):
                 found = losses(self.bundle, self._config, batch, device, None, self.errors, clock.part)
                 loss = weigh(batch, found)
+                self.before_backward(batch.ends_step)
                 with clock.part("backward"):
                     loss.backward()  # type: ignore[no-untyped-call]  # torch's own
             yield batch, found
+
+    @property
+    def accumulates(self) -> bool:
+        """True if all but the last backward of a step keep gradients in further memory."""
+        return False
+
+    def before_backward(self, last: bool) -> None:
+        """Prepare for a backward; with the last one of a step sums over ranks begin.
+
+        Args:
+            last: True if it is the last one.
+        """
+        if last:
+            self._buckets.ready.arm()
 
     def missing_rounds(self, _rounds: int) -> int:
         """Return the number of dummy steps that match this rank's rounds to other ranks'; a collective."""
@@ -140,12 +158,16 @@ class ParallelModel:
         for _ in range(self.missing_rounds(rounds)):
             zero = dummy_step(self.bundle, self._config, self.ranks, self.errors)
             if zero.requires_grad:
+                self.before_backward(last=False)
                 zero.backward()  # type: ignore[no-untyped-call]  # torch's own
 
     def sum_gradients(self) -> None:
         """Sum gradients over the ranks after all microbatches."""
-        everywhere = self.executor or self.ranks.along(*SUMMED)
-        everywhere.sum_([weight.grad for weight in self.weights.values() if weight.grad is not None])
+        if self.executor is None:
+            self._buckets.sum_()
+        else:
+            for buffer in self._buckets.buffers:
+                self.executor.sum_([buffer])
         self._sum_over_model_ranks()
 
     def clip(self, largest: float) -> float:
@@ -189,6 +211,10 @@ class ParallelModel:
             for key, weight in self.weights.items()
             for name, tensor in state_tensors(self.optimizer, {key: weight}).items()
         }
+
+    def _summed_whole(self) -> list[str]:
+        """Return names of the weights whose whole gradients are summed."""
+        return list(self.weights)
 
     def _gradient(self, name: str) -> torch.Tensor:
         gradient = self.weights[name].grad

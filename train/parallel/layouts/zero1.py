@@ -5,7 +5,7 @@ Ranks synchronize once per step and may run any microbatches in any order in bet
 """
 
 import math
-from collections.abc import Iterator
+from collections import deque
 
 import torch
 import torch.distributed as dist
@@ -16,11 +16,13 @@ from torch.nn import functional as F
 from train.config.run import TrainConfig
 from train.models.bundle import Bundle
 from train.parallel.layouts.parallel_model import ParallelModel
+from train.parallel.layouts.ready_buckets import ReadyBuckets, bucketed
 from train.parallel.mesh import Ranks
 from train.parallel.rank_grid import CONTEXT
 
 # Bounds the buffers of a collective: 256 MiB of float32.
 BUCKET_VALUES = 1 << 26
+_IN_FLIGHT = 2
 
 
 class ZeRO1(ParallelModel):
@@ -49,6 +51,15 @@ class ZeRO1(ParallelModel):
             wholes[name] = nn.Parameter(whole)
             hold_(parameter, config)
         super().__init__(bundle, config, ranks, wholes)
+        # A backward completes the last layers first; updated weights are needed from the first on.
+        sizes = [(name, one.dtype, one.numel()) for name, one in self._parameters.items()]
+        self._gathered = bucketed(sizes, BUCKET_VALUES)
+        self._reduced = bucketed(sizes[::-1], BUCKET_VALUES)
+        self._scattering: deque[tuple[list[str], dist.Work, torch.Tensor, torch.Tensor]] = deque()
+        self._summing: list[tuple[list[str], dist.Work, torch.Tensor]] = []
+        self._ready = ReadyBuckets(
+            [[self._parameters[name] for name in bucket] for bucket in self._reduced], self._begin
+        )
 
     def share(self) -> None:
         """Make the replicas of each shard equal, and gather parameters from shards."""
@@ -60,27 +71,56 @@ class ZeRO1(ParallelModel):
         for parameter in self._parameters.values():
             self._total(parameter).zero_()
 
+    def before_backward(self, last: bool) -> None:
+        if last:
+            self._ready.arm()
+
     def sum_gradients(self) -> None:
-        """Reduce-scatter gradients, so that each rank has its rows' sums."""
-        size = self._sharing.size
-        for bucket in self._buckets():
-            totals = [self._total(self._parameters[name]) for name in bucket]
-            sent_WN = torch.cat([_chunks(total, size) for total in totals], dim=1)
-            own_N = sent_WN.new_empty(sent_WN.shape[1])
-            dist.reduce_scatter_tensor(own_N, sent_WN.flatten(), group=self._sharing.group)
-            self._replicas.sum_([own_N])
-            for name, part in zip(
-                bucket, torch.split(own_N, [_chunk(total, size) for total in totals]), strict=True
-            ):
-                gradient = self._gradient(name)
-                gradient.copy_(part[: gradient.numel()].view_as(gradient))
+        """Finish the reduce-scatter of gradients, so that each rank has its rows' sums."""
+        self._ready.finish()
+        while self._scattering:
+            self._settle()
+        for bucket, work, own_N in self._summing:
+            work.wait()
+            self._spread(bucket, own_N)
+        self._summing.clear()
         self._sum_over_model_ranks()
+
+    def _begin(self, number: int) -> None:
+        """Begin to reduce-scatter a bucket; only as many are in flight as bound the copies of their gradients."""
+        if len(self._scattering) == _IN_FLIGHT:
+            self._settle()
+        size, bucket = self._sharing.size, self._reduced[number]
+        sent_WN = torch.cat([_chunks(self._total(self._parameters[name]), size) for name in bucket], dim=1)
+        own_N = sent_WN.new_empty(sent_WN.shape[1])
+        sent = sent_WN.flatten()
+        work = dist.reduce_scatter_tensor(own_N, sent, group=self._sharing.group, async_op=True)
+        self._scattering.append((bucket, _begun(work), sent, own_N))
+
+    def _settle(self) -> None:
+        """Finish the oldest reduce-scatter, and begin the sum of its result over replicas."""
+        bucket, work, _, own_N = self._scattering.popleft()
+        work.wait()
+        if self._replicas.size == 1:
+            self._spread(bucket, own_N)
+            return
+        work = dist.all_reduce(own_N, group=self._replicas.group, async_op=True)
+        self._summing.append((bucket, _begun(work), own_N))
+
+    def _spread(self, bucket: list[str], own_N: torch.Tensor) -> None:
+        counts = [_chunk(self._parameters[name], self._sharing.size) for name in bucket]
+        for name, part in zip(bucket, torch.split(own_N, counts), strict=True):
+            gradient = self._gradient(name)
+            gradient.copy_(part[: gradient.numel()].view_as(gradient))
+
+    def _summed_whole(self) -> list[str]:
+        return []
 
     @torch.no_grad()
     def refresh(self) -> None:
         """All-gather the parameters from the rows of all ranks."""
         size = self._sharing.size
-        for bucket in self._buckets():
+        for bucket in self._gathered:
             parameters = [self._parameters[name] for name in bucket]
             counts = [_chunk(parameter, size) for parameter in parameters]
             own_N = parameters[0].new_zeros(sum(counts))
@@ -97,24 +137,15 @@ class ZeRO1(ParallelModel):
         rows = -(-len(parameter) // self._sharing.size)
         return slice(self._sharing.rank * rows, (self._sharing.rank + 1) * rows)
 
-    def _buckets(self) -> Iterator[list[str]]:
-        """Yield names of parameters of one dtype that share a collective."""
-        for dtype in {parameter.dtype: None for parameter in self._parameters.values()}:
-            bucket: list[str] = []
-            values = 0
-            for name, parameter in self._parameters.items():
-                if parameter.dtype == dtype:
-                    if bucket and values + parameter.numel() > BUCKET_VALUES:
-                        yield bucket
-                        bucket, values = [], 0
-                    bucket.append(name)
-                    values += parameter.numel()
-            yield bucket
-
     @staticmethod
     def _total(parameter: nn.Parameter) -> torch.Tensor:
         assert parameter.grad is not None
         return parameter.grad
+
+
+def _begun(work: dist.Work | None) -> dist.Work:
+    assert work is not None, "this rank is in the group"
+    return work
 
 
 def hold_(parameter: nn.Parameter, config: TrainConfig) -> None:

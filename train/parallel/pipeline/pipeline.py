@@ -40,7 +40,12 @@ class Pipeline:
     errors: SquaredErrors
 
     def passes(
-        self, batches: Sequence[Microbatch | Pack], weigh: Weigh, dummy_rounds: int, clock: StepClock
+        self,
+        batches: Sequence[Microbatch | Pack],
+        weigh: Weigh,
+        dummy_rounds: int,
+        clock: StepClock,
+        before_backward: Callable[[bool], None],
     ) -> Iterator[tuple[Microbatch | Pack, Losses]]:
         """Run a step forward and backward; yields each microbatch with its losses, the same on all stages.
 
@@ -49,6 +54,7 @@ class Pipeline:
             weigh: adds each microbatch to the step.
             dummy_rounds: number of dummy steps before them.
             clock: clock that times this rank's activities; waits for other stages count as forward and backward.
+            before_backward: function called before each backward, with True for the last one.
         """
         neighbours, device = self.ranks.neighbours, self.ranks.world.device
         found: list[Losses] = []
@@ -71,6 +77,7 @@ class Pipeline:
                     if turn.forward:
                         alive[turn.microbatch] = forward(turn.microbatch)
                     else:
+                        before_backward(turn.microbatch == rounds - 1)
                         alive.pop(turn.microbatch).backward()  # type: ignore[no-untyped-call]  # torch's own
         with clock.part("sync"):
             neighbours.settle()
