@@ -30,6 +30,7 @@ GROUPS = {
         "show": "Print all that is known of a clip, kept or rejected",
         "extract": "Write a clip's file",
         "status": "Print how far a curation is, from any machine",
+        "metrics": "Serve numbers of curations and training runs to Prometheus",
         "search": "Find clips by words or by an example",
         "verify": "Check every byte of a dataset, or the checkpoints of a run",
     },

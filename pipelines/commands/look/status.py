@@ -5,35 +5,18 @@ It reads what the run writes into its dataset every few seconds, so it works fro
 
 import argparse
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 
-from pydantic import AwareDatetime, TypeAdapter, ValidationError
-
-from curate.run.runners.progress import Progress
-from loader.base.strict_json import parse
 from loader.dataset.manifest import MANIFEST
-from loader.errors import RunError
-from loader.storage import Storage, open_storage
+from loader.storage import open_storage
 from pipelines.configuration.storage_options import add_storage_arguments, storage_config
+from pipelines.metrics.curation_status import Status, read_status
 from pipelines.terminal.console import print_json, stdout
 from pipelines.terminal.curation_progress import described, duration
 
-STATUS = ".ledger/status.json"
-_MAX_BYTES = 16 << 20
 _WATCH_S = 5.0
 _SILENT_S = 120.0
-
-
-@dataclass(frozen=True)
-class Status(Progress):
-    """Progress of a curation as its status file tells it.
-
-    Attributes:
-        at: when it was written; None if it does not tell.
-    """
-
-    at: AwareDatetime | None = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,28 +40,6 @@ def run(options: argparse.Namespace) -> int:
         if not options.watch or finished:
             return 0
         time.sleep(_WATCH_S)
-
-
-def read_status(storage: Storage) -> Status | None:
-    """Return the status of the last curation into a dataset; None where nothing is known of one.
-
-    Raises:
-        RunError: there is neither a curation nor a dataset, or its status file is no such file.
-    """
-    info = storage.stat(STATUS)
-    if info is None:
-        if storage.stat(MANIFEST) is None:
-            raise RunError(
-                f"{storage.root} holds neither a dataset nor a curation that has begun: there is no {MANIFEST} and no"
-                f" {STATUS} in it"
-            )
-        return None
-    try:
-        return TypeAdapter(Status).validate_python(parse(storage.read(STATUS, 0, _MAX_BYTES)))
-    except (ValidationError, ValueError):
-        raise RunError(
-            f"{storage.uri(STATUS)} is no status of a curation; another program wrote it"
-        ) from None
 
 
 def _print(status: Status | None, finished: bool, options: argparse.Namespace) -> None:

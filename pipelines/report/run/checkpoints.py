@@ -62,6 +62,17 @@ def read_checkpoints(run: Path, config: Configuration) -> Checkpoints:
     return Checkpoints(elsewhere, sorted(found, key=lambda one: one.step))
 
 
+def last_checkpoint(run: Path) -> tuple[int, float] | None:
+    """Return step and time (seconds since 1970) of the newest whole checkpoint in a run's folder; None without one."""
+    found = []
+    for state in (run / FOLDER).glob(f"step-*/{_STATE}"):
+        # It may be removed meanwhile.
+        with suppress(OSError):
+            if match := _STEP.fullmatch(state.parent.name):
+                found.append((int(match[1]), state.stat().st_mtime))
+    return max(found, default=None)
+
+
 def _bytes(folder: Path) -> int:
     """Return the bytes of a checkpoint's files; some may go while it is looked at."""
     total = 0

@@ -36,6 +36,11 @@ class Configuration:
         """Return the value of a dotted key; None without it."""
         return json.loads(self.values[key]) if key in self.values else None
 
+    @property
+    def total_steps(self) -> int | None:
+        """Optimizer steps that the run makes; None if it does not say."""
+        return self.whole("train.schedule.total_steps") or self.whole("schedule.total_steps")
+
     def whole(self, key: str) -> int | None:
         """Return a positive whole number of a dotted key; None without one."""
         value = self.value(key)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.json
 
 _BLOCK = 8 << 20  # bytes read at a time
-_MAX_LINE = 1 << 20  # bytes; longer lines are no records of ours
+MAX_LINE = 1 << 20  # bytes; longer lines are no records of ours
 
 
 def blocks(path: Path) -> Iterator[bytes]:
@@ -22,7 +22,7 @@ def blocks(path: Path) -> Iterator[bytes]:
     The last line is left out while its newline is missing: a live run is writing it.
     """
     try:
-        with open(path, "rb", opener=_without_blocking) as file:
+        with open(path, "rb", opener=without_blocking) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 return
             rest = b""
@@ -31,7 +31,7 @@ def blocks(path: Path) -> Iterator[bytes]:
                 if newline:
                     yield rest + whole + newline
                     rest = tail
-                elif len(rest) <= _MAX_LINE:
+                elif len(rest) <= MAX_LINE:
                     rest += tail
     except OSError:
         return
@@ -40,7 +40,7 @@ def blocks(path: Path) -> Iterator[bytes]:
 def records(path: Path) -> Iterator[dict[str, Any] | None]:
     """Yield each line's JSON object; None for a line that is none."""
     for block in blocks(path):
-        yield from map(_object, block.splitlines())
+        yield from map(as_record, block.splitlines())
 
 
 def columns(path: Path, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
@@ -59,6 +59,17 @@ def columns(path: Path, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
         yield table, wrong
 
 
+def as_record(line: bytes) -> dict[str, Any] | None:
+    """Return the JSON object of a line; None for a line that is none."""
+    if len(line) > MAX_LINE:
+        return None
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def number(value: object) -> float | None:
     """Return a finite number of a record; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -73,7 +84,7 @@ def _table_by_line(block: bytes, schema: pa.Schema) -> tuple[pa.Table, int]:
     """Return the good lines of a piece, and the number of others."""
     good, wrong = [], 0
     for line in block.splitlines():
-        record = _object(line)
+        record = as_record(line)
         if record is None:
             wrong += 1
             continue
@@ -90,15 +101,6 @@ def _cell(value: object, kind: pa.DataType) -> object:
     return number(value)
 
 
-def _object(line: bytes) -> dict[str, Any] | None:
-    if len(line) > _MAX_LINE:
-        return None
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _without_blocking(path: str, flags: int) -> int:
+def without_blocking(path: str, flags: int) -> int:
+    """Open a file that may be a pipe without a writer; for ``open``."""
     return os.open(path, flags | os.O_NONBLOCK)

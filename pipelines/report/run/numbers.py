@@ -99,7 +99,7 @@ def read_runs(folders: list[Path], memory_gib: float | None = None) -> RunsNumbe
 def _read_run(folder: Path, name: str, memory_gib: float | None) -> RunNumbers:
     config = read_configuration(folder)
     steps, losses = read_steps(folder), read_losses(folder)
-    total = config.whole("train.schedule.total_steps") or config.whole("schedule.total_steps")
+    total = config.total_steps
     limit = memory_gib or config.value("train.cascade.memory_gib")
     limit = float(limit) if isinstance(limit, int | float) and limit > 0 else None
     checkpoints, bad = read_checkpoints(folder, config), read_bad_samples(folder)

@@ -1,0 +1,57 @@
+"""Numbers of a curation, from the status that it keeps in its dataset."""
+
+from loader.dataset.manifest import MANIFEST
+from loader.storage import Storage
+from pipelines.metrics.curation_status import read_status
+from pipelines.metrics.sample import Metric, Sample
+
+_DATASET = ("dataset",)
+FINISHED = Metric("reelweave_curation_finished", "1 once the dataset is published, else 0.", _DATASET)
+DONE = Metric(
+    "reelweave_curation_done",
+    "Sources (phase cut), clips (caption) or shards (shard) done.",
+    ("dataset", "phase"),
+)
+ASKED = Metric("reelweave_curation_planned", "Sources, clips or shards of the phase.", ("dataset", "phase"))
+SHARE = Metric(
+    "reelweave_curation_done_ratio", "Share of the phase's work, by pixels times duration.", _DATASET
+)
+LEFT = Metric("reelweave_curation_left_seconds", "Estimated seconds to the end of the phase.", _DATASET)
+RECORDS = Metric("reelweave_curation_records", "Clips and sources by state so far.", ("dataset", "state"))
+LONGEST = Metric(
+    "reelweave_curation_longest_source_seconds", "Seconds in work of the source longest in work.", _DATASET
+)
+NOTED = Metric("reelweave_curation_noted_timestamp_seconds", "Time of the status.", _DATASET)
+CURATION = (FINISHED, DONE, ASKED, SHARE, LEFT, RECORDS, LONGEST, NOTED)
+
+
+class Curation:
+    """A curation at work, or what it has finished.
+
+    Args:
+        storage: place of the dataset.
+        name: its name in labels.
+    """
+
+    def __init__(self, storage: Storage, name: str) -> None:
+        self.name = name
+        self._storage = storage
+
+    def samples(self) -> list[Sample]:
+        """Return the numbers of the newest status."""
+        status, own = read_status(self._storage), (self.name,)
+        found = [Sample(FINISHED, own, float(self._storage.stat(MANIFEST) is not None))]
+        if status is None:
+            return found
+        found += [
+            Sample(DONE, (self.name, status.phase), status.done),
+            Sample(ASKED, (self.name, status.phase), status.total),
+            Sample(LONGEST, own, max((seconds for _, _, seconds in status.at_work), default=0.0)),
+        ]
+        if status.total_weight > 0:
+            found.append(Sample(SHARE, own, status.done_weight / status.total_weight))
+        if status.eta_s is not None:
+            found.append(Sample(LEFT, own, status.eta_s))
+        if status.at is not None:
+            found.append(Sample(NOTED, own, status.at.timestamp()))
+        return found + [Sample(RECORDS, (self.name, state), count) for state, count in status.states.items()]

@@ -1,0 +1,47 @@
+"""Status that a curation keeps in its dataset while it works."""
+
+from dataclasses import dataclass
+
+from pydantic import AwareDatetime, TypeAdapter, ValidationError
+
+from curate.run.runners.progress import Progress
+from loader.base.strict_json import parse
+from loader.dataset.manifest import MANIFEST
+from loader.errors import RunError
+from loader.storage import Storage
+
+STATUS = ".ledger/status.json"
+_MAX_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Status(Progress):
+    """Progress of a curation as its status file tells it.
+
+    Attributes:
+        at: when it was written; None if it does not tell.
+    """
+
+    at: AwareDatetime | None = None
+
+
+def read_status(storage: Storage) -> Status | None:
+    """Return the status of the last curation into a dataset; None where nothing is known of one.
+
+    Raises:
+        RunError: there is neither a curation nor a dataset, or its status file is no such file.
+    """
+    info = storage.stat(STATUS)
+    if info is None:
+        if storage.stat(MANIFEST) is None:
+            raise RunError(
+                f"{storage.root} holds neither a dataset nor a curation that has begun: there is no {MANIFEST} and no"
+                f" {STATUS} in it"
+            )
+        return None
+    try:
+        return TypeAdapter(Status).validate_python(parse(storage.read(STATUS, 0, _MAX_BYTES)))
+    except (ValidationError, ValueError):
+        raise RunError(
+            f"{storage.uri(STATUS)} is no status of a curation; another program wrote it"
+        ) from None

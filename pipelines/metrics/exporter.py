@@ -1,0 +1,68 @@
+"""Prometheus exposition of the numbers of several places."""
+
+from collections.abc import Callable, Iterator, Sequence
+from threading import Lock
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from loader.errors import RunError, UsageError, first_line
+from pipelines.metrics.sample import Metric, Place, Sample
+
+UP = Metric("reelweave_up", "1 if the place could be read, else 0.", ("place",))
+
+
+class PlaceCollector(Collector):
+    """Numbers of places, read at each scrape.
+
+    A place that cannot be read is 0 in ``reelweave_up``; the others are not affected.
+
+    Args:
+        places: what to read.
+        say: called with a message when a place cannot be read any more.
+    """
+
+    def __init__(self, places: Sequence[Place], say: Callable[[str], None]) -> None:
+        self._places, self._say = places, say
+        self._down: set[str] = set()
+        # Scrapes of several servers at once would read new lines twice, or not at all.
+        self._lock = Lock()
+
+    def collect(self) -> Iterator[Family]:
+        """Yield a family of each metric of which there are numbers."""
+        families: dict[Metric, CounterMetricFamily | GaugeMetricFamily] = {}
+        with self._lock:
+            samples = [sample for place in self._places for sample in self._read(place)]
+        for sample in samples:
+            family = families.setdefault(sample.metric, _family(sample.metric))
+            family.add_metric(sample.labels, sample.value)
+        yield from families.values()
+
+    def describe(self) -> list[Family]:
+        """Return nothing: registering reads no place."""
+        return []
+
+    def _read(self, place: Place) -> list[Sample]:
+        try:
+            found = place.samples()
+        except (UsageError, RunError, OSError) as error:
+            if place.name not in self._down:
+                self._down.add(place.name)
+                self._say(f"{place.name} cannot be read: {first_line(error)}")
+            return [Sample(UP, (place.name,), 0)]
+        self._down.discard(place.name)
+        return [*found, Sample(UP, (place.name,), 1)]
+
+
+def registry_of(places: Sequence[Place], say: Callable[[str], None]) -> CollectorRegistry:
+    """Return a registry for Prometheus' client; arguments as of `PlaceCollector`."""
+    registry = CollectorRegistry()
+    registry.register(PlaceCollector(places, say))
+    return registry
+
+
+def _family(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily:
+    kind = CounterMetricFamily if metric.counter else GaugeMetricFamily
+    return kind(metric.name, metric.meaning, labels=metric.labels)

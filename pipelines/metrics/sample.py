@@ -1,0 +1,53 @@
+"""One number for Prometheus, and what it means."""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric family.
+
+    Attributes:
+        name: name with its unit, without ``_total``.
+        meaning: what it counts, as Prometheus' help.
+        labels: names of the labels.
+        counter: True for a number that only grows; Prometheus adds ``_total`` to the name.
+    """
+
+    name: str
+    meaning: str
+    labels: tuple[str, ...]
+    counter: bool = False
+
+
+class Sample(NamedTuple):
+    """A number of a metric.
+
+    Attributes:
+        metric: the metric.
+        labels: values of its labels.
+        value: the number.
+    """
+
+    metric: Metric
+    labels: tuple[str, ...]
+    value: float
+
+
+class Place(Protocol):
+    """A folder or a prefix with numbers.
+
+    Attributes:
+        name: its name in labels.
+    """
+
+    name: str
+
+    def samples(self) -> list[Sample]:
+        """Return its numbers now.
+
+        Raises:
+            UsageError: it holds nothing of the kind any more.
+            RunError: it cannot be read now.
+        """
