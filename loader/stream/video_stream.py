@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from loader.batch import Batch, Microbatch, Pack, UpcomingMicrobatch
 from loader.blend.source import SampleSource
-from loader.buckets.assignment import Assignment, BucketConfig, shapes_of
+from loader.buckets.assignment import Assignment, Bucket, BucketConfig, buckets_of, shapes_of
 from loader.buckets.cost import Cost
 from loader.dataset import Dataset
 from loader.dataset.latents import Latents
@@ -109,6 +109,11 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
     def assignment(self) -> Assignment:
         """Assignment of samples to buckets at the current position, with the samples that fit none."""
         return self._stages.assignment(self._position.part.setting)
+
+    @property
+    def shapes(self) -> tuple[Bucket, ...]:
+        """All shapes that the stream may give, of every stage of its curriculum, sorted."""
+        return tuple(sorted({bucket for stage in self._stages.buckets for bucket in buckets_of(stage)}))
 
     def __iter__(self) -> "StreamIterator":
         return StreamIterator(self)

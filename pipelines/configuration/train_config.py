@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from loader.read.stream_config import StreamConfig
 from loader.settings import Settings
 from loader.storage import StorageConfig
+from pipelines.configuration.bucket_shapes import check_bucket_shapes
 from train.config.run import TrainConfig
 from train.latents.config import LatentsConfig
 from train.loop.validation_config import ValidationConfig
@@ -57,6 +58,8 @@ class TrainRunConfig(Settings):
                 f"stream.buckets.max_text_tokens must be at least {text_tokens}:"
                 " train.text.max_text_tokens and a start token"
             )
+        tokenizer, patch = self.train.tokenizer, self.train.model.patch
+        check_bucket_shapes(self.stream, (tokenizer.frames, tokenizer.height, tokenizer.width), patch)
         return self
 
     @model_validator(mode="after")

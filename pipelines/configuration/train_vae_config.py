@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from loader.read.stream_config import StreamConfig
 from loader.settings import Settings
 from loader.storage import StorageConfig
+from pipelines.configuration.bucket_shapes import check_bucket_shapes
 from train.config.vae import VaeTrainConfig
 from train.vae.quality import SSIM_LEAST_PX
 
@@ -51,6 +52,7 @@ class VaeRunConfig(Settings):
             raise ValueError("stream.regime pack is for transformers of ours; a tokenizer takes no packs")
         if not self.stream.decode:
             raise ValueError("stream.decode must be true: training needs pixels")
+        check_bucket_shapes(self.stream, (made.frames, made.height, made.width))
         return self
 
     @model_validator(mode="after")

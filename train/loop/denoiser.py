@@ -15,7 +15,7 @@ from train.measure.timings import StepClock
 from train.models.encoders.stored import StoredEncoders
 from train.parallel.layout import lay_out
 from train.parallel.mesh import DATA, Ranks
-from train.step.batches import BatchStream
+from train.step.batches import BatchStream, check_shapes
 from train.step.ema import Ema
 from train.step.learning_rate import learning_rate
 from train.step.step_losses import StepLosses
@@ -36,8 +36,8 @@ class DenoiserTask:
         validation: Videos to sample.
 
     Raises:
-        UsageError: The layout does not fit the model or the ranks, a published part cannot be had, or the videos of
-            validation do not fit the model.
+        UsageError: The layout does not fit the model or the ranks, a published part cannot be had, or shapes of the
+            stream or videos of validation do not fit the model.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class DenoiserTask:
     ) -> None:
         self._config, self._stream, self._out, self._held_out = config, stream, out, held_out
         self._layout = layout = lay_out(config, ranks, stored)
+        check_shapes(stream, layout.bundle)
         self._cascades = run_by_cascades(layout, config) if config.parallel.schedule == "cascade" else None
         self.weights, self.data = layout.weights, ranks.along(*DATA)
         self._ema = Ema(config.ema, layout.weights)

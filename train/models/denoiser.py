@@ -129,6 +129,15 @@ class Denoiser(nn.Module):
         """Return the layers outside repeated blocks that run in float32 at any dtype of activations."""
         return ()
 
+    def float32_vectors(self) -> Sequence[nn.Parameter]:
+        """Return further small parameters, of any layer, whose values stay float32 at any dtype of activations."""
+        return ()
+
+    def float32_parameters(self) -> list[nn.Parameter]:
+        """Return all parameters whose values stay float32 at any dtype of activations."""
+        layers = [parameter for layer in self.full_precision() for parameter in layer.parameters()]
+        return [*layers, *self.float32_vectors()]
+
     def token_layers(self) -> Sequence[nn.Linear]:
         """Return the linear layers of repeated blocks applied to every video token, without adapters.
 

@@ -13,7 +13,7 @@ def shard(model: Denoiser, ranks: Ranks, dtype: str) -> None:
 
     Each block's weights are gathered for its forward and again for its backward. With bfloat16 the gathered
     weights are bfloat16, while shards, their gradients and gradient sums are float32. Layers that run in float32
-    are units of their own, gathered in it.
+    are units of their own, gathered in it. Vectors that stay float32 within other layers are whole on every rank.
     """
     mesh = ranks.weights["dp_shard"]
     if ranks.mesh.dp_replicate > 1:
@@ -28,8 +28,9 @@ def shard(model: Denoiser, ranks: Ranks, dtype: str) -> None:
     units = [(module, policy) for module in model.repeated()] + [
         (module, whole) for module in model.full_precision()
     ]
+    vectors = set(model.float32_vectors()) if half else set()
     for module, own in (*units, (model, policy)):
-        sharded = fully_shard(module, mesh=mesh, mp_policy=own)
+        sharded = fully_shard(module, mesh=mesh, mp_policy=own, ignored_params=vectors)
         # Losses are weighted by their share of the step, so that gradients are sums.
         sharded.set_gradient_divide_factor(1.0)
         sharded.set_force_sum_reduction_for_comms(True)

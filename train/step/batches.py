@@ -4,9 +4,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from loader.batch import Microbatch, Pack, UpcomingMicrobatch
+from loader.buckets.assignment import Bucket
 from loader.buckets.cost import Cost
-from loader.errors import RunError
+from loader.errors import RunError, UsageError
 from train.measure.timings import StepClock
+from train.models.bundle import Bundle
 
 
 class BatchStream(Protocol):
@@ -34,6 +36,36 @@ class LookaheadStream(Protocol):
 
     def upcoming(self) -> list[UpcomingMicrobatch] | None:
         """Return the next step's microbatches of all ranks, by rank and the same on every rank; None: unknown."""
+
+
+@runtime_checkable
+class ShapedStream(Protocol):
+    """Stream that knows all shapes it may give."""
+
+    @property
+    def shapes(self) -> tuple[Bucket, ...]:
+        """Return the shapes."""
+
+
+def check_shapes(stream: object, bundle: Bundle) -> None:
+    """Check that a model takes every shape of a stream, before a run begins: a rare one would end it after hours.
+
+    Args:
+        stream: stream of the run; one that does not know its shapes is not checked.
+        bundle: modules of the run.
+
+    Raises:
+        UsageError: a shape does not divide into latents and patches, or is beyond the model's positions.
+    """
+    for bucket in stream.shapes if isinstance(stream, ShapedStream) else ():
+        try:
+            latent = bundle.tokenizer.latent_size((bucket.frames, bucket.height, bucket.width))
+            bundle.dit.grid(latent)
+        except UsageError as error:
+            raise UsageError(
+                f"stream.buckets (frames, sizes; or those of a stage in stream.curriculum) has the shape {bucket}:"
+                f" {error}"
+            ) from error
 
 
 def batches_of_step(

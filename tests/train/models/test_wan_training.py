@@ -25,6 +25,7 @@ from train.objectives.draw import draw
 from train.objectives.flow import RectifiedFlow
 from train.parallel.fsdp import shard
 from train.parallel.layout import lay_out
+from train.parallel.layouts.zero1 import ZeRO1
 from train.parallel.mesh import Ranks
 from train.sampling.experts.loading import with_experts
 from train.sampling.trained import LORA_FILE, load_published, load_trained
@@ -257,3 +258,43 @@ def test_times_are_embedded_in_float32_as_pipelines_embed_them(folders, sharded)
         torch.distributed.destroy_process_group()
     assert found.dtype == torch.float32
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("layout", ["fsdp", "zero"])
+def test_tables_and_norms_stay_float32_as_pipelines_have_them(folders, layout):
+    """No value that diffusers keeps in float32 is rounded, where other weights are gathered or held in bfloat16."""
+    form = next(iter(folders))
+    config = configured(folders[form], form)
+    model = config.model.model_copy(update={"dtype": "float32"})
+    config = config.model_copy(update={"dtype": "bfloat16", "model": model, "lora": None})
+    bundle = Bundle(config)
+    theirs = set(bundle.dit.model._keep_in_fp32_modules)
+    wanted = {
+        f"dit.model.{name}": weight.detach().clone()
+        for name, weight in bundle.dit.model.named_parameters()
+        if theirs & set(name.split("."))
+    }
+    assert sum("scale_shift_table" in name for name in wanted) == 1 + len(bundle.dit.model.blocks)
+    importlib.import_module("torch.distributed.nn.functional")  # or it would keep the group below
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        ranks = Ranks.of(ParallelConfig(dp_replicate=1, dp_shard=1), World(0, 1, CPU))
+        if layout == "zero":
+            ZeRO1(bundle, config, ranks)
+            found = dict(bundle.named_parameters())
+            held = {name: found[name].detach().clone() for name in wanted}
+        else:
+            shard(bundle.dit, ranks, "bfloat16")
+            bundle.dit.unshard()
+            for module in bundle.dit.modules():
+                if isinstance(module, torch.distributed.fsdp.FSDPModule):
+                    module.unshard()
+            held = {
+                name: weight.detach().clone() for name, weight in bundle.named_parameters() if name in wanted
+            }
+    finally:
+        torch.distributed.destroy_process_group()
+    assert held.keys() == wanted.keys()
+    for name, weight in wanted.items():
+        assert held[name].dtype == torch.float32, name
+        assert torch.equal(held[name], weight), name

@@ -22,7 +22,7 @@ from train.models.denoiser import Denoiser
 from train.parallel.context.denoise import ContextParallelErrors
 from train.parallel.context.token_shard import cuttable
 from train.parallel.dit import parallelize
-from train.parallel.layouts.zero1 import hold_
+from train.parallel.layouts.zero1 import hold_, narrowed_names
 from train.parallel.mesh import Mesh, Ranks
 from train.step.losses import losses
 from train.step.squared_errors import DenoisingInputs, SquaredErrors, whole_model_errors
@@ -102,8 +102,9 @@ def profile(
     bundle = Bundle(config)
     parallelize(bundle.dit, Ranks(Mesh(dp_replicate=world.size), world), config)
     bundle.to(world.device)
-    for weight in bundle.trained().values():
-        hold_(weight, config)
+    narrowed = narrowed_names(bundle, config)
+    for name, weight in bundle.trained().items():
+        hold_(weight, name in narrowed)
     runners = {degree: _errors_of(bundle.dit, degree, world) for degree in degrees_of(bundle.dit, world.size)}
     fits = False
     for shape in shapes(buckets):

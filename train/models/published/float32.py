@@ -1,9 +1,10 @@
-"""Layers that published pipelines keep in float32, kept so in training under autocast.
+"""Layers and vectors that published pipelines keep in float32, kept so in training under autocast.
 
-diffusers lists them in ``_keep_in_fp32_modules``: Wan's embedding of the time, whose rounding to bfloat16 a model
-trained so would not meet when others sample from it.
+diffusers lists them in ``_keep_in_fp32_modules``: Wan's embedding of the time, its tables of shifts and scales, and its
+norms. A model trained with their rounding to bfloat16 would not meet it when others sample from it.
 """
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -27,12 +28,12 @@ class Float32TimestepEmbedding(TimestepEmbedding):  # type: ignore[misc]
 def keep_float32(model: nn.Module) -> list[nn.Module]:
     """Make the layers that diffusers keeps in float32 run in it, in place; return them.
 
-    Norms among them need nothing, since theirs cast to float32 themselves.
+    Norms among them need nothing, since theirs cast to float32 themselves; for their weights see `vectors_in_float32`.
 
     Args:
         model: transformer of diffusers.
     """
-    names = set(getattr(model, "_keep_in_fp32_modules", None) or ())
+    names = _names(model)
     kept = [
         module
         for path, module in model.named_modules()
@@ -41,3 +42,23 @@ def keep_float32(model: nn.Module) -> list[nn.Module]:
     for module in kept:
         module.__class__ = Float32TimestepEmbedding
     return kept
+
+
+def vectors_in_float32(model: nn.Module, layers: Sequence[nn.Module]) -> list[nn.Parameter]:
+    """Return the parameters that diffusers keeps in float32 in other layers: tables and vectors.
+
+    Args:
+        model: transformer of diffusers.
+        layers: layers that `keep_float32` has returned.
+    """
+    names, inside = _names(model), {id(weight) for layer in layers for weight in layer.parameters()}
+    return [
+        weight
+        for path, weight in model.named_parameters()
+        if names & set(path.split(".")) and "lora_" not in path and id(weight) not in inside
+    ]
+
+
+def _names(model: nn.Module) -> set[str]:
+    """Return the names that diffusers keeps in float32; an adapted model's are those of its base."""
+    return set(getattr(model, "_keep_in_fp32_modules", None) or ())

@@ -126,6 +126,11 @@ class DiffusersDenoiser(Denoiser):
     def full_precision(self) -> Sequence[nn.Module]:
         return self._float32
 
+    def float32_vectors(self) -> Sequence[nn.Parameter]:
+        from train.models.published.float32 import vectors_in_float32
+
+        return vectors_in_float32(self.model, self._float32)
+
     def takes_tokens(self, name: str) -> bool:
         return self.layer_rows(name) in ("video", "both")
 

@@ -1,6 +1,7 @@
 """FSDP and HSDP: sharded weights, gradients and optimizer state on ranks in lockstep."""
 
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 from train.config.optimizer import Fp8Config
 from train.config.run import TrainConfig
@@ -15,7 +16,7 @@ class FSDP(ParallelModel):
     """FSDP or HSDP: each rank holds a shard of every denoiser weight, its gradient and optimizer state.
 
     Ranks run in lockstep, since every block is gathered from all of them: a rank with fewer microbatches runs
-    dummy steps. Other trained modules (text embeddings) are replicated.
+    dummy steps. Other trained modules (text embeddings) and the denoiser's few float32 vectors are replicated.
     """
 
     def __init__(self, bundle: Bundle, config: TrainConfig, ranks: Ranks) -> None:
@@ -51,7 +52,7 @@ class FSDP(ParallelModel):
                 dit.set_requires_gradient_sync(last)
 
     def _summed_whole(self) -> list[str]:
-        return [name for name in self.weights if not name.startswith("dit.")]
+        return [name for name, whole in self._wholes.items() if not isinstance(whole, DTensor)]
 
     def refresh(self) -> None:
         refresh(self.bundle.dit, self._fp8)

@@ -36,12 +36,12 @@ class ZeRO1(ParallelModel):
         self._parameters = bundle.trained()
         self._sharing, self._replicas = ranks.along("dp_shard", *CONTEXT), ranks.along("dp_replicate")
         mesh = ranks.weights["dp_replicate", "dp_shard"]
-        wholes = {}
+        wholes, narrowed = {}, narrowed_names(bundle, config)
         for name, parameter in self._parameters.items():
             rows = parameter.detach()[self._rows(parameter)]
             whole = DTensor.from_local(
                 # A view would keep all rows in memory.
-                rows.to(_exact(parameter), copy=_is_narrowed(parameter, config)),
+                rows.to(_exact(parameter), copy=name in narrowed),
                 mesh,
                 (Replicate(), Shard(0)),
                 run_check=False,
@@ -49,7 +49,7 @@ class ZeRO1(ParallelModel):
                 stride=parameter.stride(),
             )
             wholes[name] = nn.Parameter(whole)
-            hold_(parameter, config)
+            hold_(parameter, name in narrowed)
         super().__init__(bundle, config, ranks, wholes)
         # A backward completes the last layers first; updated weights are needed from the first on.
         sizes = [(name, one.dtype, one.numel()) for name, one in self._parameters.items()]
@@ -148,10 +148,20 @@ def _begun(work: dist.Work | None) -> dist.Work:
     return work
 
 
-def hold_(parameter: nn.Parameter, config: TrainConfig) -> None:
-    """Cast a parameter to the dtype in which all ranks hold it, with a gradient of zeros."""
+def narrowed_names(bundle: Bundle, config: TrainConfig) -> set[str]:
+    """Return the names of the trained parameters that all ranks hold in bfloat16: matrices that run in it."""
+    exact = {id(parameter) for parameter in bundle.dit.float32_parameters()}
+    return {
+        name
+        for name, parameter in bundle.trained().items()
+        if config.dtype == "bfloat16" and parameter.ndim > 1 and id(parameter) not in exact
+    }
+
+
+def hold_(parameter: nn.Parameter, narrowed: bool) -> None:
+    """Give a parameter a gradient of zeros, in the dtype of the update; cast it to bfloat16 if it is ``narrowed``."""
     exact = _exact(parameter)
-    if _is_narrowed(parameter, config):
+    if narrowed:
         parameter.data = parameter.data.bfloat16()
     # Gradients accumulate in the dtype of the update.
     parameter.grad_dtype = exact
@@ -160,10 +170,6 @@ def hold_(parameter: nn.Parameter, config: TrainConfig) -> None:
 
 def _exact(parameter: torch.Tensor) -> torch.dtype:
     return torch.promote_types(parameter.dtype, torch.float32)
-
-
-def _is_narrowed(parameter: torch.Tensor, config: TrainConfig) -> bool:
-    return config.dtype == "bfloat16" and parameter.ndim > 1
 
 
 def _chunk(tensor: torch.Tensor, ranks: int) -> int:
