@@ -87,11 +87,15 @@ class Fault:
 
 @dataclass
 class Exchange:
-    """One request as the proxy saw it; ``sent`` counts the bytes of the body that were answered."""
+    """One request as the proxy saw it; ``sent`` counts the bytes of the body that were answered.
+
+    ``named`` is the body of a request to delete several objects.
+    """
 
     line: str
     headers: dict[str, str]
     sent: int = 0
+    named: bytes = b""
 
 
 class FaultyProxy:
@@ -180,7 +184,8 @@ def _handler(proxy: FaultyProxy, upstream: str) -> type[BaseHTTPRequestHandler]:
         def relay(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             line = f"{self.command} {self.path}"
-            exchange = Exchange(line, dict(self.headers))
+            named = body if self.command == "POST" and self.path.endswith("?delete") else b""
+            exchange = Exchange(line, dict(self.headers), named=named)
             proxy.exchanges.append(exchange)
             fault = proxy.next_fault(line) or Fault("", 0)
             if fault.answer:

@@ -3,19 +3,29 @@
 import ast
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+from xml.etree import ElementTree
 
 import boto3
 import pytest
 
-from tests.s3server import s3_server
+from loader.dataset import open_dataset
+from loader.storage import StorageConfig
+from pipelines.commands.train.train import train
+from pipelines.latents.run import make_latents
+from tests.commands import reelweave
+from tests.media import write_video
+from tests.s3server import Exchange, FaultyProxy, s3_server
+from tests.train.latents.latent_versions import run_config
 
 TEMPLATE = Path(__file__).parents[2] / "infra" / "aws" / "dataset-bucket.yaml"
 PREFIX = "teams/video"
-ROLES = ("CuratorRoleArn", "RemoverRoleArn", "TrainerRoleArn")
+RUNS = "teams/runs"
+ROLES = ("CuratorRoleArn", "RemoverRoleArn", "TrainerRoleArn", "ReaderRoleArn")
 
 pytestmark = pytest.mark.filterwarnings("ignore:Tried to parse AWS..S3..BucketPolicy")
 
@@ -91,7 +101,7 @@ def endpoint() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def stack(endpoint: str) -> Stack:
-    return Stack(endpoint, "reelweave-data", DatasetPrefix=PREFIX)
+    return Stack(endpoint, "reelweave-data", DatasetPrefix=PREFIX, RunPrefix=RUNS)
 
 
 def test_cfn_lint_finds_nothing_to_say() -> None:
@@ -177,14 +187,28 @@ def test_only_the_remover_reaches_older_versions_of_what_it_removes(stack: Stack
     assert curators < mine
 
 
-def test_the_trainer_may_only_list_and_read(stack: Stack) -> None:
-    role = "TrainerRoleArn"
+def test_the_reader_may_only_list_and_read(stack: Stack) -> None:
+    role = "ReaderRoleArn"
     actions = {action for statement in stack.statements[role] for action in as_list(statement["Action"])}
     assert actions == {"s3:ListBucket", "s3:GetObject"}
     assert stack.allows(role, "s3:GetObject", key=f"{PREFIX}/clips-v1/shards/000000.tar")
-    assert not stack.allows(role, "s3:GetObject", key="other/000000.tar")
     assert stack.allows(role, "s3:ListBucket", listed=f"{PREFIX}/")
+    for other in ("other", RUNS):
+        assert not stack.allows(role, "s3:GetObject", key=f"{other}/000000.tar")
+        assert not stack.allows(role, "s3:ListBucket", listed=f"{other}/")
     assert not stack.allows(role, "s3:ListBucket", listed="")
+
+
+def test_the_trainer_reads_datasets_and_writes_runs(stack: Stack) -> None:
+    role = "TrainerRoleArn"
+    for action in ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"):
+        assert stack.allows(role, action, key=f"{RUNS}/wan/checkpoints/step-000500/state.json")
+        assert stack.allows(role, action, key=f"{PREFIX}/clips-v1/a.tar") == (action == "s3:GetObject")
+        assert not stack.allows(role, action, key="other/a.tar")
+    for prefix in (PREFIX, RUNS):
+        assert stack.allows(role, "s3:ListBucket", listed=f"{prefix}/")
+    assert not stack.allows(role, "s3:ListBucket", listed="")
+    assert not stack.allows(role, "s3:DeleteObjectVersion", key=f"{RUNS}/a.tar")
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -192,7 +216,8 @@ def test_no_role_is_given_a_wildcard_beyond_the_keys_of_its_prefix(stack: Stack,
     arn = f"arn:aws:s3:::{stack.bucket}"
     for statement in stack.statements[role]:
         assert not any("*" in action for action in as_list(statement["Action"]))
-        assert set(as_list(statement["Resource"])) <= {arn, f"{arn}/{PREFIX}/*"}
+        own = {f"{arn}/{PREFIX}/*"} | ({f"{arn}/{RUNS}/*"} if role == "TrainerRoleArn" else set())
+        assert set(as_list(statement["Resource"])) <= {arn, *own}
         assert not {"NotAction", "NotResource", "NotPrincipal"} & statement.keys()
 
 
@@ -205,21 +230,99 @@ def test_services_take_the_roles_unless_the_arn_of_a_role_is_given(endpoint: str
     assert trusted(stack, "CuratorRoleArn") == {"Service": "pods.eks.amazonaws.com"}
     assert trusted(stack, "RemoverRoleArn") == {"Service": "pods.eks.amazonaws.com"}
     assert trusted(stack, "TrainerRoleArn") == {"Service": "ec2.amazonaws.com"}
+    assert trusted(stack, "ReaderRoleArn") == {"Service": "ec2.amazonaws.com"}
     profile = stack.client("iam").get_instance_profile(
         InstanceProfileName=stack.outputs["TrainerInstanceProfile"]
     )
     assert [role["Arn"] for role in profile["InstanceProfile"]["Roles"]] == [stack.outputs["TrainerRoleArn"]]
 
     arn = "arn:aws:iam::123456789012:role/cluster"
-    other = Stack(endpoint, "by-arn", CuratorPrincipal=arn, RemoverPrincipal=arn, TrainerPrincipal=arn)
+    taken = {f"{who}Principal": arn for who in ("Curator", "Remover", "Trainer", "Reader")}
+    other = Stack(endpoint, "by-arn", **taken)
     assert trusted(other, "CuratorRoleArn") == {"AWS": arn}
     assert trusted(other, "RemoverRoleArn") == {"AWS": arn}
     assert trusted(other, "TrainerRoleArn") == {"AWS": arn}
+    assert trusted(other, "ReaderRoleArn") == {"AWS": arn}
     assert "TrainerInstanceProfile" not in other.outputs
 
 
-def test_a_prefix_that_would_lock_both_roles_out_is_refused(template: dict[str, Any]) -> None:
-    pattern = template["Parameters"]["DatasetPrefix"]["AllowedPattern"]
-    assert re.fullmatch(pattern, PREFIX)
-    for wrong in ("", f"{PREFIX}/", f"/{PREFIX}", "a//b", "a*"):
-        assert not re.fullmatch(pattern, wrong), wrong
+def test_a_prefix_that_would_lock_the_roles_out_is_refused(template: dict[str, Any]) -> None:
+    for name in ("DatasetPrefix", "RunPrefix"):
+        pattern = template["Parameters"][name]["AllowedPattern"]
+        assert re.fullmatch(pattern, PREFIX)
+        for wrong in ("", f"{PREFIX}/", f"/{PREFIX}", "a//b", "a*"):
+            assert not re.fullmatch(pattern, wrong), wrong
+
+
+Asked = tuple[str, str | None, str | None]
+
+
+def asked(exchange: Exchange, bucket: str) -> list[Asked]:
+    """What IAM is asked of a request: action, key, and the prefix that is listed.
+
+    S3 answers 404 for a missing key to those who may list a prefix that the key has, and 403 to others.
+    """
+    method, target = exchange.line.split(" ", 1)
+    parts = urlsplit(target)
+    named, _, key = unquote(parts.path).lstrip("/").partition("/")
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    assert named == bucket
+    if exchange.named:
+        deleted = ElementTree.fromstring(exchange.named).iterfind("{*}Object")
+        found = [(one.findtext("{*}Key"), one.findtext("{*}VersionId")) for one in deleted]
+        assert found
+        return [("s3:DeleteObjectVersion" if old else "s3:DeleteObject", key, None) for key, old in found]
+    if not key:
+        assert method == "GET", exchange.line
+        if "uploads" in query:
+            return [("s3:ListBucketMultipartUploads", None, None)]
+        action = "s3:ListBucketVersions" if "versions" in query else "s3:ListBucket"
+        return [(action, None, query.get("prefix", ""))]
+    if method == "DELETE":
+        single = "s3:DeleteObjectVersion" if "versionId" in query else "s3:DeleteObject"
+        return [("s3:AbortMultipartUpload" if "uploadId" in query else single, key, None)]
+    return [({"GET": "s3:GetObject", "HEAD": "s3:GetObject"}.get(method, "s3:PutObject"), key, None)]
+
+
+def test_the_roles_allow_every_request_of_the_commands_they_are_for(
+    endpoint: str, stack: Stack, tmp_path: Path
+) -> None:
+    datasets, runs = f"s3://{stack.bucket}/{PREFIX}", f"s3://{stack.bucket}/{RUNS}"
+    clip = write_video(tmp_path / "raw/a.mp4", (40, 45, 42, 44))
+    quick = ["--set", "run.runner=sequential", "--set", "run.isolate=false", "--set", "spans.min_clip_s=1"]
+    with FaultyProxy(endpoint) as proxy:
+        reach = ["--endpoint-url", proxy.url]
+
+        def requests_of(role: str, command: Callable[[], Any]) -> list[Asked]:
+            before = len(proxy.exchanges)
+            command()
+            found = [one for exchange in proxy.exchanges[before:] for one in asked(exchange, stack.bucket)]
+            denied = [each for each in found if not stack.allows(role, *each)]
+            assert not denied, f"{role}: {denied}"
+            return found
+
+        def done(*words: object) -> Callable[[], None]:
+            def run() -> None:
+                ended = reelweave(*words)
+                assert ended.returncode == 0, ended.stderr
+
+            return run
+
+        clips = f"{datasets}/clips"
+        curated = done("curate", clip, "--out", clips, *quick, "--set", f"storage.endpoint_url={proxy.url}")
+        assert ("s3:PutObject", f"{PREFIX}/clips/manifest.json", None) in requests_of(
+            "CuratorRoleArn", curated
+        )
+        requests_of("CuratorRoleArn", done("report", clips, "--set", f"storage.endpoint_url={proxy.url}"))
+        for look in (["verify", clips], ["status", clips], ["show", clips, clip]):
+            assert requests_of("ReaderRoleArn", done(*look, *reach))
+        storage = StorageConfig(endpoint_url=proxy.url)
+        config = run_config(clips, tmp_path / "run", storage=storage, checkpoints=f"{runs}/first")
+        written = requests_of("TrainerRoleArn", lambda: train(config))
+        assert any(
+            action == "s3:PutObject" and key.startswith(f"{RUNS}/first") for action, key, _ in written if key
+        )
+        latents = run_config(clips, tmp_path / "unused", storage=storage)
+        requests_of("TrainerRoleArn", lambda: make_latents(clips, f"{runs}/latents", latents, lambda _: None))
+        requests_of("ReaderRoleArn", lambda: open_dataset(clips, storage))
+        requests_of("RemoverRoleArn", done("remove", clips, "--source", clip, *reach))
