@@ -18,6 +18,7 @@ from loader.batch import BadSample
 from train.config.log import LogConfig
 from train.logs.breakdown import Breakdown
 from train.logs.metrics import RunSummary, StepMetrics
+from train.logs.rank_records import append_ranks
 from train.logs.records import (
     BAD_SAMPLES,
     LOSSES,
@@ -120,16 +121,7 @@ class MetricLog:
         """
         if not self._writes or len(waits.wait_s) == 1:
             return
-        found = {
-            "step": step,
-            "steps": waits.steps,
-            "seconds": round(waits.seconds, 4),
-            "wait_s": [round(wait, 4) for wait in waits.wait_s],
-            "last": waits.last,
-            "peak_gib": waits.peak_gib and [round(peak, 3) for peak in waits.peak_gib],
-        }
-        with (self._out / RANKS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(found, allow_nan=False, separators=(",", ":")) + "\n")
+        append_ranks(self._out / RANKS, step, waits)
 
     def add_losses(self, step: int, of: Literal["train", "held_out"], found: Breakdown) -> None:
         """Append losses by quantile and bucket to ``losses.jsonl``."""
