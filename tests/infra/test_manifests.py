@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 from shutil import copy, copytree, ignore_patterns
@@ -57,19 +58,46 @@ def test_the_copied_files_alone_make_the_whole_package(dockerfile: list[list[str
     assert wheel() == set()
     for source in copied(dockerfile):
         if (ROOT / source).is_dir():
-            copytree(ROOT / source, tmp_path / source, ignore=ignore_patterns("__pycache__"))
+            copytree(ROOT / source, tmp_path / source, symlinks=True, ignore=ignore_patterns("__pycache__"))
     modules = {
         str(path.relative_to(ROOT))
-        for package in ("loader", "curate", "train", "pipelines")
+        for package in ("loader", "curate", "train", "pipelines", "reelweave")
         for path in (ROOT / package).rglob("*.py")
     }
-    assert modules <= wheel()
+    kernels = {f"train/kernels/cuda/csrc/{path.name}" for path in (ROOT / "csrc").glob("*.cu")}
+    assert kernels
+    assert modules | kernels <= wheel()
 
 
 def test_the_image_runs_the_program_as_a_user_who_is_not_root(dockerfile: list[list[str]]) -> None:
-    (user,) = [words[1] for words in dockerfile if words[0] == "USER"]
-    assert int(user) > 0
-    assert [words[1:] for words in dockerfile if words[0] == "ENTRYPOINT"] == [['["reelweave"]']]
+    for words in stages(dockerfile).values():
+        user = [each[1] for each in words if each[0] == "USER"]
+        entry = [each[1:] for each in words if each[0] == "ENTRYPOINT"]
+        assert bool(user) == bool(entry)
+        assert [int(each) > 0 for each in user] == [True] * len(entry)
+        assert entry in ([], [['["reelweave"]']])
+    assert {name for name, words in stages(dockerfile).items() if words[-1][0] == "CMD"} == {
+        "curate",
+        "train",
+    }
+
+
+def stages(dockerfile: list[list[str]]) -> dict[str, list[list[str]]]:
+    """Instructions by the name of the stage."""
+    found: dict[str, list[list[str]]] = {}
+    for words in dockerfile:
+        if words[0] == "FROM":
+            assert words[1] in found or words[1].startswith("python:"), words
+            found[words[3]] = own = []
+        own.append(words)
+    return found
+
+
+def test_extras_of_the_images_exist(dockerfile: list[list[str]]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = re.findall(r"\.\[([\w,-]+)\]", (INFRA / "Dockerfile").read_text())
+    assert len(named) == 2
+    assert {one for extras in named for one in extras.split(",")} <= project["optional-dependencies"].keys()
 
 
 def test_dependencies_are_installed_before_any_source_is_copied(dockerfile: list[list[str]]) -> None:
@@ -156,5 +184,5 @@ def test_the_page_calls_only_files_that_exist() -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(INFRA)))
 def test_no_file_names_a_registry_or_holds_a_credential(path: Path) -> None:
     assert not re.search(
-        r"https?://|\w+\.(io|com|org)/\w+:|AKIA[0-9A-Z]{16}|(?i:aws_secret)", path.read_text()
+        r"https?://|\w+\.(io|com|org)/\w+:\S|AKIA[0-9A-Z]{16}|(?i:aws_secret)", path.read_text()
     )

@@ -1,0 +1,132 @@
+"""The training job of Kubeflow Trainer: its schema, its command, and how a pod of it is stopped."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubeflow_trainer_api import models
+
+from pipelines.cli import parsed
+
+FILE = Path(__file__).parents[2] / "infra" / "kubeflow" / "trainjob.yaml"
+DOCUMENTS = {one["kind"]: one for one in yaml.safe_load_all(FILE.read_text())}
+RUNTIME = DOCUMENTS["TrainingRuntime"]
+POD = RUNTIME["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+NODE = POD["containers"][0]
+TRAINER = """
+import signal, sys, time
+stopped = []
+signal.signal(signal.SIGUSR1, lambda *_: stopped.append(1))
+open(sys.argv[1] + "/began." + __import__("os").environ["RANK"], "w").close()
+while not stopped:
+    time.sleep(0.05)
+time.sleep(0.5)  # a checkpoint
+open(sys.argv[1] + "/saved." + __import__("os").environ["RANK"], "w").close()
+sys.exit(75)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "model"),
+    [
+        ("TrainJob", models.TrainerV1alpha1TrainJob),
+        ("TrainingRuntime", models.TrainerV1alpha1TrainingRuntime),
+        ("ServiceAccount", None),
+        ("PersistentVolumeClaim", None),
+    ],
+)
+def test_every_field_is_one_of_the_schema(kind: str, model: Any) -> None:
+    document = DOCUMENTS[kind]
+    assert document["metadata"]["name"]
+    if model is not None:
+        # The models drop what they do not know.
+        assert model.from_dict(document).to_dict() == document
+
+
+def test_job_runtime_and_claims_name_each_other() -> None:
+    reference = DOCUMENTS["TrainJob"]["spec"]["runtimeRef"]
+    assert (reference["kind"], reference["name"]) == ("TrainingRuntime", RUNTIME["metadata"]["name"])
+    assert POD["serviceAccountName"] == DOCUMENTS["ServiceAccount"]["metadata"]["name"]
+    volumes = {volume["name"]: volume for volume in POD["volumes"]}
+    assert {mount["name"] for mount in NODE["volumeMounts"]} == volumes.keys()
+    claim = volumes["runs"]["persistentVolumeClaim"]["claimName"]
+    assert claim == DOCUMENTS["PersistentVolumeClaim"]["metadata"]["name"]
+    job = RUNTIME["spec"]["template"]["spec"]["replicatedJobs"][0]
+    labels = job["template"]["metadata"]["labels"]
+    # What Kubeflow Trainer gives nodes, processes and addresses to.
+    assert labels == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    assert job["name"] == NODE["name"] == "node"
+
+
+def test_the_pod_has_bounds_and_no_root() -> None:
+    assert POD["securityContext"]["runAsNonRoot"] is True
+    assert NODE["securityContext"]["allowPrivilegeEscalation"] is False
+    assert NODE["resources"]["requests"] == NODE["resources"]["limits"]
+    gpus = int(NODE["resources"]["limits"]["nvidia.com/gpu"])
+    assert DOCUMENTS["TrainJob"]["spec"]["trainer"]["numProcPerNode"] == gpus
+
+
+def test_what_the_ranks_run_is_a_call_of_the_program() -> None:
+    words = NODE["args"]
+    options = parsed(words[words.index("reelweave") + 1 :])
+    assert options.config == "/config/train.yaml"
+    assert options.set == ["out=/runs/first", "checkpoints=s3://BUCKET/runs/first"]
+    assert {mount["mountPath"] for mount in NODE["volumeMounts"]} == {"/config", "/runs", "/dev/shm"}
+
+
+def test_a_pod_that_is_stopped_lets_its_ranks_save(tmp_path: Path) -> None:
+    """The container's command and its hook, in a process namespace of their own, with torchrun itself."""
+    if subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True).returncode:
+        pytest.skip("this machine allows no process namespace of one's own")
+    (tmp_path / "reelweave").write_text(f"#!{sys.executable}\n{TRAINER}")
+    (tmp_path / "reelweave").chmod(0o755)
+    begin = NODE["args"].index("reelweave")
+    command = [
+        *NODE["command"],
+        "--nproc-per-node=2",
+        "--master-port=0",
+        *NODE["args"][:begin],
+        "reelweave",
+        tmp_path,
+    ]
+    environment = os.environ | {"PATH": f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    pod = subprocess.Popen(
+        ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", *map(str, command)],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until(lambda: len(list(tmp_path.glob("began.*"))) == 2, pod)
+        first = int(Path(f"/proc/{pod.pid}/task/{pod.pid}/children").read_text().split()[0])
+        hook = NODE["lifecycle"]["preStop"]["exec"]["command"]
+        entered = ["nsenter", "--target", str(first), "--pid", "--mount", *hook]
+        subprocess.run(entered, timeout=60, capture_output=True, check=False)
+        # The hook returns when the container has ended: nothing is killed before.
+        assert len(list(tmp_path.glob("saved.*"))) == 2
+        assert pod.wait(60) != 0  # so that the job starts again
+    finally:
+        pod.send_signal(signal.SIGKILL)
+        pod.wait()
+
+
+def until(done: Any, pod: "subprocess.Popen[bytes]") -> None:
+    end = time.monotonic() + 120
+    while not done():
+        assert pod.poll() is None, "the pod ended by itself"
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_the_tools_that_the_container_needs_are_in_its_image() -> None:
+    # bash, kill (of bash) and tail are in Debian's slim images; pkill and ps are not.
+    words = " ".join([*NODE["command"], *NODE["lifecycle"]["preStop"]["exec"]["command"]])
+    assert not {"pkill", "ps", "pgrep"} & set(words.split())
+    assert shutil.which("bash")
