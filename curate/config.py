@@ -94,7 +94,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 5
+    REVISION: ClassVar = 6
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from curate.shots.colour.abrupt import is_abrupt
 from curate.shots.colour.fades import FadeFinder
 from curate.shots.colour.features import HEIGHT, WIDTH, Floats, dissimilarity, features
 from curate.shots.colour.history import FeatureWindow
@@ -29,6 +30,7 @@ _HISTORY = GRADUAL_REACH + _BATCH + 100  # a gradual transition of 100 frames, a
 _SHORT_RUN = 4  # maximum frames of a run that a hard cut inside may explain
 _BOTH = 0.4  # probability of a cut next to a likelier one above which the frame in between is blended
 _SURE_CUT = 0.8  # probability of a hard cut that overrides any run around it; its network was trained on dissolves too
+_ABRUPT = 0.5  # share of the threshold above which a cut is reported whose one step makes the whole change
 _LIKELY = 0.35  # share of the threshold above which a frame extends a run
 _LEAST_LIKELY = 0.25  # minimum probability of a frame in a run, for any threshold
 SETTLED_AFTER = GRADUAL_REACH + 5
@@ -41,6 +43,7 @@ class _Cut(NamedTuple):
     start: int
     end: int
     chance: float
+    abrupt: bool = False  # whether one step makes the change, which overrides any run around it
 
     @property
     def transition(self) -> Transition:
@@ -176,7 +179,6 @@ class ColourDetector:
             finished: True after `finish`, to return all that are left.
         """
         end = self._judged if finished else self._judged - SETTLED_AFTER
-        config = self._config
         ranked = [
             (run.score, run.transition)
             for run in self._dissolves
@@ -184,14 +186,14 @@ class ColourDetector:
         ] + [
             (cut.chance, cut.transition)
             for cut in self._cuts
-            if cut.chance <= config.cut_threshold and cut.end <= end
+            if not self._is_sure_cut(cut) and cut.end <= end
         ]
         if not ranked:
             return []
         self._dissolves = [
             run for run in self._dissolves if self._is_sure(run) or run.transition.end_frame > end
         ]
-        self._cuts = [cut for cut in self._cuts if cut.chance > config.cut_threshold or cut.end > end]
+        self._cuts = [cut for cut in self._cuts if self._is_sure_cut(cut) or cut.end > end]
         taken = self._sure(min(found.start_frame for _, found in ranked) - SETTLED_AFTER)
         kept = []
         for _, found in sorted(ranked, key=lambda each: (-each[0], each[1].start_frame)):
@@ -206,7 +208,7 @@ class ColourDetector:
         others = [
             cut.transition
             for cut in _ending_after(self._cuts, first, lambda cut: cut.end)
-            if cut.chance > self._config.cut_threshold
+            if self._is_sure_cut(cut)
         ]
         others += [
             run.transition
@@ -245,12 +247,19 @@ class ColourDetector:
         if (
             not blank
             and frame > self._shot_first
-            and probability > self._cut_floor
+            and probability > min(self._cut_floor, _ABRUPT * self._config.cut_threshold)
             and probabilities.argmax() == _PEAK
         ):
             earlier, later = (float(each) > _BOTH for each in probabilities[[_PEAK - 1, _PEAK + 1]])
-            self._cuts.append(_Cut(frame - 1 - earlier, frame + later, probability))
-            if probability > self._config.cut_threshold:
+            cut = _Cut(
+                frame - 1 - earlier,
+                frame + later,
+                probability,
+                probability > _ABRUPT * self._config.cut_threshold and is_abrupt(self._history, frame),
+            )
+            if probability > self._cut_floor or cut.abrupt:
+                self._cuts.append(cut)
+            if self._is_sure_cut(cut):
                 self._shot_first = frame
         self._fades.push(self._history, frame, self._shot_first)
         if blank:
@@ -264,12 +273,18 @@ class ColourDetector:
         if self._blank_within(run) or self._alike_beyond(run):
             return
         inside = [cut for cut in self._cuts if run.first - 1 <= cut.end <= run.end]
+        if any(cut.abrupt for cut in inside):
+            return
         surest = max((cut.chance for cut in inside), default=0.0)
         needed = run.score if run.end - run.first <= _SHORT_RUN else _SURE_CUT
         if surest > self._config.cut_threshold and (not self._is_sure(run) or surest > needed):
             return
         self._cuts = [cut for cut in self._cuts if cut not in inside]
         self._dissolves.append(run)
+
+    def _is_sure_cut(self, cut: _Cut) -> bool:
+        """Return True when a cut is reported."""
+        return cut.abrupt or cut.chance > self._config.cut_threshold
 
     def _is_sure(self, run: LikelyRun) -> bool:
         """Return True when a run is reported; a short run has fewer frames, so a very likely one is rarer."""
