@@ -1,7 +1,6 @@
 """Indexing a folder or prefix of tars: list them, read those that are new, publish."""
 
 import importlib.metadata
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ import pyarrow.compute as pc
 from curate.foreign.crew import TarProgress, read_tars
 from curate.foreign.probe import PROBE_VERSION
 from curate.foreign.tar import NOTES, note_path
+from curate.frames.processors import processors
 from loader.dataset.foreign import TarIndex, publish_foreign
 from loader.dataset.manifest import MANIFEST, Foreign, Manifest, read_manifest, table_path
 from loader.dataset.schema import TABLES
@@ -73,7 +73,7 @@ def index_tars(
     if not beside:  # refuse a place that readers of the index may not follow before tars are read
         open_storage(tars.root, config, place.uri(MANIFEST))
     with leased(place, "reelweave index") as held:
-        return _index(tars, held, beside, shards, workers or os.cpu_count() or 1, progress)
+        return _index(tars, held, beside, shards, workers or processors(), progress)
 
 
 def _index(

@@ -1,6 +1,5 @@
 """Duration, size and codec of sources, read from their headers in parallel child processes."""
 
-import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ import av
 from curate.frames.child_process import Isolated, Quarantined
 from curate.frames.faults import fault_of
 from curate.frames.probe import Probe, ProbeConfig, probe
+from curate.frames.processors import processors
 from curate.frames.source import open_video
 from curate.sources.inputs import SourceRef
 from loader.errors import UsageError
@@ -51,7 +51,7 @@ def read_headers(
     Raises:
         RunError: The storage failed.
     """
-    workers = max(1, min(_MOST_READERS, os.cpu_count() or 1, len(sources)))
+    workers = max(1, min(_MOST_READERS, processors(), len(sources)))
     children: SimpleQueue[Isolated[SourceRef, SourceHeader]] = SimpleQueue()
     for _ in range(workers):
         children.put(Isolated(_Header(storage, limits), attempts=1, max_silence_s=_MAX_SECONDS))

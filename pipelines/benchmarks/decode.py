@@ -6,7 +6,6 @@ The decoders alone get clips that are in memory already, and as many threads as 
 import hashlib
 import io
 import math
-import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from curate.cut.config import CutConfig
 from curate.cut.encode import X264, ClipEncoder
 from curate.cut.mp4 import fast_start
 from curate.frames.picture import Geometry
+from curate.frames.processors import processors
 from loader.base.arrays import Places
 from loader.buckets.assignment import Bucket, BucketConfig
 from loader.buckets.tokens import Compression
@@ -147,7 +147,7 @@ def _config() -> StreamConfig:
         max_text_tokens=0,
         memory_tokens=_BATCH,  # a sample is one token
     )
-    return StreamConfig(buckets=buckets, workers=os.cpu_count() or 1, epochs=1)
+    return StreamConfig(buckets=buckets, workers=processors(), epochs=1)
 
 
 def _draws(dataset: Dataset, config: StreamConfig) -> list[_Draw]:

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import math
-import os
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from curate.frames.processors import processors
 from loader.dataset import Dataset
 from loader.errors import RunError
 from pipelines.report.clips.media import ClipBytes, clip_bytes, staged_clips
@@ -127,7 +127,7 @@ def _strips(dataset: Dataset, rows: GalleryRows, count: int) -> Iterator[tuple[i
         found = clip_bytes(dataset, key) if states[row] == "kept" or kept else staged.get(key)
         return None if found is None else _strip(found, frames[row])
 
-    with ThreadPoolExecutor(min(_READERS, os.cpu_count() or 1)) as readers:
+    with ThreadPoolExecutor(min(_READERS, processors())) as readers:
         for row, found in enumerate(readers.map(made, range(count))):
             if found is not None:
                 yield row, found

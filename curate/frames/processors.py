@@ -1,0 +1,57 @@
+"""Number of processors that this process may use, as its affinity and the quotas of its control groups say."""
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+
+def processors(root: Path = Path("/")) -> int:
+    """Return the number of processors of this process, at least 1.
+
+    A container of half a processor on a machine of 64 shows 64 to `os.cpu_count`.
+
+    Args:
+        root: Folder below which ``proc`` and ``sys`` are read.
+    """
+    try:
+        allowed = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on Linux
+        allowed = os.cpu_count() or 1
+    return max(1, min([allowed, *(math.ceil(share) for share in _quotas(root))]))
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """Yield the processors that each control group above this process grants; none where there is no limit."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mount = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+        # In a container the path may be that on the host, which is not below its own mount.
+        inner = PurePosixPath(path.lstrip("/"))
+        for group in {mount / each for each in (inner, *inner.parents, PurePosixPath("."))}:
+            share = _quota_v1(group) if controllers else _quota_v2(group)
+            if share is not None:
+                yield share
+
+
+def _quota_v2(group: Path) -> float | None:
+    """Return the processors of ``cpu.max``: quota and period in microseconds, or ``max``."""
+    try:
+        quota, period = (group / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
+
+
+def _quota_v1(group: Path) -> float | None:
+    try:
+        quota, period = (int((group / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+        return quota / period if quota > 0 else None
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
