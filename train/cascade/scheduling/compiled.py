@@ -1,13 +1,45 @@
 """Compilation of inner loops by numba, at the first call, with a cache on disk."""
 
-from collections.abc import Callable
+import fcntl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core.compiler_lock import global_compiler_lock
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compiled(function: F) -> F:
-    """Compile a function of numbers and arrays."""
-    return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+    """Compile a function of numbers and arrays, in one process at a time.
+
+    Ranks of a node begin together: one compiles for some seconds, the others read its result from the cache.
+    """
+    dispatcher: Any = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    compile_now = dispatcher.compile
+    name = f"{function.__module__}.{function.__qualname__}.lock"
+
+    def compile_in_turn(signature: Any) -> Any:
+        # Numba's own lock first: a thread that compiles a caller holds it when it comes to this function.
+        with global_compiler_lock, _alone(Path(dispatcher.stats.cache_path) / name):
+            return compile_now(signature)
+
+    dispatcher.compile = compile_in_turn
+    return cast(F, dispatcher)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Hold a file's lock, which ends with the process; go without it where there are no locks."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a")
+    except OSError:
+        yield
+        return
+    with file:
+        with suppress(OSError):  # the cache is correct without it, as numba replaces whole files
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
