@@ -25,8 +25,14 @@ class MemoryFit:
     token_gib: float
     worst_error: float
 
-    def tokens(self, limit_gib: float) -> int:
+    def tokens(
+        self, limit_gib: float, advice: str = "shard the model further, or checkpoint activations"
+    ) -> int:
         """Return M_mem, the tokens of a microbatch whose peak stays below a limit.
+
+        Args:
+            limit_gib: memory of a GPU that a step may use.
+            advice: what to do where too few fit.
 
         Raises:
             UsageError: fewer than a thousand tokens fit.
@@ -35,7 +41,7 @@ class MemoryFit:
         if tokens < 1000:
             raise UsageError(
                 f"{limit_gib:g} GiB hold {max(tokens, 0)} tokens: {self.fixed_gib:.3g} GiB are taken before the first;"
-                " shard the model further, or checkpoint activations"
+                f" {advice}"
             )
         return tokens
 

@@ -13,6 +13,7 @@ from loader.buckets.memory_fit import fit_memory
 from loader.errors import UsageError
 from pipelines.configuration.train_config import TrainRunConfig
 from pipelines.terminal.files import write_whole
+from train.config.parallel import ParallelConfig
 from train.distributed.world import join
 from train.memory.dry_run import dry_run
 from train.memory.shapes import MeasuredShape, StepShape, measure, shapes
@@ -58,15 +59,36 @@ def predict_shapes(config: TrainRunConfig, ranks: int) -> list[PredictedShape]:
     ]
 
 
-def fitting_tokens(rows: Iterable[PredictedShape], memory_gib: float) -> int:
+def fitting_tokens(rows: Iterable[PredictedShape], memory_gib: float, parallel: ParallelConfig) -> int:
     """Return the largest ``memory_tokens`` whose microbatches stay below a limit.
+
+    Args:
+        rows: predictions.
+        memory_gib: memory of a GPU that a step may use.
+        parallel: layout of the run, for advice where nothing fits.
 
     Raises:
         UsageError: nothing fits, or the shapes are too few, or too small, to tell.
     """
     columns = ("batch", "length", "peak_gib")
     text = "\n".join([",".join(columns), *(",".join(str(getattr(row, c)) for c in columns) for row in rows)])
-    return fit_memory(text, "predicted").tokens(memory_gib)
+    return fit_memory(text, "predicted").tokens(memory_gib, memory_advice(parallel))
+
+
+def memory_advice(parallel: ParallelConfig) -> str:
+    """Return what a layout has not done yet to need less memory."""
+    left = []
+    if parallel.shard == "optimizer" or parallel.dp_shard == 1:
+        left.append("shard weights (train.parallel: {dp_replicate: 1, dp_shard: rest, shard: weights})")
+    elif parallel.dp_shard != "rest":
+        left.append("shard the weights over more ranks (train.parallel: {dp_replicate: 1, dp_shard: rest})")
+    if parallel.reduce_gradients == "step":
+        left.append("reduce gradients after each microbatch (train.parallel.reduce_gradients=microbatch)")
+    if parallel.activation_checkpointing != "full":
+        left.append("checkpoint activations (train.parallel.activation_checkpointing=full)")
+    return ", or ".join(
+        [*left, "start more ranks" if parallel.dp_shard == "rest" else "take smaller buckets"]
+    )
 
 
 def bench_shapes(config: TrainRunConfig, out: Path) -> list[MeasuredShape] | None:

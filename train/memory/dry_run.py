@@ -8,7 +8,6 @@ operators are assumed to allocate only their outputs.
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -18,44 +17,23 @@ from loader.errors import UsageError
 from train.config.run import TrainConfig
 from train.config.text import HashedTextConfig
 from train.distributed.world import World
+from train.memory.equal_blocks import cut_runs, equal_runs
 from train.memory.live_memory import LiveMemory
+from train.memory.phases import Footprint, StepPhases, extrapolated
 from train.memory.shapes import StepShape
 from train.models.bundle import Bundle
 from train.models.encoders.tokenizer import LatentSizes
 from train.parallel.dit import parallelize
 from train.parallel.layout import layout_of
 from train.parallel.layouts.parallel_model import ParallelModel
+from train.parallel.layouts.zero1 import ZeRO1
 from train.parallel.mesh import DATA, SUMMED, Mesh, Ranks
 from train.parallel.rank_grid import CONTEXT
 from train.step.ema import Ema
 from train.step.squared_errors import DenoisingInputs
 
 _FAKE = torch.device("cpu")
-
-
-class Footprint(NamedTuple):
-    """Bytes on the rank with the highest peak.
-
-    Attributes:
-        state: permanent bytes: weights, gradients, optimizer state, EMA and frozen encoders.
-        kept: bytes that the forward of a microbatch saves for its backward.
-        passes: peak of forward and backward.
-        step: peak including the gradient reduction.
-        update: peak of the optimizer's update.
-        ahead: bytes of the next microbatch's pixels, which come while this one is computed (`train.models.transfer`).
-    """
-
-    state: int
-    kept: int
-    passes: int
-    step: int
-    update: int
-    ahead: int = 0
-
-    @property
-    def peak(self) -> int:
-        """Peak bytes of the whole step."""
-        return max(self.step, self.update) + self.ahead
+_FEW = 3  # blocks: with fewer, FSDP gathers not all that it gathers at once
 
 
 def dry_run(
@@ -90,42 +68,118 @@ def dry_run(
     mesh = Mesh.of(config.parallel, ranks)
     kind = layout_of(config, mesh)
     with _world(ranks) as world:
-        bundle, grid = Bundle(config, meta=True), Ranks(mesh, world)
-        if encoded:
+        rehearsal = _Rehearsal(config, kind, Ranks(mesh, world), encoded)
+        try:
+            return rehearsal.footprints(shapes)
+        except DataDependentOutputException as error:
+            raise UsageError(f"this model cannot be rehearsed: it looks at values ({error})") from error
+
+
+class _Rehearsal:
+    """Steps of a run without data, on the whole model or on a few of its equal blocks."""
+
+    def __init__(self, config: TrainConfig, kind: type[ParallelModel], grid: Ranks, encoded: bool) -> None:
+        self._config, self._kind, self._grid, self._encoded = config, kind, grid, encoded
+
+    def footprints(self, shapes: Sequence[StepShape]) -> list[Footprint]:
+        """Return the footprint of each shape."""
+        lengths = equal_runs(self._bundle(encodes=False).dit)
+        long = [place for place, length in enumerate(lengths) if length > _FEW + 3]
+        # Copies of ZeRO-1's buckets grow with the model up to a bound, which few blocks do not show.
+        if not long or self._kind is ZeRO1:
+            return [phases.footprint() for phases in self._measured(shapes, lengths)]
+        few = [_FEW if place in long else length for place, length in enumerate(lengths)]
+        least = self._measured(shapes, few, encodes=False)
+        longer = {
+            place: [
+                self._measured(shapes, [*few[:place], _FEW + more, *few[place + 1 :]], encodes=False)
+                for more in (1, 2)
+            ]
+            for place in long
+        }
+        found, encodings = [], self._encodings(shapes)
+        for number, shape in enumerate(shapes):
+            runs = [
+                (lengths[place] - _FEW, longer[place][0][number], longer[place][1][number]) for place in long
+            ]
+            whole = extrapolated(least[number], runs)
+            if whole is None:
+                [found_whole] = self._measured([shape], lengths)
+                found.append(found_whole.footprint())
+            else:
+                found.append(whole.footprint(*encodings[number]))
+        return found
+
+    def _bundle(self, encodes: bool = True) -> Bundle:
+        bundle = Bundle(self._config, meta=True)
+        if self._encoded or not encodes:
             bundle.tokenizer = LatentSizes(bundle.tokenizer)
+        return bundle
+
+    def _measured(
+        self, shapes: Sequence[StepShape], lengths: Sequence[int], encodes: bool = True
+    ) -> list[StepPhases]:
+        """Return what a model with some of its equal blocks takes."""
+        bundle, config, grid = self._bundle(encodes), self._config, self._grid
+        cut_runs(bundle.dit, lengths)
         parallelize(bundle.dit, grid, config)
         _meet(grid)
         with FakeTensorMode(allow_non_fake_inputs=True), LiveMemory() as memory:
-            try:
-                layout = kind(bundle.to_empty(device=_FAKE), config, grid)
-                average = Ema(config.ema, layout.weights)
-                layout.share()
-                found = [_step(layout, config, shape, memory) for shape in shapes]
-                del average
-                return found
-            except DataDependentOutputException as error:
-                raise UsageError(f"this model cannot be rehearsed: it looks at values ({error})") from error
+            layout = self._kind(bundle.to_empty(device=_FAKE), config, grid)
+            average = Ema(config.ema, layout.weights)
+            layout.share()
+            found = [_step(layout, config, shape, memory) for shape in shapes]
+            del average
+            return found
+
+    def _encodings(self, shapes: Sequence[StepShape]) -> list[tuple[int, int]]:
+        """Return the bytes of the tokenizer and those that it adds while it encodes each shape."""
+        found, tokenizer = [], self._bundle().tokenizer
+        with FakeTensorMode(allow_non_fake_inputs=True), LiveMemory() as memory:
+            tokenizer = tokenizer.to_empty(device=_FAKE)
+            weights = memory.live
+            for shape in shapes:
+                memory.peak = weights
+                with torch.no_grad():
+                    tokenizer.encode(torch.empty(_pixels(shape), dtype=torch.uint8))
+                found.append((weights, memory.peak - weights))
+        return found
 
 
-def _step(layout: ParallelModel, config: TrainConfig, shape: StepShape, memory: LiveMemory) -> Footprint:
-    state = memory.peak = memory.live
+def _step(layout: ParallelModel, config: TrainConfig, shape: StepShape, memory: LiveMemory) -> StepPhases:
+    state = memory.live
     if layout.accumulates:
         layout.before_backward(last=False)
-        _errors(layout, config, shape).mean().backward()  # type: ignore[no-untyped-call]  # torch's own
-    before = memory.live
-    loss = _errors(layout, config, shape).mean()
-    kept = memory.live - before
+        _errors(layout, config, shape, memory)[0].mean().backward()  # type: ignore[no-untyped-call]  # torch's own
+    before = memory.peak = memory.live
+    errors, inside = _errors(layout, config, shape, memory)
+    loss = errors.mean()
+    del errors
+    kept, forward = memory.live - before, memory.peak
+    memory.peak = memory.live
     layout.before_backward(last=True)
     loss.backward()  # type: ignore[no-untyped-call]  # torch's own
-    passes = memory.peak
+    backward, memory.peak = memory.peak, memory.live
     layout.sum_gradients()
     # On a GPU AdamW allocates the roots of all second moments at once (foreach).
     roots = sum(weight.nbytes for weight in layout.weights.values())
-    return Footprint(state, kept, passes, memory.peak, state + roots, math.prod(_pixels(shape)))
+    return StepPhases(
+        state=state,
+        held=before - state,
+        inside=inside - before,
+        kept=kept,
+        forward=forward,
+        backward=backward,
+        sums=memory.peak,
+        update=state + roots,
+        ahead=math.prod(_pixels(shape)),
+    )
 
 
-def _errors(layout: ParallelModel, config: TrainConfig, shape: StepShape) -> torch.Tensor:
-    """Return squared errors as `train.step.losses.losses` computes them, [B]."""
+def _errors(
+    layout: ParallelModel, config: TrainConfig, shape: StepShape, memory: LiveMemory
+) -> tuple[torch.Tensor, int]:
+    """Return squared errors as `train.step.losses.losses` computes them, [B], and live bytes at the forward's end."""
     bundle = layout.bundle
     with torch.no_grad():
         clean = bundle.tokenizer.encode(torch.empty(_pixels(shape), dtype=torch.uint8))
@@ -136,7 +190,8 @@ def _errors(layout: ParallelModel, config: TrainConfig, shape: StepShape) -> tor
     with torch.autocast(_FAKE.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
         context, mask = _text(bundle, config, shape.batch)
         asked = DenoisingInputs([inputs], [targets], torch.empty(shape.batch), context, mask, packed=False)
-        return layout.errors(bundle.dit, asked)
+        errors = layout.errors(bundle.dit, asked)
+        return errors, memory.live
 
 
 def _pixels(shape: StepShape) -> tuple[int, ...]:

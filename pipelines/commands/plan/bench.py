@@ -185,7 +185,7 @@ def _predict(config: "TrainRunConfig", options: argparse.Namespace) -> int:
     tokens = None
     if limit is not None:
         try:
-            tokens = fitting_tokens(rows, limit)
+            tokens = fitting_tokens(rows, limit, config.train.parallel)
         except UsageError as error:
             if all(row.peak_gib > limit for row in rows):
                 raise
@@ -201,7 +201,7 @@ def _predict(config: "TrainRunConfig", options: argparse.Namespace) -> int:
     title = f"{len(rows)} shapes, predicted for a rank of {options.ranks}"
     cells = [[*row, *fit] for row, fit in zip(rows, fits, strict=True)]
     stdout().print(table(title, columns if limit is None else [*columns, f"fits {limit:g}"], cells))
-    if tokens is not None:
+    if tokens is not None and tokens != config.stream.buckets.memory_tokens:
         stdout().print(
             "stream.buckets:", f"  memory_tokens: {tokens}", sep="\n", markup=False, soft_wrap=True
         )

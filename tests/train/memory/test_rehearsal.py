@@ -19,8 +19,10 @@ from train.config.optimizer import EmaConfig, Fp8Config
 from train.config.parallel import ParallelConfig
 from train.config.run import TrainConfig
 from train.distributed.world import World
-from train.memory.dry_run import Footprint, dry_run
+from train.memory.dry_run import dry_run
+from train.memory.phases import Footprint
 from train.memory.shapes import StepShape, noise
+from train.models.dit import Block
 from train.parallel.layout import lay_out
 from train.parallel.mesh import Ranks
 from train.step.losses import losses
@@ -159,6 +161,39 @@ def test_fp8_needs_no_gpu_here():
     assert found.kept < footprint().kept
 
 
+@pytest.mark.parametrize(
+    ("kind", "parallel", "dtype"),
+    [
+        ("dit", {"activation_checkpointing": "full"}, "bfloat16"),
+        ("dit", FSDP | {"reduce_gradients": "step"}, "float32"),
+        ("st_dit", {"dp_shard": 4, "activation_checkpointing": "selective"}, "bfloat16"),
+        ("mmdit", FSDP | {"ulysses": 2}, "bfloat16"),
+        ("mmdit", {"tp": 2}, "float32"),
+        ("dit", FSDP | {"shard": "optimizer"}, "bfloat16"),
+    ],
+)
+def test_few_of_equal_blocks_tell_what_all_take(kind, parallel, dtype, monkeypatch):
+    """Both ends of the range where the peak lies in the forward, or in the backward."""
+    model = KINDS[kind].model_copy(update={"layers": 11})
+    config = config_of(model, dtype, **parallel)
+    shapes = [StepShape(Bucket(5, 16, 16), 1, 0), StepShape(Bucket(9, 64, 64), 4, 0)]
+    found = dry_run(config, shapes, 8)
+    monkeypatch.setattr("train.memory.dry_run._FEW", model.layers)
+    assert found == dry_run(config, shapes, 8)
+
+
+def test_equal_blocks_are_run_once_for_all():
+    runs = 0
+
+    def count(module, *_):
+        nonlocal runs
+        runs += isinstance(module, Block)
+
+    with torch.nn.modules.module.register_module_forward_hook(count):
+        dry_run(config_of(KINDS["dit"].model_copy(update={"layers": 60})), SHAPES[:1])
+    assert runs == 3 + 4 + 5
+
+
 def test_what_the_compiler_or_the_step_decides_is_not_predicted():
     config = config_of(activation_checkpointing="memory_budget", compile=True)
     with pytest.raises(UsageError, match="memory_budget is left to the compiler"):
@@ -197,7 +232,13 @@ def test_the_command_says_what_fits_before_there_is_a_gpu(run_file, capsys):
         (0.1 - largest["peak_gib"]) / slope_gib + tokens[1], rel=0.1
     )
     assert main([*command, "0.002", *layout]) == 2
-    assert "shard the model further" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "activation_checkpointing=full" in told
+    assert "shard weights" not in told
+    assert main([*command, "0.002", *layout, "--set", "train.parallel.activation_checkpointing=full"]) == 2
+    told = capsys.readouterr().err
+    assert "activation_checkpointing" not in told
+    assert "start more ranks" in told
     assert main([*command, "-1"]) == 2
 
 
