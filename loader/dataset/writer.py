@@ -28,6 +28,7 @@ from loader.dataset.reader import Dataset
 from loader.dataset.schema import ACCOUNTING, INDEX, SCORES, TABLES, Row
 from loader.dataset.shard import Sample, ShardRecord, idx_bytes, write_shard
 from loader.dataset.tables.parquet import from_parquet, to_parquet, to_table
+from loader.dataset.tars.card import write_card
 from loader.dataset.tars.energon import energon_files
 from loader.errors import RunError, UsageError
 from loader.storage.base import Storage
@@ -83,7 +84,12 @@ def publish(
     """
     if previous is not None and read_manifest(storage) != previous:
         raise _changed_meanwhile(storage)
-    return publish_files(storage, lambda revision: _composed(shards, content, revision), previous)
+    if previous is None:
+        write_card(storage, [shard.energon for shard in shards])
+    manifest = publish_files(storage, lambda revision: _composed(shards, content, revision), previous)
+    if previous is not None:
+        write_card(storage, [shard.energon for shard in shards])
+    return manifest
 
 
 def publish_files(storage: Storage, compose: Compose, previous: Manifest | None) -> Manifest:
@@ -165,6 +171,7 @@ def _remembering(
 def settle(storage: Storage, manifest: Manifest, shards: list[ShardRecord]) -> None:
     """Complete a published change: write the listed sidecars, and remove files of older revisions."""
     settle_files(storage, manifest, energon_files(shard.energon for shard in shards))
+    write_card(storage, [shard.energon for shard in shards])
 
 
 def settle_files(storage: Storage, manifest: Manifest, sidecars: Mapping[str, bytes]) -> None:

@@ -120,6 +120,7 @@ def test_nothing_but_the_contract_is_left(made: Path) -> None:
         "plan.arrow",
         "manifest.json",
         ".nv-meta",
+        "README.md",
     }
 
 
