@@ -77,7 +77,8 @@ struct Call {
     std::optional<Launch> geometry(bool backward, bool others_aligned) const {
         bool aligned = others_aligned;
         for (const Rows* operand : {&x, &branch, &scale, &shift, &gate, &weight, &bias}) aligned &= operand->aligned;
-        return register_launch(gated, backward, dim, x_type.bytes, aligned, runtime.shared_limit());
+        return register_launch(gated, backward, dim, x_type.bytes, aligned, runtime.shared_limit(),
+                               runtime.clusters());
     }
 };
 
@@ -93,12 +94,13 @@ std::array<Tensor, 4> forward(const Tensor& x, const Maybe& branch, const Maybe&
     const std::string kernel = launch ? kernel_name(call.family, false, call.x_type.name, call.m_type.name, *launch, false)
                                       : tiled_name(call.family, "forward", call.x_type.name, call.m_type.name, false);
     const int threads = launch ? launch->threads : tiled_threads(call.dim), shared = launch ? launch->shared_bytes : 0;
-    const i64 per_block = launch ? rows_per_block(call.rows, call.runtime.resident(kernel, threads, shared)) : 1;
+    const int cluster = launch ? launch->cluster : 1;
+    const i64 per_block = launch ? rows_per_block(call.rows, call.runtime.resident(kernel, threads, shared, cluster)) : 1;
     const ForwardArgs args{
         call.x.data(), call.branch.data(), call.gated ? h.data_ptr() : nullptr, y.data_ptr(),
         static_cast<float*>(mean.data_ptr()), static_cast<float*>(rstd.data_ptr()), call.modulation(), call.groups,
         call.rows, per_block, call.x.stride, call.branch.stride, call.dim, rms, float(eps)};
-    call.runtime.launch(kernel, &args, ceil_div(call.rows, per_block), 1, {threads}, shared);
+    call.runtime.launch(kernel, &args, cluster * ceil_div(call.rows, per_block), 1, {threads}, shared);
     return {h, y, mean, rstd};
 }
 
@@ -149,8 +151,9 @@ std::array<Tensor, 7> backward(const Maybe& dh, const Tensor& dy, const Tensor& 
     const std::string kernel = launch ? kernel_name(call.family, true, x_name, m_name, *launch, call.per_token)
                                       : tiled_name(call.family, "backward_columns", x_name, m_name, call.per_token);
     const int threads = launch ? launch->threads : tiled_threads(call.dim), shared = launch ? launch->shared_bytes : 0;
+    const int cluster = launch ? launch->cluster : 1;
     const i64 across = launch ? 1 : ceil_div(call.dim, threads);
-    const i64 per_block = rows_per_block(call.rows, call.runtime.resident(kernel, threads, shared) / across);
+    const i64 per_block = rows_per_block(call.rows, call.runtime.resident(kernel, threads, shared, cluster) / across);
     const bool affine = weight || bias;
     if (affine || !call.per_token)
         partials = empty({slots(call.rows, per_block, call.per_token ? 1 : call.groups.count),
@@ -164,7 +167,7 @@ std::array<Tensor, 7> backward(const Maybe& dh, const Tensor& dy, const Tensor& 
         dh_rows.stride, call.dim, rms};
     if (!launch)
         call.runtime.launch(tiled_name(call.family, "backward_rows", x_name, m_name, false), &args, call.rows, 1, {threads});
-    call.runtime.launch(kernel, &args, ceil_div(call.rows, per_block), across, {threads}, shared);
+    call.runtime.launch(kernel, &args, cluster * ceil_div(call.rows, per_block), across, {threads}, shared);
     std::array<Maybe, 2> of_affine;
     if (partials) of_affine = reduce(call, *partials, per_block, affine, dscale, dshift, dgate);
 

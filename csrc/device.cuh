@@ -111,9 +111,74 @@ __device__ __forceinline__ void store_row(T* to, const float* in) {
 #define REEL_ENTER(name)
 #endif
 #define REEL_DYNAMIC_SHARED(name) extern __shared__ uint4 name[]
+#define REEL_SHARED(Type, name) __shared__ Type name
 #define REEL_KERNEL(name, Args, bounds, ...)                                                                             \
     extern "C" __global__ void __launch_bounds__ bounds name(const __grid_constant__ Args args) { __VA_ARGS__(args); } \
     REEL_ENTER(name)
+// Older architectures have the name alone: the host side launches it on none of them.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define REEL_CLUSTER_KERNEL(name, Args, blocks, bounds, ...)                                                             \
+    extern "C" __global__ void __cluster_dims__(blocks, 1, 1) __launch_bounds__ bounds name(                           \
+        const __grid_constant__ Args args) { __VA_ARGS__(args); }
+#else
+#define REEL_CLUSTER_KERNEL(name, Args, blocks, bounds, ...)                                                             \
+    extern "C" __global__ void __launch_bounds__ bounds name(const __grid_constant__ Args args) {}                     \
+    REEL_ENTER(name)
+#endif
+
+// This block's place in its cluster.
+__device__ __forceinline__ int cluster_rank() {
+    unsigned rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+// Waits for all threads of the cluster. Once a kernel: its fences reach to the whole device.
+__device__ __forceinline__ void meet_cluster() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// Counts the bytes that arrive in this block's shared memory (an mbarrier).
+using Arrivals = unsigned long long;
+
+__device__ __forceinline__ unsigned shared_address(const void* at) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(at));
+}
+
+__device__ __forceinline__ void start_arrivals(Arrivals* arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::"r"(
+                     shared_address(arrivals))
+                 : "memory");
+}
+
+__device__ __forceinline__ void expect_arrivals(Arrivals* arrivals, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(arrivals)), "r"(bytes)
+                 : "memory");
+}
+
+// Waits until all expected bytes of a turn, whose parity is given, are there.
+__device__ __forceinline__ void wait_for_arrivals(Arrivals* arrivals, int parity) {
+    asm volatile(
+        "{\n.reg .pred there;\nagain: mbarrier.try_wait.parity.shared::cta.b64 there, [%0], %1;\n"
+        "@!there bra again;\n}" ::"r"(shared_address(arrivals)), "r"(parity)
+        : "memory");
+}
+
+// A place in the buffers of another block of the cluster: that of `inside` in this one's.
+using Place = unsigned;
+template <typename Buffers, typename T>
+__device__ __forceinline__ Place peer_place(Buffers&, T* inside, int rank) {
+    Place there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(inside)), "r"(rank));
+    return there;
+}
+
+// Two numbers on their way to another block, which counts them as they arrive; nobody waits here.
+__device__ __forceinline__ void send(Place to, Place arrivals, float2 value) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
+                 "f"(value.x), "f"(value.y), "r"(arrivals)
+                 : "memory");
+}
 
 __device__ __forceinline__ void copy_async(uint4* to, const uint4* from) {
     const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
@@ -176,6 +241,44 @@ __device__ __forceinline__ float2 block_sum(float2 value, float2* buffer) {
     const float2 part = lane % LANES < blockDim.x / kWarp ? buffer[lane % LANES] : make_float2(0.f, 0.f);
     return make_float2(warp_sum<LANES>(part.x), warp_sum<LANES>(part.y));
 }
+
+// What the warps of a row have found, in each of BLOCKS blocks that hold a part of the row: the part of each warp, one a
+// lane. Rows take turns in two buffers: a block sends its next row's parts only once it has this row's, so nothing that
+// is still read is overwritten.
+template <int BLOCKS>
+struct Exchange {
+    struct Buffers {
+        float2 parts[2][kWarp];
+        Arrivals arrivals[2];
+    };
+    Buffers& mine;
+    const int all;             // warps of all blocks
+    Place to, to_arrivals;     // where a lane sends to: lane l to block l
+
+    __device__ __forceinline__ explicit Exchange(Buffers& mine) : mine(mine), all(BLOCKS * (blockDim.x / kWarp)) {
+        const int to_rank = threadIdx.x % kWarp % BLOCKS, slot = cluster_rank() * (blockDim.x / kWarp) + threadIdx.x / kWarp;
+        to = peer_place(mine, &mine.parts[0][slot], to_rank);
+        to_arrivals = peer_place(mine, &mine.arrivals[0], to_rank);
+        if (threadIdx.x == 0)
+            for (int buffer = 0; buffer < 2; ++buffer) start_arrivals(&mine.arrivals[buffer]);
+        meet_cluster();  // no block may be sent to before it counts
+    }
+    // `part` is the same in all lanes of the warp.
+    __device__ __forceinline__ float2 operator()(int turn, float2 part) const {
+        const int buffer = turn % 2, lane = threadIdx.x % kWarp;
+        if (threadIdx.x == 0) expect_arrivals(&mine.arrivals[buffer], all * sizeof(float2));
+        if (lane < BLOCKS) send(to + buffer * sizeof(mine.parts[0]), to_arrivals + buffer * sizeof(Arrivals), part);
+        wait_for_arrivals(&mine.arrivals[buffer], turn / 2 % 2);
+        return lane < all ? mine.parts[buffer][lane] : make_float2(0.f, 0.f);
+    }
+};
+
+// One block has the whole row, and nobody to exchange with.
+template <>
+struct Exchange<1> {
+    struct Buffers {};
+    __device__ __forceinline__ explicit Exchange(Buffers&) {}
+};
 
 __device__ __forceinline__ i64 first_row(const Groups& groups, i64 group) {
     if (!groups.offsets) return group * groups.rows_per_group;

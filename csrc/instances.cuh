@@ -1,10 +1,11 @@
-// Names of the kernels: <family>_<pass>_<x>_<modulation>[_e<elements a thread>_t<largest block>]. extern "C", so that a
+// Names of the kernels: <family>_<pass>_<x>_<modulation>[_e<elements a thread>_t<largest block>[_c<blocks of a cluster>]]. extern "C", so that a
 // library, NVRTC and the emulator find them by one name.
 #pragma once
 #include "tiled.cuh"
 
 #define REEL_INSTANCES(FAMILY, GATE, x, X, m, M)                                                                     \
     REEL_REGISTER_CLASSES(REEL_REGISTERS, FAMILY, GATE, x, X, m, M)                                                  \
+    REEL_CLUSTER_CLASSES(REEL_CLUSTERS, FAMILY, GATE, x, X, m, M)                                                    \
     REEL_KERNEL(FAMILY##_forward_tiled_##x##_##m, reel::ForwardArgs, (reel::kTiledThreads),                           \
                 reel::forward_tiled<X, M, GATE>)                                                                     \
     REEL_KERNEL(FAMILY##_backward_rows_tiled_##x##_##m, reel::BackwardArgs, (reel::kTiledThreads),                   \
@@ -22,6 +23,17 @@
                 reel::backward<X, M, elements / reel::Pack<X>::kSize, GATE, false, threads>)                         \
     REEL_KERNEL(FAMILY##_backward_token_##x##_##m##_e##elements##_t##threads, reel::BackwardArgs, (threads, token),  \
                 reel::backward<X, M, elements / reel::Pack<X>::kSize, GATE, true, threads>)
+
+#define REEL_CLUSTERS(elements, threads, blocks, plain, gated, back, token, FAMILY, GATE, x, X, m, M)                \
+    REEL_CLUSTER_KERNEL(FAMILY##_forward_##x##_##m##_e##elements##_t##threads##_c##blocks, reel::ForwardArgs,        \
+                        blocks, (threads, GATE ? gated : plain),                                                     \
+                        reel::forward<X, M, elements / reel::Pack<X>::kSize, GATE, threads, blocks>)                 \
+    REEL_CLUSTER_KERNEL(FAMILY##_backward_##x##_##m##_e##elements##_t##threads##_c##blocks, reel::BackwardArgs,      \
+                        blocks, (threads, back),                                                                     \
+                        reel::backward<X, M, elements / reel::Pack<X>::kSize, GATE, false, threads, blocks>)         \
+    REEL_CLUSTER_KERNEL(FAMILY##_backward_token_##x##_##m##_e##elements##_t##threads##_c##blocks, reel::BackwardArgs, \
+                        blocks, (threads, token),                                                                    \
+                        reel::backward<X, M, elements / reel::Pack<X>::kSize, GATE, true, threads, blocks>)
 
 #define REEL_FAMILY(FAMILY, GATE)                                                                                    \
     REEL_INSTANCES(FAMILY, GATE, bf16, __nv_bfloat16, f32, float)                                                    \

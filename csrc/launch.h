@@ -14,6 +14,7 @@ namespace reel {
 struct Launch {
     int elements, largest;  // the class: elements a thread holds, largest block
     int threads, shared_bytes;
+    int cluster = 1;        // blocks that share a row
 };
 
 // Shared memory of a block for rows of `row_bytes` a column in all streams.
@@ -23,19 +24,23 @@ inline int ring_bytes(int row_bytes, int elements, i64 threads) {
 }
 
 inline std::optional<Launch> register_launch(
-        bool gated, bool backward, int dim, int element_bytes, bool aligned, int shared_limit) {
+        bool gated, bool backward, int dim, int element_bytes, bool aligned, int shared_limit, bool clusters) {
     if (!aligned || dim % (kVectorBytes / element_bytes)) return std::nullopt;
     const int streams = (gated ? 2 : 1) * (backward ? 2 : 1);
-#define REEL_SIZES(elements, largest, ...) {elements, largest},
-    static constexpr int kClasses[][2] = {REEL_REGISTER_CLASSES(REEL_SIZES, )};
+#define REEL_SIZES(elements, largest, ...) {elements, largest, 1},
+#define REEL_CLUSTER_SIZES(elements, largest, blocks, ...) {elements, largest, blocks},
+    static constexpr int kClasses[][3] = {
+        REEL_REGISTER_CLASSES(REEL_SIZES, ) REEL_CLUSTER_CLASSES(REEL_CLUSTER_SIZES, )};
 #undef REEL_SIZES
-    for (const auto& [elements, largest] : kClasses) {
-        if (dim > elements * largest) continue;
-        const int warp_columns = elements * kWarp;
-        const int threads = (dim + warp_columns - 1) / warp_columns * kWarp;
+#undef REEL_CLUSTER_SIZES
+    const int size = kVectorBytes / element_bytes;
+    for (const auto& [elements, largest, blocks] : kClasses) {
+        if (dim > elements * largest * blocks || (blocks > 1 && !clusters)) continue;
+        const int warp_vectors = elements / size * kWarp, vectors = (dim / size + blocks - 1) / blocks;
+        const int threads = (vectors + warp_vectors - 1) / warp_vectors * kWarp;
         const int shared_bytes = ring_bytes(element_bytes * streams, elements, threads);
         if (shared_bytes > shared_limit) return std::nullopt;
-        return Launch{elements, largest, threads, shared_bytes};
+        return Launch{elements, largest, threads, shared_bytes, blocks};
     }
     return std::nullopt;
 }
@@ -52,7 +57,8 @@ inline i64 slots(i64 rows, i64 per_block, i64 groups) {
 inline std::string kernel_name(const std::string& family, bool backward, const std::string& x, const std::string& m,
                                const Launch& launch, bool per_token) {
     return family + (backward ? "_backward" : "_forward") + (per_token ? "_token_" : "_") + x + "_" + m + "_e" +
-           std::to_string(launch.elements) + "_t" + std::to_string(launch.largest);
+           std::to_string(launch.elements) + "_t" + std::to_string(launch.largest) +
+           (launch.cluster > 1 ? "_c" + std::to_string(launch.cluster) : "");
 }
 
 // `step` is forward, backward_rows or backward_columns.

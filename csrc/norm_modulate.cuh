@@ -34,22 +34,39 @@ struct Stream {
     __device__ __forceinline__ void next() { at += step; }
 };
 
-template <typename X, int VECS, int STREAMS>
+// Where BLOCKS of a cluster share a row, each has a part of its columns, equal but for the last.
+template <typename X, int VECS, int STREAMS, int BLOCKS = 1>
 struct Ring {
     static constexpr int kStages = stages<X, STREAMS>();
     uint4* slots;
     int dim;
+    int begin = 0, count = dim / Pack<X>::kSize;  // first vector and number of vectors of this block
 
-    // Vector `v` of this thread lies at the same place of a row and of a slot.
+    __device__ __forceinline__ Ring(uint4* slots, int dim) : slots(slots), dim(dim) {
+        if constexpr (BLOCKS > 1) begin = cluster_rank() * part(), count = vectors_of(cluster_rank());
+    }
+    __device__ __forceinline__ int part() const { return (dim / Pack<X>::kSize + BLOCKS - 1) / BLOCKS; }
+    __device__ __forceinline__ int vectors_of(int rank) const {
+        const int left = dim / Pack<X>::kSize - rank * part();
+        return left < part() ? left : part();
+    }
+    // Vector `v` of this thread lies at the same place of the block's part of a row and of a slot.
     __device__ __forceinline__ int place(int v) const { return v * blockDim.x + threadIdx.x; }
-    __device__ __forceinline__ bool holds(int v) const { return place(v) < dim / Pack<X>::kSize; }
-    __device__ __forceinline__ int column(int v) const { return place(v) * Pack<X>::kSize; }
-    // Elements of a row that a warp of the block holds.
+    // Not `count` for a whole row: the compiler would issue one instruction more.
+    __device__ __forceinline__ bool holds(int v) const { return place(v) < (BLOCKS > 1 ? count : dim / Pack<X>::kSize); }
+    __device__ __forceinline__ int column(int v) const { return (begin + place(v)) * Pack<X>::kSize; }
+    // True for one block of those that share a row.
+    __device__ __forceinline__ bool leads() const { return begin == 0; }
+    // Elements of a row that a warp holds; the warps of further blocks follow this one's.
     __device__ __forceinline__ float elements(int warp) const {
-        int vectors = 0;
+        int vectors = 0, held = count;
+        if constexpr (BLOCKS > 1) {
+            const int warps = blockDim.x / kWarp;
+            held = vectors_of(warp / warps), warp %= warps;
+        }
 #pragma unroll
         for (int v = 0; v < VECS; ++v) {
-            const int left = dim / Pack<X>::kSize - v * static_cast<int>(blockDim.x) - warp * kWarp;
+            const int left = held - v * static_cast<int>(blockDim.x) - warp * kWarp;
             vectors += left < 0 ? 0 : left < kWarp ? left : kWarp;
         }
         return vectors * Pack<X>::kSize;
@@ -61,7 +78,7 @@ struct Ring {
 #pragma unroll
         for (int v = 0; v < VECS; ++v)
             if (holds(v))
-                copy_async(slot(turn, stream) + place(v), reinterpret_cast<const uint4*>(from.at) + place(v));
+                copy_async(slot(turn, stream) + place(v), reinterpret_cast<const uint4*>(from.at) + begin + place(v));
     }
     __device__ __forceinline__ void read(int turn, int stream, int v, float* out) const {
         Pack<X>::unpack(slot(turn, stream)[place(v)], out);
@@ -104,21 +121,26 @@ struct Modulated {
 };
 
 // One barrier a row: each warp takes the squares around its own mean, and the warps' are merged as Chan, Golub and
-// LeVeque do. With a gate two barriers, since merging takes two registers more than there are.
-template <typename X, typename M, int VECS, bool GATE, int THREADS>
+// LeVeque do. With a gate two barriers, since merging takes two registers more than there are; in a cluster one, too,
+// since its barrier takes longer.
+template <typename X, typename M, int VECS, bool GATE, int THREADS, int BLOCKS = 1>
 __device__ __forceinline__ void forward(const ForwardArgs& args) {
-    constexpr int kSize = Pack<X>::kSize, kLanes = warps_of(THREADS);
-    using Rows = Ring<X, VECS, GATE ? 2 : 1>;
+    constexpr int kSize = Pack<X>::kSize, kLanes = warps_of(THREADS * BLOCKS);
+    constexpr bool kMerge = !GATE || BLOCKS > 1;
+    static_assert(kLanes <= kWarp, "a warp merges one part a lane");
+    using Rows = Ring<X, VECS, GATE ? 2 : 1, BLOCKS>;
     REEL_DYNAMIC_SHARED(shared);
     __shared__ float sums[2][kLanes];
     __shared__ float2 moments[2][kLanes];
+    REEL_SHARED(typename Exchange<BLOCKS>::Buffers, exchanged);
     const Rows ring{shared, args.dim};
     const Modulation& mod = args.modulation;
-    const i64 first = blockIdx.x * args.rows_per_cta;
+    const i64 first = blockIdx.x / BLOCKS * args.rows_per_cta;
     if (first >= args.rows) return;
     const int rows = args.rows - first < args.rows_per_cta ? args.rows - first : args.rows_per_cta;
-    const int warp = threadIdx.x / kWarp, other = threadIdx.x % kLanes, warps = blockDim.x / kWarp;
-    const float share = 1.f / ring.elements(warp), others = other < warps ? ring.elements(other) : 0.f;
+    const int warp = threadIdx.x / kWarp, other = threadIdx.x % kLanes, warps = blockDim.x / kWarp * BLOCKS;
+    const int mine = BLOCKS > 1 ? cluster_rank() * (blockDim.x / kWarp) + warp : warp;
+    const float share = 1.f / ring.elements(mine), others = other < warps ? ring.elements(other) : 0.f;
     Stream<X> x(args.x, args.x_stride, first), branch(args.branch, args.branch_stride, first);
     i64 out = first * args.dim;
     const auto fetch = [&](int turn) {
@@ -130,6 +152,7 @@ __device__ __forceinline__ void forward(const ForwardArgs& args) {
         commit_copies();
     };
     for (int turn = 0; turn < Rows::kStages - 1; ++turn) fetch(turn);
+    const Exchange<BLOCKS> exchange(exchanged);
     Cursor cursor(args.groups, first);
     Modulated<X, M, VECS> modulated;
     int group_end = 0;  // the turn at which the group of these rows ends
@@ -165,7 +188,7 @@ __device__ __forceinline__ void forward(const ForwardArgs& args) {
             for (int i = 0; i < kSize; ++i) total += value[v][i];
         }
         float centre = 0.f;
-        if (!args.rms) centre = GATE ? block_sum<kLanes>(total, sums[0]) * inverse : warp_sum(total) * share;
+        if (!args.rms) centre = kMerge ? warp_sum(total) * share : block_sum<kLanes>(total, sums[0]) * inverse;
         float squares = 0.f;
 #pragma unroll
         for (int v = 0; v < VECS; ++v) {
@@ -177,21 +200,26 @@ __device__ __forceinline__ void forward(const ForwardArgs& args) {
             }
         }
         float mean = centre;
-        if constexpr (GATE) {
+        if constexpr (!kMerge) {
             // Without the mean's barrier two rows' sums would meet in one buffer.
             squares = block_sum<kLanes>(squares, sums[args.rms ? turn % 2 : 1]);
         } else {
             squares = warp_sum(squares);
-            if (threadIdx.x % kWarp == 0) moments[turn % 2][warp] = make_float2(centre, squares);
-            __syncthreads();
-            const float2 part = other < warps ? moments[turn % 2][other] : make_float2(0.f, 0.f);
+            float2 part;
+            if constexpr (BLOCKS > 1) {
+                part = exchange(turn, make_float2(centre, squares));
+            } else {
+                if (threadIdx.x % kWarp == 0) moments[turn % 2][warp] = make_float2(centre, squares);
+                __syncthreads();
+                part = other < warps ? moments[turn % 2][other] : make_float2(0.f, 0.f);
+            }
             if (!args.rms) mean = warp_sum<kLanes>(part.x * others) * inverse;
             const float apart = part.x - mean;
             squares = warp_sum<kLanes>(fmaf(others * apart, apart, part.y));
         }
         const float rstd = rsqrtf(squares * inverse + args.eps);
         const float start = (centre - mean) * rstd;
-        if (threadIdx.x == 0) {
+        if (threadIdx.x == 0 && ring.leads()) {
             if (!args.rms) args.mean[first + turn] = mean;
             args.rstd[first + turn] = rstd;
         }
@@ -227,17 +255,18 @@ struct LaneStatistics {
 
 // dx = rstd * (w - mean(w) - n * mean(w * n)) with w = dy * (1 + scale) * weight; RMS has no mean(w).
 // TOKEN: every row has its own modulation, so its gradients leave with the row and only the affine sums are kept.
-template <typename X, typename M, int VECS, bool GATE, bool TOKEN, int THREADS>
+template <typename X, typename M, int VECS, bool GATE, bool TOKEN, int THREADS, int BLOCKS = 1>
 __device__ __forceinline__ void backward(const BackwardArgs& args) {
     constexpr int kSize = Pack<X>::kSize;
     constexpr int kParts = GATE && !TOKEN ? 3 : 2;
     constexpr bool kHold = !GATE && !TOKEN;  // the gain stays in registers from row to row
-    using Rows = Ring<X, VECS, GATE ? 4 : 2>;
+    using Rows = Ring<X, VECS, GATE ? 4 : 2, BLOCKS>;
     REEL_DYNAMIC_SHARED(shared);
     __shared__ float2 sums[2][kWarp];
+    REEL_SHARED(typename Exchange<BLOCKS>::Buffers, exchanged);
     const Rows ring{shared, args.dim};
     const Modulation& mod = args.modulation;
-    const i64 first = blockIdx.x * args.rows_per_cta;
+    const i64 block = blockIdx.x / BLOCKS, first = block * args.rows_per_cta;
     if (first >= args.rows) return;
     const int rows = args.rows - first < args.rows_per_cta ? args.rows - first : args.rows_per_cta;
     Stream<X> x(args.x, args.x_stride, first), dy_rows(args.dy, args.dy_stride, first);
@@ -256,6 +285,7 @@ __device__ __forceinline__ void backward(const BackwardArgs& args) {
         commit_copies();
     };
     for (int turn = 0; turn < Rows::kStages - 1; ++turn) fetch(turn);
+    const Exchange<BLOCKS> exchange(exchanged);
 
     Cursor cursor(args.groups, first);
     float kept[kParts][VECS][kSize];
@@ -283,7 +313,7 @@ __device__ __forceinline__ void backward(const BackwardArgs& args) {
     };
     const auto end_group = [&]() {
         if (!args.partials) return;
-        const i64 slot = blockIdx.x + (TOKEN ? 0 : cursor.group);
+        const i64 slot = block + (TOKEN ? 0 : cursor.group);
 #pragma unroll
         for (int part = 0; part < kParts; ++part)
 #pragma unroll
@@ -354,7 +384,12 @@ __device__ __forceinline__ void backward(const BackwardArgs& args) {
                 }
             }
         }
-        total = block_sum<warps_of(THREADS)>(total, sums[turn % 2]);
+        if constexpr (BLOCKS > 1) {
+            total = exchange(turn, make_float2(warp_sum(total.x), warp_sum(total.y)));
+            total = make_float2(warp_sum(total.x), warp_sum(total.y));
+        } else {
+            total = block_sum<warps_of(THREADS)>(total, sums[turn % 2]);
+        }
         const float mean_w = args.rms ? 0.f : total.x * inverse, mean_wn = total.y * inverse;
 #pragma unroll
         for (int v = 0; v < VECS; ++v) {

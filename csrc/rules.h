@@ -25,4 +25,10 @@ constexpr int kShallowRing = 2;        // rows of any other ring
     CLASS(16, 320, 2, 2, 2, 1, __VA_ARGS__) \
     CLASS(16, 512, 1, 1, 1, 1, __VA_ARGS__)
 
+// Wider rows are cut over a cluster of blocks (sm_90 and newer): as above, with the blocks of a cluster in third place.
+#define REEL_CLUSTER_CLASSES(CLUSTER, ...)    \
+    CLUSTER(16, 256, 4, 2, 2, 2, 1, __VA_ARGS__)
+
+constexpr int kClusterOldest = 9;      // major compute capability from which there are clusters
+
 }  // namespace reel

@@ -15,6 +15,7 @@
 #endif
 
 #include "args.h"
+#include "rules.h"
 #include "torch_check.h"
 
 namespace reel {
@@ -29,13 +30,15 @@ extern "C" {
 inline void (*reel_emulate)(const char* kernel, const void* args, int grid_x, int grid_y, int block_x, int block_y, int shared);
 inline int reel_resident = 5;
 inline int reel_shared_limit = 227 << 10;
+inline bool reel_clusters = true;
 }
 
 class Runtime {
 public:
     explicit Runtime(int) {}
     int shared_limit() const { return reel_shared_limit; }
-    int resident(const std::string&, int, int) const { return reel_resident; }
+    bool clusters() const { return reel_clusters; }
+    int resident(const std::string&, int, int, int = 1) const { return reel_resident; }
     void launch(const std::string& kernel, const void* args, i64 grid_x, i64 grid_y, Block block, int shared = 0) const {
         reel_emulate(kernel.c_str(), args, int(grid_x), int(grid_y), block.x, block.y, shared);
     }
@@ -82,14 +85,24 @@ public:
         return attribute("shared", cudaDevAttrMaxSharedMemoryPerBlockOptin) - (1 << 10);
     }
 
-    // Blocks that fit the device at once.
-    int resident(const std::string& kernel, int threads, int shared) const {
+    // True if blocks may form clusters.
+    bool clusters() const { return attribute("major", cudaDevAttrComputeCapabilityMajor) >= kClusterOldest; }
+
+    // Clusters of `cluster` blocks that fit the device at once.
+    int resident(const std::string& kernel, int threads, int shared, int cluster = 1) const {
         const std::string key = kernel + '/' + std::to_string(device_) + '/' + std::to_string(threads);
         return remembered<int>(key, [&] {
             const void* function = find(kernel);
             if (shared > 48 << 10)  // the limit, not these bytes: another width shall not take them back
                 check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit()), kernel);
             int blocks = 0;
+            if (cluster > 1) {
+                cudaLaunchConfig_t config{};  // the kernel itself names the cluster
+                config.gridDim = dim3(cluster), config.blockDim = dim3(threads), config.dynamicSmemBytes = shared;
+                check(cudaOccupancyMaxActiveClusters(&blocks, function, &config), kernel);
+                if (!blocks) throw std::runtime_error("reelweave: no cluster of " + kernel + " fits the device");
+                return blocks;
+            }
             check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, threads, shared), kernel);
             if (!blocks) throw std::runtime_error("reelweave: " + kernel + " does not fit a multiprocessor");
             return blocks * attribute("multiprocessors", cudaDevAttrMultiProcessorCount);

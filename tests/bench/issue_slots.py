@@ -27,7 +27,7 @@ ARCHITECTURE = 90
 CSRC = Path(__file__).parents[2] / "csrc"
 COMMITTED = CSRC / "instructions.json"
 SOURCES = ("layer_norm_modulate.cu", "gate_residual_norm_modulate.cu", "qk_norm.cu")
-WIDTHS = (1536, 2048, 3072, 5120, 8192, 16384)
+WIDTHS = (1536, 2048, 3072, 5120, 8192, 10240, 12288, 16384, 20480)
 ROWS = (8192, 32768)
 FAMILIES: tuple[Family, ...] = ("layer_norm_modulate", "gate_residual_norm_modulate")
 HEAD = 128
@@ -163,6 +163,7 @@ class Costs:
         ahead: float,
         few: int = 6,
         passes: int = 1,
+        cluster: int = 1,
     ) -> Kernel:
         """Return a launch with its cost."""
         key = (name, threads)
@@ -170,19 +171,21 @@ class Costs:
             self.found[key] = row_cost(self.compiled.code[name], threads, given, few)
         registers = self.compiled.resources[name].registers
         resident = self.gpu.resident(threads, registers, shared_bytes)
-        return Kernel(self.found[key], threads, resident, dim * element_bytes, ahead, passes)
+        return Kernel(self.found[key], threads, resident, dim * element_bytes, ahead, passes, cluster)
 
     def norm(self, family: Family, direction: Direction, dim: int) -> Case:
         """Return the launches of a norm at a width: of its register kernel, or of the tiled path."""
         given = arguments(family, direction, dim)
         wanted = BYTES[family, direction]
-        found = launch.register_launch(family, direction, dim, "bf16", True, SHARED_LIMIT)
+        found = launch.register_launch(family, direction, dim, "bf16", True, SHARED_LIMIT, True)
         if found:
             name = launch.kernel_name(family, direction, "bf16", "f32", found)
             streams = (2 if "gate" in family else 1) * (2 if direction == "backward" else 1)
             stages = launch.ring_rows(2 * streams)
             ahead = (stages - 1) / stages * found.shared_bytes
-            kernel = self.kernel(name, found.threads, found.shared_bytes, dim, wanted, given, ahead)
+            kernel = self.kernel(
+                name, found.threads, found.shared_bytes, dim, wanted, given, ahead, cluster=found.cluster
+            )
             return Case(family, direction, dim, (name,), (kernel,))
         threads = launch.tiled_threads(dim)
         steps = ("forward",) if direction == "forward" else ("rows", "columns")

@@ -21,6 +21,8 @@ _MEMORY = {
     "STG",
     "LDS",
     "STS",
+    "STAS",
+    "SYNCS",
     "LDGSTS",
     "SHFL",
     "LDC",
@@ -40,8 +42,13 @@ LATENCY: Mapping[str, int] = {
     "ULDC": 10,
     "R2UR": 12,
     "LDG": 1000,
+    "SYNCS": 250,
 }
-"""Cycles until a result may be used; of all others `_SHORT`. LDG: of a row's statistics, from memory."""
+"""Cycles until a result may be used; of all others `_SHORT`. LDG: of a row's statistics, from memory.
+
+SYNCS: a wait for what other blocks of a cluster send. Another SM's shared memory is 180 cycles away (Luo et al. 2024,
+"Benchmarking and Dissecting the Nvidia Hopper GPU Architecture"); the rest, for counting and waking, is assumed.
+"""
 _SHARED_BY_ROWS = 40
 """Cycles of a load that hits L1: what many rows share."""
 _SHORT = 5
@@ -149,7 +156,7 @@ def passes(one: Issued, beside: Issued | None) -> int:
     An access of one lane alone is one wavefront. An asynchronous copy passes twice: from L1 and into shared memory.
     """
     base, width = one.instruction.base, one.instruction.width
-    if base == "SHFL":
+    if base in ("SHFL", "STAS"):
         return 1
     if base not in ("LDG", "STG", "LDS", "STS", "LDGSTS"):
         return 0
@@ -173,7 +180,7 @@ def critical_path(trace: Sequence[Issued]) -> int:
         latency = LATENCY.get(instruction.base, _SHORT)
         if instruction.base == "LDG" and "CONSTANT" in instruction.modifiers:
             latency = _SHARED_BY_ROWS
-        if instruction.base == "BAR":
+        if instruction.base == "BAR" or "TRYWAIT" in instruction.modifiers:
             now += latency
         for name in writes:
             ready[name] = now + latency
@@ -188,6 +195,8 @@ def used(one: Instruction) -> tuple[list[str], list[str]]:
     stores = not operands or one.base in {
         "STG",
         "STS",
+        "STAS",
+        "SYNCS",
         "LDGSTS",
         "BAR",
         "DEPBAR",
@@ -214,7 +223,7 @@ def used(one: Instruction) -> tuple[list[str], list[str]]:
         operands = sources
     for operand in operands:
         if operand.kind == "register":
-            wide = one.base in ("STG", "STS") and one.width > 4
+            wide = one.base in ("STG", "STS", "STAS") and one.width > 4
             reads += _span(operand.text, one.width // 4 if wide else 1)
         elif operand.kind == "predicate":
             reads.append(operand.text)

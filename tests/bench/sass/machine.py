@@ -14,7 +14,10 @@ from tests.bench.sass.text import STEP, Instruction, Operand
 MASK = 0xFFFFFFFF
 PARAMETERS = 0x210
 """Where a kernel's arguments begin in the constant bank of sm_90."""
-_SILENT = {"STG", "STS", "BAR", "DEPBAR", "LDGDEPBAR", "BSSY", "BSYNC", "NOP", "LDGSTS", "WARPSYNC", "ERRBAR"}
+_SILENT = {
+    *("STG", "STS", "BAR", "DEPBAR", "LDGDEPBAR", "BSSY", "BSYNC", "NOP", "LDGSTS", "WARPSYNC", "ERRBAR"),
+    *("STAS", "UCGABAR_ARV", "UCGABAR_WAIT", "MEMBAR", "CGAERRBAR", "CCTL"),
+}
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,11 @@ class Machine:
         base = one.base
         calculate = CALCULATED.get(base) if UNDERSTOOD.issuperset(one.modifiers) else None
         if base in _SILENT:
+            return
+        if base == "SYNCS":
+            # What other blocks of a cluster send is there when it is waited for.
+            if "TRYWAIT" in one.modifiers:
+                self.predicates[one.operands[0].text] = True
             return
         if base in ("LDC", "ULDC"):
             words = [self._constant(one.operands[-1], at) for at in range(0, one.width, 4)]

@@ -54,6 +54,7 @@ class Kernel:
         row_bytes: bytes of a row that must move.
         ahead: bytes of rows that a block asks for ahead.
         passes: times that rows are walked by blocks side by side (tiles of columns).
+        cluster: blocks that share a row.
     """
 
     cost: RowCost
@@ -62,6 +63,7 @@ class Kernel:
     row_bytes: float
     ahead: float
     passes: int = 1
+    cluster: int = 1
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class Shares:
 
 def shares(kernel: Kernel, gpu: Gpu) -> Shares:
     """Return what a kernel uses of each limit while rows stream through it."""
-    cycles = kernel.row_bytes / gpu.bytes_a_cycle
+    cycles = kernel.row_bytes / kernel.cluster / gpu.bytes_a_cycle
     warps = kernel.threads / WARP * kernel.passes
     busiest = max(kernel.cost.pipes.get(pipe, 0) / rate for pipe, rate in RATES.items())
     in_flight = kernel.resident * kernel.ahead
@@ -106,13 +108,14 @@ def share_of_copy(
         rows: rows of the whole launch.
         gpu: the device.
         wanted_bytes: bytes that one pass must move.
-        partial_bytes: bytes a block leaves to a second stage, which writes and reads them at the speed of a copy.
+        partial_bytes: bytes that a block or cluster leaves to a second stage, written and read at the speed of a copy.
     """
     seconds = 0.0
     for kernel in kernels:
-        blocks = gpu.sms * kernel.resident
+        blocks = gpu.sms * kernel.resident // kernel.cluster
         walked = -(-rows // blocks) * blocks  # a block has whole rows, so that some have one more
         seconds += walked * kernel.row_bytes / gpu.copy * shares(kernel, gpu).time + gpu.launch
     if partial_bytes:
-        seconds += gpu.launch + 2 * partial_bytes * gpu.sms * kernels[-1].resident / gpu.copy
+        blocks = gpu.sms * kernels[-1].resident // kernels[-1].cluster
+        seconds += gpu.launch + 2 * partial_bytes * blocks / gpu.copy
     return wanted_bytes / gpu.copy / seconds

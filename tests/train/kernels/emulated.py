@@ -71,11 +71,17 @@ class EmulatedLauncher:
     libraries: dict[str, ctypes.CDLL]
     blocks: int = 5
     limit: int = 227 << 10
+    clustered: bool = True
 
     def shared_limit(self, device: torch.device) -> int:
         return self.limit
 
-    def resident(self, kernel: str, device: torch.device, threads: int, shared_bytes: int) -> int:
+    def clusters(self, device: torch.device) -> bool:
+        return self.clustered
+
+    def resident(
+        self, kernel: str, device: torch.device, threads: int, shared_bytes: int, cluster: int = 1
+    ) -> int:
         return self.blocks
 
     def run(self, kernel, device, args, grid, block, shared_bytes=0) -> None:
@@ -166,7 +172,7 @@ class Emulated:
         if self.tiled:
             return None
         dim = problem.x_ND.shape[1]
-        return launch.register_launch(problem.family, direction, dim, problem.names[0], True, 227 << 10)
+        return launch.register_launch(problem.family, direction, dim, problem.names[0], True, 227 << 10, True)
 
     def forward(self, problem: Problem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """h, y, mean and rstd (h is x where there is no gate)."""
@@ -193,7 +199,7 @@ class Emulated:
             run(kernels, f"{problem.family}_forward_tiled_{x}_{m}", args, (rows, 1), (64, 1), seed=self.seed)
         else:
             name = launch.kernel_name(problem.family, "forward", x, m, geometry)
-            grid, block = (launch.blocks(rows, per_block), 1), (geometry.threads, 1)
+            grid, block = (geometry.cluster * launch.blocks(rows, per_block), 1), (geometry.threads, 1)
             run(kernels, name, args, grid, block, geometry.shared_bytes, self.seed)
         return (problem.x_ND if problem.branch_ND is None else h_ND), y_ND, mean_N, rstd_N
 
@@ -242,7 +248,8 @@ class Emulated:
             run(kernels, columns_name, args, (across, -(-dim // 64)), (64, 1), seed=self.seed)
         else:
             name = launch.kernel_name(problem.family, "backward", x, m, geometry, per_token)
-            run(kernels, name, args, (across, 1), (geometry.threads, 1), geometry.shared_bytes, self.seed)
+            grid = (geometry.cluster * across, 1)
+            run(kernels, name, args, grid, (geometry.threads, 1), geometry.shared_bytes, self.seed)
         affine = [torch.full((dim,), torch.nan, dtype=problem.scale_GD.dtype) for _ in range(2)]
         sums_G2D = torch.full((count, 2, dim), torch.nan)
         reduce_args = ReduceArgs(

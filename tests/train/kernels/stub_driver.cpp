@@ -78,6 +78,11 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction fun
     *blocks = shared <= size_t(function->shared) && threads <= 1024 ? 2 : 0;
     return with_context(CUDA_SUCCESS);
 }
+CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction function, const CUlaunchConfig* config) {
+    if (config->numAttrs || config->gridDimX * config->gridDimY * config->gridDimZ > 8) return CUDA_ERROR_INVALID_VALUE;
+    *clusters = config->sharedMemBytes <= unsigned(function->shared) && config->blockDimX <= 1024 ? 2 : 0;
+    return with_context(CUDA_SUCCESS);
+}
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                         unsigned block_y, unsigned block_z, unsigned shared, CUstream stream, void** params, void** extra) {
     if (stream != the_stream) return CUDA_ERROR_INVALID_HANDLE;

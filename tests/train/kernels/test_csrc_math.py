@@ -113,6 +113,51 @@ def test_every_type_in_every_register_class(
 
 
 @pytest.mark.parametrize("gated", [False, True], ids=["norm", "gate"])
+@pytest.mark.parametrize(
+    ("x", "modulation", "dim", "rms"),
+    [
+        ("bf16", "f32", 8200, False),
+        ("bf16", "bf16", 16384, True),
+        ("f16", "f32", 12288, False),
+        ("f16", "f16", 8208, True),
+        ("f32", "f32", 8196, False),
+    ],
+)
+def test_clusters_agree_with_fp64_over_wide_rows(
+    emulated: Emulated, x: Dtype, modulation: Dtype, dim: int, rms: bool, gated: bool
+) -> None:
+    """Parts of a row, the last of which may be smaller, in four blocks."""
+    offsets = [0, 0, 3, 7]
+    case = problem(7, dim, 3, x, modulation, affine=True, gated=gated, rms=rms, offsets=offsets)
+    check(replace(emulated, resident=2), case)
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["norm", "gate"])
+def test_clusters_take_modulation_of_every_row_and_blocks_of_many_rows(
+    emulated: Emulated, gated: bool
+) -> None:
+    check(emulated, problem(5, 8200, 5, affine=True, gated=gated))
+    check(replace(emulated, resident=1), problem(37, 8200, gated=gated))
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["norm", "gate"])
+def test_clusters_give_the_same_bits_in_any_order_and_keep_precision_at_a_far_mean(
+    emulated: Emulated, gated: bool
+) -> None:
+    case = problem(9, 8200, 3, x="f32", gated=gated)
+    case = replace(case, x_ND=case.x_ND + 300)
+    dy_ND = torch.randn(9, 8200, generator=torch.Generator().manual_seed(1))
+    found = []
+    for seed in range(3):
+        runner = replace(emulated, seed=seed)
+        found.append([*runner.forward(case), *runner.backward(case, dy_ND, dy_ND if gated else None)])
+    for again in found[1:]:
+        assert all(torch.equal(left, right) for left, right in zip(found[0], again, strict=True))
+    h_ND, y_ND, *_ = found[0]
+    assert (y_ND.double() - case.reference(h_ND)[1]).abs().max() < 5e-4
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["norm", "gate"])
 @pytest.mark.parametrize(("rows", "dim", "groups"), [(37, 769, 1), (6, 8200, 3), (24, 100, 24)])
 def test_the_tiled_path_takes_any_columns(
     emulated: Emulated, rows: int, dim: int, groups: int, gated: bool
@@ -251,21 +296,56 @@ MUTANTS = {
     "rows that stay where they are": ("x.next(), branch.next();", ""),
 }
 
+# Those of clusters, which wide rows must show.
+WIDE_MUTANTS = {
+    "no wait for the other blocks": (
+        "        wait_for_arrivals(&mine.arrivals[buffer], turn / 2 % 2);\n",
+        "",
+    ),
+    "a wait for the turn before": ("turn / 2 % 2", "(turn / 2 + 1) % 2"),
+    "one buffer for two rows of a cluster": ("to + buffer * sizeof(mine.parts[0])", "to"),
+    "every block in the first one's place": ("slot = cluster_rank() * (blockDim.x / kWarp) + ", "slot = "),
+    "fewer parts than there are": ("all * sizeof(float2)", "(all - 1) * sizeof(float2)"),
+    "the first block's columns in all": ("begin = cluster_rank() * part(), ", ""),
+    "elements of the first block's warps": (
+        "held = vectors_of(warp / warps), warp",
+        "held = vectors_of(0), warp",
+    ),
+    "a cluster's rows by its blocks": (
+        "const i64 block = blockIdx.x / BLOCKS,",
+        "const i64 block = blockIdx.x,",
+    ),
+}
 
-@pytest.mark.toolchain
-@pytest.mark.parametrize("mutant", MUTANTS)
-def test_the_emulator_sees_what_is_broken(emulated: Emulated, mutant: str, tmp_path: Path) -> None:
-    old, new = MUTANTS[mutant]
+
+def broken(mutant: tuple[str, str], emulated: Emulated, folder: Path) -> Emulated:
+    """The norm's kernels from a source that was changed."""
+    old, new = mutant
     broken = 0
     for header in CSRC.glob("*.cuh"):
         text = header.read_text()
         broken += text.count(old)
-        (tmp_path / header.name).write_text(text.replace(old, new))
+        (folder / header.name).write_text(text.replace(old, new))
     assert broken
-    source = tmp_path / "mutant.cu"
+    source = folder / "mutant.cu"
     source.write_text(MUTANT)
-    library = build(source, tmp_path)
-    mutated = replace(emulated, kernels={**emulated.kernels, "layer_norm_modulate": library})
+    return replace(emulated, kernels={**emulated.kernels, "layer_norm_modulate": build(source, folder)})
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("mutant", WIDE_MUTANTS)
+def test_the_emulator_sees_what_is_broken_in_a_cluster(
+    emulated: Emulated, mutant: str, tmp_path: Path
+) -> None:
+    mutated = broken(WIDE_MUTANTS[mutant], emulated, tmp_path)
+    with pytest.raises(AssertionError, match="beyond rounding"):
+        check(replace(mutated, resident=2), problem(9, 8200, 2, offsets=[0, 3, 9]))
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_the_emulator_sees_what_is_broken(emulated: Emulated, mutant: str, tmp_path: Path) -> None:
+    mutated = broken(MUTANTS[mutant], emulated, tmp_path)
     with pytest.raises(AssertionError, match="beyond rounding"):
         check(mutated, problem(37, 768, 4, offsets=[0, 3, 20, 31, 37]))
         check(replace(mutated, resident=1), problem(37, 768, 4, offsets=[0, 3, 20, 31, 37]))

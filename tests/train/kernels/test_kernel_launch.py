@@ -16,6 +16,27 @@ def test_the_block_covers_the_row_within_its_class(dim: int, x: Dtype) -> None:
     assert dim <= found.threads * found.elements < dim + found.elements * launch.WARP
 
 
+@pytest.mark.parametrize("dim", [8200, 10240, 12288, 16376, 16384])
+@pytest.mark.parametrize("x", ["bf16", "f16", "f32"])
+def test_a_cluster_covers_a_wide_row_and_leaves_no_warp_idle(dim: int, x: Dtype) -> None:
+    def wide(clusters: bool, columns: int = dim) -> launch.Launch | None:
+        return launch.register_launch(
+            "gate_residual_norm_modulate", "backward", columns, x, True, 227 << 10, clusters
+        )
+
+    assert wide(clusters=False) is None
+    found = wide(clusters=True)
+    assert found is not None
+    assert (found.cluster, found.elements, found.largest) == (4, 16, 256)
+    vectors = dim * launch.DTYPE_BYTES[x] // launch.VECTOR_BYTES
+    part = -(-vectors // found.cluster)
+    last = vectors - (found.cluster - 1) * part
+    assert found.threads - launch.WARP < last <= part
+    assert part <= found.threads * found.elements * launch.DTYPE_BYTES[x] // launch.VECTOR_BYTES
+    assert found.threads <= found.largest
+    assert wide(clusters=True, columns=16392) is None
+
+
 @pytest.mark.parametrize(
     ("dim", "aligned"), [(8200, True), (764, True), (768, False)], ids=["wide", "not in vectors", "unaligned"]
 )

@@ -52,6 +52,15 @@ def test_a_ring_that_does_not_fit_takes_the_tiled_path(launcher):
     assert check.worst(kernels_over(replace(launcher, limit=1 << 10)), CPU, case) <= 1
 
 
+@pytest.mark.parametrize("clusters", [False, True])
+def test_wide_rows_take_clusters_where_there_are_any(launcher, clusters):
+    recorder = Recorder(replace(launcher, clustered=clusters))
+    assert check.worst(kernels_over(recorder), CPU, Case(False, "sample", 3, 8200)) <= 1
+    names = {kernel for kernel, _ in recorder.launched if not kernel.startswith("reduce")}
+    assert {name.endswith("_c4") for name in names} == {clusters}
+    assert {"tiled" in name for name in names} == {not clusters}
+
+
 @pytest.mark.parametrize("gated", [False, True])
 def test_the_d_tile_reduction_serves_tokens_and_nothing_else(launcher, gated):
     recorder = Recorder(launcher)
@@ -129,7 +138,7 @@ class Recorder(EmulatedLauncher):
     """Keeps what was launched."""
 
     def __init__(self, launcher):
-        super().__init__(launcher.libraries)
+        super().__init__(launcher.libraries, clustered=launcher.clustered)
         object.__setattr__(self, "launched", [])
 
     def run(self, kernel, device, args, grid, block, shared_bytes=0):

@@ -32,14 +32,16 @@ using namespace reel;
 static char text[200];
 extern "C" {
 int elements, largest, threads, shared;
-int of_registers(int gated, int backward, int dim, int bytes, int aligned, int limit) {
-    const auto found = register_launch(gated, backward, dim, bytes, aligned, limit);
+int cluster;
+int of_registers(int gated, int backward, int dim, int bytes, int aligned, int limit, int clusters) {
+    const auto found = register_launch(gated, backward, dim, bytes, aligned, limit, clusters);
     if (!found) return 0;
     elements = found->elements, largest = found->largest, threads = found->threads, shared = found->shared_bytes;
+    cluster = found->cluster;
     return 1;
 }
 const char* name(const char* family, int backward, const char* x, const char* m, int token) {
-    const Launch launch{elements, largest, threads, shared};
+    const Launch launch{elements, largest, threads, shared, cluster};
     snprintf(text, sizeof(text), "%s", kernel_name(family, backward, x, m, launch, token).c_str());
     return text;
 }
@@ -107,19 +109,27 @@ FAMILIES = ("layer_norm_modulate", "gate_residual_norm_modulate")
 
 def test_geometry_and_names_are_those_of_python(rules):
     served = 0
-    for family, direction, x, aligned, limit in itertools.product(
-        FAMILIES, ("forward", "backward"), ("bf16", "f32"), (False, True), (99 << 10, 227 << 10)
+    for family, direction, x, aligned, limit, clusters in itertools.product(
+        FAMILIES,
+        ("forward", "backward"),
+        ("bf16", "f32"),
+        (False, True),
+        (99 << 10, 227 << 10),
+        (False, True),
     ):
-        for dim in (*range(1, 300), *range(2000, 2100), 3072, *range(5100, 5140), *range(7160, 8210)):
-            expected = launch.register_launch(family, direction, dim, x, aligned, limit)
+        wide = (*range(7160, 8210), *range(10200, 10300), 12288, *range(16300, 16400))
+        for dim in (*range(1, 300), *range(2000, 2100), 3072, *range(5100, 5140), *wide):
+            expected = launch.register_launch(family, direction, dim, x, aligned, limit, clusters)
             gated, backward = family.startswith("gate"), direction == "backward"
-            found = rules.of_registers(gated, backward, dim, launch.DTYPE_BYTES[x], aligned, limit)
+            found = rules.of_registers(gated, backward, dim, launch.DTYPE_BYTES[x], aligned, limit, clusters)
             assert bool(found) == (expected is not None)
             if expected is None:
                 continue
             served += 1
             assert (
-                launch.Launch(*(value(rules, n) for n in ("elements", "largest", "threads", "shared")))
+                launch.Launch(
+                    *(value(rules, n) for n in ("elements", "largest", "threads", "shared", "cluster"))
+                )
                 == expected
             )
             for token in (False, backward):

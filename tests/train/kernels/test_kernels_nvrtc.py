@@ -56,6 +56,7 @@ CASES = (
     Case(True, "sample", 1, 8192),
     Case(True, "sample", 1, 6144),
     Case(True, "sample", 2, 8192),
+    Case(True, "sample", 2, 8200),
     PairCase((5, 5, 3, 2, 64), BF16, F32, across=True, turn="half"),
 )
 

@@ -1,11 +1,12 @@
 """The reading of machine code by which kernels' costs are predicted, on known code of sm_90."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from loader.errors import RunError
-from tests.bench.sass.counts import RowCost, critical_path, passes, row_cost
+from tests.bench.sass.counts import LATENCY, RowCost, critical_path, passes, row_cost
 from tests.bench.sass.machine import Issued, Machine, Thread
 from tests.bench.sass.model import Gpu, Kernel, share_of_copy, shares
 from tests.bench.sass.text import STEP, Instruction, functions, instruction
@@ -185,6 +186,35 @@ def test_a_kernel_that_asks_for_more_issue_slots_than_there_are_stays_below_copy
     slow, quick = (share_of_copy([kernel(issued)], 1 << 20, gpu, 6144 << 20) for issued in (900, 200))
     assert slow < 1 / shares(kernel(900), gpu).issue < 0.6
     assert 0.9 < quick < 1
+
+
+WAIT = """
+    MOV R2, 0x2
+    STAS.64 [R46.64], R44
+    SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R49+UR11+0x200], R50
+    @!P0 BRA 0x20
+    VIADD R2, R2, 0xffffffff
+    ISETP.NE.AND P1, PT, R2, RZ, PT
+    @P1 BRA 0x10
+    EXIT
+"""
+
+
+def test_what_another_block_of_a_cluster_sends_is_waited_for() -> None:
+    issued = Counter(one.instruction.base for one in trace(WAIT))
+    assert (issued["STAS"], issued["SYNCS"]) == (2, 2)
+    assert critical_path(trace(WAIT)) >= 2 * LATENCY["SYNCS"]
+    assert row_cost(code(WAIT), 64, lambda _: b"", 0).wavefronts == 2
+
+
+def test_blocks_of_a_cluster_share_a_row() -> None:
+    alone = kernel(300)
+    four = replace(alone, row_bytes=4 * alone.row_bytes, cluster=4)
+    assert shares(four, Gpu()) == shares(alone, Gpu())
+    rows = Gpu().sms * 8
+    assert share_of_copy([four], rows // 4, Gpu(), 1e6) == pytest.approx(
+        share_of_copy([alone], rows, Gpu(), 1e6)
+    )
 
 
 def test_fewer_blocks_hide_less() -> None:

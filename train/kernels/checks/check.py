@@ -19,7 +19,17 @@ Form = Literal["sample", "frame", "token", "packed"]
 Layout = Literal["whole", "sliced", "unaligned", "turned"]
 FORMS: tuple[Form, ...] = ("sample", "frame", "token", "packed")
 LAYOUTS: tuple[Layout, ...] = ("whole", "sliced", "unaligned", "turned")
-SHAPES = ((1, 760), (199, 1128), (37, 1536), (1024, 3072), (199, 5120), (37, 8192), (9, 8200), (37, 769))
+SHAPES = (
+    (1, 760),
+    (199, 1128),
+    (37, 1536),
+    (1024, 3072),
+    (199, 5120),
+    (37, 8192),
+    (9, 8200),
+    (37, 16384),
+    (37, 769),
+)
 """Tokens per sample and columns: every register kernel class, odd widths, and widths beyond registers."""
 
 

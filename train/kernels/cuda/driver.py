@@ -9,13 +9,28 @@ from threading import RLock
 import torch
 
 from loader.errors import RunError
+from train.kernels.cuda.rules import constant
 
 # Constants of cuda.h.
 _MULTIPROCESSORS, _MAJOR, _MINOR, _SHARED_LIMIT = 16, 75, 76, 97
 _DYNAMIC_SHARED = 8
+_CLUSTER_MAJOR = constant("ClusterOldest")
 _WITHOUT_ASKING = 48 << 10
 _STATIC_SHARED = 1 << 10
 """Upper bound of the kernels' static shared memory, which counts towards the limit."""
+
+
+class _LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig of cuda.h; without attributes, since a kernel names its clusters itself."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("attribute_count", ctypes.c_uint),
+    )
 
 
 class Driver:
@@ -45,16 +60,22 @@ class Driver:
         self._contexts: dict[int, ctypes.c_void_p] = {}
         self._modules: dict[tuple[bytes, int], ctypes.c_void_p] = {}
         self._functions: dict[tuple[str, int], ctypes.c_void_p] = {}
-        self._resident: dict[tuple[str, int, int, int], int] = {}
+        self._resident: dict[tuple[str, int, int, int, int], int] = {}
         self._attribute = cache(self._ask)
 
     def shared_limit(self, device: torch.device) -> int:
         """Return the dynamic shared memory available to a block, in bytes."""
         return self._attribute(_SHARED_LIMIT, _index(device)) - _STATIC_SHARED
 
-    def resident(self, kernel: str, device: torch.device, threads: int, shared_bytes: int) -> int:
-        """Return the number of blocks of this shape that are resident on the device at once."""
-        key = kernel, _index(device), threads, shared_bytes
+    def clusters(self, device: torch.device) -> bool:
+        """Return True if blocks may form clusters."""
+        return self._attribute(_MAJOR, _index(device)) >= _CLUSTER_MAJOR
+
+    def resident(
+        self, kernel: str, device: torch.device, threads: int, shared_bytes: int, cluster: int = 1
+    ) -> int:
+        """Return the number of clusters of such blocks that are resident on the device at once."""
+        key = kernel, _index(device), threads, shared_bytes, cluster
         found = self._resident.get(key)
         if found is None:
             function, count = self._function(kernel, device), ctypes.c_int()
@@ -62,11 +83,16 @@ class Driver:
                 if shared_bytes > _WITHOUT_ASKING:
                     # Set the limit, since a smaller value for another width would lower it again.
                     self._call("cuFuncSetAttribute", function, _DYNAMIC_SHARED, self.shared_limit(device))
-                query = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
-                self._call(query, ctypes.byref(count), function, threads, ctypes.c_size_t(shared_bytes))
+                if cluster > 1:
+                    config = _LaunchConfig((cluster, 1, 1), (threads, 1, 1), shared_bytes)
+                    query = "cuOccupancyMaxActiveClusters"
+                    self._call(query, ctypes.byref(count), function, ctypes.byref(config))
+                else:
+                    query = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+                    self._call(query, ctypes.byref(count), function, threads, ctypes.c_size_t(shared_bytes))
             if count.value == 0:
                 raise RunError(f"{kernel} does not fit a multiprocessor of {device}")
-            found = count.value * self._attribute(_MULTIPROCESSORS, _index(device))
+            found = count.value if cluster > 1 else count.value * self._attribute(_MULTIPROCESSORS, key[1])
             self._resident[key] = found
         return found
 

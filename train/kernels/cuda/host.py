@@ -112,10 +112,15 @@ class _Call:
     def register_launch(self, direction: Direction, *others: _Rows) -> launch.Launch | None:
         aligned = all(rows.aligned for rows in (self.x, self.branch, *others, *self.vectors))
         limit = self.launcher.shared_limit(self.tokens.device)
-        return launch.register_launch(self.family, direction, self.dim, self.types[0], aligned, limit)
+        clusters = self.launcher.clusters(self.tokens.device)
+        return launch.register_launch(
+            self.family, direction, self.dim, self.types[0], aligned, limit, clusters
+        )
 
-    def rows_per_block(self, kernel: str, threads: int, shared_bytes: int, across: int = 1) -> int:
-        resident = self.launcher.resident(kernel, self.tokens.device, threads, shared_bytes)
+    def rows_per_block(
+        self, kernel: str, threads: int, shared_bytes: int, across: int = 1, cluster: int = 1
+    ) -> int:
+        resident = self.launcher.resident(kernel, self.tokens.device, threads, shared_bytes, cluster)
         return launch.rows_per_block(self.rows, max(1, resident // across))
 
     def run(
@@ -189,11 +194,11 @@ def _forward(
     geometry = call.register_launch("forward")
     if geometry is None:
         kernel = launch.tiled_name(call.family, "forward", *call.types)
-        threads, shared, per_block = launch.tiled_threads(call.dim), 0, 1
+        threads, shared, per_block, cluster = launch.tiled_threads(call.dim), 0, 1, 1
     else:
         kernel = launch.kernel_name(call.family, "forward", *call.types, geometry)
-        threads, shared = geometry.threads, geometry.shared_bytes
-        per_block = call.rows_per_block(kernel, threads, shared)
+        threads, shared, cluster = geometry.threads, geometry.shared_bytes, geometry.cluster
+        per_block = call.rows_per_block(kernel, threads, shared, cluster=cluster)
     args = ForwardArgs(
         call.x.pointer,
         call.branch.pointer,
@@ -208,7 +213,7 @@ def _forward(
         rms,
         eps,
     )
-    call.run(kernel, args, (launch.blocks(call.rows, per_block), 1), (threads, 1), shared)
+    call.run(kernel, args, (cluster * launch.blocks(call.rows, per_block), 1), (threads, 1), shared)
     return x_BLD if h_BLD is None else h_BLD, y_BLD, mean_BL, rstd_BL
 
 
@@ -240,12 +245,12 @@ def _backward(
     geometry = call.register_launch("backward", dy, dh)
     if geometry is None:
         kernel = launch.tiled_name(call.family, "columns", *call.types, call.per_token)
-        threads, shared = launch.tiled_threads(call.dim), 0
+        threads, shared, cluster = launch.tiled_threads(call.dim), 0, 1
         across = launch.tiles(call.dim, threads)
     else:
         kernel = launch.kernel_name(call.family, "backward", *call.types, geometry, call.per_token)
-        threads, shared, across = geometry.threads, geometry.shared_bytes, 1
-    per_block = call.rows_per_block(kernel, threads, shared, across)
+        threads, shared, across, cluster = geometry.threads, geometry.shared_bytes, 1, geometry.cluster
+    per_block = call.rows_per_block(kernel, threads, shared, across, cluster)
     affine = weight_D is not None or bias_D is not None
     partials = row_sums = None
     if affine or not call.per_token:
@@ -267,7 +272,7 @@ def _backward(
     if geometry is None:
         rows_kernel = launch.tiled_name(call.family, "rows", *call.types)
         call.run(rows_kernel, args, (call.rows, 1), (threads, 1))
-    call.run(kernel, args, (launch.blocks(call.rows, per_block), across), (threads, 1), shared)
+    call.run(kernel, args, (cluster * launch.blocks(call.rows, per_block), across), (threads, 1), shared)
     dweight_D = dbias_D = None
     if partials is not None:
         dweight_D, dbias_D = _reduce(call, partials, per_block, affine, dscale, dshift, dgate)

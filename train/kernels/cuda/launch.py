@@ -19,6 +19,8 @@ VECTOR_BYTES = constant("VectorBytes")
 TILED_THREADS = constant("TiledThreads")
 REDUCE_BLOCK = (WARP, constant("ReduceLanes"))
 AFFINE_THREADS = constant("AffineThreads")
+CLUSTER_OLDEST = constant("ClusterOldest")
+"""Oldest major compute capability whose blocks may form clusters."""
 
 Modulation, Groups = struct("Modulation"), struct("Groups")
 ForwardArgs, BackwardArgs = struct("ForwardArgs"), struct("BackwardArgs")
@@ -29,13 +31,15 @@ ReduceArgs, AffineArgs = struct("ReduceArgs"), struct("AffineArgs")
 class Launch:
     """One launch of the register kernels: `threads` a block, `shared_bytes` of dynamic shared memory.
 
-    `elements` and `largest` name the class (elements a thread, largest block) of csrc/instances.cuh.
+    `elements`, `largest` and `cluster` name the class (elements a thread, largest block, blocks that share a row) of
+    csrc/instances.cuh.
     """
 
     elements: int
     largest: int
     threads: int
     shared_bytes: int
+    cluster: int = 1
 
 
 def ring_rows(row_bytes: int) -> int:
@@ -51,7 +55,13 @@ def ring_bytes(row_bytes: int, elements: int, threads: int) -> int:
 
 
 def register_launch(
-    family: Family, direction: Direction, dim: int, x: Dtype, aligned: bool, shared_limit: int
+    family: Family,
+    direction: Direction,
+    dim: int,
+    x: Dtype,
+    aligned: bool,
+    shared_limit: int,
+    clusters: bool = False,
 ) -> Launch | None:
     """The register kernel that serves a row of `dim`, or None where only the tiled path does.
 
@@ -62,25 +72,31 @@ def register_launch(
         x: Type of the activations.
         aligned: Every pointer and row (rows of x and of the modulation) begins at a multiple of 16 bytes.
         shared_limit: Shared memory one block may ask for (sharedMemPerBlockOptin), in bytes.
+        clusters: Blocks may form clusters (`CLUSTER_OLDEST`).
     """
     size = VECTOR_BYTES // DTYPE_BYTES[x]
-    fitting = [(elements, largest) for elements, largest in register_classes() if dim <= elements * largest]
+    fitting = [
+        (elements, largest, blocks)
+        for elements, largest, blocks in register_classes()
+        if dim <= elements * largest * blocks and (clusters or blocks == 1)
+    ]
     if not aligned or dim % size or not fitting:
         return None
-    elements, largest = fitting[0]
-    threads = -(-dim // (elements * WARP)) * WARP
+    elements, largest, cluster = fitting[0]
+    vectors = -(-dim // size // cluster)
+    threads = -(-vectors * size // (elements * WARP)) * WARP
     streams = (2 if family == "gate_residual_norm_modulate" else 1) * (2 if direction == "backward" else 1)
     shared_bytes = ring_bytes(DTYPE_BYTES[x] * streams, elements, threads)
-    return Launch(elements, largest, threads, shared_bytes) if shared_bytes <= shared_limit else None
+    return Launch(elements, largest, threads, shared_bytes, cluster) if shared_bytes <= shared_limit else None
 
 
 def rows_per_block(rows: int, resident: int) -> int:
-    """Consecutive rows a block walks, when `resident` blocks fit the device at once."""
+    """Consecutive rows a block (or cluster) walks, when `resident` of them fit the device at once."""
     return max(1, -(-rows // resident))
 
 
 def blocks(rows: int, per_block: int) -> int:
-    """Blocks of a launch over `rows`."""
+    """Blocks, or clusters, of a launch over `rows`."""
     return -(-rows // per_block)
 
 
@@ -94,7 +110,8 @@ def kernel_name(
 ) -> str:
     """Name of a register kernel; `per_token` is the backward of modulation [rows, D]."""
     token = "_token" if per_token else ""
-    return f"{family}_{direction}{token}_{x}_{modulation}_e{launch.elements}_t{launch.largest}"
+    cluster = f"_c{launch.cluster}" if launch.cluster > 1 else ""
+    return f"{family}_{direction}{token}_{x}_{modulation}_e{launch.elements}_t{launch.largest}{cluster}"
 
 
 def tiled_name(

@@ -18,8 +18,13 @@ class Launcher(Protocol):
     def shared_limit(self, device: torch.device) -> int:
         """Return the shared memory available to a block, in bytes."""
 
-    def resident(self, kernel: str, device: torch.device, threads: int, shared_bytes: int) -> int:
-        """Return the number of blocks of this shape that are resident on the device at once."""
+    def clusters(self, device: torch.device) -> bool:
+        """Return True if blocks may form clusters."""
+
+    def resident(
+        self, kernel: str, device: torch.device, threads: int, shared_bytes: int, cluster: int = 1
+    ) -> int:
+        """Return the number of clusters of such blocks that are resident on the device at once."""
 
     def run(
         self,
@@ -44,8 +49,13 @@ class Limited:
         """Return the smaller of both limits."""
         return min(self.shared_bytes, self.launcher.shared_limit(device))
 
-    def resident(self, kernel: str, device: torch.device, threads: int, shared_bytes: int) -> int:
-        return self.launcher.resident(kernel, device, threads, shared_bytes)
+    def clusters(self, device: torch.device) -> bool:
+        return self.launcher.clusters(device)
+
+    def resident(
+        self, kernel: str, device: torch.device, threads: int, shared_bytes: int, cluster: int = 1
+    ) -> int:
+        return self.launcher.resident(kernel, device, threads, shared_bytes, cluster)
 
     def run(
         self,

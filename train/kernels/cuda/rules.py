@@ -9,6 +9,7 @@ from train.kernels.cuda.sources import CSRC
 
 _CONSTANT = re.compile(r"^constexpr int k(\w+) = (\d+);", re.MULTILINE)
 _CLASS = re.compile(r"^ +CLASS\((\d+), (\d+),", re.MULTILINE)
+_CLUSTER = re.compile(r"^ +CLUSTER\((\d+), (\d+), (\d+),", re.MULTILINE)
 _STRUCT = re.compile(r"^struct (\w+) \{(.*?)^\};", re.MULTILINE | re.DOTALL)
 _DECLARATION = re.compile(r"(?:const )?(?P<type>\w+)(?P<pointer>\*?) (?P<names>[^;]+)")
 _NAME = re.compile(r"(?P<pointer>\*?)(?P<name>\w+)(?:\[(?P<count>\d+)\])?")
@@ -23,9 +24,11 @@ def constant(name: str) -> int:
 
 
 @cache
-def register_classes() -> tuple[tuple[int, int], ...]:
-    """Return elements a thread and the largest block of each class of D."""
-    return tuple((int(elements), int(largest)) for elements, largest in _CLASS.findall(_read("rules.h")))
+def register_classes() -> tuple[tuple[int, int, int], ...]:
+    """Return elements a thread, the largest block and the blocks that share a row, of each class of D."""
+    text = _read("rules.h")
+    found = [*((*one, "1") for one in _CLASS.findall(text)), *_CLUSTER.findall(text)]
+    return tuple((int(elements), int(largest), int(blocks)) for elements, largest, blocks in found)
 
 
 @cache
