@@ -64,26 +64,6 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return shard.detach()
 
 
-def writers(held: Sequence[Sequence[Piece]]) -> dict[Piece, int]:
-    """Choose the rank that writes each piece, once each and with balanced bytes.
-
-    Args:
-        held: pieces of each rank.
-    """
-    holders: dict[Piece, list[int]] = {}
-    for rank, pieces in enumerate(held):
-        for piece in pieces:
-            if piece.bytes:
-                holders.setdefault(piece, []).append(rank)
-    load = [0] * len(held)
-    chosen = {}
-    # Pieces without a choice first, then large ones; the last ones even out the load.
-    for piece in sorted(holders, key=lambda piece: (len(holders[piece]) > 1, -piece.bytes, piece)):
-        chosen[piece] = min(holders[piece], key=lambda rank: (load[rank], rank))
-        load[chosen[piece]] += piece.bytes
-    return chosen
-
-
 def uncovered(pieces: Iterable[Piece], shape: Sequence[int]) -> bool:
     """Return True if boxes within a tensor of that shape leave a gap, or two start at one place."""
     boxes = {piece.offsets: math.prod(piece.sizes) for piece in pieces}

@@ -1,6 +1,6 @@
 """Reading of tensors from a checkpoint, at any number of writing and reading ranks."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -9,7 +9,7 @@ from loader.errors import UsageError
 from loader.storage import Storage
 from train.checkpoint.damage import damaged
 from train.checkpoint.files import StoredPiece, read_pieces, read_rows
-from train.checkpoint.pieces import Overlap, Piece, Tensors, local, overlap, piece_of, uncovered
+from train.checkpoint.pieces import Overlap, Tensors, local, overlap, piece_of, uncovered
 from train.checkpoint.state import CheckpointState
 
 _AT_ONCE = 64 << 20  # bytes per read
@@ -19,9 +19,9 @@ Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
 """Dtype and shape of each tensor of a group."""
 
 
-def shapes_of(pieces: Sequence[Piece]) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return the shapes of whole tensors; empty tensors are not stored."""
-    return {piece.name: (piece.dtype, piece.shape) for piece in pieces if 0 not in piece.shape}
+def shapes_of(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return dtypes and shapes of whole tensors, given with their names; empty tensors are not stored."""
+    return {name: (dtype, shape) for name, dtype, shape in tensors if 0 not in shape}
 
 
 def find(

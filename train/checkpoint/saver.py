@@ -15,9 +15,10 @@ from train.checkpoint.checksums import crc32, metadata_of
 from train.checkpoint.files import data_of, header, in_order, sharding
 from train.checkpoint.folder import latest, prune, sweep
 from train.checkpoint.names import STATE, folder_of, part
-from train.checkpoint.pieces import Piece, Tensors, local, piece_of, writers
+from train.checkpoint.pieces import Piece, Tensors, local, piece_of
 from train.checkpoint.reading import load_, shapes_of
 from train.checkpoint.state import CheckpointState, read_state
+from train.checkpoint.writers import pieces_of_rank, shapes_everywhere
 from train.config.checkpoint import CheckpointConfig
 from train.distributed.world import RankError, World
 
@@ -67,16 +68,11 @@ class Checkpoints:
             storage.sweep()
             sweep(storage)
         own = [piece_of(group, name, t) for group, tensors in groups.items() for name, t in tensors.items()]
-        held = [
-            [Piece(*field[:3], *map(tuple, field[3:])) for field in json.loads(said)]
-            for said in world.gather_text(json.dumps(own))
-        ]
+        everywhere = shapes_everywhere(own, world)
         self._shapes = {
-            group: shapes_of([piece for pieces in held for piece in pieces if piece.group == group])
-            for group in groups
+            group: shapes_of([tensor[1:] for tensor in everywhere if tensor[0] == group]) for group in groups
         }
-        chosen = writers(held)
-        mine = in_order([piece for piece in own if chosen.get(piece) == world.rank])
+        mine = in_order(pieces_of_rank(own, world))
         self._mine = {group: [piece for piece in mine if piece.group == group] for group in groups}
         self._staged: dict[Piece, torch.Tensor] = {}
         self._flight: _Flight | None = None

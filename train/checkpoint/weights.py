@@ -52,7 +52,7 @@ class Weights(NamedTuple):
     def load_group_(self, group: str, targets: Tensors, shapes: Shapes | None = None) -> None:
         """Copy tensors of another group into those of the same names; arguments and errors as in `load_`."""
         if shapes is None:
-            shapes = shapes_of([piece_of(group, name, tensor) for name, tensor in targets.items()])
+            shapes = shapes_of(piece_of(group, name, tensor)[1:4] for name, tensor in targets.items())
         load_(self.storage, self.folder, self.state, group, targets, shapes)
 
 
