@@ -146,6 +146,16 @@ class Checkpoints:
         if last and self._failed_before:
             raise RunError(f"{self.uri(state.step)}, the last checkpoint, could not be written: see above")
 
+    def reserve(self) -> None:
+        """Allocate the staging memory; page-locking takes seconds, which the first `save` would spend in a step."""
+        for group, pieces in self._mine.items():
+            for piece in pieces:
+                if piece not in self._staged:
+                    source = local(self._groups[group][piece.name])
+                    self._staged[piece] = torch.empty(
+                        piece.sizes, dtype=source.dtype, pin_memory=source.is_cuda
+                    )
+
     def progress(self) -> Progress:
         """Return this rank's progress, without waiting; `advance` takes the sum over all ranks."""
         return self._flight.progress() if self._flight else Progress()
@@ -187,15 +197,12 @@ class Checkpoints:
         Copies from a GPU are enqueued after the step that computed the values and before the next one, which
         need not wait.
         """
+        self.reserve()
         cuda = False
         for group, pieces in self._mine.items():
             for piece in pieces:
                 source = local(self._groups[group][piece.name])
                 cuda = cuda or source.is_cuda
-                if piece not in self._staged:
-                    self._staged[piece] = torch.empty(
-                        piece.sizes, dtype=source.dtype, pin_memory=source.is_cuda
-                    )
                 self._staged[piece].copy_(source, non_blocking=True)
         if not cuda:
             return lambda: None

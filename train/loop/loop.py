@@ -115,6 +115,7 @@ class TrainingLoop(ABC, Generic[Config]):
         total_steps = config.schedule.total_steps
         checkpoints = Checkpoints(self._storage, config.checkpoint, world, task.state())
         done = resume(checkpoints, self._stream, config)
+        checkpoints.reserve()
         self._out.mkdir(parents=True, exist_ok=True)
         peak = peak_flops_per_s(config.log.peak_tflops, world)
         writes = world.rank == 0

@@ -4,6 +4,7 @@ import time
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from loader.errors import RunError, UsageError
 from loader.storage import StorageConfig, open_storage
@@ -335,3 +336,25 @@ def test_a_checkpoint_of_version_1_is_read(tmp_path):
     assert (found.step, found.stream) == (5, {"position": 5})
     assert torch.equal(targets["model"]["a.weight"], groups["model"]["a.weight"])
     assert targets["optimizer"]["a.weight.step"] == 3
+
+
+class Allocations(TorchDispatchMode):
+    """Counts the tensors that are allocated without values."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function.overloadpacket is torch.ops.aten.empty
+        return function(*args, **(kwargs or {}))
+
+
+def test_staging_memory_is_allocated_before_the_first_save(tmp_path):
+    checkpoints = open_(open_storage(tmp_path))
+    with Allocations() as before:
+        checkpoints.reserve()
+    with Allocations() as within:
+        checkpoints.save(CheckpointState(step=1, stream={}, config={}))
+    assert before.count == sum(tensor.numel() > 0 for group in GROUPS.values() for tensor in group.values())
+    assert within.count == 0
