@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from train.parallel.context.slices import SliceSharding
+from train.parallel.context.slices import SliceSharding, slice_orders
 
 PACK = [(3, 4, 5), (1, 8, 2), (7, 2, 2), (1, 1, 1)]
 
@@ -46,3 +46,18 @@ def test_a_pack_is_shared_out_by_tokens():
         counts = torch.bincount(found.owner, minlength=4)
         even = sum(map(math.prod, PACK)) / 4
         assert (counts - even).abs().max() <= longest
+
+
+def test_orders_of_a_grid_are_made_once():
+    """Alternating buckets and packs each find theirs again; a rank's moves are those of the other's."""
+    one, pack = ((3, 4, 5),), tuple(PACK)
+    first = slice_orders(one, 2, 0)
+    other = slice_orders(pack, 2, 0)
+    assert slice_orders(one, 2, 0) is first
+    assert slice_orders(pack, 2, 0) is other
+    for grids in (one, pack):
+        ranks = [slice_orders(grids, 2, rank) for rank in range(2)]
+        for way, back in (("go", "back"), ("back", "go")):
+            for rank, orders in enumerate(ranks):
+                assert [getattr(peer, way).receive[rank] for peer in ranks] == getattr(orders, way).send
+                assert getattr(orders, way).receive == getattr(orders, back).send

@@ -26,7 +26,7 @@ from train.models.st_dit import STDiT
 from train.models.transfer import send, send_one
 from train.parallel.context.context import ContextParallel
 from train.parallel.context.partition import Partition
-from train.parallel.context.slices import Grid, SliceExchange, SliceSharding, WithinFrames
+from train.parallel.context.slices import Grid, SliceExchange, WithinFrames, slice_orders
 from train.step.squared_errors import DenoisingInputs
 
 Cuttable = DiT | DiffusersDenoiser
@@ -191,12 +191,12 @@ def _by_place(
 ) -> TokenShard:
     """Return the part of an ST-DiT, sharded by place, with an exchange to whole frames per layer."""
     rank, device = ranks.rank, asked.timestep_input.device
-    places, frames = (SliceSharding.of(grids, axis, ranks.size) for axis in ("place", "frame"))
-    order = places.owner.argsort(stable=True).argsort()
-    tokens_M, here, order = send([frames.tokens(rank), places.tokens(rank), order], device)
+    orders = slice_orders(tuple(grids), ranks.size, rank)
+    places, frames = orders.places, orders.frames
+    tokens_M, here, order = send([frames.tokens(rank), places.tokens(rank), orders.order], device)
     within_frames = WithinFrames(
-        go=SliceExchange.between(places, frames, rank, ranks.group, device),
-        back=SliceExchange.between(frames, places, rank, ranks.group, device),
+        go=SliceExchange.of(orders.go, ranks.group, device),
+        back=SliceExchange.of(orders.back, ranks.group, device),
         frames=SpatialTemporalAttention(frames.grids[rank], "frame"),
         tokens=tokens_M,
         rotation=model.rotation(grids, tokens_M, device),
