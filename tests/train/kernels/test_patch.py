@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from loader.errors import UsageError
 from tests.train.diffusers_models import FAMILIES, first_block, inputs_of, model_of, outcome
-from tests.train.wide import Wide
+from tests.train.parallel.wide import Wide
 from train.config.model import DiTConfig
 from train.kernels.patch import wan
 from train.kernels.patch.patcher import patch, unpatch
