@@ -18,6 +18,7 @@ CONTAINERS = (
 MAX_PIXELS = 8192 * 8192
 _IO_BUFFER_BYTES = 1 << 20
 
+_MOST_BOXES = 1000  # top-level boxes that are looked at in a file that cannot be opened
 _COUNTED, _COUNTED_BYTES = 250, 1 << 26
 _STILLS = 20
 """Ratio of frame counts beyond which a stream counts as stills: a motion photo's, or thumbnails."""
@@ -81,9 +82,33 @@ def _opened(file: BinaryIO, max_pixels: int, containers: str) -> InputContainer:
         if file.tell() == 0:
             raise SourceError("the file is empty") from error
         raise SourceError(
-            "cannot be opened: no video container, or its index is missing or damaged"
+            _unfinished(file)
+            or "cannot be opened: no video container, or its index is missing or damaged"
             f" ({getattr(error, 'strerror', None) or error})"
         ) from error
+
+
+def _unfinished(file: BinaryIO) -> str | None:
+    """Return what is wrong with an MP4 or MOV file without its index, or None for other files."""
+    end, place, seen = file.seek(0, 2), 0, set[bytes]()
+    for _ in range(_MOST_BOXES):
+        file.seek(place)
+        header = file.read(16)
+        size, kind = int.from_bytes(header[:4], "big"), header[4:8]
+        if size == 1:
+            size = int.from_bytes(header[8:16], "big")
+        if kind == b"moov":
+            return None
+        if size < 8 or place + size > end:
+            break
+        seen.add(kind)
+        place += size
+    if b"ftyp" not in seen:
+        return None
+    return (
+        "cannot be opened: its index (moov) is missing: it is still being written, was cut off, or its recording was"
+        " not ended; copy it again, or repair it with a whole film of the same camera"
+    )
 
 
 def _counted(container: InputContainer) -> dict[int, int]:

@@ -7,7 +7,7 @@ import av
 import pytest
 from av.stream import Disposition
 
-from curate.frames.source import open_video
+from curate.frames.source import SourceError, open_video
 from tests.media import numbered_frame
 
 
@@ -57,3 +57,20 @@ def test_of_two_films_the_larger_one_is_taken(tmp_path: Path) -> None:
 
 def test_a_single_picture_is_taken_where_there_is_no_film(tmp_path: Path) -> None:
     assert chosen(film(tmp_path / "a.mp4", ((96, 64), 1), ((320, 240), 1))) == (320, 240)
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "mov"])
+def test_a_film_without_its_index_says_so(tmp_path: Path, suffix: str) -> None:
+    whole = film(tmp_path / f"film.{suffix}", ((96, 64), 50)).read_bytes()
+    with (
+        io.BytesIO(whole[: whole.index(b"moov") - 4]) as file,
+        pytest.raises(SourceError, match=r"its index \(moov\) is missing"),
+        open_video(file),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("data", [b"words", b"\0\0\0\x08free" * 3, b"ftyp" * 9, bytes(40), b"\0\0\0\x01ftyp"])
+def test_what_is_no_film_is_not_taken_for_one_without_an_index(data: bytes) -> None:
+    with io.BytesIO(data) as file, pytest.raises(SourceError, match="no video container"), open_video(file):
+        pass
