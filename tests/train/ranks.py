@@ -127,6 +127,13 @@ def _share_event_loops() -> None:
     c10d.ProcessGroupGloo = SharedLoop
 
 
+def own_event_loops() -> None:
+    """Give each Gloo group of this rank a device of its own again, as PyTorch does."""
+    import torch.distributed.distributed_c10d as c10d
+
+    c10d.ProcessGroupGloo = c10d.ProcessGroupGloo.__base__
+
+
 def _run(
     module: str, function: str, size: int, arguments: list[Any], grace_s: float, deadline_s: float
 ) -> dict[str, Any]:

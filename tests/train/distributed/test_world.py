@@ -4,12 +4,14 @@ import pytest
 import torch
 
 from loader.errors import UsageError
+from tests.train.ranks import own_event_loops
 from train.distributed.world import join
 from train.measure.peak_flops import peak_flops_per_s
 
 
 def member() -> None:
     """A rank of two."""
+    own_event_loops()  # a loop that several groups share ends with none of them
     with join("cpu") as world:
         a, b = torch.full((2, 3), 1.0 + world.rank), torch.full((4,), 10.0 + world.rank)
         world.sum_([a, b])
