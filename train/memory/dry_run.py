@@ -37,7 +37,11 @@ _FEW = 3  # blocks: with fewer, FSDP gathers not all that it gathers at once
 
 
 def dry_run(
-    config: TrainConfig, shapes: Sequence[StepShape], ranks: int = 1, encoded: bool = False
+    config: TrainConfig,
+    shapes: Sequence[StepShape],
+    ranks: int = 1,
+    encoded: bool = False,
+    overlapped: bool = True,
 ) -> list[Footprint]:
     """Predict the memory of a step with one microbatch of each shape per data-parallel rank, uncompiled.
 
@@ -49,6 +53,7 @@ def dry_run(
         shapes: shapes of microbatches.
         ranks: number of ranks.
         encoded: True if latents are stored, so that the VAE and its weights are excluded.
+        overlapped: False if gradients are summed behind the last backward of a step only, as by cascades.
 
     Raises:
         UsageError: the layout is invalid, or the dry run does not support it: checkpointing by the
@@ -68,7 +73,7 @@ def dry_run(
     mesh = Mesh.of(config.parallel, ranks)
     kind = layout_of(config, mesh)
     with _world(ranks) as world:
-        rehearsal = _Rehearsal(config, kind, Ranks(mesh, world), encoded)
+        rehearsal = _Rehearsal(config, kind, Ranks(mesh, world), encoded, overlapped)
         try:
             return rehearsal.footprints(shapes)
         except DataDependentOutputException as error:
@@ -78,8 +83,11 @@ def dry_run(
 class _Rehearsal:
     """Steps of a run without data, on the whole model or on a few of its equal blocks."""
 
-    def __init__(self, config: TrainConfig, kind: type[ParallelModel], grid: Ranks, encoded: bool) -> None:
+    def __init__(
+        self, config: TrainConfig, kind: type[ParallelModel], grid: Ranks, encoded: bool, overlapped: bool
+    ) -> None:
         self._config, self._kind, self._grid, self._encoded = config, kind, grid, encoded
+        self._overlapped = overlapped
 
     def footprints(self, shapes: Sequence[StepShape]) -> list[Footprint]:
         """Return the footprint of each shape."""
@@ -128,7 +136,7 @@ class _Rehearsal:
             layout = self._kind(bundle.to_empty(device=_FAKE), config, grid)
             average = Ema(config.ema, layout.weights)
             layout.share()
-            found = [_step(layout, config, shape, memory) for shape in shapes]
+            found = [_step(layout, config, shape, memory, self._overlapped) for shape in shapes]
             del average
             return found
 
@@ -146,7 +154,9 @@ class _Rehearsal:
         return found
 
 
-def _step(layout: ParallelModel, config: TrainConfig, shape: StepShape, memory: LiveMemory) -> StepPhases:
+def _step(
+    layout: ParallelModel, config: TrainConfig, shape: StepShape, memory: LiveMemory, overlapped: bool
+) -> StepPhases:
     state = memory.live
     if layout.accumulates:
         layout.before_backward(last=False)
@@ -157,7 +167,7 @@ def _step(layout: ParallelModel, config: TrainConfig, shape: StepShape, memory: 
     del errors
     kept, forward = memory.live - before, memory.peak
     memory.peak = memory.live
-    layout.before_backward(last=True)
+    layout.before_backward(last=overlapped)
     loss.backward()  # type: ignore[no-untyped-call]  # torch's own
     backward, memory.peak = memory.peak, memory.live
     layout.sum_gradients()

@@ -91,9 +91,10 @@ def with_predicted_peaks(profile: Profile, config: TrainConfig) -> Profile:
     shapes = [
         StepShape(Bucket(*size), batch, tokens // batch) for tokens, batch, *size in distinct[chosen].tolist()
     ]
+    # A single rank would keep float32 weights with lower-precision copies. Cascades sum gradients behind all backwards.
+    steps = dry_run(config, shapes, ranks=2, encoded=True, overlapped=False)
     peaks = {
-        # A single rank would keep float32 weights with lower-precision copies.
-        Module.DIT: [one.passes - one.state for one in dry_run(config, shapes, ranks=2, encoded=True)],
+        Module.DIT: [one.passes - one.state for one in steps],
         Module.VAE: _encoding_peaks(Bundle(config, meta=True).tokenizer, shapes),
     }
     peak_gib = np.full(len(rows_n5), np.nan)
