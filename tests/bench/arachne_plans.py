@@ -1,6 +1,6 @@
 """Arachne's own planning problems, played with our planner beside Arachne's and FlexSP's recorded plans.
 
-    python -m tests.bench.arachne_plans FOLDER [--seeds 4] [--drawn 200] [--only problems|drawn|noise]
+    python -m tests.bench.arachne_plans FOLDER [--seeds 4] [--drawn 200] [--only problems|menu|drawn|noise]
 
 FOLDER holds ``problems.json`` (a list of ``id``, ``gpus``, ``resolution``, ``samples`` of ``batch`` and ``frames``,
 ``plans`` by name with ``makespan_s`` and ``runs``, perhaps ``reference`` with ``degrees`` and ``best_known_s``) and the
@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tests.bench.planners import heading, percent, prepared, row
+from train.cascade.menu import GroupMenu
 from train.cascade.paper.cost_table import CostTable, read_cost_table
 from train.cascade.paper.simulate import Noise, execute
 from train.cascade.paper.trace import TraceBatch
@@ -96,7 +97,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--drawn", type=int, default=200)
-    parser.add_argument("--only", choices=("problems", "drawn", "noise"))
+    parser.add_argument("--only", choices=("problems", "menu", "drawn", "noise"))
     options = parser.parse_args()
     tables = read_tables(options.folder)
     posed = cases(options.folder, tables)
@@ -106,6 +107,8 @@ def main() -> None:
         played = [play(case, options.seeds) for case in posed]
         summary(played)
         every(played)
+    if options.only in (None, "menu"):
+        by_menu(posed)
     if options.only in (None, "drawn"):
         drawn(tables, options.drawn)
     if options.only in (None, "noise"):
@@ -257,6 +260,33 @@ def every(played: Iterable[Played]) -> None:
             f"{one.bound_s:.3f}",
             f"{one.ms:.1f}",
         )
+
+
+def by_menu(posed: Iterable[Case]) -> None:
+    """Plans whose groups are those of the fixed menu, beside plans with free groups."""
+    print("\ngroups of the menu\n")
+    heading("problem", "degrees", "groups", "best recorded s", "free s", "menu s", "of free", "ms")
+    shares, worse = [], 0
+    for case in posed:
+        problem = case.problem
+        menu = GroupMenu.of(problem.gpus, problem.degrees_K)
+        began = time.process_time()
+        ours = plan(problem, menu=menu).best
+        ms = (time.process_time() - began) * 1e3
+        assert not violations(problem, ours)
+        assert not menu.strangers(ours)
+        free_s, recorded_s = plan(problem).best.makespan_s, min(case.plans.values(), default=np.inf)
+        shares.append(ours.makespan_s / free_s)
+        worse += ours.makespan_s > recorded_s * (1 + SAME)
+        if shares[-1] > 1 + SAME:
+            degrees = ", ".join(map(str, problem.degrees_K.tolist()))
+            seconds = (f"{one:.3f}" if one < np.inf else "" for one in (recorded_s, free_s, ours.makespan_s))
+            row(case.name, degrees, str(len(menu.groups())), *seconds, f"{shares[-1]:.4f}", f"{ms:.1f}")
+    same = sum(share <= 1 + SAME for share in shares)
+    print(
+        f"\n{len(shares)} problems: {same} no longer than with free groups, {np.mean(shares):.4f} of them on average,"
+        f" {max(shares):.4f} at most; {worse} longer than a recorded plan"
+    )
 
 
 def drawn(tables: Tables, count: int) -> None:

@@ -24,7 +24,8 @@ from tests.train.ranks import Ranks
 from train.cascade.execution.executor import Executor
 from train.cascade.execution.ops import TensorSpec
 from train.cascade.execution.pool import Pool
-from train.cascade.paper.cases import at_720p
+from train.cascade.menu import GroupMenu
+from train.cascade.paper.cases import DEGREES, at_720p
 from train.cascade.planners.plan import plan
 from train.cascade.problem import Module
 from train.cascade.schedule import Schedule
@@ -60,7 +61,8 @@ def steps(frames: list[int], rows: list[dict[str, Any]], rounds: int, out: str) 
         sample = Sample(0, 1, 13, 8, owner=0, stored=False, text="cascade")
         work = Nothing(None, [sample] * len(frames), world.rank, torch.float32)
         work.frames = frames
-        executor = Executor(world, Pool(world, heads=24))
+        menu = GroupMenu.of(world.size, DEGREES)
+        executor = Executor(world, Pool(world, 24, menu.groups()))
         taken = []
         for _ in range(rounds + 1):
             world.barrier()
@@ -84,7 +86,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, Ranks() as ranks:
         for per_rank in (0.25, 1, 4):
             frames_S = 13 + 4 * np.random.default_rng(7).integers(0, 30, round(per_rank * options.ranks))
-            made = plan(at_720p(frames_S, options.ranks)).best
+            menu = GroupMenu.of(options.ranks, DEGREES)
+            made = plan(at_720p(frames_S, options.ranks), menu=menu).best
             out = Path(folder) / "taken.json"
             # Ranks import what they run by its name, which is not __main__.
             ended = ranks.run(

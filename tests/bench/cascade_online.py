@@ -12,13 +12,13 @@ from collections.abc import Callable
 import numpy as np
 
 from loader.base.arrays import Floats
-from loader.errors import RunError
+from train.cascade.menu import GroupMenu
+from train.cascade.online.around import around, slowed
 from train.cascade.online.correction import corrected, correction
 from train.cascade.online.measurements import Window, measurements
-from train.cascade.online.replan import replan, slowed, without
 from train.cascade.paper.cases import DEGREES, drawn_at_720p
 from train.cascade.paper.simulate import Noise, execute
-from train.cascade.placement.mapper import by_number, place
+from train.cascade.placement.mapper import place
 from train.cascade.placement.slack import least_slack_first
 from train.cascade.placement.topology import PRESETS
 from train.cascade.planners.plan import plan
@@ -132,46 +132,22 @@ def slow_table(seeds: int) -> None:
 
 def around_table(seeds: int) -> None:
     """One slow GPU; iteration time over that with all GPUs alike."""
-    columns = ("nothing", "renamed", "and exchanged", "left out", "chosen", "no less than", "ms")
-    heading("samples, GPUs", "factor", *columns)
+    heading("samples, GPUs", "factor", "nothing", "planned around", "no less than", "ms")
     for samples, gpus in CASES:
+        menu = GroupMenu.of(gpus, DEGREES)
         for factor in (1.05, 1.1, 1.2, 1.5, 2.0):
             rows = []
             for seed in range(seeds):
                 problem = drawn_at_720p(samples, gpus, 3000 + seed)
                 slow = {int(np.random.default_rng(seed).integers(gpus)): factor}
-                planned = ours(problem)
+                planned = plan(problem, seed, menu=menu)
                 began = time.process_time()
-                chosen = replan(problem, slow, ours)
+                found = planned.schedule, around(problem, planned, slow, menu, seed)
                 ms = (time.process_time() - began) * 1e3
-                left = [gpu for gpu in range(gpus) if gpu not in slow]
-                found = [
-                    planned,
-                    replan(problem, slow, always(planned), tries=0),
-                    replan(problem, slow, always(planned)),
-                    by_number(ours(without(problem, slow)), left),
-                    chosen,
-                ]
-                times = [slowed(one, slow).makespan_s / planned.makespan_s for one in found]
+                times = [slowed(one, slow).makespan_s / planned.schedule.makespan_s for one in found]
                 rows.append((*times, gpus / (gpus - 1 + 1 / factor), ms))
             *over, ms = np.mean(rows, axis=0)
             row(f"{samples}, {gpus}", f"{factor:g}", *(f"{value - 1:+.1%}" for value in over), f"{ms:.0f}")
-
-
-def ours(problem: Problem) -> Schedule:
-    """What training uses."""
-    return plan(problem).schedule
-
-
-def always(schedule: Schedule) -> Callable[[Problem], Schedule]:
-    """A planner for all GPUs alone."""
-
-    def planner(problem: Problem) -> Schedule:
-        if problem.gpus < schedule.gpus:
-            raise RunError("no other plan")
-        return schedule
-
-    return planner
 
 
 def order_table(seeds: int) -> None:

@@ -13,7 +13,8 @@ import numpy as np
 
 from tests.train.cascade.planners.problems import random_problem
 from train.cascade.baselines.cp_sat import referee
-from train.cascade.paper.cases import arachne, drawn_at_720p
+from train.cascade.menu import GroupMenu
+from train.cascade.paper.cases import DEGREES, arachne, drawn_at_720p
 from train.cascade.planners.by_name import PLANNERS
 from train.cascade.planners.plan import plan
 from train.cascade.problem import Problem
@@ -34,6 +35,7 @@ def main() -> None:
     parser.add_argument("--small", type=int, default=12)
     parts: dict[str, Callable[[argparse.Namespace], None]] = {
         "gaps": gaps,
+        "menu": menu,
         "baselines": baselines,
         "case": case_study,
         "static": never_worse,
@@ -86,6 +88,44 @@ def gaps(options: argparse.Namespace) -> None:
             percent(lpt.mean()),
             f"{np.median(ms):.1f}",
             f"{np.quantile(ms, 0.9):.1f}",
+        )
+
+
+def menu(options: argparse.Namespace) -> None:
+    """Groups of the fixed menu beside free groups: makespan, groups in all, and those that ten steps would make."""
+    heading(
+        "samples / GPUs",
+        "of free: mean",
+        "most",
+        "ms free",
+        "ms menu",
+        "menu",
+        "of a GPU",
+        "new a step, free",
+    )
+    for samples, gpus in CASES:
+        chosen = GroupMenu.of(gpus, DEGREES)
+        rows, free_groups = [], set[tuple[int, ...]]()
+        for seed in range(FIRST, FIRST + options.seeds):
+            problem = prepared(drawn_at_720p(samples, gpus, seed))
+            began = time.process_time()
+            ours = plan(problem, seed, menu=chosen).best
+            between = time.process_time()
+            free = plan(problem, seed).best
+            ended = time.process_time()
+            assert not violations(problem, ours)
+            assert not chosen.strangers(ours)
+            free_groups.update(run.gpus for run in free.runs if len(run.gpus) > 1)
+            rows.append((ours.makespan_s / free.makespan_s, (ended - between) * 1e3, (between - began) * 1e3))
+        share, free_ms, ms = np.array(rows).T
+        made = chosen.groups()
+        row(
+            f"{samples} / {gpus}",
+            f"{share.mean():.4f}",
+            f"{share.max():.4f}",
+            *(f"{np.median(one):.1f}" for one in (free_ms, ms)),
+            *map(str, (len(made), sum(0 in group for group in made))),
+            f"{len(free_groups) / options.seeds:.1f}",
         )
 
 

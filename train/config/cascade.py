@@ -52,8 +52,8 @@ class CascadeConfig(Settings):
     )
     topology: str | None = Field(
         None,
-        description="cluster topology: dgx-h100, dgx-h200, pcie, single, or a JSON file of"
-        " train.cascade.placement.topology.Topology; null: one node of all ranks",
+        description="cluster topology, whose nodes handoffs prefer to stay in: dgx-h100, dgx-h200, pcie, single, or a"
+        " JSON file of train.cascade.placement.topology.Topology; null: one node of all ranks",
     )
     handoff_mib: float | None = Field(
         None,
@@ -63,7 +63,6 @@ class CascadeConfig(Settings):
     lookahead: int = Field(
         2, ge=0, description="number of later cascades whose inputs a rank receives in advance"
     )
-    groups: int = Field(64, ge=1, description="process groups that a rank keeps from step to step")
     gradient_sum: Literal["all", "representatives"] = Field(
         "all",
         description="gradient reduction: all: one all-reduce of partial gradients over all ranks; representatives:"

@@ -57,7 +57,6 @@ class Executor:
         events = bounded(events, sizes, self._limit_bytes)
         with clock.part("sync"):
             agree(self._world, events, work)
-            self._pool.prepare_runs(order)
         step = Step(events, moves, sizes, self._limit_bytes, work, self._pool, self._world, clock)
         if self._pool.channel is None:
             return step.run(None)

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 
 from train.cascade.execution.ops import CascadeOps
-from train.cascade.execution.pool import Group, Pool
+from train.cascade.execution.pool import Group
 from train.cascade.problem import Module
 from train.cascade.schedule import Schedule
 from train.distributed.world import World
@@ -30,10 +30,10 @@ class Representatives:
     """Ranks whose composites sum to the step's gradient.
 
     Attributes:
-        groups: one group per representative: its rank first, then the ranks that it broadcasts the sum to.
+        ranks: ranks of the representatives, rising.
     """
 
-    groups: tuple[Group, ...]
+    ranks: Group
 
     @classmethod
     def of(cls, schedule: Schedule) -> "Representatives | None":
@@ -44,31 +44,18 @@ class Representatives:
                 for rank in run.gpus:
                     samples_R[rank].add(run.cascade.sample)
         chosen = exact_cover(samples_R)
-        if chosen is None:
-            return None
-        others = [rank for rank in range(schedule.gpus) if rank not in chosen]
-        return cls(tuple((own, *others[place :: len(chosen)]) for place, own in enumerate(chosen)))
+        return None if chosen is None else cls(chosen)
 
-    @property
-    def ranks(self) -> Group:
-        """Ranks of the representatives, rising."""
-        return tuple(sorted(group[0] for group in self.groups))
+    def sum_(self, world: World, gradients: Sequence[torch.Tensor]) -> None:
+        """Replace composites by the sum of all samples' gradients, on every rank.
 
-    def prepare(self, pool: Pool) -> None:
-        """Make the process groups; a collective."""
-        pool.prepare([self.ranks, *(tuple(sorted(group)) for group in self.groups)])
-
-    def sum_(self, world: World, pool: Pool, gradients: Sequence[torch.Tensor]) -> None:
-        """Replace composites by the sum of all samples' gradients, on every rank."""
-        own = next(group for group in self.groups if world.rank in group)
-        if len(self.ranks) > 1 and world.rank in self.ranks:
-            everywhere = World(
-                self.ranks.index(world.rank), len(self.ranks), world.device, pool.group(self.ranks)
-            )
-            everywhere.sum_(gradients)
-        if len(own) > 1:
+        The other ranks add zeros to one sum over all ranks: a group of its own for every plan would have to be made
+        in every step.
+        """
+        if world.rank not in self.ranks:
             for gradient in gradients:
-                dist.broadcast(gradient, src=own[0], group=pool.group(tuple(sorted(own))))
+                gradient.zero_()
+        world.sum_(gradients)
 
 
 def exact_cover(samples_R: Sequence[AbstractSet[int]]) -> Group | None:

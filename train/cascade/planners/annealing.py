@@ -16,7 +16,7 @@ from train.cascade.planners.order_moves import copy, reorder, replaced, turn, wi
 from train.cascade.scheduling.compiled import compiled
 from train.cascade.scheduling.list_schedule import Tables
 from train.cascade.scheduling.random_bits import Bits, below, chance
-from train.cascade.scheduling.serial import MODULES, CascadeTable, SerialScratch, lay
+from train.cascade.scheduling.serial import MODULES, CascadeTable, Cells, SerialScratch, lay
 
 # Parameters here and in the moves are tuned on cases like those of docs/benchmarks/planners.md with other seeds.
 SHARPNESS = 200.0
@@ -64,7 +64,7 @@ class Cooling(NamedTuple):
 def anneal(
     state: State,
     tables: Tables,
-    size_C: Places,
+    cells: Cells,
     target_s: float,
     cooling: Cooling,
     bits: Bits,
@@ -75,29 +75,33 @@ def anneal(
     Args:
         state: initial state.
         tables: arrays of the problem.
-        size_C: number of GPUs of each cell; its samples must fit.
+        cells: GPUs of each cell; its samples must fit.
         target_s: T of the energy, such as the lower bound.
         cooling: length and temperatures.
         bits: random state, advanced in place.
         scratch: work buffers of the problem.
     """
     order_CN, count_C, degree_SM = state
-    samples = len(degree_SM)
-    cells, room = order_CN.shape
-    shape = CascadeTable(np.zeros(samples * MODULES, np.int64), np.zeros(samples * MODULES))
+    size_C, samples = cells.size_C, len(degree_SM)
+    number, room = order_CN.shape
+    shape = CascadeTable(
+        np.zeros(samples * MODULES, np.int64),
+        np.zeros(samples * MODULES),
+        np.zeros(samples * MODULES, np.int64),
+    )
     for sample in range(samples):
         for module in range(MODULES):
             set_degree(degree_SM, shape, tables, sample, module, degree_SM[sample, module])
     by_size_S, rank_S = _ranked(tables)
-    cell_S, makespan_C, energy_C = np.empty(samples, np.int64), np.empty(cells), np.empty(cells)
-    for cell in range(cells):
+    cell_S, makespan_C, energy_C = np.empty(samples, np.int64), np.empty(number), np.empty(number)
+    for cell in range(number):
         for place in range(count_C[cell]):
             cell_S[order_CN[cell, place] // MODULES] = cell
-        cost_s = lay(order_CN[cell], count_C[cell], shape, size_C[cell], np.inf, scratch)
+        cost_s = lay(order_CN[cell], count_C[cell], shape, cell, cells, np.inf, scratch)
         makespan_C[cell], energy_C[cell] = scratch.makespan[0], _energy(cost_s, target_s)
     best_s = makespan_C.max()
     best = State(order_CN.copy(), count_C.copy(), degree_SM.copy())
-    differs_C = np.zeros(cells, np.bool_)  # cell differs from the best state
+    differs_C = np.zeros(number, np.bool_)  # cell differs from the best state
     own_N, its_N = np.empty_like(order_CN[0]), np.empty_like(order_CN[0])
     log = np.empty((LOG, 3), np.int64)
     heat, cools = cooling.first, (cooling.last / cooling.first) ** (1 / max(cooling.moves, 1))
@@ -105,14 +109,14 @@ def anneal(
         heat *= cools
         if best_s <= cooling.enough_s:
             break
-        own, other = below(bits, cells), below(bits, cells)
+        own, other = below(bits, number), below(bits, number)
         if makespan_C[other] > makespan_C[own]:
             own = other
         own_count, its_count = count_C[own], 0
         if own_count == 0:
             continue
         sample = order_CN[own, below(bits, own_count)] // MODULES
-        changed, partner, within = 0, -1, cells == 1 or chance(bits) < _WITHIN
+        changed, partner, within = 0, -1, number == 1 or chance(bits) < _WITHIN
         if within:
             kind = chance(bits)
             copy(order_CN[own], own_count, own_N)
@@ -140,7 +144,7 @@ def anneal(
             replaced(order_CN[other], its_count, partner, sample, its_N)
             changed = exchange(degree_SM, shape, tables, sample, partner, size_C[own], size_C[other], log)
         else:
-            other = below(bits, cells)
+            other = below(bits, number)
             its_count = count_C[other]
             if other == own or its_count + MODULES > room:
                 continue
@@ -156,13 +160,13 @@ def anneal(
         if not within:
             energy += energy_C[other]
         energy = energy * math.exp(allowed) + allowed
-        own_s = lay(own_N, own_count, shape, size_C[own], _cost(energy, target_s), scratch)
+        own_s = lay(own_N, own_count, shape, own, cells, _cost(energy, target_s), scratch)
         its_s, own_energy, own_makespan_s = own_s, 0.0, scratch.makespan[0]
         if own_s < np.inf:
             own_energy = _energy(own_s, target_s)
         if not within and own_s < np.inf:
             limit_s = _cost(energy - own_energy, target_s)
-            its_s = lay(its_N, its_count, shape, size_C[other], limit_s, scratch)
+            its_s = lay(its_N, its_count, shape, other, cells, limit_s, scratch)
         if its_s == np.inf:
             undo(degree_SM, shape, tables, log, changed)
             continue

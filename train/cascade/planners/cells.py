@@ -4,19 +4,22 @@ Small cells are searched fast; large ones hold cascades that fit into no small o
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
-from loader.base.arrays import Places
+from loader.base.arrays import Floats
+from train.cascade.menu import GroupMenu
 from train.cascade.planners.annealing import Cooling, State, anneal
 from train.cascade.planners.initial_states import dealt, degrees, smallest
 from train.cascade.planners.pruning import narrowed, tried
 from train.cascade.problem import Cascade, Module, Problem
 from train.cascade.schedule import Run, Schedule
 from train.cascade.scheduling.assign_gpus import TimedCascade, assign_gpus
+from train.cascade.scheduling.in_blocks import in_blocks, table_of
 from train.cascade.scheduling.list_schedule import Tables
 from train.cascade.scheduling.random_bits import seeded
-from train.cascade.scheduling.serial import MODULES, CascadeTable, SerialScratch, lay
+from train.cascade.scheduling.serial import MODULES, Cells, SerialScratch, lay
 
 _FEW = 3.5  # mean samples per cell; with fewer there is too little to arrange
 _NODE = 8  # GPUs of the smallest cells: groups within a node are cheap
@@ -30,6 +33,22 @@ _PARTS = (2, 2, 2, 2, 1, 4)
 _LATE = 0.03  # small cells skip degrees that end later than this share above the bound
 _ENOUGH = 0.002  # share above the bound at which to stop, below the error of any cost model
 _GAIN = 0.001  # share of the makespan that a further search must gain
+
+
+class Groups(NamedTuple):
+    """Groups that cascades may have.
+
+    Attributes:
+        menu: groups of a menu; None: any GPUs.
+        slow_G: times that each GPU takes of the others' time; needs a menu; None: all are alike.
+    """
+
+    menu: GroupMenu | None = None
+    slow_G: Floats | None = None
+
+
+FREE = Groups()
+"""Any GPUs, all alike."""
 
 
 def smallest_cell(problem: Problem) -> int:
@@ -48,6 +67,7 @@ def in_cells(
     moves: int,
     searches: int,
     seed: int,
+    groups: Groups = FREE,
     stacked: bool = True,
     phases: Phases = COLD,
 ) -> Schedule | None:
@@ -61,6 +81,7 @@ def in_cells(
         moves: number of moves of all searches together.
         searches: number of searches from different starts; the best counts.
         seed: seed of the random numbers; equal seeds give equal schedules.
+        groups: groups that cascades may have.
         stacked: restrict DiTs of small cells to half a cell, a whole cell and their initial degree.
         phases: moves and temperatures of each search.
 
@@ -80,8 +101,10 @@ def in_cells(
     few, many = (
         Cooling(int(moves / searches * share), *heat, bound_s * (1 + _ENOUGH)) for share, heat in phases
     )
-    scratch, bits = SerialScratch.of(problem.samples), seeded(seed)
-    best: tuple[State, Places] | None = None
+    scratch, bits = SerialScratch.of(problem.samples, problem.gpus), seeded(seed)
+    cells = Cells.of(size_C, problem.degrees_K, *groups)
+    pairs = Cells.of(np.add.reduceat(size_C, np.arange(0, len(size_C), 2)), problem.degrees_K, *groups)
+    best: State | None = None
     best_s = known_s
     for search in range(searches):
         times_SMK = narrowed(problem, min(bound_s * (1 + _LATE), best_s * (1 - _GAIN)))
@@ -93,59 +116,58 @@ def in_cells(
         degree_SM = degrees(problem, times_SMK, size_C[cell_S], parts, bound_s)
         state = State(order_CN.copy(), count_C.copy(), degree_SM)
         tables = Tables(tried(problem, times_SMK, degree_SM, stacks_K), problem.degrees_K)
-        found_s = anneal(state, tables, size_C, bound_s, few, bits, scratch)
-        state, pair_C = _paired(problem, state, size_C, scratch)
+        found_s = anneal(state, tables, cells, bound_s, few, bits, scratch)
+        state = _paired(problem, state, cells, scratch)
         times_SMK = narrowed(problem, min(found_s, best_s) * (1 - _GAIN))
         if times_SMK is not None:
             tables = Tables(tried(problem, times_SMK, degree_SM, all_K), problem.degrees_K)
-            found_s = anneal(state, tables, pair_C, bound_s, many, bits, scratch)
+            found_s = anneal(state, tables, pairs, bound_s, many, bits, scratch)
         if found_s < best_s:
-            best, best_s = (state, pair_C), found_s
+            best, best_s = state, found_s
         if best_s <= bound_s * (1 + _ENOUGH):
             break
-    return Schedule.of(_runs(problem, *best, scratch), problem.gpus) if best else None
+    return Schedule.of(_runs(problem, best, pairs, scratch), problem.gpus) if best else None
 
 
-def _paired(problem: Problem, state: State, size_C: Places, scratch: SerialScratch) -> tuple[State, Places]:
+def _paired(problem: Problem, state: State, cells: Cells, scratch: SerialScratch) -> State:
     """Merge pairs of adjacent cells without changing the schedule."""
-    if len(size_C) == 1:
-        return state, size_C
+    count = len(cells.size_C)
+    if count == 1:
+        return state
     order_CN, count_C, degree_SM = state
-    _starts(problem, state, size_C, scratch)
+    _starts(problem, state, cells, scratch)
     rows = []
-    for first in range(0, len(size_C), 2):
+    for first in range(0, count, 2):
         row_N = np.concatenate(
-            [order_CN[cell, : count_C[cell]] for cell in range(first, min(first + 2, len(size_C)))]
+            [order_CN[cell, : count_C[cell]] for cell in range(first, min(first + 2, count))]
         )
         rows.append(row_N[np.lexsort((row_N % MODULES, scratch.start_N[row_N]))])
     room = max(order_CN.shape[1], max(len(row_N) for row_N in rows) + MODULES)
     paired_CN = np.zeros((len(rows), room), np.uint32)
     for cell, row_N in enumerate(rows):
         paired_CN[cell, : len(row_N)] = row_N
-    counts_C = np.array([len(row_N) for row_N in rows])
-    return State(paired_CN, counts_C, degree_SM), np.add.reduceat(size_C, np.arange(0, len(size_C), 2))
+    return State(paired_CN, np.array([len(row_N) for row_N in rows]), degree_SM)
 
 
-def _starts(problem: Problem, state: State, size_C: Places, scratch: SerialScratch) -> None:
+def _starts(problem: Problem, state: State, cells: Cells, scratch: SerialScratch) -> None:
     """Compute the start of every cascade into the buffers."""
-    sample_S1, module_M = np.arange(problem.samples)[:, None], np.arange(MODULES)
-    there_SM = problem.has_SM
-    width_SM = np.where(there_SM, problem.degrees_K[state.degree_SM], 0)
-    seconds_SM = np.where(there_SM, problem.times_SMK[sample_S1, module_M, state.degree_SM], 0.0)
-    shape = CascadeTable(width_SM.ravel(), seconds_SM.ravel())
+    shape = table_of(problem, state.degree_SM)
     scratch.start_N[:] = 0.0
-    for cell, size in enumerate(size_C.tolist()):
-        lay(state.order_CN[cell], int(state.count_C[cell]), shape, size, np.inf, scratch)
+    for cell in range(len(cells.size_C)):
+        lay(state.order_CN[cell], int(state.count_C[cell]), shape, cell, cells, np.inf, scratch)
 
 
-def _runs(problem: Problem, state: State, size_C: Places, scratch: SerialScratch) -> Iterator[Run]:
-    _starts(problem, state, size_C, scratch)
-    for cell, end in enumerate(np.cumsum(size_C).tolist()):
+def _runs(problem: Problem, state: State, cells: Cells, scratch: SerialScratch) -> Iterator[Run]:
+    _starts(problem, state, cells, scratch)
+    for cell, (first, size) in enumerate(zip(cells.first_C.tolist(), cells.size_C.tolist(), strict=True)):
         members = state.order_CN[cell, : state.count_C[cell]].tolist()
+        if len(cells.block_B):
+            yield from in_blocks(problem, members, state.degree_SM, scratch)
+            continue
         timed = (
             TimedCascade(float(scratch.start_N[number]), cascade, int(state.degree_SM[cascade]))
             for number in members
             for cascade in [Cascade(number // MODULES, Module(number % MODULES))]
             if state.degree_SM[cascade] >= 0
         )
-        yield from assign_gpus(problem, timed, range(end - int(size_C[cell]), end))
+        yield from assign_gpus(problem, timed, range(first, first + size))

@@ -40,6 +40,7 @@ def set_degree(
         cascade = MODULES * sample + module
         shape.width_N[cascade] = tables.degrees_K[k]
         shape.seconds_N[cascade] = tables.times_SMK[sample, module, k]
+        shape.k_N[cascade] = k
 
 
 @compiled

@@ -11,12 +11,14 @@ from typing import NamedTuple
 import numpy as np
 
 from loader.base.arrays import Floats, Places
+from train.cascade.menu import GroupMenu
 from train.cascade.planners.pruning import narrowed
 from train.cascade.problem import Cascade, Module, Problem
 from train.cascade.schedule import Schedule
 from train.cascade.scheduling.assign_gpus import TimedCascade, assign_gpus
 from train.cascade.scheduling.compiled import compiled
-from train.cascade.scheduling.serial import MODULES
+from train.cascade.scheduling.in_blocks import blocks_for, in_blocks
+from train.cascade.scheduling.serial import MODULES, Cells, SerialScratch
 
 _HALVINGS, _EACH = 8, 50_000  # searches for a bound, and branches per search
 _MOST = 24  # maximum number of cascades for which such searches prove anything
@@ -31,43 +33,55 @@ class Searched(NamedTuple):
         schedule: shortest schedule found; None if none beats the known one.
         complete: True if the search proved that no schedule is shorter.
         branches: number of branches visited.
+        bound_s: no schedule with free groups is shorter, if the search is complete. Below the best schedule's
+            makespan only where groups of the menu were found for none that are shorter.
     """
 
     schedule: Schedule | None
     complete: bool
     branches: int
+    bound_s: float
 
 
-def exact(problem: Problem, known_s: float, budget: int) -> Searched:
+def exact(problem: Problem, known_s: float, budget: int, menu: GroupMenu | None = None) -> Searched:
     """Search for the shortest schedule that beats a known one.
 
     Args:
         problem: planning problem.
         known_s: makespan of the known schedule.
         budget: maximum number of branches.
+        menu: groups that cascades may have; None: any GPUs.
     """
     limit_s = known_s * (1 - _CLOSE)
     times_SMK = narrowed(problem, limit_s)
     if times_SMK is None:
-        return Searched(None, True, 0)
+        return Searched(None, True, 0, known_s)
     if not (times_SMK > 0).all():
-        return Searched(None, False, 0)  # a cascade of zero duration has no end to branch at
+        return Searched(None, False, 0, 0.0)  # a cascade of zero duration has no end to branch at
     times_NK = times_SMK.reshape(-1, len(problem.degrees_K))
     start_N, k_N = np.zeros(len(times_NK)), np.full(len(times_NK), -1)
     tables = times_NK, problem.degrees_K, _twins(problem), problem.gpus
-    found_s, branches = _branch(*tables, limit_s, budget, Best(start_N, k_N))
+    cells = Cells.of(np.array([problem.gpus]), problem.degrees_K, menu)
+    best = Best(start_N, k_N, np.zeros(len(times_NK), np.int64))
+    found_s, branches, refused_s = _branch(*tables, cells, limit_s, budget, best)
     complete = branches <= budget
     if found_s >= limit_s:
-        return Searched(None, complete, branches)
+        return Searched(None, complete, branches, min(known_s, refused_s))
+    if menu is not None:
+        scratch = SerialScratch.of(problem.samples, problem.gpus)
+        scratch.start_N[:], scratch.first_N[:] = start_N, best.first_N
+        members = np.flatnonzero(k_N >= 0).tolist()
+        runs = in_blocks(problem, members, k_N.reshape(-1, MODULES), scratch)
+        schedule = Schedule.of(runs, problem.gpus)
+        return Searched(schedule, complete, branches, min(schedule.makespan_s, refused_s))
     timed = (
         TimedCascade(
             float(start_N[number]), Cascade(number // MODULES, Module(number % MODULES)), int(k_N[number])
         )
         for number in np.flatnonzero(k_N >= 0).tolist()
     )
-    return Searched(
-        Schedule.of(assign_gpus(problem, timed, range(problem.gpus)), problem.gpus), complete, branches
-    )
+    schedule = Schedule.of(assign_gpus(problem, timed, range(problem.gpus)), problem.gpus)
+    return Searched(schedule, complete, branches, schedule.makespan_s)
 
 
 def tightened(problem: Problem, bound_s: float, known_s: float) -> float:
@@ -116,10 +130,12 @@ class Best(NamedTuple):
     Attributes:
         start_N: start of each cascade.
         k_N: index of its degree; -1 where a sample lacks the module.
+        first_N: first GPU of its block, with a menu.
     """
 
     start_N: Floats
     k_N: Places
+    first_N: Places
 
 
 @compiled
@@ -128,11 +144,12 @@ def _branch(
     degrees_K: Places,
     twin_N: Places,
     gpus: int,
+    cells: Cells,
     limit_s: float,
     budget: int,
     best: Best,
-) -> tuple[float, int]:
-    """Return the least makespan below the limit, else the limit, and the number of branches.
+) -> tuple[float, int, float]:
+    """Return the least makespan below the limit, else the limit; branches; the least for which no blocks were found.
 
     With more branches than the budget the search is not complete.
     """
@@ -157,7 +174,7 @@ def _branch(
         _numbers(depths),
     )
     before_s_D[0], free_D[0], cascade_D[0], k_D[0] = -1.0, gpus, -1, degrees - 1
-    branches, entered, depth = 0, True, 0
+    branches, entered, depth, refused_s = 0, True, 0, np.inf
     while depth >= 0:
         now_s, left = now_s_D[depth], 0.0
         if entered:
@@ -194,9 +211,20 @@ def _branch(
                 for number in order_P:
                     makespan_s = max(makespan_s, end_N[number])
                 if makespan_s < limit_s:
-                    limit_s = makespan_s * (1 - _CLOSE)
-                    for number in range(count):
-                        best.start_N[number], best.k_N[number] = start_N[number], chosen_N[number]
+                    placed = len(cells.block_B) == 0
+                    if not placed:
+                        by_start_P = order_P[np.argsort(start_N[order_P], kind="mergesort")]
+                        first_P = np.zeros(total, np.int64)
+                        starts_P, ends_P = start_N[by_start_P], end_N[by_start_P]
+                        placed = blocks_for(starts_P, ends_P, chosen_N[by_start_P], degrees_K, cells, first_P)
+                        if placed:
+                            best.first_N[by_start_P] = first_P
+                        else:
+                            refused_s = min(refused_s, makespan_s)
+                    if placed:
+                        limit_s = makespan_s * (1 - _CLOSE)
+                        for number in range(count):
+                            best.start_N[number], best.k_N[number] = start_N[number], chosen_N[number]
         cut = spent_D[depth] + left > gpus * limit_s
         under = depth + 1
         place, k = total, -1
@@ -259,7 +287,7 @@ def _branch(
             begun_D[under], cascade_D[under], place_D[under] = begun_D[depth], -1, 0
         k_D[under], went_on_D[under] = degrees - 1, False
         depth, entered = under, True
-    return limit_s, branches
+    return limit_s, branches, refused_s
 
 
 @compiled

@@ -4,15 +4,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from loader.base.arrays import Floats
 from loader.errors import RunError
 from train.cascade.baselines.flexsp import flexsp
 from train.cascade.baselines.genetic import genetic
 from train.cascade.baselines.sweep import sweep
-from train.cascade.planners.cells import COLD, HOT, in_cells, smallest_cell
+from train.cascade.menu import GroupMenu
+from train.cascade.planners.cells import COLD, HOT, Groups, in_cells, smallest_cell
 from train.cascade.planners.exact import exact
 from train.cascade.problem import Problem
 from train.cascade.schedule import Schedule
 from train.cascade.scheduling.bound import lower_bound
+from train.cascade.scheduling.in_blocks import onto_menu
 from train.cascade.scheduling.static import best_static
 
 WORTH = 0.02
@@ -26,7 +29,7 @@ _BRANCHES, _CASCADES = (
     200_000,
     10,
 )  # branches of the exact search, and cascades up to which it is likely complete
-_FEW, _FAR = 8, 0.02  # samples, and gap to the bound above which all other planners run, too
+FEW, _FAR = 8, 0.02  # samples, and gap to the bound above which all other planners run, too
 _AGAIN = ((60_000, 12, COLD), (90_000, 6, HOT))  # moves, searches and temperatures of these further searches
 
 
@@ -57,7 +60,7 @@ class CascadePlan(NamedTuple):
         return self.schedule.makespan_s / self.bound_s - 1 if self.bound_s else 0.0
 
 
-def plan(problem: Problem, seed: int = 0, effort: float = 1.0) -> CascadePlan:
+def plan(problem: Problem, seed: int = 0, effort: float = 1.0, menu: GroupMenu | None = None) -> CascadePlan:
     """Plan an iteration; a pure function, identical on every rank.
 
     Args:
@@ -65,26 +68,26 @@ def plan(problem: Problem, seed: int = 0, effort: float = 1.0) -> CascadePlan:
         seed: seed of the search.
         effort: length of the search relative to the default, which hides behind an iteration; time grows in
             proportion, and the gap to the bound shrinks on average.
+        menu: groups that cascades may have; None: any GPUs.
     """
-    bound_s, static = lower_bound(problem), best_static(problem)
+    bound_s, static = lower_bound(problem), best_static(problem, menu)
     few = problem.has_SM.sum() <= _CASCADES
-    searched = sweep(problem) if few and not static else None
+    searched = _onto(problem, sweep(problem), menu) if few and not static else None
     known_s = min((one.makespan_s for one in (searched, static and static[0]) if one), default=np.inf)
     if few:
-        found = exact(problem, known_s, int(_BRANCHES * effort))
+        found = exact(problem, known_s, int(_BRANCHES * effort), menu)
         searched = found.schedule or searched
         known_s = searched.makespan_s if searched else known_s
-        bound_s = known_s if found.complete else bound_s
+        bound_s = found.bound_s if found.complete else bound_s
     if known_s > bound_s:
-        searched = _in_cells(problem, bound_s, known_s, seed, effort) or searched
+        searched = search(problem, bound_s, known_s, seed, effort, menu) or searched
         known_s = searched.makespan_s if searched else known_s
-    if problem.samples <= _FEW and known_s > bound_s * (1 + _FAR):
-        others = [one for one in (flexsp(problem), sweep(problem), genetic(problem, seed), searched) if one]
+    if problem.samples <= FEW and known_s > bound_s * (1 + _FAR):
+        baselines = flexsp(problem), sweep(problem), genetic(problem, seed)
+        others = [one for one in (*(_onto(problem, one, menu) for one in baselines), searched) if one]
         searched = min(others, key=lambda one: one.makespan_s)
-        for moves, searches, phases in _AGAIN:
-            known_s = min(known_s, searched.makespan_s)
-            how = bound_s, known_s, int(moves * effort), searches, seed
-            searched = in_cells(problem, problem.gpus, *how, stacked=False, phases=phases) or searched
+        known_s = min(known_s, searched.makespan_s)
+        searched = search_again(problem, bound_s, known_s, seed, effort, menu) or searched
     if static and searched:
         chosen = kept(searched, static[0])
     elif searched:
@@ -96,13 +99,54 @@ def plan(problem: Problem, seed: int = 0, effort: float = 1.0) -> CascadePlan:
     return CascadePlan(chosen, searched, static[0] if static else None, bound_s)
 
 
-def _in_cells(problem: Problem, bound_s: float, known_s: float, seed: int, effort: float) -> Schedule | None:
-    """Search for as long as an iteration can hide."""
+def _onto(problem: Problem, schedule: Schedule | None, menu: GroupMenu | None) -> Schedule | None:
+    return schedule if schedule is None or menu is None else onto_menu(problem, schedule, menu)
+
+
+def search(
+    problem: Problem,
+    bound_s: float,
+    known_s: float,
+    seed: int,
+    effort: float = 1.0,
+    menu: GroupMenu | None = None,
+    slow_G: Floats | None = None,
+) -> Schedule | None:
+    """Search in cells for as long as an iteration can hide; None without a shorter schedule than a known one.
+
+    Args:
+        problem: planning problem.
+        bound_s: lower bound of the makespan.
+        known_s: makespan of the known schedule, or infinite.
+        seed: seed of the search.
+        effort: length of the search, as in `plan`.
+        menu: groups that cascades may have; None: any GPUs.
+        slow_G: times that each GPU takes of the others' time; needs a menu; None: all are alike.
+    """
     size = smallest_cell(problem)
     crowd = problem.samples * min(2 * size / problem.gpus, 1.0)
     moves = _MOVES * problem.samples**_POWER * min(1.0, _CROWD / crowd)
     searches = next((number for most, number in _SEARCHES if problem.samples <= most), 1)
-    return in_cells(problem, size, bound_s, known_s, int(moves * effort), searches, seed)
+    groups = Groups(menu, slow_G)
+    return in_cells(problem, size, bound_s, known_s, int(moves * effort), searches, seed, groups)
+
+
+def search_again(
+    problem: Problem,
+    bound_s: float,
+    known_s: float,
+    seed: int,
+    effort: float = 1.0,
+    menu: GroupMenu | None = None,
+    slow_G: Floats | None = None,
+) -> Schedule | None:
+    """Search longer, on all GPUs as one cell, for few samples; arguments and result as in `search`."""
+    best = None
+    for moves, searches, phases in _AGAIN:
+        how = bound_s, known_s, int(moves * effort), searches, seed, Groups(menu, slow_G)
+        best = in_cells(problem, problem.gpus, *how, stacked=False, phases=phases) or best
+        known_s = min(known_s, best.makespan_s) if best else known_s
+    return best
 
 
 def kept(found: Schedule, static: Schedule) -> Schedule:

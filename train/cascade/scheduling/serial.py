@@ -1,14 +1,17 @@
 """Serial schedule generation: cascades in a given order, each as early as the earlier ones allow.
 
 No cascade fills a gap that an earlier one left. Still, the order of starts of any schedule without avoidable
-delay reproduces that schedule, and placing a cascade costs ten nanoseconds.
+delay reproduces that schedule. Placing a cascade costs ten nanoseconds with free groups, where GPUs are only counted,
+and a few times as much with the blocks of a menu.
 """
 
+from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 import numpy as np
 
 from loader.base.arrays import Floats, Numbers, Places
+from train.cascade.menu import GroupMenu
 from train.cascade.problem import Module
 from train.cascade.scheduling.compiled import compiled
 
@@ -28,10 +31,56 @@ class CascadeTable(NamedTuple):
     Attributes:
         width_N: number of GPUs, int64 [S * M]; 0 where a sample lacks the module.
         seconds_N: duration, float64 [S * M]; 0 where a sample lacks the module.
+        k_N: index of the degree, int64 [S * M].
     """
 
     width_N: Places
     seconds_N: Floats
+    k_N: Places
+
+
+class Cells(NamedTuple):
+    """Ranges of GPUs that hold cascades of their own, and the blocks that cascades may take there.
+
+    Attributes:
+        size_C: number of GPUs of each cell, int64 [C].
+        first_C: first GPU of each cell, int64 [C].
+        block_B: first GPU of each block, cell by cell and degree by degree, int64 [B]; empty: any GPUs form a group.
+        slow_B: times that a cascade takes there of its time on GPUs that are all alike, float64 [B].
+        offset_CK: where the blocks of a cell and degree begin in ``block_B``, int64 [C, K + 1].
+    """
+
+    size_C: Places
+    first_C: Places
+    block_B: Places
+    slow_B: Floats
+    offset_CK: Places
+
+    @classmethod
+    def of(
+        cls, size_C: Places, degrees_K: Places, menu: GroupMenu | None, slow_G: Floats | None = None
+    ) -> "Cells":
+        """Cut GPUs into cells of these sizes.
+
+        Args:
+            size_C: number of GPUs of each cell.
+            degrees_K: numbers of GPUs that a cascade may have.
+            menu: groups that cascades may have; None: any GPUs.
+            slow_G: times that each GPU takes of the others' time; needs a menu; None: all are alike.
+        """
+        first_C, blocks, slow = np.cumsum(size_C) - size_C, list[int](), list[float]()
+        offset_CK = np.zeros((len(size_C), len(degrees_K) + 1), np.int64)
+        pace_G = np.ones(int(size_C.sum())) if slow_G is None else slow_G
+        for cell, (first, size) in enumerate(zip(first_C.tolist(), size_C.tolist(), strict=True)):
+            offset_CK[cell, 0] = len(blocks)
+            for k, degree in enumerate(degrees_K.tolist()):
+                if menu is not None:
+                    starts = menu.firsts.get(degree, ())
+                    low, high = bisect_left(starts, first), bisect_right(starts, first + size - degree)
+                    blocks += starts[low:high]
+                    slow += [float(pace_G[one : one + degree].max()) for one in starts[low:high]]
+                offset_CK[cell, k + 1] = len(blocks)
+        return cls(size_C, first_C, np.array(blocks, np.int64), np.array(slow, float), offset_CK)
 
 
 class SerialScratch(NamedTuple):
@@ -43,6 +92,8 @@ class SerialScratch(NamedTuple):
         ready_S: latest end of a sample's placed modules other than the DiT.
         start_N: start of each cascade.
         makespan: makespan of the schedule, a single number.
+        free_G: time at which each GPU becomes free; for the blocks of a menu.
+        first_N: first GPU of each cascade's block.
     """
 
     free_s: Floats
@@ -50,10 +101,12 @@ class SerialScratch(NamedTuple):
     ready_S: Floats
     start_N: Floats
     makespan: Floats
+    free_G: Floats
+    first_N: Places
 
     @classmethod
-    def of(cls, samples: int) -> "SerialScratch":
-        """Allocate buffers for a number of samples."""
+    def of(cls, samples: int, gpus: int) -> "SerialScratch":
+        """Allocate buffers for a number of samples and of GPUs."""
         count = samples * MODULES
         return cls(
             np.empty(count + 2),
@@ -61,12 +114,20 @@ class SerialScratch(NamedTuple):
             np.empty(samples),
             np.empty(count),
             np.empty(1),
+            np.empty(gpus),
+            np.zeros(count, np.int64),
         )
 
 
 @compiled
 def lay(
-    order_N: Numbers, count: int, shape: CascadeTable, gpus: int, limit_s: float, scratch: SerialScratch
+    order_N: Numbers,
+    count: int,
+    shape: CascadeTable,
+    cell: int,
+    cells: Cells,
+    limit_s: float,
+    scratch: SerialScratch,
 ) -> float:
     """Return the cost of an order: a blend of its makespan and the mean end of its GPUs (`MEAN`).
 
@@ -74,15 +135,17 @@ def lay(
         order_N: cascade numbers.
         count: number of cascades in the order.
         shape: GPUs and times of all cascades.
-        gpus: number of GPUs; at least the widest cascade.
+        cell: number of the cell; at least as many GPUs as the widest cascade.
+        cells: GPUs of all cells.
         limit_s: cost at which to give up.
-        scratch: buffers of the problem; ``start_N`` and ``makespan`` are set on return.
+        scratch: buffers of the problem; ``start_N`` and ``makespan`` are set on return, with a menu ``first_N``, too.
 
     Returns:
         Seconds; infinite if the cost exceeds the limit or a DiT precedes its inputs.
     """
-    width_N, seconds_N = shape
+    width_N, seconds_N = shape.width_N, shape.seconds_N
     free_s, free, ready_S, start_N = scratch[:4]
+    gpus, in_blocks = cells.size_C[cell], len(cells.block_B) > 0
     work = 0.0
     for place in range(count):
         cascade = order_N[place]
@@ -93,6 +156,10 @@ def lay(
     spare = gpus * latest_s - work  # GPU-seconds that may stay unused
     if spare < 0:
         return np.inf
+    if in_blocks:
+        total_s = _in_blocks(order_N, count, shape, cell, cells, latest_s, spare, scratch)
+        cost_s = (1 - MEAN) * scratch.makespan[0] + MEAN * total_s / gpus
+        return cost_s if cost_s <= limit_s else np.inf
     free_s[0], free[0], steps, makespan = 0.0, gpus, 1, 0.0
     for place in range(count):
         cascade = order_N[place]
@@ -137,6 +204,65 @@ def lay(
     scratch.makespan[0] = makespan
     cost_s = (1 - MEAN) * makespan + MEAN * total_s / gpus
     return cost_s if cost_s <= limit_s else np.inf
+
+
+@compiled
+def _in_blocks(
+    order_N: Numbers,
+    count: int,
+    shape: CascadeTable,
+    cell: int,
+    cells: Cells,
+    latest_s: float,
+    spare: float,
+    scratch: SerialScratch,
+) -> float:
+    """Place cascades on blocks of the menu and return the sum of the GPUs' ends, infinite where a limit is exceeded.
+
+    Each takes the block where it ends first; of several the one whose GPUs became free last.
+    """
+    ready_S, start_N, free_G, first_N = scratch.ready_S, scratch.start_N, scratch.free_G, scratch.first_N
+    begin = cells.first_C[cell]
+    stop = begin + cells.size_C[cell]
+    makespan = 0.0
+    for gpu in range(begin, stop):
+        free_G[gpu] = 0.0
+    for place in range(count):
+        cascade = order_N[place]
+        width = shape.width_N[cascade]
+        if width == 0:
+            continue
+        sample = cascade // MODULES
+        last = cascade - MODULES * sample == MODULES - 1
+        if not last and ready_S[sample] < 0:
+            return np.inf
+        ready_s = ready_S[sample] if last else 0.0
+        chosen, start_s, end_s, used_s = -1, 0.0, np.inf, 0.0
+        k, seconds = shape.k_N[cascade], shape.seconds_N[cascade]
+        for number in range(cells.offset_CK[cell, k], cells.offset_CK[cell, k + 1]):
+            first = cells.block_B[number]
+            own_s, sum_s = ready_s, 0.0
+            for gpu in range(first, first + width):
+                sum_s += free_G[gpu]
+                own_s = max(own_s, free_G[gpu])
+            its_s = own_s + seconds * cells.slow_B[number]
+            if its_s < end_s or (its_s == end_s and sum_s > used_s):
+                chosen, start_s, end_s, used_s = first, own_s, its_s, sum_s
+        if not end_s <= latest_s or chosen < 0:
+            return np.inf
+        spare -= width * (end_s - seconds) - used_s
+        if spare < -1e-9:
+            return np.inf
+        for gpu in range(chosen, chosen + width):
+            free_G[gpu] = end_s
+        makespan = max(makespan, end_s)
+        start_N[cascade], first_N[cascade] = start_s, chosen
+        ready_S[sample] = -1.0 if last else max(ready_S[sample], end_s)
+    scratch.makespan[0] = makespan
+    total_s = 0.0
+    for gpu in range(begin, stop):
+        total_s += free_G[gpu]
+    return total_s
 
 
 @compiled

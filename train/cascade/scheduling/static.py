@@ -6,11 +6,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from loader.base.arrays import Floats, Places
+from train.cascade.menu import GroupMenu
 from train.cascade.problem import Cascade, Module, Problem
 from train.cascade.schedule import Run, Schedule
 
 
-def static(problem: Problem, degree: int, largest_first: bool = True) -> Schedule | None:
+def static(
+    problem: Problem, degree: int, largest_first: bool = True, menu: GroupMenu | None = None
+) -> Schedule | None:
     """Plan groups of ``degree`` GPUs, each running its samples in sequence, module by module.
 
     Args:
@@ -18,33 +21,37 @@ def static(problem: Problem, degree: int, largest_first: bool = True) -> Schedul
         degree: degree of all DiT cascades; other modules use their fastest degree within the group.
         largest_first: LPT: assign samples, longest first, to the earliest free group (Graham 1969). Otherwise
             round-robin in the given order, as in training on randomly drawn buckets.
+        menu: groups that modules may have; None: the first GPUs of their sample's group.
 
     Returns:
         The schedule; None if a sample is infeasible at this degree.
     """
-    choice_SM, chain_S = chains(problem, degree)
+    choice_SM, chain_S = chains(problem, degree, menu)
     placed = _placed(chain_S, problem.gpus // degree, largest_first)
     if placed is None:
         return None
     runs: list[Run] = []
     for sample, group, start_s in placed:
         gpus = range(group * degree, (group + 1) * degree)
-        runs.extend(chain(problem, sample, choice_SM[sample], start_s, gpus))
+        runs.extend(chain(problem, sample, choice_SM[sample], start_s, gpus, menu))
     return Schedule.of(runs, problem.gpus)
 
 
-def best_static(problem: Problem) -> tuple[Schedule, int] | None:
-    """Return the best LPT plan and its degree, the lower of equals; None if none is feasible."""
+def best_static(problem: Problem, menu: GroupMenu | None = None) -> tuple[Schedule, int] | None:
+    """Return the best LPT plan and its degree, the lower of equals; None if none is feasible.
+
+    With a menu all modules have groups of it.
+    """
     best: tuple[float, int] | None = None
     for degree in problem.degrees_K.tolist():
-        chain_S = chains(problem, degree)[1]
+        chain_S = chains(problem, degree, menu)[1]
         placed = _placed(chain_S, problem.gpus // degree, largest_first=True)
         if placed is not None:
             makespan_s = max((start_s + chain_S[sample] for sample, _, start_s in placed), default=0.0)
             best = min(best, (makespan_s, degree)) if best else (makespan_s, degree)
     if best is None:
         return None
-    schedule = static(problem, best[1])
+    schedule = static(problem, best[1], menu=menu)
     assert schedule is not None
     return schedule, best[1]
 
@@ -68,24 +75,37 @@ def _placed(chain_S: Floats, groups: int, largest_first: bool) -> list[tuple[int
     return placed
 
 
-def chains(problem: Problem, degree: int) -> tuple[Places, Floats]:
+def chains(problem: Problem, degree: int, menu: GroupMenu | None = None) -> tuple[Places, Floats]:
     """Return the fastest degree index of each cascade within a group, int64 [S, M], and chain times in seconds, [S].
 
     A missing module has index -1; an infeasible chain has infinite time.
     """
     times_SMK = np.where(problem.degrees_K <= degree, problem.times_SMK, np.inf)
+    if menu is not None:
+        firsts = range(0, problem.gpus - degree + 1, degree)
+        for k, own in enumerate(problem.degrees_K.tolist()):
+            if own <= degree and any(menu.within(first, first + degree, own) is None for first in firsts):
+                times_SMK[:, :, k] = np.inf
     times_SMK[:, Module.DIT, problem.degrees_K != degree] = np.inf
     chain_S: Floats = np.where(problem.has_SM, times_SMK.min(axis=2), 0.0).sum(axis=1)
     return np.where(problem.has_SM, times_SMK.argmin(axis=2), -1), chain_S
 
 
 def chain(
-    problem: Problem, sample: int, choice_M: Places, start_s: float, gpus: Sequence[int]
+    problem: Problem,
+    sample: int,
+    choice_M: Places,
+    start_s: float,
+    gpus: Sequence[int],
+    menu: GroupMenu | None = None,
 ) -> Iterator[Run]:
-    """Yield the cascades of a sample in sequence, on the first GPUs of a group."""
+    """Yield the cascades of a sample in sequence, on the first GPUs of a group, or its first groups of the menu."""
     for module in Module:
         k = int(choice_M[module])
         if k >= 0:
             end_s = start_s + float(problem.times_SMK[sample, module, k])
-            yield Run(Cascade(sample, module), start_s, end_s, tuple(gpus[: int(problem.degrees_K[k])]))
+            own = int(problem.degrees_K[k])
+            first = None if menu is None else menu.within(gpus[0], gpus[-1] + 1, own)
+            chosen = gpus[:own] if first is None else range(first, first + own)
+            yield Run(Cascade(sample, module), start_s, end_s, tuple(chosen))
             start_s = end_s

@@ -15,6 +15,7 @@ from train.cascade.execution.ops import TensorSpec
 from train.cascade.execution.pool import Pool
 from train.cascade.execution.representatives import Representatives, WholeGradients
 from train.cascade.execution.step import Executed
+from train.cascade.menu import GroupMenu
 from train.cascade.online.correction import Correction
 from train.cascade.placement.topology import PRESETS, Topology
 from train.cascade.training.clip_costs import NominalCosts, read_costs
@@ -81,11 +82,11 @@ class Cascades:
         self._places = config.compression.height * config.compression.width
         heads = cuttable(bundle.dit).full_heads if max(self._degrees) > 1 else 1
         limit = None if cascade.handoff_mib is None else int(cascade.handoff_mib * 2**20)
-        self._pool = Pool(world, heads, cascade.groups)
+        self._menu = GroupMenu.of(world.size, {1, *self._degrees})
+        self._pool = Pool(world, heads, self._menu.groups())
         self._executor = Executor(world, self._pool, limit, cascade.lookahead, self.topology.gpus_per_node)
         self._chosen: Representatives | None = None
-        known = self.topology if cascade.topology else None
-        self._online = OnlineCorrection(cascade.correction, known, self.topology.gpus_per_node)
+        self._online = OnlineCorrection(cascade.correction, self._menu)
         self.prefetcher = PlanPrefetcher(self._planned)
         self._stream: LookaheadStream | None = None
 
@@ -132,8 +133,7 @@ class Cascades:
         if self._chosen is None:
             self._world.sum_(gradients)
             return
-        self._chosen.prepare(self._pool)
-        self._chosen.sum_(self._world, self._pool, gradients)
+        self._chosen.sum_(self._world, gradients)
 
     def shown(self, step: int, out: Path) -> str | None:
         """Write the timeline of the last step if one is due; a collective.

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
+from train.cascade.menu import GroupMenu
+from train.cascade.online.around import around
 from train.cascade.online.correction import Correction, corrected, correction
 from train.cascade.online.measurements import Window, measurements
-from train.cascade.online.replan import replan
-from train.cascade.placement.mapper import by_number, place
-from train.cascade.placement.topology import Topology
 from train.cascade.planners.plan import plan
 from train.cascade.problem import Cascade, Problem
 from train.cascade.schedule import Schedule
@@ -20,14 +19,11 @@ class OnlineCorrection:
 
     Args:
         config: strength of the correction; None: costs stay fixed.
-        topology: cluster to place plans on; None: the planner's GPU numbers stay.
-        gpus_per_node: GPUs of a node.
+        menu: groups that plans may use.
     """
 
-    def __init__(
-        self, config: CorrectionConfig | None, topology: Topology | None, gpus_per_node: int
-    ) -> None:
-        self._config, self._topology, self._gpus_per_node = config, topology, gpus_per_node
+    def __init__(self, config: CorrectionConfig | None, menu: GroupMenu) -> None:
+        self._config, self._menu = config, menu
         self._window = Window()
         self.found = Correction()
 
@@ -47,21 +43,9 @@ class OnlineCorrection:
             found: correction to apply.
         """
         believed = corrected(problem, found.factors_of(problem.degrees_K)) if found.factors else problem
-        made = plan(believed, seed)
-        if found.slow:
-            schedule = replan(
-                *(believed, found.slow, lambda fewer: plan(fewer, seed).schedule),
-                onto=self._onto,
-                block=self._gpus_per_node,
-            )
-        else:
-            schedule = self._onto(made.schedule, range(problem.gpus))
+        made = plan(believed, seed, menu=self._menu)
+        schedule = around(believed, made, found.slow, self._menu, seed) if found.slow else made.schedule
         return PlacedPlan(made, schedule, problem)
-
-    def _onto(self, schedule: Schedule, gpus: Sequence[int]) -> Schedule:
-        if self._topology is None:
-            return by_number(schedule, gpus)
-        return place(schedule, self._topology, among=gpus)
 
 
 def computed(placed: Schedule, runs: Sequence[Sequence[RankRun]]) -> Schedule:

@@ -1,6 +1,6 @@
 """Random plans, a small model to run them with, and what one process makes of the same samples."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -237,10 +237,10 @@ def _generator(own: Sample, stream: int) -> torch.Generator:
 
 
 class Runner:
-    """Runs random plans on this rank, one after the other, with one model."""
+    """Runs given plans on this rank, one after the other, with one model."""
 
     def __init__(
-        self, world: World, dtype: torch.dtype, limit_bytes: int | None = None, capacity: int = 24
+        self, world: World, dtype: torch.dtype, plans: Iterable[Plan], limit_bytes: int | None = None
     ) -> None:
         self.world, self.dtype = world, dtype
         self.bundle = tiny_bundle(dtype)
@@ -249,7 +249,8 @@ class Runner:
             for weight in self.bundle.dit.parameters():
                 weight.copy_(torch.randn(weight.shape, generator=generator, dtype=dtype) * 0.2)
         self.weights = list(self.bundle.dit.parameters())
-        self.pool = Pool(world, HEADS, capacity)
+        menu = dict.fromkeys(run.gpus for plan in plans for run in plan.schedule.runs)
+        self.pool = Pool(world, HEADS, menu)
         self.executor = Executor(world, self.pool, limit_bytes)
 
     def gradients(self, plan: Plan) -> Report:
@@ -268,8 +269,7 @@ class Runner:
         self.zero()
         work = TinyWork(self.bundle, plan.samples, self.world.rank, self.dtype)
         self.executor.run(plan.schedule, WholeGradients(work, self.weights), StepClock(self.world))
-        found.prepare(self.pool)
-        found.sum_(self.world, self.pool, [weight.grad for weight in self.weights])
+        found.sum_(self.world, [weight.grad for weight in self.weights])
         return True
 
     def error(self, plan: Plan) -> float:

@@ -29,9 +29,9 @@ def check_plans(first: int, count: int, name: str, limit_bytes: int | None = Non
     dtype = getattr(torch, name)
     allowed = {torch.float64: 1e-10, torch.float32: 1e-5}[dtype]
     with join("cpu", lost_after_s=60.0) as world:
-        runner = Runner(world, dtype, limit_bytes)
-        for seed in range(first, first + count):
-            plan = random_plan(seed, world.size)
+        plans = {seed: random_plan(seed, world.size) for seed in range(first, first + count)}
+        runner = Runner(world, dtype, plans.values(), limit_bytes)
+        for seed, plan in plans.items():
             report = runner.gradients(plan)
             assert report.left_bytes == 0, f"plan {seed}: {report.left_bytes} bytes are left"
             assert limit_bytes is None or report.handoff_bytes <= limit_bytes
@@ -46,9 +46,9 @@ def measure_plans(first: int, count: int, name: str, out: str) -> None:
     allowed = {torch.float64: 1e-10, torch.float32: 1e-5}[dtype]
     told = {"errors": [], "cascades": 0, "idle": 0, "sent": 0, "spread": 0, "here": 0, "groups": 0}
     with join("cpu", lost_after_s=30.0) as world:
-        runner = Runner(world, dtype)
-        for seed in range(first, first + count):
-            plan = random_plan(seed, world.size)
+        plans = {seed: random_plan(seed, world.size) for seed in range(first, first + count)}
+        runner = Runner(world, dtype, plans.values())
+        for seed, plan in plans.items():
             assert runner.gradients(plan).left_bytes == 0
             assert runner.same_everywhere()
             told["errors"].append(runner.error(plan))
@@ -68,9 +68,9 @@ def measure_plans(first: int, count: int, name: str, out: str) -> None:
 def check_representatives(first: int, count: int) -> None:
     """Where there are representatives, their sum is that of one process."""
     with join("cpu", lost_after_s=60.0) as world:
-        runner, exact = Runner(world, torch.float64), 0
-        for seed in range(first, first + count):
-            plan = random_plan(seed, world.size)
+        plans = {seed: random_plan(seed, world.size) for seed in range(first, first + count)}
+        runner, exact = Runner(world, torch.float64, plans.values()), 0
+        for seed, plan in plans.items():
             if runner.by_representatives(plan):
                 exact += 1
                 assert runner.same_everywhere()
@@ -84,11 +84,12 @@ def train_by(first: int, second: int, steps: int) -> None:
     with join("cpu", lost_after_s=60.0) as world:
         found = []
         for seeds in (first, second):
-            runner = Runner(world, torch.float64)
+            samples = [random_plan(step, world.size).samples for step in range(steps)]
+            plans = [replanned(own, 100 * seeds + step, world.size) for step, own in enumerate(samples)]
+            runner = Runner(world, torch.float64, plans)
             optimizer = torch.optim.AdamW(runner.weights, lr=1e-3)
-            for step in range(steps):
-                samples = random_plan(step, world.size).samples
-                runner.gradients(replanned(samples, 100 * seeds + step, world.size))
+            for plan in plans:
+                runner.gradients(plan)
                 optimizer.step()
             found.append([weight.detach().clone() for weight in runner.weights])
         for one, other in zip(*found, strict=True):
@@ -114,8 +115,8 @@ def replanned(samples: tuple[Sample, ...], seed: int, ranks: int) -> Plan:
 def shuffled_on(victim: int) -> None:
     """One rank has the cascades in another order than the others."""
     with join("cpu", lost_after_s=60.0) as world:
-        runner = Runner(world, torch.float32)
         plan = random_plan(11, world.size)
+        runner = Runner(world, torch.float32, [plan])
         runs = list(plan.schedule.runs)
         if world.rank == victim:
             starts = [run.start_s for run in runs if run.cascade.module != Module.DIT][::-1]
@@ -137,7 +138,6 @@ def killed_in_a_step(victim: int) -> None:
             super().train(*arguments, **named)
 
     with join("cpu", lost_after_s=6.0) as world:
-        runner = Runner(world, torch.float32)
         sample = Sample(seed=0, batch=2, frames=3, width=8, owner=0, stored=False, text="none")
         everybody = tuple(range(world.size))
         runs = [
@@ -148,8 +148,10 @@ def killed_in_a_step(victim: int) -> None:
                 Run(Cascade(number, Module.DIT), number + 0.5, number + 0.6, everybody),
             )
         ]
+        schedule = Schedule.of(runs, world.size)
+        runner = Runner(world, torch.float32, [Plan((sample,) * 3, schedule)])
         work = Mortal(runner.bundle, [sample] * 3, world.rank, torch.float32)
-        runner.executor.run(Schedule.of(runs, world.size), work, StepClock(world))
+        runner.executor.run(schedule, work, StepClock(world))
 
 
 WAYS = {
@@ -185,7 +187,6 @@ class Checked(TinyWork):
 def check_handoffs() -> None:
     """Each way of a handoff, with latents that are made and stored ones."""
     with join("cpu", lost_after_s=60.0) as world:
-        runner = Runner(world, torch.float32)
         runs, samples = [], []
         for vae, dit in WAYS.values():
             for stored in (False, True):
@@ -194,8 +195,10 @@ def check_handoffs() -> None:
                 if not stored:
                     runs.append(Run(Cascade(number, Module.VAE), number, number + 0.1, vae))
                 runs.append(Run(Cascade(number, Module.DIT), number + 10, number + 11, dit))
+        schedule = Schedule.of(runs, world.size)
+        runner = Runner(world, torch.float32, [Plan(tuple(samples), schedule)])
         work = Checked(runner.bundle, samples, world.rank, torch.float32)
-        report = runner.executor.run(Schedule.of(runs, world.size), work, StepClock(world))
+        report = runner.executor.run(schedule, work, StepClock(world))
         assert report.left_bytes == 0
         assert work.trained == [
             run.run.cascade.sample for run in report.runs if run.run.cascade.module == Module.DIT
@@ -229,7 +232,7 @@ def check_room(limit_mib: int | None, most_mib: int) -> None:
         sample = Sample(0, 1, 3, 8, owner=0, stored=False, text="none")
         work = Large(None, [sample] * count, world.rank, torch.float32)
         limit = None if limit_mib is None else limit_mib << 20
-        executor = Executor(world, Pool(world, HEADS), limit)
+        executor = Executor(world, Pool(world, HEADS, [(half, half + 1)]), limit)
         for _ in range(2):
             with LiveMemory() as memory:
                 report = executor.run(Schedule.of(runs, world.size), work, StepClock(world))

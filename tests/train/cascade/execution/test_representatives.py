@@ -29,9 +29,7 @@ def test_the_counterexample_to_a_set_cover_is_refused():
 
 
 def test_groups_that_lie_apart_have_one_representative_each():
-    found = Representatives.of(dits((0, 1), (2, 3), (0, 1)))
-    assert found.ranks == (0, 2)
-    assert sorted(itertools.chain(*found.groups)) == [0, 1, 2, 3]
+    assert Representatives.of(dits((0, 1), (2, 3), (0, 1))).ranks == (0, 2)
 
 
 def test_one_rank_that_has_all_samples_stands_for_all():

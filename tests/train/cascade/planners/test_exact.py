@@ -11,7 +11,7 @@ from train.cascade.planners.plan import plan
 from train.cascade.problem import Module, Problem
 from train.cascade.scheduling.bound import lower_bound
 from train.cascade.scheduling.check import violations
-from train.cascade.scheduling.serial import MODULES, CascadeTable, SerialScratch, lay
+from train.cascade.scheduling.serial import MODULES, CascadeTable, Cells, SerialScratch, lay
 from train.cascade.scheduling.static import best_static
 
 OTHERS = [name for name in PLANNERS if name not in ("ours", "cp-sat")]
@@ -21,14 +21,17 @@ def by_brute_force(problem: Problem) -> float:
     """Return the least makespan of all orders with all degrees: in some order each schedule comes out."""
     there = np.flatnonzero(problem.has_SM.ravel()).tolist()
     times_NK = problem.times_SMK.reshape(-1, len(problem.degrees_K))
-    scratch, best_s = SerialScratch.of(problem.samples), np.inf
+    cells = Cells.of(np.array([problem.gpus]), problem.degrees_K, None)
+    scratch, best_s = SerialScratch.of(problem.samples, problem.gpus), np.inf
     orders = [np.array(order) for order in itertools.permutations(there)]
     for chosen in itertools.product(*(np.flatnonzero(np.isfinite(times_NK[number])) for number in there)):
-        shape = CascadeTable(np.zeros(len(times_NK), np.int64), np.zeros(len(times_NK)))
+        shape = CascadeTable(
+            np.zeros(len(times_NK), np.int64), np.zeros(len(times_NK)), np.zeros(len(times_NK), np.int64)
+        )
         for number, k in zip(there, chosen, strict=True):
             shape.width_N[number], shape.seconds_N[number] = problem.degrees_K[k], times_NK[number, k]
         for order_N in orders:
-            if lay(order_N, len(order_N), shape, problem.gpus, np.inf, scratch) < np.inf:
+            if lay(order_N, len(order_N), shape, 0, cells, np.inf, scratch) < np.inf:
                 best_s = min(best_s, scratch.makespan[0])
     return best_s
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from train.cascade.menu import GroupMenu
 from train.cascade.online.correction import Correction
 from train.cascade.paper.cases import drawn_at_720p
 from train.cascade.paper.simulate import Noise, execute
@@ -38,7 +39,9 @@ def really(problem, placed, noise, seed=0):
 
 
 def after_steps(problem, noise, steps=6, correction=True):
-    online = OnlineCorrection(CorrectionConfig() if correction else None, None, GPUS)
+    online = OnlineCorrection(
+        CorrectionConfig() if correction else None, GroupMenu.of(GPUS, problem.degrees_K)
+    )
     for step in range(steps):
         planned = online.planned(problem, step, online.found)
         online.observe(planned, by_ranks(really(problem, planned.placed, noise, step)))
