@@ -8,6 +8,7 @@ A GPU exchanges the pixels alone. What describes them goes between the CPUs, one
 that lengths are known when a microbatch is requested and nothing is read back from the GPU.
 """
 
+import threading
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import groupby
@@ -129,6 +130,7 @@ class Share:
         )
         self._host = HostGroup(group, torch.device("cuda" if on_gpu else "cpu"))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="share")
+        self._ident = self._thread.submit(threading.get_ident).result()
 
     def __getstate__(self) -> None:
         raise UsageError(NO_WORKERS)
@@ -174,8 +176,10 @@ class Share:
                 content, contexts = self._whole(part, loaded, pin_memory)
                 yield part._replace(content=content, contexts=contexts, loaded=loaded)
         finally:
-            # The other ranks exchange it, too; until then the slices are in use.
-            wait([coming])
+            # The other ranks exchange it, too; until then the slices are in use. The thread itself may come here, when
+            # it collects garbage with a stream in it, and would wait for its own work.
+            if threading.get_ident() != self._ident:
+                wait([coming])
 
     def _next(
         self, parts: Iterator[DecodedSlice[T]]

@@ -1,5 +1,6 @@
 """Ranks of a model-parallel group that read together, as real processes."""
 
+import gc
 import json
 import shutil
 import threading
@@ -16,7 +17,7 @@ from torch.utils.data import DataLoader
 from loader.dataset import Dataset, Sample, open_dataset
 from loader.errors import UsageError
 from loader.read.decode import decode
-from loader.read.share import LoadedSample, Share, divide
+from loader.read.share import DecodedSlice, LoadedSample, Share, divide
 from loader.stream.video_stream import VideoStream
 from tests.loader.read.share_device import OWNERS, exchange_on_device
 from tests.loader.read.share_worker import SCENARIOS, SETTINGS, TAKEN, read, run_all
@@ -144,6 +145,31 @@ def test_a_request_on_a_device_waits_for_nothing_there(tmp_path: Path, ranks: Ra
             for number, owners in enumerate(OWNERS)
         ]
         assert told["ahead"]
+
+
+def test_a_stream_collected_in_the_reading_thread_does_not_stop_it() -> None:
+    dropped, collected = threading.Event(), threading.Event()
+
+    def parts() -> Iterator[DecodedSlice[int]]:
+        for number in range(2):
+            if number:
+                dropped.wait()
+                gc.collect()
+                collected.set()
+            one = LoadedSample("", "", 0, 5, [], [])
+            yield DecodedSlice(number, [0], torch.zeros(5, dtype=torch.uint8), torch.empty(0).byte(), [one])
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        batches: Any = Share().exchange(parts(), pin_memory=False)
+        next(batches)
+        cycle: list[Any] = [batches]
+        cycle.append(cycle)
+        del batches, cycle
+        dropped.set()
+        assert collected.wait(30)
+    finally:
+        dist.destroy_process_group()
 
 
 def _as_if_whole(part: Any) -> Any:
