@@ -4,7 +4,7 @@
 
 Prints Markdown. Predicted, not measured: no GPU is needed. nvcc compiles the kernels for sm_90, cuobjdump disassembles
 them, and the integer path of their threads is executed (tests/bench/sass), which counts what a row issues.
-`--committed` writes csrc/instructions.json, above which no kernel may rise (tests/train/test_csrc_slots.py).
+`--committed` writes csrc/instructions.json, above which no kernel may rise (tests/train/kernels/test_csrc.py).
 """
 
 import argparse
