@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -103,7 +102,7 @@ def process(*words: object) -> Iterator[subprocess.Popen[str]]:
         try:
             yield started
         finally:
-            started.send_signal(signal.SIGINT)
+            started.terminate()
             try:
                 started.wait(WAIT_S)
             finally:

@@ -1,10 +1,11 @@
-"""Serve numbers of curations and training runs to Prometheus, until Ctrl-C.
+"""Serve numbers of curations and training runs to Prometheus, until Ctrl-C or SIGTERM.
 
 It reads what they write into their folders, so it slows none of them, and it still answers when one has died. Metrics,
 a dashboard and alerts: docs/metrics.md.
 """
 
 import argparse
+import signal
 import sys
 import threading
 from importlib.util import find_spec
@@ -72,6 +73,8 @@ def run(options: argparse.Namespace) -> int:
     else:
         stdout().print(f"metrics: {url} (Ctrl-C ends it)", markup=False, soft_wrap=True)
     sys.stdout.flush()
+    # SIGTERM stops a container, whose first process ignores it without a handler.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         threading.Event().wait()
     except KeyboardInterrupt:
