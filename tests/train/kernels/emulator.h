@@ -55,7 +55,7 @@ inline std::vector<float> exchanged;
 constexpr int kBlocks = 8;  // of a cluster, at most
 inline std::vector<uint4> dynamic_shared[kBlocks];
 inline std::map<const void*, int> clusters;
-inline std::vector<std::function<void()>> sent;
+inline std::vector<std::function<bool()>> sent;
 inline int current;
 inline std::function<void()> body;
 inline uint3 block_index, block_size;
@@ -91,12 +91,15 @@ inline bool release(int from, int to, decltype(Fiber::state) state) {
 
 inline bool deliver(std::mt19937& random) {
     std::shuffle(sent.begin(), sent.end(), random);
-    std::vector<std::function<void()>> arriving;
-    arriving.swap(sent);
-    for (auto& arrive : arriving) arrive();
-    bool any = false;
+    bool arrived = false, any = false;
+    // No more than lets one wait end: what somebody goes on without comes as late as possible.
+    for (bool ends = false; !ends && !sent.empty(); arrived = true) {
+        const auto arrive = sent.back();
+        sent.pop_back();
+        ends = arrive();
+    }
     for (Fiber& fiber : fibers)
-        if (fiber.state == Fiber::kArrivals && !arriving.empty()) fiber.state = Fiber::kReady, any = true;
+        if (fiber.state == Fiber::kArrivals && arrived) fiber.state = Fiber::kReady, any = true;
     return any;
 }
 inline bool release_barriers(int threads, std::mt19937& random) {
@@ -171,8 +174,10 @@ inline void meet_cluster() { emulated::hand_over(emulated::Fiber::kCluster); }
 // An mbarrier with one arrival a turn, and bytes that may come before they are expected.
 struct Arrivals {
     int expected, bytes, turns;
-    void count() {
-        if (expected && !bytes) expected = 0, ++turns;
+    bool count() {
+        if (!expected || bytes) return false;
+        expected = 0, ++turns;
+        return true;
     }
 };
 inline void start_arrivals(Arrivals* arrivals) { *arrivals = {}; }
@@ -196,7 +201,7 @@ inline void send(Place to, Place arrivals, float2 value) {
         std::memcpy(to.at, &value, sizeof(value));
         Arrivals* counted = reinterpret_cast<Arrivals*>(arrivals.at);
         counted->bytes -= sizeof(value);
-        counted->count();
+        return counted->count();
     });
 }
 inline void copy_async(uint4* to, const uint4* from) { emulated::fibers[emulated::current].open.push_back({to, from}); }
