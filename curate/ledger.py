@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from curate.npz import read_npz
 from curate.records import to_json
 from loader.errors import RunError, first_line
 from loader.storage.base import Storage
@@ -141,7 +142,11 @@ class Ledger:
     def drop_clips(self, clip_ids: Iterable[str]) -> None:
         """Remove staged clips; those that are gone already are no error."""
         with ThreadPoolExecutor(_READERS) as writers:
-            list(writers.map(lambda clip_id: self.storage.delete(_clip_path(clip_id)), clip_ids))
+            list(writers.map(self._drop_clips, _parts(list(clip_ids))))
+
+    def _drop_clips(self, clip_ids: Iterable[str]) -> None:
+        for clip_id in clip_ids:
+            self.storage.delete(_clip_path(clip_id))
 
     def write_arrays(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Write arrays beside an entry, under a name of their own."""
@@ -149,23 +154,29 @@ class Ledger:
         np.savez(buffer, allow_pickle=False, **arrays)
         self.storage.write(_arrays_path(name), buffer.getvalue())
 
-    def read_arrays(self, name: str) -> dict[str, NDArray[Any]]:
-        """Return arrays by key; empty when there are none."""
+    def read_arrays(
+        self, name: str, wanted: Callable[[str], bool] = lambda _: True
+    ) -> dict[str, NDArray[Any]]:
+        """Return the arrays whose key is wanted, by key; empty when there are none. They cannot be written to."""
         try:
             data = self.storage.read(_arrays_path(name))
         except FileNotFoundError:
             return {}
-        with self._intact(_arrays_path(name)), np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            return dict(arrays)
+        with self._intact(_arrays_path(name)):
+            return read_npz(data, wanted)
 
     def array_names(self) -> list[str]:
         """Return the names under which arrays are kept."""
         return sorted(_identity(item.path) for item in self.storage.list(f"{LEDGER}arrays/"))
 
-    def many_arrays(self, names: Iterable[str]) -> Iterator[dict[str, NDArray[Any]]]:
-        """Yield `read_arrays` of each name, in order, several at a time."""
+    def many_arrays(
+        self, names: Iterable[str], wanted: Callable[[str], bool] = lambda _: True
+    ) -> Iterator[dict[str, NDArray[Any]]]:
+        """Yield `read_arrays` of each name, in order; several are read at a time, and few wait."""
+        rest = iter(names)
         with ThreadPoolExecutor(_READERS) as readers:
-            yield from readers.map(self.read_arrays, names)
+            while some := list(itertools.islice(rest, 4 * _READERS)):
+                yield from readers.map(lambda name: self.read_arrays(name, wanted), some)
 
     def drop_arrays(self, name: str) -> None:
         """Remove all arrays kept under a name."""
@@ -226,6 +237,11 @@ def digest(*parts: object) -> str:
     """Return an identity made of texts and JSON values."""
     text = "\0".join(part if isinstance(part, str) else json.dumps(part, sort_keys=True) for part in parts)
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def _parts(items: list[str]) -> list[list[str]]:
+    """Return one part of the items for each of several workers."""
+    return [items[first::_READERS] for first in range(_READERS)]
 
 
 def _object(value: object) -> Values:

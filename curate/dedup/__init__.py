@@ -132,7 +132,8 @@ def _same_bytes(kept: DedupItem) -> Duplicate:
 
 def _footage(config: PerceptualConfig) -> Compare:
     def compare(kept: DedupItem, item: DedupItem, _: float) -> Duplicate | None:
-        one, other = kept.fingerprint, item.fingerprint
+        one = kept.fingerprint and kept.fingerprint()
+        other = item.fingerprint and item.fingerprint()
         if one is None or other is None:
             return None
         least = max(2, math.ceil(config.min_overlap * len(other)))

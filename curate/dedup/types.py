@@ -1,5 +1,6 @@
 """Inputs, results and settings of deduplication."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -21,7 +22,8 @@ class DedupItem:
         source: URI of the source.
         duration_s: Duration of the clip.
         quality: Rank among duplicates: the larger tuple is kept; ties go to the smaller key.
-        fingerprint: uint8 [pictures, 27, 48] from `curate.dedup.fingerprint`, or None.
+        fingerprint: Function that reads uint8 [pictures, 27, 48] from `curate.dedup.fingerprint`, and returns None
+            where there is none; called for candidates only, since fingerprints of all clips fill a memory. Or None.
         embedding: Model embedding, float [D], unit length, or None.
         global_embedding: Perceptual embedding, float [D], for the candidate search; or None.
     """
@@ -31,7 +33,7 @@ class DedupItem:
     source: str
     duration_s: float
     quality: tuple[float, ...]
-    fingerprint: NDArray[np.uint8] | None = None
+    fingerprint: Callable[[], NDArray[np.uint8] | None] | None = None
     embedding: NDArray[Any] | None = None
     global_embedding: NDArray[Any] | None = None
 

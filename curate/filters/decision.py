@@ -1,5 +1,6 @@
 """Filter decisions, made from scores and thresholds without access to clips."""
 
+import functools
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -40,11 +41,7 @@ def decide(
         config: Thresholds.
         pending: Names of scores that a later stage writes; their thresholds are skipped until then.
     """
-    for key in FilterConfig.model_fields:
-        threshold = getattr(config, key)
-        bound, _, name = key.partition("_")
-        if threshold is None:
-            continue
+    for key, bound, name, threshold in _thresholds(config):
         score = scores.get(name)
         if score is None or math.isnan(score):
             if name in pending:
@@ -55,6 +52,13 @@ def decide(
             reason = f"{name} {score:.4g} is {side} filters.{key} = {threshold:g}"
             return Rejection(f"filter.{name}", reason, score, threshold)
     return None
+
+
+@functools.lru_cache
+def _thresholds(config: FilterConfig) -> tuple[tuple[str, str, str, float], ...]:
+    """Return key, "min" or "max", name of the score and value of each threshold that is set, in order."""
+    values = ((key, *key.split("_", 1), getattr(config, key)) for key in FilterConfig.model_fields)
+    return tuple(one for one in values if one[3] is not None)
 
 
 def _missing(name: str, key: str, scores: Mapping[str, float]) -> str:

@@ -15,7 +15,7 @@ from curate.run.model_stages import availability, check
 from curate.run.reference_sets import fingerprints
 from curate.run.runners.progress import Progress
 from curate.run.shard import STAGE as SHARD
-from curate.run.state import CurationState, places_of
+from curate.run.state import CurationState, clips_of
 from curate.run.write_shards import write_shards
 from curate.sources.inputs import SourceRef, list_sources, shown
 from curate.takedown.forget import forget
@@ -123,6 +123,7 @@ def _curate(
     if models := model_digests(config, ledger):
         asked["models"] = models
     if dataset is not None and not retry_failed and dataset.manifest.config == asked:
+        settle(storage, dataset.manifest, dataset.shards())
         _tidy(ledger, dataset, config)
         return Outcome(dataset.manifest, already_there=True, notes=tuple(listing_notes))
     if dataset is not None and not change:
@@ -181,11 +182,10 @@ def _tidy(ledger: Ledger, dataset: Dataset, config: CurateConfig, rejected: Set[
         config: Whether rejected clips are kept.
         rejected: Identities of clips that may come back; None for all staged ones.
     """
-    settle(dataset.storage, dataset.manifest, dataset.shards())
     forget(ledger, TakeDowns(tuple(dataset.manifest.removals)))
     staged = ledger.staged_clips()
     keep = staged if rejected is None else staged & rejected
-    ledger.drop_clips(staged - (keep - places_of(dataset).keys() if config.run.keep_rejected else set()))
+    ledger.drop_clips(staged - (keep - clips_of(dataset) if config.run.keep_rejected else set()))
     dataset.storage.delete_tree(f"{LEDGER}{SHARD}/")
     dataset.storage.sweep()
 

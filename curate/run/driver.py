@@ -91,7 +91,7 @@ class Driver:
 
         def take(task: CurationTask) -> None:
             if isinstance(task, ClosedSource):
-                state.summaries[task.uri] = task.summary
+                state.close_source(task.uri, task.summary)
                 meter.done(task.uri, task.summary)
             elif isinstance(task, ClipTask):
                 state.add_results(task)

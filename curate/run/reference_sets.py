@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
-
-from numpy.typing import NDArray
 
 from curate.config import CurateConfig
 from curate.dedup import DedupItem, Duplicate, contaminated, dedup
 from curate.ledger import Ledger
-from curate.records import Record
+from curate.records import Record, clip_id
+from curate.run.clip_arrays import ClipArrays
 from curate.search.vectors import stored_vector
 from loader.dataset import Dataset, open_dataset
 from loader.dataset.tables.parquet import to_rows
@@ -64,13 +62,12 @@ def items_of(uri: str, config: CurateConfig) -> list[DedupItem]:
     """
     dataset = _opened(uri, config)
     ledger = Ledger(dataset.storage)
-    arrays: dict[str, NDArray[Any]] = {}
-    for part in ledger.many_arrays(ledger.array_names()):
-        arrays |= part
+    arrays = ClipArrays(ledger)
+    arrays.read(ledger.array_names())
     rows = to_rows(dataset.index.select(_COLUMNS))
     items = []
     for number, row in enumerate(rows):
-        clip_id = Record(source="", key=row["key"], sha256=row["sha256"]).clip_id
+        identity = clip_id(row["key"], row["sha256"])
         items.append(
             DedupItem(
                 key=f"{uri}#{row['key']}",
@@ -78,9 +75,9 @@ def items_of(uri: str, config: CurateConfig) -> list[DedupItem]:
                 source=row["source"],
                 duration_s=row["duration_s"],
                 quality=(),
-                fingerprint=arrays.get(f"{clip_id}.fingerprint"),
+                fingerprint=arrays.fingerprint(identity),
                 embedding=stored_vector(dataset, number) if config.dedup.semantic.enabled else None,
-                global_embedding=arrays.get(f"{clip_id}.perceptual"),
+                global_embedding=arrays.vector(identity),
             )
         )
     return items

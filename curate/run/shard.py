@@ -6,11 +6,13 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from numpy.typing import NDArray
 
 from curate.config import BinConfig, ShardConfig
 from curate.ledger import Ledger
-from curate.records import PackedArray, Record, TextEmbedding, from_json
+from curate.records import Record, TextEmbedding, from_json
 from curate.run.clip_stages import clip_bytes
 from curate.source_pass.tasks import ClipPlace
 from loader.dataset import INDEX, Row, Sample, ShardRecord, write_shard
@@ -26,13 +28,13 @@ class KeptSample:
 
     Attributes:
         record: Record of the clip.
-        embedding: Video embedding, or None.
+        embedding: Video embedding, float [D], or None.
         text: Text embedding, or None.
         place: Place of the clip in the dataset's present revision, or None.
     """
 
     record: Record
-    embedding: PackedArray | None = None
+    embedding: NDArray[Any] | None = None
     text: TextEmbedding | None = None
     place: ClipPlace | None = None
 
@@ -42,8 +44,8 @@ class KeptSample:
         digests = {}
         if self.text:
             digests["text.npy"] = self.text.sha256
-        if self.embedding:
-            digests["video.npy"] = hashlib.sha256(npy_bytes(self.embedding.array)).hexdigest()
+        if self.embedding is not None:
+            digests["video.npy"] = hashlib.sha256(npy_bytes(self.embedding)).hexdigest()
         return {**index_row(self.record), "embeddings": digests}
 
 
@@ -122,7 +124,8 @@ def plan_shards(kept: Sequence[KeptSample], config: ShardConfig, first_number: i
 
 def untouched(shards: Sequence[ShardRecord], wanted: Sequence[KeptSample]) -> list[ShardRecord]:
     """Return the shards of the present revision that may stay as they are: all their samples are wanted, unchanged."""
-    now = {sample.record.key: sample.row for sample in wanted}
+    present = {row["key"] for shard in shards for row in shard.rows}
+    now = {sample.record.key: sample.row for sample in wanted if sample.record.key in present}
 
     def stays(row: Row) -> bool:
         return now.get(row["key"]) == {name: value for name, value in row.items() if name not in PLACEMENT}
@@ -169,8 +172,8 @@ class WriteShard:
         embeddings = {}
         if kept.text:
             embeddings["text.npy"] = self.ledger.read_arrays(kept.text.arrays)["text"]
-        if kept.embedding:
-            embeddings["video.npy"] = kept.embedding.array
+        if kept.embedding is not None:
+            embeddings["video.npy"] = kept.embedding
         return Sample(index_row(kept.record), clip_bytes(self.ledger, kept.record, kept.place), embeddings)
 
 

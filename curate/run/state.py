@@ -13,15 +13,16 @@ from curate.models.clip_frames import Fault
 from curate.records import (
     ClipEmbedding,
     ClipResult,
-    PackedArray,
     Record,
+    SourceSummary,
     TextEmbedding,
     clip_id,
     clip_result,
     source_summary,
 )
+from curate.run.clip_arrays import ClipArrays
 from curate.run.clip_stages import ClipStage
-from curate.run.model_stages import clip_stages, judge
+from curate.run.model_stages import EMBED, TEXT_EMBED, clip_stages, judge
 from curate.run.reference_sets import without_known
 from curate.run.shard import KeptSample
 from curate.run.verdict import described, taken_down, without_copies, without_duplicates
@@ -83,7 +84,12 @@ class CurationState:
             stage.name: ledger.closed(stage.name, stage.fingerprint, clip_result) for stage in self.stages
         }
         self.places = places_of(dataset)
-        self._arrays: dict[str, dict[str, NDArray[Any]]] = {}
+        self._arrays = ClipArrays(ledger)
+
+    def close_source(self, uri: str, summary: SourceSummary) -> None:
+        """Add the summary of a source, whose arrays may have been written anew."""
+        self.summaries[uri] = summary
+        self._arrays.forget(self._arrays_name(uri))
 
     def add_results(self, task: ClipTask) -> None:
         """Add the results that a task carries."""
@@ -118,6 +124,8 @@ class CurationState:
         tasks: list[CurationTask] = [
             self._source_task(source) for source in sorted(waiting, key=lambda one: (-one.size, one.uri))
         ]
+        if not self.earlier:
+            return tasks
         at_hand = self._at_hand()
         for uri in sorted(chosen & self.summaries.keys()):
             tasks += self._clip_tasks(self.sources[uri], at_hand)
@@ -125,6 +133,8 @@ class CurationState:
 
     def later_tasks(self, records: Sequence[Record]) -> list[ClipTask]:
         """Return what is left to do for kept clips after deduplication."""
+        if not self.later:
+            return []
         tasks = (self._clip_task(record, self.later) for record in records if record.state == "kept")
         return [task for task in tasks if task.todo and self.wanted(task)]
 
@@ -189,7 +199,7 @@ class CurationState:
 
     def finished(self, record: Record) -> Record:
         """Return a record of the verdict with the results of later stages: its caption, or their fault."""
-        if record.state != "kept":
+        if record.state != "kept" or not self.later:
             return record
         return self.wanted.judged(record, self._known(record).found)
 
@@ -197,49 +207,54 @@ class CurationState:
         """Return the kept clips as `curate.dedup` compares them: new ones, and those that the dataset holds."""
         new: list[DedupItem] = []
         old: list[DedupItem] = []
-        for record in records:
-            if record.state == "kept":
-                (old if record.clip_id in self.places else new).append(self._item(record))
+        kept = [record for record in records if record.state == "kept"]
+        self._read_arrays(kept)
+        for record in kept:
+            (old if record.clip_id in self.places else new).append(self._item(record))
         return new, old
 
     def _item(self, record: Record) -> DedupItem:
-        arrays = self._arrays_of(record)
-        embedding = None if self.config.embed.backend == "perceptual" else self._embedding(record)
+        clip_id = record.clip_id
         return DedupItem(
             key=record.key or "",
             sha256=record.sha256,
             source=record.source,
             duration_s=record.duration_s,
             quality=quality(record.scores, record.width, record.height, record.clip_bytes, record.duration_s),
-            fingerprint=arrays.get(f"{record.clip_id}.fingerprint"),
-            embedding=None if embedding is None else embedding.array,
-            global_embedding=arrays.get(f"{record.clip_id}.perceptual"),
+            fingerprint=self._arrays.fingerprint(clip_id),
+            embedding=None if self.config.embed.backend == "perceptual" else self._embedding(record),
+            global_embedding=self._arrays.vector(clip_id),
         )
 
-    def sample(self, record: Record) -> KeptSample:
-        """Return a kept clip as a sample of a shard."""
-        text = self._known(record).found.get("text_embed")
-        return KeptSample(
-            record,
-            self._embedding(record),
-            text if isinstance(text, TextEmbedding) else None,
-            self.places.get(record.clip_id),
-        )
+    def samples(self, records: Sequence[Record]) -> list[KeptSample]:
+        """Return the kept clips among the records as samples of shards."""
+        kept = [record for record in records if record.state == "kept"]
+        if self.config.embed.backend == "perceptual":
+            self._read_arrays(kept)
+        return [
+            KeptSample(record, self._embedding(record), self._text(record), self.places.get(record.clip_id))
+            for record in kept
+        ]
 
-    def _embedding(self, record: Record) -> PackedArray | None:
+    def _text(self, record: Record) -> TextEmbedding | None:
+        if not any(stage.name == TEXT_EMBED for stage in self.stages):
+            return None
+        found = self._known(record).found.get(TEXT_EMBED)
+        return found if isinstance(found, TextEmbedding) else None
+
+    def _embedding(self, record: Record) -> NDArray[Any] | None:
         """Return the clip's video embedding, float16 [D], of the backend that the configuration names."""
         backend = self.config.embed.backend
         if backend == "perceptual":
-            array = self._arrays_of(record).get(f"{record.clip_id}.perceptual")
-            return None if array is None else PackedArray.of(array)
-        found = self._known(record).found.get("embed")
-        return found.embedding if isinstance(found, ClipEmbedding) else None
+            return self._arrays.vector(record.clip_id)
+        found = self._known(record).found.get(EMBED)
+        return found.embedding.array if isinstance(found, ClipEmbedding) else None
 
-    def _arrays_of(self, record: Record) -> Mapping[str, NDArray[Any]]:
-        if record.source not in self._arrays:
-            name = arrays_name(self.sources[record.source], self.cut.fingerprint)
-            self._arrays[record.source] = self.ledger.read_arrays(name)
-        return self._arrays[record.source]
+    def _read_arrays(self, records: Sequence[Record]) -> None:
+        self._arrays.read(map(self._arrays_name, dict.fromkeys(record.source for record in records)))
+
+    def _arrays_name(self, uri: str) -> str:
+        return arrays_name(self.sources[uri], self.cut.fingerprint)
 
 
 def places_of(dataset: Dataset | None) -> dict[str, ClipPlace]:
@@ -251,3 +266,9 @@ def places_of(dataset: Dataset | None) -> dict[str, ClipPlace]:
         clip = next(member for member in row["members"] if member["suffix"] == "mp4")
         places[clip_id(row["key"], row["sha256"])] = ClipPlace(row["shard"], clip["offset"], clip["size"])
     return places
+
+
+def clips_of(dataset: Dataset) -> set[str]:
+    """Return the identities of a dataset's clips."""
+    columns = (dataset.read_column(name).to_pylist() for name in ("key", "sha256"))
+    return set(map(clip_id, *columns))

@@ -51,11 +51,12 @@ def judged(
     for stage, result in results.items():
         if stage not in _AFTER_FILTERS and isinstance(result, Fault):
             return replace(record, state="failed", stage=stage, reason=result.reason)
-    record = replace(record, scores=scored(record, results))
-    rejection = decide(record.scores, filters, pending)
+    scores = scored(record, results)
+    rejection = decide(scores, filters, pending)
     if rejection is not None:
         return replace(
             record,
+            scores=scores,
             state=rejection.state,
             stage=rejection.stage,
             reason=rejection.reason,
@@ -64,10 +65,11 @@ def judged(
         )
     for stage in _AFTER_FILTERS:
         if isinstance(fault := results.get(stage), Fault):
-            return replace(record, state="failed", stage=stage, reason=fault.reason)
+            return replace(record, scores=scores, state="failed", stage=stage, reason=fault.reason)
     caption, text = caption_of(results), results.get("text_embed")
     return replace(
         record,
+        scores=scores,
         caption=caption.text,
         caption_source=caption.source,
         caption_provenance=dict(caption.provenance),
@@ -144,4 +146,6 @@ def duplicate(
 
 def described(record: Record, source: SourceRef) -> Record:
     """Return the record with the attributes of its source in the input list."""
+    if record.attributes == source.attributes:
+        return record
     return replace(record, attributes=dict(source.attributes))

@@ -25,7 +25,7 @@ def write_shards(
         records: Final records of the run.
         progress: Called after every shard.
     """
-    kept = [state.sample(record) for record in records if record.state == "kept"]
+    kept = state.samples(records)
     present = state.dataset.shards() if state.dataset is not None else []
     stay = untouched(present, kept)
     settled = {row["key"] for shard in stay for row in shard.rows}

@@ -66,8 +66,11 @@ class Meter:
         self._report, self._ledger = report, ledger
         self._bytes = {source.uri: max(0, source.size) for source in sources}
         self._waiting = set(self._bytes) - summaries.keys()
+        # Running sums: a sum over all sources after each source would cost their square.
+        self._total_bytes = sum(self._bytes.values())
+        self._waiting_bytes = sum(self._bytes[uri] for uri in self._waiting)
         self._states: Counter[str] = Counter()
-        self._seconds: dict[str, float] = {}
+        self._slowest: list[tuple[str, float]] = []
         self._weight = 0.0
         for summary in summaries.values():
             self._count(summary)
@@ -79,9 +82,12 @@ class Meter:
     def done(self, uri: str, summary: SourceSummary) -> None:
         """Count a closed source."""
         with self._lock:
-            self._waiting.discard(uri)
+            if uri in self._waiting:
+                self._waiting.remove(uri)
+                self._waiting_bytes -= self._bytes[uri]
             self._count(summary)
-            self._seconds[uri] = summary.seconds or 0.0
+            slowest = [one for one in self._slowest if one[0] != uri] + [(uri, summary.seconds or 0.0)]
+            self._slowest = sorted(slowest, key=lambda item: -item[1])[:SLOWEST]
             self.show(uri)
 
     def show(self, current: str = "") -> Progress:
@@ -109,18 +115,17 @@ class Meter:
     @property
     def slowest(self) -> tuple[tuple[str, float], ...]:
         """Sources that took longest, with their seconds."""
-        return tuple(sorted(self._seconds.items(), key=lambda item: -item[1])[:SLOWEST])
+        return tuple(self._slowest)
 
     def _count(self, summary: SourceSummary) -> None:
         self._weight += summary.pixel_s or 0.0
         self._states.update(record.state for record in summary.records)
 
     def _progress(self, current: str) -> Progress:
-        waiting_bytes = sum(self._bytes[uri] for uri in self._waiting)
-        done_bytes = sum(self._bytes.values()) - waiting_bytes
+        done_bytes = self._total_bytes - self._waiting_bytes
         # Until something is known a byte weighs one.
         per_byte = self._weight / done_bytes if self._weight and done_bytes else 1.0
-        left = waiting_bytes * per_byte
+        left = self._waiting_bytes * per_byte
         gained = self._weight - self._weight_before
         elapsed_s = time.monotonic() - self._began
         return Progress(

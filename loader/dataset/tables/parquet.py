@@ -1,6 +1,7 @@
 """Conversion of rows to deterministic parquet bytes and back, with checks of untrusted files."""
 
 import io
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
@@ -19,11 +20,16 @@ _ANY_BYTES, _MOST_RATIO = (
 
 def to_table(rows: Iterable[Row], schema: pa.Schema) -> pa.Table:
     """Convert rows to a table of ``schema``; a dict becomes a map column with sorted keys."""
-    plain = [
-        {name: sorted(value.items()) if isinstance(value, dict) else value for name, value in row.items()}
-        for row in rows
-    ]
-    return pa.Table.from_pylist(plain, schema=schema)
+    rest = map(_plain, rows)
+    # Batches, because the converted rows take far more memory than their table.
+    parts = [pa.Table.from_pylist(list(itertools.islice(rest, _BATCH_ROWS)), schema=schema)]
+    while batch := list(itertools.islice(rest, _BATCH_ROWS)):
+        parts.append(pa.Table.from_pylist(batch, schema=schema))
+    return pa.concat_tables(parts).combine_chunks()
+
+
+def _plain(row: Row) -> Row:
+    return {name: sorted(value.items()) if isinstance(value, dict) else value for name, value in row.items()}
 
 
 def to_parquet(table: pa.Table) -> bytes:

@@ -1,0 +1,242 @@
+"""What the driver of a curation costs for each clip: a ledger of many synthetic sources, and nothing left to cut.
+
+    python -m tests.bench.curate_scale [--clips 10000 40000] [--per-source 10] [--pictures 10] [--folder /tmp]
+
+Makes, for each number of clips, a folder as workers leave it: entries of the cut and of captions, arrays with
+fingerprints and embeddings, staged clips of a few bytes. Then a fresh process loads, decides, plans shards and
+publishes, in the runner of one process. It reports processor time and growth of peak memory of each phase, and per
+clip. Left out are what workers do (writing shards) and the search for near pairs, which is all pairs until it is
+replaced; the seconds of both are reported apart. Needs about 1.3 KB of disk for each clip and picture.
+"""
+
+import argparse
+import functools
+import hashlib
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from curate import dedup
+from curate.caption.types import Caption
+from curate.config import CurateConfig
+from curate.ledger import Ledger
+from curate.records import Record, SourceSummary, clip_key
+from curate.run import curate as phases
+from curate.run.clip_stages import caption_identity
+from curate.run.driver import Driver
+from curate.run.shard import WriteShard
+from curate.run.state import CurationState
+from curate.source_pass.stage import STAGE, arrays_name, source_id
+from curate.source_pass.tasks import clip_task
+from curate.sources.inputs import SourceRef, list_sources
+from loader.storage import open_storage
+
+CONFIG = CurateConfig.model_validate(
+    {
+        "filters": {"min_motion": 0.02, "max_text_share": 0.97},
+        "run": {"runner": "sequential", "isolate": False},
+    }
+)
+SCORES = (
+    *("black_share", "white_share", "frozen_share", "slideshow", "duplicate_share", "motion", "motion_local"),
+    *("motion_source", "sharpness", "luminance", "contrast", "crushed_share", "clipped_share", "flicker"),
+    *("colourfulness", "bars_share", "text_peak", "text_share", "overlay_share", "silent_share"),
+    "loudness_dbfs",
+)
+CLIP_S = 5.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print a JSON line for each number of clips."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--clips", type=int, nargs="+", default=[10_000, 40_000])
+    parser.add_argument("--per-source", type=int, default=10, help="clips of each source")
+    parser.add_argument("--pictures", type=int, default=10, help="pictures of a fingerprint")
+    parser.add_argument("--folder", default=None, help="where the datasets are made, and removed again")
+    parser.add_argument("--no-search", action="store_true", help="find no near pairs, rather than all of all")
+    parser.add_argument("--driver", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.driver:
+        print(json.dumps(drive(Path(options.driver), not options.no_search)))
+        return 0
+    for clips in options.clips:
+        with tempfile.TemporaryDirectory(prefix="reelweave-scale-", dir=options.folder) as name:
+            began = time.monotonic()
+            make(Path(name), clips // options.per_source, options.per_source, options.pictures)
+            made_s = time.monotonic() - began
+            again = [sys.executable, "-m", "tests.bench.curate_scale", "--driver", name]
+            again += ["--no-search"] if options.no_search else []
+            measured = json.loads(subprocess.run(again, check=True, stdout=subprocess.PIPE).stdout)
+        print(json.dumps({"clips": clips, "made_s": round(made_s, 1), **measured}, indent=1), flush=True)
+    return 0
+
+
+def make(folder: Path, sources: int, per_source: int, pictures: int) -> None:
+    """Write a list of sources and the entries, arrays and clips that workers make of them."""
+    folder.joinpath("raw").mkdir()
+    lines = ["path,caption,licence"]
+    for number in range(sources):
+        folder.joinpath(f"raw/{number:08d}.mp4").touch()
+        lines.append(f"raw/{number:08d}.mp4,a film,CC-BY")
+    folder.joinpath("list.csv").write_text("\n".join(lines) + "\n")
+    ledger = Ledger(open_storage(folder / "dataset"))
+    state = CurationState(CONFIG, ledger, [], None, {})
+    [captions] = state.stages
+    clips = folder / "dataset/.ledger/clips"
+    clips.mkdir(parents=True)
+    for source in list_sources([str(folder / "list.csv")], CONFIG.storage):
+        summary, arrays = cut(source, per_source, pictures)
+        for record in summary.records:
+            clips.joinpath(f"{record.clip_id}.mp4").write_bytes(record.sha256.encode())
+            words = " ".join(random.Random(record.sha256).choices(("a", "kite", "over", "the", "sea"), k=30))
+            identity = caption_identity(clip_task(source, summary, record))
+            ledger.close(captions.name, captions.fingerprint, identity, Caption(words, "input"))
+        ledger.write_arrays(arrays_name(source, state.cut.fingerprint), arrays)
+        ledger.close(STAGE, state.cut.fingerprint, source_id(source), summary)
+    ledger.pack(STAGE, state.cut.fingerprint)
+    ledger.pack(captions.name, captions.fingerprint)
+
+
+def cut(source: SourceRef, clips: int, pictures: int) -> tuple[SourceSummary, dict[str, Any]]:
+    """Return a source as the pass over it leaves it; every fiftieth fails, and twentieths of clips are filtered."""
+    rng = np.random.default_rng(int(hashlib.sha256(Path(source.uri).name.encode()).hexdigest()[:12], 16))
+    if rng.random() < 0.02:
+        return SourceSummary((Record(source.uri, state="failed", stage="probe", reason="no video"),)), {}
+    content = rng.bytes(32).hex()
+    records, arrays = [], {}
+    for part in range(clips):
+        start_s = part * CLIP_S
+        sha256 = rng.bytes(32).hex()
+        scores = dict(zip(SCORES, rng.random(len(SCORES)).tolist(), strict=True))
+        scores |= {"duration_s": CLIP_S, "short_side_px": 720.0, "aspect": 16 / 9, "fps": 25.0}
+        scores |= {name: 0.9 * scores[name] for name in ("black_share", "white_share", "frozen_share")}
+        record = Record(
+            source=source.uri,
+            part=part,
+            parts=clips,
+            start_s=start_s,
+            end_s=start_s + CLIP_S,
+            stage="cut",
+            key=clip_key(content, start_s, start_s + CLIP_S),
+            source_sha256=content,
+            frames=125,
+            fps=25.0,
+            height=720,
+            width=1280,
+            duration_s=CLIP_S,
+            scores={name: scores[name] for name in sorted(scores)},
+            sha256=sha256,
+            clip_bytes=len(sha256),
+        )
+        vector = rng.standard_normal(264).astype(np.float32)
+        arrays[f"{record.clip_id}.perceptual"] = (vector / np.linalg.norm(vector)).astype(np.float16)
+        arrays[f"{record.clip_id}.fingerprint"] = rng.integers(0, 255, (pictures, 27, 48), np.uint8)
+        records.append(record)
+    return SourceSummary(tuple(records), 12.0, {"title": "a film"}, 1e6, 13.0), arrays
+
+
+def drive(folder: Path, search: bool) -> dict[str, Any]:
+    """Return what each phase of a curation in this process costs."""
+    clock = Clock()
+    near_pairs = dedup.near_pairs if search else lambda *_, **__: iter(())
+    dedup.near_pairs = clock.steps("search", near_pairs)
+    WriteShard.__call__ = clock.timed("workers", WriteShard.__call__)
+    Driver.decide = clock.timed("decide", Driver.decide)
+    for name, label in (
+        ("list_sources", "list"),
+        ("CurationState", "load"),
+        ("write_shards", "shards"),
+        ("publish", "publish"),
+        ("_tidy", "tidy"),
+    ):
+        setattr(phases, name, clock.timed(label, getattr(phases, name)))
+    before = peak_bytes()
+    whole = clock.timed("rest", phases.curate)
+    manifest = whole([str(folder / "list.csv")], str(folder / "dataset"), CONFIG).manifest
+    clips = sum(manifest.totals.accounting.values())
+    driver_s = sum(spent for label, spent in clock.spent_s.items() if label not in ("search", "workers"))
+    return {
+        "rows": clips,
+        "kept": manifest.totals.samples,
+        "before_mb": round(before / 1e6),
+        "cpu_s": {label: round(spent, 2) for label, spent in clock.spent_s.items()},
+        "grown_mb": {label: round((peak - before) / 1e6) for label, peak in clock.peaks.items()},
+        "driver_us_per_clip": round(1e6 * driver_s / clips, 1),
+        "driver_bytes_per_clip": round((max(clock.peaks.values()) - before) / clips),
+        "index_sha256": manifest.index_sha256,
+    }
+
+
+class Clock:
+    """Processor seconds of nested phases, each without those inside it, and the peak of memory in each."""
+
+    def __init__(self) -> None:
+        self.spent_s: Counter[str] = Counter()
+        self.peaks: dict[str, int] = {}
+        self._open: list[str] = []
+        self._since = time.process_time()
+
+    def timed(self, label: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function as a phase."""
+
+        @functools.wraps(function)
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            with self._phase(label):
+                return function(*arguments, **options)
+
+        return wrapped
+
+    def steps(self, label: str, function: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+        """Return the generator function as a phase that is open while it makes its next value."""
+
+        def wrapped(*arguments: Any, **options: Any) -> Iterator[Any]:
+            values = function(*arguments, **options)
+            while True:
+                with self._phase(label):
+                    value = next(values, None)
+                if value is None:
+                    return
+                yield value
+
+        return wrapped
+
+    @contextmanager
+    def _phase(self, label: str) -> Iterator[None]:
+        self._charge()
+        self._open.append(label)
+        try:
+            yield
+        finally:
+            self._charge()
+            self._open.pop()
+
+    def _charge(self) -> None:
+        now = time.process_time()
+        if self._open:
+            label = self._open[-1]
+            self.spent_s[label] += now - self._since
+            self.peaks[label] = max(self.peaks.get(label, 0), peak_bytes())
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+        self._since = time.process_time()
+
+
+def peak_bytes() -> int:
+    """Return the largest resident memory of this process since the last reset."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

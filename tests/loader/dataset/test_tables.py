@@ -1,0 +1,26 @@
+"""Tables of rows: equal bytes however many batches they are made of."""
+
+import pytest
+
+from loader.dataset.schema import SCORES
+from loader.dataset.tables import parquet
+from loader.dataset.tables.parquet import to_parquet, to_rows, to_table
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 8])
+def test_batches_do_not_show(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = [
+        {
+            "key": f"k{number}",
+            "source": "a.mp4",
+            "start_s": number / 3,
+            "end_s": number + 0.5,
+            "state": "kept",
+        }
+        | {"scores": {"sharp": 0.1 * number, "motion": float("nan")} if number % 3 else {}}
+        for number in range(rows)
+    ]
+    whole = to_table(given, SCORES)
+    monkeypatch.setattr(parquet, "_BATCH_ROWS", 2)
+    assert to_parquet(to_table(iter(given), SCORES)) == to_parquet(whole)
+    assert [row["key"] for row in to_rows(whole)] == [row["key"] for row in given]
