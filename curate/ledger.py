@@ -2,7 +2,7 @@
 
 An entry is keyed by stage, fingerprint of that stage's own configuration, and identity of its input. Another prompt
 therefore gives new captions and keeps the clips; a threshold is no stage and repeats nothing. Workers write entries
-one by one; the driver packs them, so that a restart reads a few large files.
+one by one; the driver moves them into segments as the run goes on, so that a restart reads a few large files.
 """
 
 import gzip
@@ -12,7 +12,7 @@ import itertools
 import json
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -81,36 +81,49 @@ class Ledger:
         packs, loose = self._listed(stage, fingerprint)
         found: dict[str, Stored] = {}
         for path in packs:
-            entries = self._packed(path)
             with self._intact(path):
-                found.update((entry.identity, decode(entry.values)) for entry in entries)
+                found.update((entry.identity, decode(entry.values)) for entry in self._packed(path))
 
+        found.update(self._loose(loose, decode))
+        return found
+
+    def _loose(
+        self, paths: Sequence[str], decode: Callable[[Values], Stored]
+    ) -> Iterator[tuple[str, Stored]]:
         def read(path: str) -> Stored:
             data = self.storage.read(path)
             with self._intact(path):
                 return decode(_object(json.loads(data)))
 
         with ThreadPoolExecutor(_READERS) as readers:
-            found.update(zip(map(_identity, loose), readers.map(read, loose), strict=True))
-        return found
+            yield from zip(map(_identity, paths), readers.map(read, paths), strict=True)
 
     def pack(self, stage: str, fingerprint: str) -> None:
-        """Merge loose entries into one file when there are many. Only while nobody writes entries."""
-        packs, loose = self._listed(stage, fingerprint)
-        if len(loose) <= _PACK_ABOVE:
-            return
-        entries = sorted(self.closed(stage, fingerprint, dict).items())
-        number = 1 + max((int(_identity(path)) for path in packs), default=-1)
-        path = f"{_folder(stage, fingerprint)}packed/{number:06d}.jsonl"
-        self._write_pack(path, itertools.starmap(_Entry, entries))
-        for old in (*packs, *loose):
-            self.storage.delete(old)
+        """Move the loose entries into a segment when there are many. Only while nobody writes entries."""
+        _, loose = self._listed(stage, fingerprint)
+        if len(loose) > _PACK_ABOVE:
+            self._append(stage, fingerprint, dict(self._loose(loose, dict)))
+
+    def append(self, stage: str, fingerprint: str, records: "Mapping[str, DataclassInstance]") -> None:
+        """Move recorded entries, given by identity, into a segment of their own, which wins over earlier ones.
+
+        Killed in between, it leaves entries twice, with the same content.
+        """
+        self._append(stage, fingerprint, {name: to_json(record) for name, record in records.items()})
+
+    def _append(self, stage: str, fingerprint: str, entries: Mapping[str, Values]) -> None:
+        folder = _folder(stage, fingerprint)
+        segments = self.storage.list(f"{folder}packed/")
+        number = 1 + max((int(_identity(item.path)) for item in segments), default=-1)
+        path = f"{folder}packed/{number:06d}.jsonl"
+        self._write_pack(path, itertools.starmap(_Entry, sorted(entries.items())))
+        self._delete(f"{folder}{identity}.json" for identity in entries)
 
     def forget(self, stage: str, fingerprint: str, gone: Callable[[str], bool]) -> None:
         """Remove the entries whose identity ``gone`` accepts, packed ones too."""
         packs, loose = self._listed(stage, fingerprint)
         for path in packs:
-            packed = self._packed(path)
+            packed = list(self._packed(path))
             left = [entry for entry in packed if not gone(entry.identity)]
             if len(left) < len(packed):
                 self._write_pack(path, left)
@@ -141,12 +154,7 @@ class Ledger:
 
     def drop_clips(self, clip_ids: Iterable[str]) -> None:
         """Remove staged clips; those that are gone already are no error."""
-        with ThreadPoolExecutor(_READERS) as writers:
-            list(writers.map(self._drop_clips, _parts(list(clip_ids))))
-
-    def _drop_clips(self, clip_ids: Iterable[str]) -> None:
-        for clip_id in clip_ids:
-            self.storage.delete(_clip_path(clip_id))
+        self._delete(map(_clip_path, clip_ids))
 
     def write_arrays(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Write arrays beside an entry, under a name of their own."""
@@ -204,17 +212,29 @@ class Ledger:
         with self._intact(path):
             return json.loads(data)
 
-    def _packed(self, path: str) -> list[_Entry]:
+    def _packed(self, path: str) -> Iterator[_Entry]:
         data = self.storage.read(path)
-        with self._intact(path):
-            entries = [_object(json.loads(line)) for line in gzip.decompress(data).splitlines()]
-            if any(set(one) != {"id", "row"} for one in entries):
-                raise ValueError("it holds something else than entries")
-            return [_Entry(str(one["id"]), _object(one["row"])) for one in entries]
+        with self._intact(path), gzip.GzipFile(fileobj=io.BytesIO(data)) as lines:
+            for line in lines:
+                entry = _object(json.loads(line))
+                if set(entry) != {"id", "row"}:
+                    raise ValueError("it holds something else than entries")
+                yield _Entry(str(entry["id"]), _object(entry["row"]))
 
     def _write_pack(self, path: str, entries: Iterable[_Entry]) -> None:
         lines = "\n".join(entry.line() for entry in entries)
         self.storage.write(path, gzip.compress(lines.encode(), mtime=0))
+
+    def _delete(self, paths: Iterable[str]) -> None:
+        every = list(paths)
+
+        def delete(part: Sequence[str]) -> None:
+            for path in part:
+                self.storage.delete(path)
+
+        # A part for each thread: one future for each path would take longer than its deletion.
+        with ThreadPoolExecutor(_READERS) as writers:
+            list(writers.map(delete, (every[first::_READERS] for first in range(_READERS))))
 
     @contextmanager
     def _intact(self, path: str) -> Iterator[None]:
@@ -237,11 +257,6 @@ def digest(*parts: object) -> str:
     """Return an identity made of texts and JSON values."""
     text = "\0".join(part if isinstance(part, str) else json.dumps(part, sort_keys=True) for part in parts)
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-
-
-def _parts(items: list[str]) -> list[list[str]]:
-    """Return one part of the items for each of several workers."""
-    return [items[first::_READERS] for first in range(_READERS)]
 
 
 def _object(value: object) -> Values:

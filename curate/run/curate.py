@@ -144,11 +144,13 @@ def _curate(
         versions={**versions(), **weights},
         removals=dataset.manifest.removals if dataset is not None else [],
     )
+    rejected = {record.clip_id for record in records if record.state != "kept" and record.sha256}
+    seconds = driver.seconds()
+    del state, driver, records  # publishing takes as much memory again
     ledger.write_note("inputs", {"inputs": list(inputs), "sources": [_stored(source) for source in sources]})
     manifest = publish(storage, shards, content, dataset.manifest if dataset is not None else None)
-    rejected = {record.clip_id for record in records if record.state != "kept" and record.sha256}
     _tidy(ledger, Dataset(storage), config, rejected)
-    return Outcome(manifest, False, (*missing, *listing_notes, *notes), driver.seconds())
+    return Outcome(manifest, False, (*missing, *listing_notes, *notes), seconds)
 
 
 def versions() -> dict[str, str]:

@@ -24,6 +24,7 @@ from curate.run.clip_arrays import ClipArrays
 from curate.run.clip_stages import ClipStage
 from curate.run.model_stages import EMBED, TEXT_EMBED, clip_stages, judge
 from curate.run.reference_sets import without_known
+from curate.run.segments import Segments
 from curate.run.shard import KeptSample
 from curate.run.verdict import described, taken_down, without_copies, without_duplicates
 from curate.source_pass.stage import STAGE as CUT
@@ -85,17 +86,21 @@ class CurationState:
         }
         self.places = places_of(dataset)
         self._arrays = ClipArrays(ledger)
+        self._segments = Segments(ledger)
 
     def close_source(self, uri: str, summary: SourceSummary) -> None:
         """Add the summary of a source, whose arrays may have been written anew."""
         self.summaries[uri] = summary
+        self._segments.add(CUT, self.cut.fingerprint, source_id(self.sources[uri]), summary)
         self._arrays.forget(self._arrays_name(uri))
 
     def add_results(self, task: ClipTask) -> None:
         """Add the results that a task carries."""
         for stage in self.stages:
-            if stage.name in task.found:
-                self._results[stage.name][stage.identity(task)] = task.found[stage.name]
+            identity = stage.identity(task) if stage.name in task.found else None
+            if identity is not None and identity not in self._results[stage.name]:
+                self._results[stage.name][identity] = task.found[stage.name]
+                self._segments.add(stage.name, stage.fingerprint, identity, task.found[stage.name])
 
     def forget_failures(self) -> None:
         """Count failed sources and clips as not done."""

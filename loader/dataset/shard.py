@@ -1,5 +1,6 @@
 """Shards: deterministic tars of samples with their ``.idx`` files, and the location of every member."""
 
+import functools
 import hashlib
 import io
 import json
@@ -169,6 +170,17 @@ def _readable_row(row: Row) -> bytes:
 
 def npy_bytes(array: NDArray[Any]) -> bytes:
     """Return the content of an array's .npy file."""
+    fortran = array.flags.f_contiguous and not array.flags.c_contiguous
+    return _npy_header(array.dtype, array.shape, fortran) + array.tobytes("F" if fortran else "C")
+
+
+@functools.lru_cache
+def _npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], fortran: bool) -> bytes:
+    """Return what stands before the elements; numpy takes longer for it than for a small array."""
+    if dtype.hasobject:
+        raise ValueError("an array of Python objects cannot be stored")
+    descr = np.lib.format.dtype_to_descr(dtype)
+    header = {"descr": descr, "fortran_order": fortran, "shape": shape}
     buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
+    np.lib.format.write_array_header_1_0(buffer, header)
     return buffer.getvalue()

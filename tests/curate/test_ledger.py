@@ -55,9 +55,27 @@ def test_a_pack_that_was_killed_before_it_tidied_costs_nothing(
         patched.setattr(type(ledger.storage), "delete", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             ledger.pack("captions", "a")
+        with pytest.raises(KeyboardInterrupt):
+            ledger.append("captions", "a", {"clip7": Caption("7", "input")})
     assert captions(ledger) == before
     ledger.pack("captions", "a")
     assert captions(ledger) == before
+
+
+def test_segments_are_read_in_order_and_loose_entries_win(ledger: Ledger) -> None:
+    for text in ("old", "new"):
+        for number in range(3):
+            ledger.close("captions", "a", f"clip{number}", Caption(f"{text} {number}", "input"))
+        ledger.append(
+            "captions", "a", {f"clip{number}": Caption(f"{text} {number}", "input") for number in (1, 2)}
+        )
+    assert files(ledger) == 3  # two segments, and the entry that is in none of them
+    ledger.close("captions", "a", "clip2", Caption("newest", "input"))
+    assert {one: found.text for one, found in captions(ledger).items() if isinstance(found, Caption)} == {
+        "clip0": "new 0",
+        "clip1": "new 1",
+        "clip2": "newest",
+    }
 
 
 def test_what_is_forgotten_is_gone_from_packs_too(ledger: Ledger) -> None:

@@ -12,6 +12,7 @@ from loader.dataset.schema import Row
 from loader.errors import RunError
 
 _BATCH_ROWS = 1 << 15
+_ROWS_AT_ONCE = 1 << 12
 _ANY_BYTES, _MOST_RATIO = (
     256 << 20,
     1024,
@@ -22,8 +23,8 @@ def to_table(rows: Iterable[Row], schema: pa.Schema) -> pa.Table:
     """Convert rows to a table of ``schema``; a dict becomes a map column with sorted keys."""
     rest = map(_plain, rows)
     # Batches, because the converted rows take far more memory than their table.
-    parts = [pa.Table.from_pylist(list(itertools.islice(rest, _BATCH_ROWS)), schema=schema)]
-    while batch := list(itertools.islice(rest, _BATCH_ROWS)):
+    parts = [pa.Table.from_pylist(list(itertools.islice(rest, _ROWS_AT_ONCE)), schema=schema)]
+    while batch := list(itertools.islice(rest, _ROWS_AT_ONCE)):
         parts.append(pa.Table.from_pylist(batch, schema=schema))
     return pa.concat_tables(parts).combine_chunks()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from curate.config import CurateConfig
+from curate.ledger import Ledger
 from curate.run.curate import Progress, curate
 from loader.dataset import open_dataset, verify
 from loader.errors import RunError, UsageError
@@ -222,6 +223,23 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(
         make(raw, out)
         found = {name: data for name, data in tree(out).items() if not name.startswith("report/")}
         assert found == tree(made)
+
+
+def test_interrupted_between_a_segment_and_its_entries_it_ends_with_the_same_bytes(
+    raw: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("curate.run.segments._ENTRIES", 2)
+    out = tmp_path / "dataset"
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "_delete", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            make(raw, out)
+    [segment] = out.rglob("packed/*.jsonl")
+    assert len(list(segment.parent.parent.glob("*.json"))) >= 2
+    assert tree(make(raw, out)) == tree(made)
+    assert len(list(out.rglob("packed/*.jsonl"))) >= 3
+    left = list(out.glob(".ledger/cut/*/*.json"))
+    assert len(left) <= 3  # of seven sources: two that were in work when it ended, and one
 
 
 def test_killed_on_ray_it_ends_with_the_same_bytes(

@@ -1,8 +1,12 @@
 """Tables of rows: equal bytes however many batches they are made of."""
 
+import io
+
+import numpy as np
 import pytest
 
 from loader.dataset.schema import SCORES
+from loader.dataset.shard import npy_bytes
 from loader.dataset.tables import parquet
 from loader.dataset.tables.parquet import to_parquet, to_rows, to_table
 
@@ -21,6 +25,21 @@ def test_batches_do_not_show(rows: int, monkeypatch: pytest.MonkeyPatch) -> None
         for number in range(rows)
     ]
     whole = to_table(given, SCORES)
-    monkeypatch.setattr(parquet, "_BATCH_ROWS", 2)
+    monkeypatch.setattr(parquet, "_ROWS_AT_ONCE", 2)
     assert to_parquet(to_table(iter(given), SCORES)) == to_parquet(whole)
     assert [row["key"] for row in to_rows(whole)] == [row["key"] for row in given]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6, dtype=np.float16),
+        np.zeros((0, 3), np.float32),
+        np.asfortranarray(np.arange(12, dtype=np.float32).reshape(3, 4)),
+        np.arange(24, dtype=">f4").reshape(4, 6)[::2, ::3],
+        np.array(1.5),
+    ],
+)
+def test_an_array_has_the_bytes_that_numpy_saves(array: np.ndarray) -> None:
+    np.save(buffer := io.BytesIO(), array)
+    assert npy_bytes(array) == buffer.getvalue()
