@@ -80,6 +80,18 @@ class RunConfig(Settings):
     text_embed_gpus: float = Field(
         0.25, ge=0, description="share of a GPU for each text embedding worker, if the cluster has GPUs"
     )
+    wait_for_cpus: int = Field(
+        0, ge=0, description="CPUs that a growing Ray cluster must have before any work; 0: begin at once"
+    )
+    wait_for_gpus: int = Field(
+        0,
+        ge=0,
+        description="GPUs that a growing Ray cluster must have before any work; models run on GPUs only if there are"
+        " some by then. 0: begin at once",
+    )
+    wait_s: float = Field(
+        1800.0, gt=0, description="longest wait for wait_for_cpus and wait_for_gpus, seconds"
+    )
     keep_rejected: bool = Field(
         True,
         description="keep filtered clips in .ledger, so that a changed threshold needs no decoding",

@@ -1,8 +1,8 @@
 """Commands as the pages of the documentation print them.
 
 A line of a code block that begins with ``reelweave``, or runs it under ``torchrun``, is a command. ``[--option VALUE]``
-is optional and left out, ``NAME...`` is one NAME, and a ``...`` by itself stands for the arguments of the page's first
-command.
+and ``[NAME ...]`` are optional and left out, ``NAME...`` is one NAME, and a ``...`` by itself stands for the arguments
+of the page's first command.
 """
 
 import re
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "infra" / "README.md"]
 
 _COMMAND = re.compile(r"^    ((?:\S*/)?reelweave|torchrun .*? reelweave) ")
-_OPTIONAL = re.compile(r" \[-[^\]]*\](?:\.\.\.)?")
+_OPTIONAL = re.compile(r" \[[-A-Z][^\]]*\](?:\.\.\.)?")
 
 
 class Printed(NamedTuple):

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from curate.records import Record
 from curate.run.clip_stages import ClipStage
 from curate.run.model_stages import pipeline_stages
+from curate.run.runners.await_cluster import await_cluster
 from curate.run.runners.passes import Pass, plan_notes, run_pass, total_seconds
 from curate.run.runners.pipeline import SILENCE_S, Pool, Stage, cluster_size
 from curate.run.runners.progress import ClipMeter, Meter, Progress
+from curate.run.runners.room import Share
 from curate.run.state import CurationState
 from curate.source_pass.at_work import watching
 from curate.source_pass.stage import STAGE as CUT
@@ -39,6 +41,7 @@ class Driver:
         Args:
             notes: Sentences for the person who runs this, kept with the duration of the run.
         """
+        self._await_cluster()
         began = time.monotonic()
         records = self.decide_some(self._state.sources.keys())
         if seconds := self.seconds():
@@ -82,6 +85,20 @@ class Driver:
         """Return the seconds that stages over clips held a GPU."""
         shares = {stage.name: stage.gpus for stage in self._clip_pipeline(self._state.stages, {})}
         return sum(spent * shares.get(name, 0.0) for name, spent in self.seconds().items() if name != CUT)
+
+    def _await_cluster(self) -> None:
+        run = self._state.config.run
+        least = Share(run.wait_for_cpus, run.wait_for_gpus)
+        if run.runner != "ray" or least == Share(0):
+            return
+
+        total = run.wait_for_cpus + run.wait_for_gpus
+
+        def waiting(there: Share) -> None:
+            done = int(min(there.cpus, least.cpus) + min(there.gpus, least.gpus))
+            self._progress(Progress("cluster", done, total, done, total))
+
+        await_cluster(least, run.wait_s, waiting)
 
     def _do_sources(self, chosen: Set[str]) -> None:
         """Send the chosen sources, and their clips that are still wanted, through all earlier stages."""

@@ -47,6 +47,14 @@ TRAIN = {
         "schedule": {"total_steps": 3, "warmup_steps": 1},
         "checkpoint": {"every_steps": 1},
     },
+    "validation": {
+        "prompts": ["a red kite"],
+        "every_steps": 3,
+        "frames": 5,
+        "height": 48,
+        "width": 80,
+        "steps": 2,
+    },
 }
 # What stands for a thing of the reader's own, and for sizes that only a GPU samples within minutes.
 NAMES = {
@@ -74,6 +82,8 @@ NAMES = {
     "real": "more",
     "N": "2",
     "F": "my-buckets.yaml",
+    "DATASET|RUN": "ds",
+    "RUN": "runs/first",
 }
 
 
@@ -82,6 +92,8 @@ LEFT_OUT = {
     "docs/finetune.md": "published weights: tests/train/models/test_lora.py runs these with tiny ones",
     "docs/finetune-vae.md": "published weights: tests/pipelines/test_train_vae.py runs these with tiny ones",
     "finetune_wan22_i2v_lora.yaml": "published weights: tests/pipelines/sampling/test_sample_wan.py runs tiny ones",
+    "runs/animate": "a model that was trained on pictures: tests/pipelines/sampling/test_sample_options.py has one",
+    "metrics": "it serves until SIGTERM: tests/infra/test_observability.py scrapes it",
     "runs/high": "published weights: tests/train/models/test_wan_training.py reads such runs of tiny ones",
     "pipelines/configs/train.yaml": "a quarter of an hour",
     "infra/README.md": "a bucket in the cloud",
@@ -160,6 +172,9 @@ def prepared(folder: Path) -> None:
     written(folder / "my-buckets.yaml", {"buckets": BUCKETS})
     written(folder / "mix.yaml", {"splits": {"train": {"blend": [{"path": "ds"}, {"path": "many"}]}}})
     made(folder, "train", "--config", "train.yaml")
+    shutil.copytree(folder / "runs" / "first", folder / "runs" / "second")
+    shutil.copytree(folder / "my-dataset", folder / "other-dataset")
+    written(folder / "demo-out" / "train.yaml", TRAIN)
     _trace(folder)
     cluster = {"nodes": 8, "gpus_per_node": 4, "distances": [["PIX", "NODE"], ["NODE", "PIX"]] * 2}
     written(folder / "cluster.yaml", cluster)
@@ -177,6 +192,7 @@ def made(folder: Path, *arguments: str) -> None:
 
 def written(path: Path, value: object) -> None:
     """Write a YAML file."""
+    path.parent.mkdir(exist_ok=True)
     path.write_text(yaml.safe_dump(value))
 
 
@@ -219,7 +235,7 @@ def judged(command: Printed, folder: Path) -> dict[str, Any]:
         # The reader has no such dataset yet, or calls it otherwise.
         shutil.rmtree(folder / words[words.index("--out") + 1], ignore_errors=True)
     if words[0] == "train":
-        shutil.rmtree(folder / "runs", ignore_errors=True)
+        shutil.rmtree(folder / "runs" / "first", ignore_errors=True)
     line = program(*words)
     if command.ranks:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(command.ranks)]

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.cli import COMMANDS
+from curate import CurateConfig
+from pipelines.cli import COMMANDS, parsed
+from pipelines.configuration.config import resolve
 
 ROOT = Path(__file__).parents[2]
 INFRA = ROOT / "infra"
@@ -120,7 +122,12 @@ def test_the_ray_job_has_the_fields_kuberay_requires(manifests: dict[str, dict[s
     job = manifests["RayJob"]
     assert job["apiVersion"] == "ray.io/v1"
     assert job["metadata"]["name"]
-    assert job["spec"]["entrypoint"].startswith("reelweave curate s3://")
+    words = shlex.split(job["spec"]["entrypoint"])
+    assert words[:2] == ["reelweave", "curate"]
+    config = resolve(CurateConfig, None, parsed(words[1:]).set)
+    groups = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    # It begins when the GPUs are there with which every group starts.
+    assert config.run.wait_for_gpus == sum(map(gpus, groups)) > 0
     cluster = job["spec"]["rayClusterSpec"]
     assert cluster["headGroupSpec"].keys() >= {"rayStartParams", "template"}
     for group in cluster["workerGroupSpecs"]:
@@ -128,6 +135,12 @@ def test_the_ray_job_has_the_fields_kuberay_requires(manifests: dict[str, dict[s
         assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
         assert all(isinstance(value, str) for value in group["rayStartParams"].values())
     assert all(isinstance(value, str) for value in cluster["headGroupSpec"]["rayStartParams"].values())
+
+
+def gpus(group: dict[str, Any]) -> int:
+    """GPUs of the pods that a group has at least."""
+    (pod,) = group["template"]["spec"]["containers"]
+    return group["minReplicas"] * int(pod["resources"]["limits"].get("nvidia.com/gpu", 0))
 
 
 def test_the_cluster_grows_with_the_work_and_goes_with_the_job(manifests: dict[str, dict[str, Any]]) -> None:
@@ -177,7 +190,12 @@ def test_every_command_line_names_an_existing_command() -> None:
 def test_the_page_calls_only_files_that_exist() -> None:
     words = shlex.split((INFRA / "README.md").read_text().replace("`", " ").replace("'", " "))
     named = {word.rstrip(",.:") for word in words if word.startswith("infra/")}
-    assert named >= {"infra/Dockerfile", "infra/kuberay/rayjob.yaml", "infra/slurm/train.sbatch"}
+    assert named >= {
+        "infra/Dockerfile",
+        "infra/kuberay/rayjob.yaml",
+        "infra/slurm/curate.sbatch",
+        "infra/slurm/train.sbatch",
+    }
     assert [name for name in named if not (ROOT / name).is_file()] == []
 
 

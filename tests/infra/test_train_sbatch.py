@@ -9,19 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.infra.slurm import install, slurm
+from tests.infra.slurm import sbatch as run_script
+
 SCRIPT = Path(__file__).parents[2] / "infra" / "slurm" / "train.sbatch"
 
-# As many tasks as nodes at once, and the exit status of the first that fails, as with --kill-on-bad-exit.
-SRUN = """#!/usr/bin/env bash
-while [[ $1 == --* ]]; do echo "srun $1" >> "$LOG"; shift; done
-tasks=()
-for ((node = 0; node < SLURM_JOB_NUM_NODES; node++)); do SLURM_NODEID=$node "$@" & tasks+=($!); done
-for task in "${tasks[@]}"; do wait "$task" || exit $?; done
-"""
-SCONTROL = """#!/usr/bin/env bash
-[[ $* == "show hostnames node[1-2]" ]] || exit 3
-printf '%s\\n' "$FIRST_HOST" node2
-"""
 TORCHRUN_THAT_TELLS = """#!/usr/bin/env bash
 printf '%s\\n' "torchrun $SLURM_NODEID" "$@" > "$LOG.$SLURM_NODEID"
 """
@@ -36,31 +28,11 @@ echo "$*" > "$LOG.rank$RANK.of$WORLD_SIZE"
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """Slurm's variables for two nodes with two GPUs each, and its programs first on the PATH."""
-    install(tmp_path, "srun", SRUN)
-    install(tmp_path, "scontrol", SCONTROL)
-    return {
-        "PATH": f"{tmp_path}:{os.environ['PATH']}",
-        "HOME": str(tmp_path),
-        "LOG": str(tmp_path / "log"),
-        "FIRST_HOST": "node1",
-        "OMP_NUM_THREADS": "1",
-        "SLURM_JOB_ID": "31337",
-        "SLURM_JOB_NODELIST": "node[1-2]",
-        "SLURM_JOB_NUM_NODES": "2",
-        "SLURM_GPUS_ON_NODE": "2",
-        "SLURM_CPUS_PER_TASK": "64",
-    }
-
-
-def install(folder: Path, name: str, text: str) -> None:
-    (folder / name).write_text(text)
-    (folder / name).chmod(0o755)
+    return slurm(tmp_path)
 
 
 def sbatch(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = ["bash", str(SCRIPT), *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    return run_script(SCRIPT, environment, *arguments)
 
 
 def test_bash_can_parse_it() -> None:

@@ -22,8 +22,10 @@ class Progress:
     """Progress of a phase.
 
     Attributes:
-        phase: "cut" (sources, up to deduplication), "caption" (kept clips, the stages after it) or "shard".
-        done: Number of finished sources or shards, those of earlier runs too; of clips in this phase.
+        phase: "cut" (sources, up to deduplication), "caption" (kept clips, the stages after it) or "shard"; before
+            all of them "cluster", while nodes are awaited.
+        done: Number of finished sources or shards, those of earlier runs too; of clips in this phase; of CPUs and
+            GPUs that are there.
         total: Number of all.
         done_weight: Weight of the finished ones: pixels x seconds of sources, number of clips, bytes of shards.
         total_weight: Weight of all, estimated from bytes for sources that are not probed yet.

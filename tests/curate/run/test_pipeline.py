@@ -1,6 +1,7 @@
 """Both runners carry rows through stages alike, and a stage that fails stops the run in words."""
 
 import errno
+import json
 import os
 import socket
 import subprocess
@@ -15,8 +16,10 @@ from threading import Barrier
 
 import pytest
 
-from curate.run.runners.pipeline import Pool, Runner, Stage, run_on_ray, run_sequentially
+from curate.run.runners.await_cluster import await_cluster
+from curate.run.runners.pipeline import Pool, Runner, Stage, cluster_size, run_on_ray, run_sequentially
 from curate.run.runners.ray_token import keep_token
+from curate.run.runners.room import Share
 from loader.errors import RunError
 from tests.ray_host import RESULTS, Started
 
@@ -124,6 +127,35 @@ def test_stages_that_do_not_fit_side_by_side_share_the_processors(ray_local: str
     assert sorted((one.task["name"], one.task["part"]) for one in results) == PARTS
 
 
+def test_a_cluster_that_never_grows_is_waited_for_so_long(ray_local: str) -> None:
+    seen: list[Share] = []
+    await_cluster(Share(2), 0.0, seen.append)
+    assert seen == []
+    words = "2 of the 3 CPUs of run.wait_for_cpus and 0 of the 1 GPUs of run.wait_for_gpus"
+    with pytest.raises(RunError, match=words):
+        await_cluster(Share(3, 1), 0.2, seen.append, poll_s=0.1)
+    assert {(there.cpus, there.gpus) for there in seen} == {(2, 0)}
+
+
+def test_a_cluster_is_asked_for_what_it_lacks_until_it_is_there(ray_local: str) -> None:
+    from ray._private.ray_constants import AUTOSCALER_RESOURCE_REQUEST_CHANNEL
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    def requested() -> list[dict[str, float]]:
+        return json.loads(_internal_kv_get(AUTOSCALER_RESOURCE_REQUEST_CHANNEL) or b"[]")
+
+    cluster_size()
+    requests: list[list[dict[str, float]]] = []
+
+    def growing() -> Share:
+        requests.append(requested())
+        return Share(8, len(requests) - 1)
+
+    await_cluster(Share(4, 2), 60.0, lambda _: None, growing, poll_s=0.01)
+    assert requests == [[], *[[{"CPU": 1}] * 4 + [{"GPU": 1}] * 2] * 2]
+    assert requested() == []
+
+
 def test_a_run_in_which_nothing_happens_any_more_stops_in_words(ray_local: str) -> None:
     stage = Stage("sleep", sleep, max_silence_s=1.0)
     with pytest.raises(RunError, match=r"no worker gave a result for 1 s; .* run the same command again"):
@@ -188,6 +220,7 @@ def test_a_killed_worker_costs_nothing(ray_local: str, tmp_path: Path) -> None:
 
 
 PROGRAM = """
+from curate.run.runners.await_cluster import await_cluster
 from curate.run.runners.pipeline import Pool, Stage, run_on_ray
 
 class Same:

@@ -1,0 +1,67 @@
+"""Wait for a cluster that is still growing: for the processors and GPUs that a run counts on."""
+
+import time
+from collections.abc import Callable
+
+from curate.run.runners.pipeline import cluster_size
+from curate.run.runners.room import Share
+from loader.errors import RunError
+
+
+def await_cluster(
+    least: Share,
+    limit_s: float,
+    waiting: Callable[[Share], None],
+    size: Callable[[], Share] = cluster_size,
+    poll_s: float = 5.0,
+) -> None:
+    """Return once the cluster has the processors and GPUs; ask its autoscaler for them until then.
+
+    Whether stages with a model use GPUs is decided by the nodes that are there. Autoscalers add nodes only for work
+    that waits, so a run that begins before its GPU nodes would keep its models on processors.
+
+    Args:
+        least: Processors and GPUs of all nodes together.
+        limit_s: Longest wait, seconds.
+        waiting: Called with what is there before each further wait.
+        size: Returns what all nodes have together.
+        poll_s: Seconds between two looks.
+
+    Raises:
+        RunError: they are not there in time; the message names the key.
+    """
+    if _enough(size(), least):
+        return
+    end = time.monotonic() + limit_s
+    _ask_for(least)
+    try:
+        while not _enough(there := size(), least):
+            if time.monotonic() >= end:
+                raise RunError(_too_few(least, there, limit_s))
+            waiting(there)
+            time.sleep(min(poll_s, max(0.0, end - time.monotonic())))
+    finally:
+        _ask_for(Share(0))  # a request that stands holds its nodes for ever
+
+
+def _enough(there: Share, least: Share) -> bool:
+    return there.cpus >= least.cpus and there.gpus >= least.gpus
+
+
+def _ask_for(least: Share) -> None:
+    from ray.autoscaler.sdk import request_resources
+
+    # A bundle of one GPU each: nodes of any number of GPUs will do.
+    request_resources(num_cpus=int(least.cpus), bundles=[{"GPU": 1}] * int(least.gpus))
+
+
+def _too_few(least: Share, there: Share, limit_s: float) -> str:
+    missing = [
+        f"{has:g} of the {wanted:g} {name} of run.wait_for_{name.lower()}"
+        for name, wanted, has in (("CPUs", least.cpus, there.cpus), ("GPUs", least.gpus, there.gpus))
+        if has < wanted
+    ]
+    return (
+        f"after {limit_s:.0f} s the Ray cluster has {' and '.join(missing)}: look whether its nodes can start, lower"
+        " that key, or raise run.wait_s; the same command goes on"
+    )
