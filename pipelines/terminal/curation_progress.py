@@ -20,8 +20,20 @@ if TYPE_CHECKING:
 EVERY_S = 30.0
 """Seconds between lines."""
 
-PHASES = {"cluster": "cluster", "cut": "clips", "caption": "captions", "shard": "shards", "latents": "latents"}
-_UNITS = {"cluster": "CPUs and GPUs", "cut": "sources", "caption": "clips", "shard": "shards", "latents": "shards"}
+PHASES = {
+    "cluster": "cluster",
+    "cut": "clips",
+    "caption": "captions",
+    "shard": "shards",
+    "latents": "latents",
+}
+_UNITS = {
+    "cluster": "CPUs and GPUs",
+    "cut": "sources",
+    "caption": "clips",
+    "shard": "shards",
+    "latents": "shards",
+}
 _AT_WORK = 3
 
 
