@@ -90,13 +90,11 @@ class Ledger:
     def _loose(
         self, paths: Sequence[str], decode: Callable[[Values], Stored]
     ) -> Iterator[tuple[str, Stored]]:
-        def read(path: str) -> Stored:
-            data = self.storage.read(path)
+        # Threads wait for the storage only: each that makes objects or tables keeps memory of its own.
+        for path, data in zip(paths, self._many(self.storage.read, paths), strict=True):
             with self._intact(path):
-                return decode(_object(json.loads(data)))
-
-        with ThreadPoolExecutor(_READERS) as readers:
-            yield from zip(map(_identity, paths), readers.map(read, paths), strict=True)
+                stored = decode(_object(json.loads(data)))
+            yield _identity(path), stored
 
     def pack(self, stage: str, fingerprint: str) -> None:
         """Move the loose entries into a segment when there are many. Only while nobody writes entries."""
@@ -181,10 +179,13 @@ class Ledger:
         self, names: Iterable[str], wanted: Callable[[str], bool] = lambda _: True
     ) -> Iterator[dict[str, NDArray[Any]]]:
         """Yield `read_arrays` of each name, in order; several are read at a time, and few wait."""
+        return self._many(lambda name: self.read_arrays(name, wanted), names)
+
+    def _many(self, read: Callable[[str], Stored], names: Iterable[str]) -> Iterator[Stored]:
         rest = iter(names)
         with ThreadPoolExecutor(_READERS) as readers:
             while some := list(itertools.islice(rest, 4 * _READERS)):
-                yield from readers.map(lambda name: self.read_arrays(name, wanted), some)
+                yield from readers.map(read, some)
 
     def drop_arrays(self, name: str) -> None:
         """Remove all arrays kept under a name."""

@@ -23,6 +23,7 @@ from curate.takedown.takedown import STAGE as REMOVAL
 from curate.takedown.takedown import TakeDowns
 from loader.dataset import ACCOUNTING, SCORES, Content, Dataset, Manifest, publish, settle
 from loader.dataset.manifest import MANIFEST
+from loader.dataset.tables.parquet import to_table
 from loader.errors import UsageError
 from loader.settings import differences
 from loader.storage import Storage, leased, open_storage
@@ -137,9 +138,10 @@ def _curate(
     driver = Driver(state, progress)
     records = driver.decide(missing)
     shards = write_shards(state, records, progress)
+    scored = (record for record in records if record.key and record.stage != REMOVAL)
     content = Content(
-        accounting=[record.columns(ACCOUNTING.names) for record in records],
-        scores=[record.columns(SCORES.names) for record in records if record.key and record.stage != REMOVAL],
+        accounting=to_table((record.columns(ACCOUNTING.names) for record in records), ACCOUNTING),
+        scores=to_table((record.columns(SCORES.names) for record in scored), SCORES),
         config=asked,
         versions={**versions(), **weights},
         removals=dataset.manifest.removals if dataset is not None else [],

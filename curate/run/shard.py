@@ -18,6 +18,7 @@ from curate.source_pass.tasks import ClipPlace
 from loader.dataset import INDEX, Row, Sample, ShardRecord, write_shard
 from loader.dataset.schema import PLACEMENT
 from loader.dataset.shard import npy_bytes
+from loader.dataset.tables.shard_rows import TableRows, as_table
 
 STAGE = "shard"
 
@@ -148,8 +149,13 @@ def written_shards(ledger: Ledger, stage: str, fingerprint: str, kind: type[Writ
         kind: Type of its records.
     """
     sizes = {item.path: item.size for item in ledger.storage.list("shards/")}
-    closed = ledger.closed(stage, fingerprint, lambda values: from_json(kind, values))
+    closed = ledger.closed(stage, fingerprint, lambda values: _tabular(from_json(kind, values)))
     return {name: shard for name, shard in closed.items() if sizes.get(shard.path) == shard.size}
+
+
+def _tabular(shard: Written) -> Written:
+    """Return the shard with its rows as a table."""
+    return replace(shard, rows=TableRows(as_table(shard.rows)))
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ _AFTER_FILTERS = ("captions", "text_embed")
 
 def scored(record: Record, results: Mapping[str, ClipResult]) -> dict[str, float]:
     """Return all scores of a clip: of the pass over its source, and of later stages."""
-    scores = dict(record.scores)
+    scores = record.scores
     for result in results.values():
-        if isinstance(result, ClipScores | ClipEmbedding):
-            scores |= result.scores or {}
+        if isinstance(result, ClipScores | ClipEmbedding) and result.scores:
+            scores = scores | result.scores
     return scores
 
 

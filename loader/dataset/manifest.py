@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, StringConstraints, ValidationError
@@ -164,8 +165,8 @@ def history_path(revision: int) -> str:
     return _revised("history", revision, "arrow")
 
 
-def count_states(states: list[str]) -> dict[str, int]:
-    """Return the number of rows by state, for all states."""
+def count_states(states: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
+    """Return the number of rows by state, for all states; from the states of rows, or from counts of some."""
     counts = Counter(states)
     return {state: counts[state] for state in STATES}
 

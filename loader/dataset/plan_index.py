@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from loader.base.columns import Joined, parts
 from loader.base.node_files import NodeFiles
@@ -114,7 +114,7 @@ def joined(indices: Sequence[PlanIndex], shards: Sequence[int]) -> PlanIndex:
     return PlanIndex(**cast(dict[str, Any], columns))
 
 
-def from_index(index: pa.Table, shards: Sequence[str], crc32: Sequence[int] | None = None) -> PlanIndex:
+def from_index(index: pa.Table, shards: Sequence[str], crc32: ArrayLike | None = None) -> PlanIndex:
     """Make the plan index of an index.
 
     Args:

@@ -8,7 +8,7 @@ import struct
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from loader.dataset.samples.preview import summary, table
 from loader.dataset.schema import INDEX, MEMBER_ORDER, OPTIONAL, PLACEMENT, Row
-from loader.dataset.tars.energon import EnergonShard
+from loader.dataset.tables.shard_rows import narrow
+from loader.dataset.tars.energon import ENERGON_COLUMNS, EnergonShard
 from loader.dataset.tars.tar_format import TAR_BLOCK
 from loader.errors import RunError
 from loader.storage.base import Storage
@@ -70,7 +71,7 @@ class ShardRecord:
     path: str
     size: int
     sha256: str
-    rows: list[Row]
+    rows: Sequence[Row]
 
     @property
     def split(self) -> str:
@@ -80,7 +81,8 @@ class ShardRecord:
     @property
     def energon(self) -> EnergonShard:
         """Description of the shard for Energon."""
-        return EnergonShard(self.path, self.sha256, len(self.rows), enumerate(self.rows), self.split)
+        rows = narrow(self.rows, ENERGON_COLUMNS)
+        return EnergonShard(self.path, self.sha256, len(self.rows), enumerate(rows), self.split)
 
 
 def shard_path(number: int, sha256: str) -> str:

@@ -2,10 +2,15 @@
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from loader.dataset.history import RevisionHistory, ancestors
 from loader.dataset.latents import Latents
@@ -28,6 +33,7 @@ from loader.dataset.reader import Dataset
 from loader.dataset.schema import ACCOUNTING, INDEX, SCORES, TABLES, Row
 from loader.dataset.shard import Sample, ShardRecord, idx_bytes, write_shard
 from loader.dataset.tables.parquet import from_parquet, to_parquet, to_table
+from loader.dataset.tables.shard_rows import CRC32, as_table
 from loader.dataset.tars.card import write_card
 from loader.dataset.tars.energon import energon_files
 from loader.errors import RunError, UsageError
@@ -47,8 +53,8 @@ class Content:
     """Content of a dataset besides its shards.
 
     Attributes:
-        accounting: rows of the table ``accounting``.
-        scores: rows of the table ``scores``.
+        accounting: table ``accounting``, or its rows.
+        scores: table ``scores``, or its rows.
         config: whole resolved configuration of the dataset.
         versions: versions of code and models, by name.
         removals: take-downs, in order.
@@ -56,8 +62,8 @@ class Content:
         files: content by path of further files that belong to no sample; paths contain a digest of the content.
     """
 
-    accounting: list[Row]
-    scores: list[Row] = field(default_factory=list)
+    accounting: pa.Table | Sequence[Row]
+    scores: pa.Table | Sequence[Row] = ()
     config: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     removals: list[Removal] = field(default_factory=list)
@@ -217,38 +223,34 @@ def _composed(
     shards: list[ShardRecord], content: Content, revision: int
 ) -> tuple[Manifest, dict[str, bytes]]:
     """Return the manifest, and path to content of every file except shards, ``.idx`` files and the manifest."""
-    rows = sorted((row for shard in shards for row in shard.rows), key=lambda row: row["key"])
-    for one, other in itertools.pairwise(rows):
-        if one["key"] == other["key"]:
-            raise RunError(f"key {one['key']} occurs twice, in {one['shard']} and {other['shard']}")
-    index = to_table(rows, INDEX)
-    crc32 = [row["sample_crc32"] for row in rows if "sample_crc32" in row]
-    # Shards of a dataset without a plan index have no CRCs.
-    plan_index = from_index(
-        index, [shard.path for shard in shards], crc32 if len(crc32) == len(rows) else None
-    )
+    tables = [as_table(shard.rows) for shard in shards]
+    index, crc32 = _sorted(tables)
+    plan_index = from_index(index, [shard.path for shard in shards], crc32)
+    accounting = _table(content.accounting, ACCOUNTING)
     contents = {
         table_path("index", revision): to_parquet(index),
-        table_path("accounting", revision): to_parquet(to_table(content.accounting, ACCOUNTING)),
-        table_path("scores", revision): to_parquet(to_table(content.scores, SCORES)),
+        table_path("accounting", revision): to_parquet(accounting),
+        table_path("scores", revision): to_parquet(_table(content.scores, SCORES)),
         plan_path(revision): to_arrow(plan_index),
         **energon_files(shard.energon for shard in shards),
         **content.files,
     }
     files = [FileEntry(path=path, size=len(data), sha256=sha256(data)) for path, data in contents.items()]
-    for shard in shards:
-        end = shard.rows[-1]["offset"] + shard.rows[-1]["size"] if shard.rows else 0
-        idx = idx_bytes([row["offset"] for row in shard.rows], end)
+    for shard, table in zip(shards, tables, strict=True):
+        offsets, sizes = (table.column(name).to_pylist() for name in ("offset", "size"))
+        idx = idx_bytes(offsets, offsets[-1] + sizes[-1] if offsets else 0)
         files.append(FileEntry(path=f"{shard.path}.idx", size=len(idx), sha256=sha256(idx)))
-    clips = [member for row in rows for member in row["members"] if member["suffix"] == "mp4"]
+    members = pc.list_flatten(index.column("members"))
+    clips = members.filter(pc.equal(pc.struct_field(members, "suffix"), "mp4"))
+    states = pc.value_counts(accounting.column("state")).to_pylist()
     manifest = Manifest(
         revision=revision,
         totals=Totals(
-            samples=len(rows),
-            sources=len({row["source"] for row in content.accounting}),
-            duration_s=sum(row["duration_s"] for row in rows),
-            clip_bytes=sum(member["size"] for member in clips),
-            accounting=count_states([row["state"] for row in content.accounting]),
+            samples=index.num_rows,
+            sources=pc.count_distinct(accounting.column("source")).as_py(),
+            duration_s=sum(index.column("duration_s").to_pylist()),
+            clip_bytes=pc.sum(pc.struct_field(clips, "size"), min_count=0).as_py(),
+            accounting=count_states({one["values"]: one["counts"] for one in states}),
         ),
         shards=[
             ShardEntry(path=shard.path, size=shard.size, sha256=shard.sha256, samples=len(shard.rows))
@@ -261,6 +263,29 @@ def _composed(
         latents=content.latents,
     )
     return manifest, contents
+
+
+def _sorted(tables: Sequence[pa.Table]) -> tuple[pa.Table, NDArray[np.uint32] | None]:
+    """Return the index of shards' rows, sorted by key, and the checksums of its samples, or None.
+
+    Shards of a dataset without a plan index have no checksums.
+    """
+    filled = [table for table in tables if table.num_rows]
+    checked = all(CRC32 in table.column_names for table in filled)
+    if not filled:
+        return to_table([], INDEX), np.zeros(0, np.uint32)
+    names = [*INDEX.names, *([CRC32] if checked else [])]
+    table = pa.concat_tables([one.select(names) for one in filled]).combine_chunks()
+    table = table.take(pc.sort_indices(table.column("key")))
+    keys = table.column("key").combine_chunks()
+    if twice := pc.index(pc.equal(keys[1:], keys[:-1]), True).as_py() + 1:
+        one, other = (table.column("shard")[row].as_py() for row in (twice - 1, twice))
+        raise RunError(f"key {keys[twice]} occurs twice, in {one} and {other}")
+    return table.select(INDEX.names), table.column(CRC32).to_numpy() if checked else None
+
+
+def _table(rows: pa.Table | Sequence[Row], schema: pa.Schema) -> pa.Table:
+    return rows if isinstance(rows, pa.Table) else to_table(rows, schema)
 
 
 class DatasetWriter:

@@ -44,6 +44,7 @@ from loader.storage import open_storage
 CONFIG = CurateConfig.model_validate(
     {
         "filters": {"min_motion": 0.02, "max_text_share": 0.97},
+        "shard": {"max_shard_mb": 0.032},  # 500 clips of 64 bytes
         "run": {"runner": "sequential", "isolate": False},
     }
 )

@@ -12,6 +12,8 @@ from pathlib import Path
 from loader.dataset.schema import Row
 
 ENERGON_VERSION = "7.4.1"
+ENERGON_COLUMNS = ("key", "offset", "size", "members")
+"""Columns of the index that Energon's metadata are made of."""
 
 _TABLES = """
 CREATE TABLE samples (tar_file_id INTEGER NOT NULL, sample_key TEXT NOT NULL UNIQUE, sample_index INTEGER NOT NULL,

@@ -1,0 +1,56 @@
+"""Index rows of shards as tables: a row as a dict takes ten times the memory."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import overload
+
+import pyarrow as pa
+
+from loader.dataset.schema import INDEX, Row
+from loader.dataset.tables.parquet import to_rows, to_table
+
+CRC32 = "sample_crc32"
+
+_WITH_CRC32 = INDEX.append(pa.field(CRC32, pa.uint32(), nullable=False))
+_AT_ONCE = 256
+
+
+class TableRows(Sequence[Row]):
+    """Index rows that are made as they are asked for.
+
+    Args:
+        table: columns of the index, and perhaps `CRC32`.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    @overload
+    def __getitem__(self, place: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Row]: ...
+
+    def __getitem__(self, place: int | slice) -> Row | Sequence[Row]:
+        chosen = range(len(self))[place]
+        if isinstance(chosen, int):
+            return to_rows(self.table.slice(chosen, 1))[0]
+        return TableRows(self.table.take(pa.array(chosen, pa.int64())))
+
+    def __iter__(self) -> Iterator[Row]:
+        for first in range(0, len(self), _AT_ONCE):
+            yield from to_rows(self.table.slice(first, _AT_ONCE))
+
+
+def as_table(rows: Sequence[Row]) -> pa.Table:
+    """Return index rows as a table; with `CRC32` where all of them have it."""
+    if isinstance(rows, TableRows):
+        return rows.table
+    return to_table(rows, _WITH_CRC32 if all(CRC32 in row for row in rows) else INDEX)
+
+
+def narrow(rows: Sequence[Row], names: Sequence[str]) -> Iterable[Row]:
+    """Return index rows with at least the named columns."""
+    return TableRows(rows.table.select(names)) if isinstance(rows, TableRows) else rows
