@@ -1,6 +1,6 @@
 """What shot detectors find and what misleads them, kind by kind, on hard videos.
 
-    python -m tests.bench.shot_kinds FOLDER [--part tuning|sealed|fresh] [--detectors NAME ...]
+    python -m tests.bench.shot_kinds FOLDER [--part tuning|sealed|fresh|development|unseen] [--detectors NAME ...]
 
 FOLDER holds what `tests.bench.shot_corpus` made, or, with --part, the footage itself: of that part the films whose
 truth in `shot_truth.json` was read by eye. Prints JSON. All detectors run over the same files in this run.
@@ -29,6 +29,8 @@ DETECTORS: dict[str, Callable[[], Detect]] = {
     "adaptive": lambda: scenedetect("AdaptiveDetector"),
 }
 """What can be measured; `decode` only decodes and scales, the last two are PySceneDetect's with its defaults."""
+
+PARTS = ("tuning", "sealed", "fresh", "development", "unseen")
 
 _NEAR = 3  # frames from a disturbance to the false report that it explains
 
@@ -97,7 +99,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--part", choices=["tuning", "sealed", "fresh"])
+    parser.add_argument("--part", choices=PARTS)
     parser.add_argument("--detectors", nargs="+", choices=sorted(DETECTORS), default=["decode", "colour"])
     arguments = parser.parse_args()
     if {"hybrid", "transnetv2"} & set(arguments.detectors):
