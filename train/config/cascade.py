@@ -29,6 +29,12 @@ class CorrectionConfig(Settings):
     evidence: int = Field(
         8, ge=1, description="cascades a GPU must have run before it can be called a straggler"
     )
+    reorders: int = Field(
+        8,
+        ge=0,
+        description="how often a run may make its groups anew, with stragglers that stay last, so that few groups"
+        " have one",
+    )
 
 
 class CascadeConfig(Settings):

@@ -1,7 +1,7 @@
 """Process groups of a run: those of a fixed menu, made and connected once when it begins.
 
-A communicator costs memory on its GPUs and seconds to make, and making one involves all processes. So no step makes
-any: plans choose among these.
+A communicator costs memory on its GPUs and seconds to make, and making one involves all processes. So plans choose
+among these, and others are made only with a new menu, between two steps.
 """
 
 import math
@@ -29,28 +29,45 @@ class Pool:
 
     Attributes:
         channel: Gloo group of all processes, used for messages alone; None with one process.
-        made: number of communicators that this process is in.
+        made: number of communicators that this process was in, released ones included.
     """
 
     def __init__(self, world: World, heads: int, menu: Iterable[Group]) -> None:
         self._world, self._heads = world, heads
+        # Placeholders stand for groups of other processes.
         self._groups: dict[Group, dist.ProcessGroup] = {}
+        self.made = 0
         self.channel: dist.ProcessGroup | None = None
         self._alone: dist.ProcessGroup | None = None
         if world.size > 1:
             self.channel = _made(list(range(world.size)), backend="gloo")
             # A group of one rank needs no collective.
             self._alone = _made([world.rank], use_local_synchronization=True)
-        for ranks in communicators(menu, heads):
+        self.use(menu)
+
+    def use(self, menu: Iterable[Group]) -> None:
+        """Release the groups that a menu lacks, and make those that are missing; a collective of all processes.
+
+        Args:
+            menu: groups that cascades may have from now on, the same on all processes.
+        """
+        wanted, world = communicators(menu, self._heads), self._world
+        # Released first, so that a GPU never holds the buffers of two menus.
+        for ranks in sorted(self._groups.keys() - wanted):
+            released = self._groups.pop(ranks)
+            if released is not dist.group.WORLD:
+                dist.destroy_process_group(released)
+        fresh = [ranks for ranks in wanted if ranks not in self._groups]
+        for ranks in fresh:
             # Every process counts every group, so that its members agree on its name.
             made = dist.group.WORLD if len(ranks) == world.size else _made(list(ranks))
             assert made is not None
-            if world.rank in ranks:
-                self._groups[ranks] = made
+            self._groups[ranks] = made
         # NCCL connects at the first collective, which would be within a step. All ranks go through the same order.
-        for group in self._groups.values():
-            dist.all_reduce(torch.zeros(1, device=world.device), group=group)
-        self.made = len(self._groups)
+        for ranks in fresh:
+            if world.rank in ranks:
+                dist.all_reduce(torch.zeros(1, device=world.device), group=self._groups[ranks])
+                self.made += 1
 
     def group(self, ranks: Group) -> dist.ProcessGroup:
         """Return the group of two or more ranks that include this one.

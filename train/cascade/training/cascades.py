@@ -16,8 +16,9 @@ from train.cascade.execution.pool import Pool
 from train.cascade.execution.representatives import Representatives, WholeGradients
 from train.cascade.execution.step import Executed
 from train.cascade.menu import GroupMenu
-from train.cascade.online.correction import Correction
+from train.cascade.online.settled import Learned
 from train.cascade.placement.topology import PRESETS, Topology
+from train.cascade.rank_order import RankOrder
 from train.cascade.training.clip_costs import NominalCosts, read_costs
 from train.cascade.training.lookahead import PlacedPlan, PlanPrefetcher
 from train.cascade.training.manifest import exchange
@@ -86,7 +87,8 @@ class Cascades:
         self._pool = Pool(world, heads, self._menu.groups())
         self._executor = Executor(world, self._pool, limit, cascade.lookahead, self.topology.gpus_per_node)
         self._chosen: Representatives | None = None
-        self._online = OnlineCorrection(cascade.correction, self._menu)
+        self._online = OnlineCorrection(cascade.correction, self._menu, self.topology.gpus_per_node)
+        self._order = self._online.found.order
         self.prefetcher = PlanPrefetcher(self._planned)
         self._stream: LookaheadStream | None = None
 
@@ -113,9 +115,10 @@ class Cascades:
                 self._online.observe(self.last.planned, all_runs(self.last.runs, self._world))
         shapes, step = list(map(shape_of, entries)), own[0].step
         with clock.part("other"):
-            # Ranks prefetch unequally; a rank without a prepared plan must plan from the same correction (`before`),
+            # Ranks prefetch unequally; a rank without a prepared plan must plan from what was learned `before`,
             # so that all plans agree.
             planned = self.prefetcher.take(shapes, step, before)
+            self._regroup(planned.order)
             self._look_ahead(step + 1)
         work = TrainingOps(
             *(self._bundle, self._config, entries, own),
@@ -157,7 +160,7 @@ class Cascades:
             [
                 drawn.summary,
                 self.prefetcher.summary(),
-                *self._online.found.summary(),
+                *self._online.summary(),
                 f"{FOLDER}/{drawn.name}.html",
             ]
         )
@@ -171,7 +174,13 @@ class Cascades:
             encoded = not isinstance(self._config.text, HashedTextConfig)
             self.prefetcher.begin([announced_shape(one, encoded) for one in coming], step, self._online.found)
 
-    def _planned(self, shapes: Sequence[BatchShape], step: int, found: Correction) -> PlacedPlan:
+    def _regroup(self, order: RankOrder) -> None:
+        """Make the groups of another order of ranks; a collective, since all ranks have the same plan."""
+        if order != self._order:
+            self._order = order
+            self._pool.use(order.groups(self._menu))
+
+    def _planned(self, shapes: Sequence[BatchShape], step: int, found: Learned) -> PlacedPlan:
         problem = problem_of(
             *(shapes, self._costs, self._world.size, self._degrees),
             *(self._memory_bytes, self._places),

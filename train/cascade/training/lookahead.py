@@ -4,29 +4,32 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from train.cascade.online.correction import Correction
+from train.cascade.online.settled import Learned
 from train.cascade.planners.plan import CascadePlan
 from train.cascade.problem import Problem
+from train.cascade.rank_order import RankOrder
 from train.cascade.schedule import Schedule
 from train.cascade.training.step_problem import BatchShape
 
 
 class PlacedPlan(NamedTuple):
-    """Plan of a step on real GPUs.
+    """Plan of a step on ranks.
 
     Attributes:
         plan: the planner's result, with its own GPU numbers.
-        placed: schedule to execute, on real GPUs.
+        placed: schedule to execute, on ranks.
         problem: planning problem by the cost model, without online corrections.
+        order: ranks of the planner's GPUs.
     """
 
     plan: CascadePlan
     placed: Schedule
     problem: Problem
+    order: RankOrder
 
 
-Planner = Callable[[Sequence[BatchShape], int, Correction], PlacedPlan]
-"""Planner of a step from its microbatches, its number and the correction: a pure function, identical on every rank."""
+Planner = Callable[[Sequence[BatchShape], int, Learned], PlacedPlan]
+"""Planner of a step from its microbatches, its number and what was learned: pure, identical on every rank."""
 
 
 class _Wanted(NamedTuple):
@@ -51,18 +54,18 @@ class PlanPrefetcher:
         self._coming: tuple[_Wanted, Future[PlacedPlan]] | None = None
         self.steps = self.prefetched = 0
 
-    def begin(self, shapes: Sequence[BatchShape], step: int, found: Correction) -> None:
+    def begin(self, shapes: Sequence[BatchShape], step: int, found: Learned) -> None:
         """Start to plan a coming step."""
         wanted = _Wanted(tuple(shapes), step)
         self._coming = wanted, self._thread.submit(self._planner, *wanted, found)
 
-    def take(self, shapes: Sequence[BatchShape], step: int, found: Correction) -> PlacedPlan:
+    def take(self, shapes: Sequence[BatchShape], step: int, found: Learned) -> PlacedPlan:
         """Return the prefetched plan of a step, or plan it now.
 
         Args:
             shapes: microbatches of the step.
             step: step number.
-            found: correction known when prefetching could have begun.
+            found: what was learned when prefetching could have begun.
         """
         wanted, coming = _Wanted(tuple(shapes), step), self._coming
         self._coming = None

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from train.cascade.menu import GroupMenu
 from train.cascade.online.around import around
-from train.cascade.online.correction import Correction, corrected, correction
+from train.cascade.online.correction import corrected, correction
 from train.cascade.online.measurements import Window, measurements
+from train.cascade.online.settled import Learned, SettledOrder
 from train.cascade.planners.plan import plan
 from train.cascade.problem import Cascade, Problem
 from train.cascade.schedule import Schedule
@@ -20,32 +21,48 @@ class OnlineCorrection:
     Args:
         config: strength of the correction; None: costs stay fixed.
         menu: groups that plans may use.
+        per_node: ranks of a node.
+
+    Attributes:
+        found: what was learned so far.
     """
 
-    def __init__(self, config: CorrectionConfig | None, menu: GroupMenu) -> None:
+    def __init__(self, config: CorrectionConfig | None, menu: GroupMenu, per_node: int) -> None:
         self._config, self._menu = config, menu
         self._window = Window()
-        self.found = Correction()
+        self._order = SettledOrder(menu.gpus, per_node, config.reorders if config else 0)
+        self.found = Learned(self._order.order)
+
+    def summary(self) -> list[str]:
+        """Return sentences for the log."""
+        changes = self._order.changes
+        orders = [f"groups made anew around stragglers: {changes} times"] if changes else []
+        return [*self.found.correction.summary(), *orders]
 
     def observe(self, planned: PlacedPlan, runs: Sequence[Sequence[RankRun]]) -> None:
         """Update the correction by the measured runs of all ranks in a step."""
         if self._config:
             took = measurements(planned.problem, computed(planned.placed, runs))
             self._window = self._window.with_iteration(took, self._config.iterations)
-            self.found = correction(self._window, self._config)
+            found = correction(self._window, self._config)
+            self.found = Learned(self._order.observe(found.slow), found)
 
-    def planned(self, problem: Problem, seed: int, found: Correction) -> PlacedPlan:
+    def planned(self, problem: Problem, seed: int, found: Learned) -> PlacedPlan:
         """Plan a step; a pure function.
 
         Args:
             problem: planning problem by the cost model alone.
             seed: seed of the search.
-            found: correction to apply.
+            found: what was learned from measured steps.
         """
-        believed = corrected(problem, found.factors_of(problem.degrees_K)) if found.factors else problem
+        known, order = found.correction, found.order
+        believed = corrected(problem, known.factors_of(problem.degrees_K)) if known.factors else problem
         made = plan(believed, seed, menu=self._menu)
-        schedule = around(believed, made, found.slow, self._menu, seed) if found.slow else made.schedule
-        return PlacedPlan(made, schedule, problem)
+        schedule = made.schedule
+        if known.slow:
+            slow = {order.places[rank]: factor for rank, factor in known.slow.items()}
+            schedule = around(believed, made, slow, self._menu, seed)
+        return PlacedPlan(made, order.on_ranks(schedule), problem, order)
 
 
 def computed(placed: Schedule, runs: Sequence[Sequence[RankRun]]) -> Schedule:

@@ -3,11 +3,16 @@
 import itertools
 import os
 import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from loader.batch import Batch, Pack, UpcomingMicrobatch
 from loader.errors import RunError
@@ -16,6 +21,7 @@ from tests.train.parallel.layouts import SAMPLES, SPLITS
 from train.config.run import TrainConfig
 from train.distributed.world import join
 from train.loop.trainer import Trainer
+from train.models.dit import DiT
 from train.models.encoders.text import build_text_encoder
 from train.models.encoders.tokenizer import PatchTransform
 
@@ -37,6 +43,10 @@ CASES: dict[str, dict[str, Any]] = {
     "stored text": {"model": DIT, "cascade": {"degrees": [1, 2]}},
     "representatives": {"model": DIT, "cascade": {"gradient_sum": "representatives"}},
     "corrected": {"model": DIT, "cascade": {"correction": {"evidence": 1, "slow": 1.01}}},
+    "slow rank": {
+        "model": DIT,
+        "cascade": {"correction": {"evidence": 1, "slow": 3.0, "reorders": 1}, "timeline_every_steps": STEPS},
+    },
     "resumed": {"model": DIT, "stops": True},
 }
 """What of a configuration is not the tiny one's; `stops`: it goes on behind step 3 as a static run."""
@@ -118,7 +128,13 @@ class Foreseen(ClipStream):
         ]
 
 
-STREAMS = {"corrected": Foreseen, "packs": Packed, "stored latents": Latents, "stored text": Contexts}
+STREAMS = {
+    "corrected": Foreseen,
+    "slow rank": Foreseen,
+    "packs": Packed,
+    "stored latents": Latents,
+    "stored text": Contexts,
+}
 
 
 def train_cases(out: str, text: dict[str, Any], names: list[str]) -> None:
@@ -142,6 +158,10 @@ def train_case(out: Path, name: str, text: dict[str, Any], rank: int = 0, world_
         split = SPLITS[world_size]
         stream = kind(sizes=split[rank], first=sum(map(sum, split[:rank])), samples=SAMPLES)
     stream.mean_samples = SAMPLES / 2
+    if name == "slow rank" and rank == 1:
+        with slow_denoisers():
+            Trainer(config, stream, out).run()
+        return
     if case.get("stops") and world_size > 1:
 
         class Cut(kind):
@@ -158,6 +178,21 @@ def train_case(out: Path, name: str, text: dict[str, Any], rank: int = 0, world_
         stream.__class__ = whole
         config = config_of(case, "static")
     Trainer(config, stream, out).run()
+
+
+@contextmanager
+def slow_denoisers() -> Iterator[None]:
+    """This process waits before each denoiser."""
+
+    def wait(module: nn.Module, _: object) -> None:
+        if isinstance(module, DiT):
+            time.sleep(0.5)
+
+    hook = register_module_forward_pre_hook(wait)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def command(config: str, *changes: str) -> int:

@@ -60,10 +60,11 @@ def alone(tmp_path_factory, text):
 def runs(tmp_path_factory, text, ranks):
     out = tmp_path_factory.mktemp("cascades")
     # A world at a time has some seconds for each of its cases.
-    for first in range(0, len(CASES), 3):
-        names = list(islice(CASES, first, first + 3))
+    for first in range(0, len(CASES), 4):
+        names = list(islice(CASES, first, first + 4))
         ended = ranks.run(train_cases, 4, str(out), text, names)
         assert ended.codes == [0] * 4, ended.errors
+        (out / f"said-{first}.txt").write_text(ended.errors[0])
     return out
 
 
@@ -74,6 +75,12 @@ def test_cascades_make_the_steps_of_one_process(alone, runs, name):
     assert len(own) == len(expected) == STEPS
     for key in ("step", "samples", "tokens", "flops", "skipped", "loss", "grad_norm", "lr"):
         assert [line[key] for line in own] == pytest.approx([line[key] for line in expected], rel=rel), key
+
+
+def test_groups_are_made_anew_around_a_slow_rank_once(runs):
+    said = "".join(path.read_text() for path in sorted(runs.glob("said-*.txt")))
+    assert "GPU 1 takes" in said
+    assert "groups made anew around stragglers: 1 times" in said
 
 
 def test_a_lost_rank_ends_the_others_and_the_run_goes_on(ranks, tmp_path):

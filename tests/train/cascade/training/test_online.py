@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from train.cascade.menu import GroupMenu
-from train.cascade.online.correction import Correction
+from train.cascade.online.settled import Learned
 from train.cascade.paper.cases import drawn_at_720p
 from train.cascade.paper.simulate import Noise, execute
 from train.cascade.problem import Cascade, Module
+from train.cascade.rank_order import RankOrder
 from train.cascade.schedule import Run, Schedule
 from train.cascade.training.online import OnlineCorrection, computed
 from train.cascade.training.timelines import RankRun
@@ -40,7 +41,7 @@ def really(problem, placed, noise, seed=0):
 
 def after_steps(problem, noise, steps=6, correction=True):
     online = OnlineCorrection(
-        CorrectionConfig() if correction else None, GroupMenu.of(GPUS, problem.degrees_K)
+        CorrectionConfig() if correction else None, GroupMenu.of(GPUS, problem.degrees_K), per_node=8
     )
     for step in range(steps):
         planned = online.planned(problem, step, online.found)
@@ -57,16 +58,18 @@ def test_a_cascade_s_time_counts_from_when_its_last_rank_began():
 
 def test_costs_that_were_off_are_corrected(problem):
     online = after_steps(problem, Noise(sigma=0.01, slow=dict.fromkeys(range(GPUS), 1.5)))
-    assert not online.found.slow
-    assert online.found.factors[Module.DIT, 8] == pytest.approx(1.5, rel=0.2)
+    assert not online.found.correction.slow
+    assert online.found.correction.factors[Module.DIT, 8] == pytest.approx(1.5, rel=0.2)
 
 
 def test_a_slow_rank_is_named_and_planned_around(problem):
     noise = Noise(sigma=0.02, slow={5: 2.0})
     online = after_steps(problem, noise)
     # What ran the same cascades all the time is named with it.
-    assert 5 in online.found.slow
-    assert any("GPU 5" in sentence for sentence in online.found.summary())
+    assert 5 in online.found.correction.slow
+    assert any("GPU 5" in sentence for sentence in online.summary())
+    assert set(online.found.order.ranks[-8:]) == set(range(8)), "its node is last"
+    assert 5 in online.found.order.ranks[-len(online.found.correction.slow) :]
 
     def executed_s(found):
         placed = online.planned(problem, 0, found).placed
@@ -74,9 +77,9 @@ def test_a_slow_rank_is_named_and_planned_around(problem):
             placed, Noise(sigma=0, slow={5: 2.0}).factors(placed, np.random.default_rng(0))
         ).makespan_s
 
-    assert executed_s(online.found) < executed_s(Correction())
+    assert executed_s(online.found) < executed_s(Learned(RankOrder.of(GPUS)))
 
 
 def test_without_a_configuration_nothing_is_believed(problem):
     online = after_steps(problem, Noise(slow={5: 2.0}), steps=2, correction=False)
-    assert online.found == Correction()
+    assert online.found == Learned(RankOrder.of(GPUS))
