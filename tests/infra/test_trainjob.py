@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-from kubeflow_trainer_api import models
 
 from pipelines.cli import parsed
 
@@ -36,18 +35,20 @@ sys.exit(75)
 @pytest.mark.parametrize(
     ("kind", "model"),
     [
-        ("TrainJob", models.TrainerV1alpha1TrainJob),
-        ("TrainingRuntime", models.TrainerV1alpha1TrainingRuntime),
+        ("TrainJob", "TrainerV1alpha1TrainJob"),
+        ("TrainingRuntime", "TrainerV1alpha1TrainingRuntime"),
         ("ServiceAccount", None),
         ("PersistentVolumeClaim", None),
     ],
 )
-def test_every_field_is_one_of_the_schema(kind: str, model: Any) -> None:
+def test_every_field_is_one_of_the_schema(kind: str, model: str | None) -> None:
+    from kubeflow_trainer_api import models  # takes seconds of every process that collects this file
+
     document = DOCUMENTS[kind]
     assert document["metadata"]["name"]
     if model is not None:
         # The models drop what they do not know.
-        assert model.from_dict(document).to_dict() == document
+        assert getattr(models, model).from_dict(document).to_dict() == document
 
 
 def test_job_runtime_and_claims_name_each_other() -> None:

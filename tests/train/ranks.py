@@ -7,6 +7,7 @@ with Ranks() as ranks:
 What a module names in IMPORTED_FIRST is imported once, before ranks are forked, instead of by every rank.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -141,6 +142,7 @@ def _run(
     for name in getattr(found, "IMPORTED_FIRST", ()):
         importlib.import_module(name)
     called = getattr(found, function)
+    gc.freeze()  # what is imported stays: no rank needs to visit it
     common = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     with tempfile.TemporaryDirectory() as folder:
         said = [Path(folder) / str(rank) for rank in range(size)]
