@@ -54,8 +54,8 @@ def test_the_kind_decides_the_text_encoder():
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"parallel": {"dp_shard": 2}}, "shard"),
-        ({"parallel": {"dp_replicate": 1, "dp_shard": "rest"}}, "optimizer"),
+        ({"parallel": {"dp_shard": 2, "reduce_gradients": "step"}}, "reduce_gradients"),
+        ({"parallel": {"dp_shard": 2}, "cascade": {"correction": {}}}, "reorders"),
         ({"parallel": {"ulysses": 2}}, "ulysses"),
         ({"parallel": {"ring": 2}}, "ring"),
         ({"parallel": {"tp": 2}}, "tp"),

@@ -69,10 +69,9 @@ class ParallelConfig(Settings):
     def _plans_are_free(self) -> "ParallelConfig":
         if self.schedule == "static":
             return self
-        if self.shard == "weights" and self.dp_shard != 1:
+        if self.reduce_gradients == "step" and self.dp_shard != 1:
             raise ValueError(
-                "schedule cascade lets ranks run apart, and with shard weights they gather in step: set shard to"
-                " optimizer, or dp_shard to 1"
+                "schedule cascade reduces the gradients of shards behind each DiT: leave reduce_gradients at microbatch"
             )
         for name in ("ring", "ulysses", "tp", "pp"):
             if getattr(self, name) > 1:

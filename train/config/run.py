@@ -124,8 +124,14 @@ class TrainConfig(Settings):
             )
         if self.cascade.gradient_sum == "representatives" and self.parallel.dp_shard != 1:
             raise ValueError(
-                "cascade.gradient_sum representatives leaves the sum on every rank, and parallel.shard optimizer wants"
-                " pieces of it: take all, or set parallel.dp_shard to 1"
+                "cascade.gradient_sum representatives leaves the sum on every rank, and with parallel.dp_shard a rank"
+                " wants a shard of it: take all, or set parallel.dp_shard to 1"
+            )
+        correction, sharded = self.cascade.correction, self.parallel.shard == "weights"
+        if correction and correction.reorders and sharded and self.parallel.dp_shard != 1:
+            raise ValueError(
+                "cascade.correction.reorders would tear apart the ranks that share weights by parallel.dp_shard: set it"
+                " to 0"
             )
         if self.lora and self.lora.dropout:
             raise ValueError(

@@ -83,7 +83,7 @@ def measure(
     """Run steps of every shape, smallest first; yields the same rows on every rank.
 
     Args:
-        config: configuration of the run; its schedule, checkpoints and log are ignored.
+        config: configuration of the run; its schedules, checkpoints and log are ignored.
         buckets: buckets of the run's stream.
         world: all ranks.
         rounds: number of timed steps.
@@ -91,7 +91,9 @@ def measure(
     Raises:
         RunError: a shape does not fit into memory.
     """
-    layout = lay_out(config, Ranks.of(config.parallel, world))
+    parallel = config.parallel.model_copy(update={"schedule": "static"})
+    config = config.model_copy(update={"parallel": parallel})
+    layout = lay_out(config, Ranks.of(parallel, world))
     layout.share()
     for shape in shapes(buckets):
         try:

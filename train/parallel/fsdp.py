@@ -8,15 +8,21 @@ from train.parallel.mesh import Ranks
 from train.parallel.rank_grid import CONTEXT
 
 
-def shard(model: Denoiser, ranks: Ranks, dtype: str) -> None:
+def shard(model: Denoiser, ranks: Ranks, dtype: str, apart: bool = False) -> None:
     """Shard a model's weights over the ranks, one unit per block and one for the rest.
 
     Each block's weights are gathered for its forward and again for its backward. With bfloat16 the gathered
     weights are bfloat16, while shards, their gradients and gradient sums are float32. Layers that run in float32
     are units of their own, gathered in it. Vectors that stay float32 within other layers are whole on every rank.
+
+    Args:
+        model: denoiser.
+        ranks: ranks of the run.
+        dtype: dtype of activations.
+        apart: True if replicas run apart, so that no backward sums over them; sequences are then always divided.
     """
     mesh = ranks.weights["dp_shard"]
-    if ranks.mesh.dp_replicate > 1:
+    if ranks.mesh.dp_replicate > 1 and not apart:
         mesh = ranks.weights["dp_replicate", "dp_shard"]
     half = dtype == "bfloat16"
     policy = MixedPrecisionPolicy(
@@ -35,5 +41,5 @@ def shard(model: Denoiser, ranks: Ranks, dtype: str) -> None:
         sharded.set_gradient_divide_factor(1.0)
         sharded.set_force_sum_reduction_for_comms(True)
     # Entry points of the model; `denoise` is nested in the others.
-    cut = ranks.mesh.degree(CONTEXT) > 1
+    cut = apart or ranks.mesh.degree(CONTEXT) > 1
     register_fsdp_forward_method(model, "denoise" if cut else "forward_packed")

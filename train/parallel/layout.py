@@ -15,6 +15,7 @@ from train.parallel.fp8 import check
 from train.parallel.layouts import pieces
 from train.parallel.layouts.ddp import DDP
 from train.parallel.layouts.fsdp import FSDP
+from train.parallel.layouts.nested_fsdp import NestedFSDP
 from train.parallel.layouts.parallel_model import ParallelModel
 from train.parallel.layouts.zero1 import ZeRO1
 from train.parallel.mesh import Mesh, Ranks
@@ -62,7 +63,7 @@ def place(
     if config.fp8:
         check(config.fp8, world.device)
     # Weights of other ranks are never allocated here.
-    partly = kind is FSDP or mesh.pp > 1
+    partly = issubclass(kind, FSDP) or mesh.pp > 1
     bundle = Bundle(config, meta=partly or empty, stored=stored)
     parallelize(bundle.dit, ranks, config)
     if empty:
@@ -85,7 +86,7 @@ def layout_of(config: TrainConfig, mesh: Mesh) -> type[ParallelModel]:
     if mesh.degree(("dp_shard", *CONTEXT)) == 1:
         return DDP
     if config.parallel.shard == "weights":
-        return FSDP
+        return NestedFSDP if config.parallel.schedule == "cascade" else FSDP
     if mesh.tp > 1:
         raise UsageError(
             "parallel.shard=optimizer keeps matrices whole and cannot go with parallel.tp; use weights"

@@ -23,6 +23,7 @@ from train.cascade.training.clip_costs import NominalCosts, read_costs
 from train.cascade.training.lookahead import PlacedPlan, PlanPrefetcher
 from train.cascade.training.manifest import exchange
 from train.cascade.training.online import OnlineCorrection
+from train.cascade.training.shard_blocks import check_blocks, ranks_of_a_block
 from train.cascade.training.step_problem import BatchShape, ClipCosts, announced_shape, problem_of, shape_of
 from train.cascade.training.timelines import FOLDER, StepTimeline, all_runs
 from train.cascade.training.training_ops import TrainingOps, contexts_of
@@ -54,7 +55,9 @@ class ExecutedStep:
 
 
 class Cascades:
-    """Executor of training steps whose weights are replicated, so that any rank can run any cascade.
+    """Executor of training steps whose encoders are replicated, so that any rank can run their cascades.
+
+    Weights of the DiT are replicated, too, or sharded over blocks of ranks, of which its groups then consist.
 
     Args:
         bundle: modules of the run.
@@ -84,6 +87,8 @@ class Cascades:
         heads = cuttable(bundle.dit).full_heads if max(self._degrees) > 1 else 1
         limit = None if cascade.handoff_mib is None else int(cascade.handoff_mib * 2**20)
         self._menu = GroupMenu.of(world.size, {1, *self._degrees})
+        self._block = ranks_of_a_block(config.parallel, world.size)
+        check_blocks(self._block, self._menu, self.topology)
         self._pool = Pool(world, heads, self._menu.groups())
         self._executor = Executor(world, self._pool, limit, cascade.lookahead, self.topology.gpus_per_node)
         self._chosen: Representatives | None = None
@@ -183,7 +188,7 @@ class Cascades:
     def _planned(self, shapes: Sequence[BatchShape], step: int, found: Learned) -> PlacedPlan:
         problem = problem_of(
             *(shapes, self._costs, self._world.size, self._degrees),
-            *(self._memory_bytes, self._places),
+            *(self._memory_bytes, self._places, self._block),
         )
         return self._online.planned(problem, (self._config.seed + step) % _SEEDS, found)
 

@@ -8,6 +8,7 @@ import numpy as np
 from loader.base.arrays import Floats, Places
 from loader.batch import Microbatch, Pack, UpcomingMicrobatch
 from loader.buckets.assignment import Bucket
+from loader.errors import UsageError
 from train.cascade.problem import Module, Problem
 from train.cascade.training.manifest import Entry
 
@@ -99,6 +100,7 @@ def problem_of(
     degrees: Sequence[int],
     memory_bytes: float,
     places: int,
+    block: int = 1,
 ) -> Problem:
     """Return the planning problem of a step.
 
@@ -114,9 +116,10 @@ def problem_of(
         memory_bytes: memory of one GPU.
         places: pixels per token within a frame; a DiT has at most as many GPUs as tokens in a frame, so that
             none is empty.
+        block: number of neighbouring GPUs that shard the DiT's weights, so that it runs on multiples of them.
 
     Raises:
-        UsageError: a module fits at no degree (`Problem`).
+        UsageError: a module fits at no degree (`Problem`), or clips have fewer tokens in a frame than any degree.
     """
     degrees_K = np.array(sorted({1, *degrees}), np.int64)
     size = (len(shapes), len(Module), len(degrees_K))
@@ -133,7 +136,14 @@ def problem_of(
     frame_n = np.array([clip.bucket.height * clip.bucket.width // places for clip in clips])
     for sample, shape in enumerate(shapes):
         own = np.array([numbers[clip] for clip in shape.clips])
-        cut_K = np.isin(degrees_K, degrees) & (degrees_K <= max(1, int(frame_n[own].sum())))
+        dit_K, tokens = np.isin(degrees_K, degrees) & (degrees_K % block == 0), int(frame_n[own].sum())
+        cut_K = dit_K & (degrees_K <= max(1, tokens))
+        if not cut_K.any():
+            raise UsageError(
+                f"a microbatch of {shape.clips[0].bucket} has {tokens} tokens in a frame, fewer than the"
+                f" {degrees_K[dit_K].min()} ranks of the narrowest DiT: leave such small buckets out, or allow fewer"
+                " ranks (train.cascade.degrees, parallel.dp_shard)"
+            )
         seconds_SMK[sample, Module.DIT] = np.where(
             cut_K, costs.call_s(Module.DIT) + dit_nK[own].sum(axis=0), np.inf
         )

@@ -1,5 +1,8 @@
 """FSDP and HSDP: sharded weights, gradients and optimizer state on ranks in lockstep."""
 
+from collections.abc import Mapping
+
+from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
@@ -19,8 +22,14 @@ class FSDP(ParallelModel):
     dummy steps. Other trained modules (text embeddings) and the denoiser's few float32 vectors are replicated.
     """
 
-    def __init__(self, bundle: Bundle, config: TrainConfig, ranks: Ranks) -> None:
-        super().__init__(bundle, config, ranks)
+    def __init__(
+        self,
+        bundle: Bundle,
+        config: TrainConfig,
+        ranks: Ranks,
+        wholes: Mapping[str, nn.Parameter] | None = None,
+    ) -> None:
+        super().__init__(bundle, config, ranks, wholes)
         self._fp8 = config.fp8
         self._reduces = True
 

@@ -66,7 +66,7 @@ def other_expert_on(
     asked = to_sample(asked)
     empty_MD = torch.zeros(1, bundle.text.width)
     stored = StoredEncoders(bundle.tokenizer.channels, empty_MD, bundle.text.pooled_width)
-    sharded = layout_of(asked, ranks.mesh) is FSDP
+    sharded = issubclass(layout_of(asked, ranks.mesh), FSDP)
     other = place(asked, ranks, stored) if sharded else Bundle(asked, stored=stored)
     if saved is not None:
         load_part_(saved, other, ranks)

@@ -97,7 +97,7 @@ def with_experts_on(
         return with_experts(trained, ranks.world.device, lora, checkpoint)
     other, name = other_expert_on(trained.bundle, trained.config, ranks, lora, checkpoint, weights, storage)
     # Parts of weights are not moved; whole ones wait on the host if the device has no room for both.
-    together = True if layout_of(trained.config, ranks.mesh) is FSDP else None
+    together = True if issubclass(layout_of(trained.config, ranks.mesh), FSDP) else None
     experts = pair(dit, other, trained.config, ranks.world.device, together)
     return replace(trained, checkpoint=trained.checkpoint + name, experts=experts)
 
@@ -114,6 +114,6 @@ def video_layout(trained: Trained, decode_bytes: int | None = None) -> tuple[Vid
     video = ranks.along(*MODEL)
     decoder = FittingDecoder(TiledDecoder(trained.bundle.tokenizer, video), decode_bytes)
     runner, low_noise = expert_runners(trained.bundle.dit, ranks, trained.experts)
-    sharded = layout_of(trained.config, ranks.mesh) is FSDP
+    sharded = issubclass(layout_of(trained.config, ranks.mesh), FSDP)
     layout = VideoLayout(runner, decoder, video=video, low_noise=low_noise)
     return layout, VideoGroups.of_training(ranks, sharded)

@@ -1,8 +1,10 @@
 """Plans on real process groups: gradients, handoffs, room, and what happens when ranks disagree or die."""
 
+import json
+
 import pytest
 
-from tests.train.cascade.execution import programs
+from tests.train.cascade.execution import programs, sharded_programs
 from tests.train.ranks import Ranks
 
 
@@ -14,6 +16,12 @@ def run(ranks: Ranks, program, size: int, *arguments) -> None:
 @pytest.mark.parametrize(("size", "first", "count", "dtype"), [(4, 0, 6, "float64"), (8, 50, 3, "float32")])
 def test_random_plans_give_the_gradients_of_one_process(ranks, size, first, count, dtype):
     run(ranks, programs.check_plans, size, first, count, dtype)
+
+
+def test_dits_whose_weights_are_sharded_give_them_too_and_no_rank_holds_more_than_its_part(ranks, tmp_path):
+    run(ranks, sharded_programs.measure_sharded, 4, "dit", 2, 0, 3, str(tmp_path / "told.json"))
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert told["idle"] > 0, "some block has no DiT in some plan"
 
 
 def test_they_do_with_little_room_for_handoffs(ranks):

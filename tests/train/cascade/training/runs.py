@@ -29,6 +29,7 @@ STEPS = 4
 DIT = {"kind": "dit", "hidden": 24, "heads": 4, "layers": 2}
 MMDIT = {"kind": "mmdit", "hidden": 24, "heads": 4, "layers": 2, "adaln_rank": 8}
 ST_DIT = {"kind": "st_dit", "hidden": 24, "heads": 4, "layers": 2, "full_attention": True}
+SHARDED = {"dp_replicate": "rest", "dp_shard": 2}
 ZERO = {"dp_replicate": 1, "dp_shard": "rest", "shard": "optimizer"}
 
 CASES: dict[str, dict[str, Any]] = {
@@ -47,14 +48,19 @@ CASES: dict[str, dict[str, Any]] = {
         "model": DIT,
         "cascade": {"correction": {"evidence": 1, "slow": 3.0, "reorders": 1}, "timeline_every_steps": STEPS},
     },
-    "resumed": {"model": DIT, "stops": True},
+    "resumed": {"model": DIT, "then": "static"},
+    "sharded": {"model": DIT, "parallel": SHARDED, "cascade": {"degrees": [1, 2, 4]}, "ema": {}},
+    "sharded mmdit": {"model": MMDIT, "parallel": SHARDED, "denominator": "step_tokens", "then": "static"},
+    "sharded st_dit packs": {"model": ST_DIT, "parallel": SHARDED | {"activation_checkpointing": "full"}},
+    "sharded text": {"model": DIT, "parallel": SHARDED},
+    "static, then sharded": {"model": DIT, "parallel": SHARDED, "then": "cascade"},
 }
-"""What of a configuration is not the tiny one's; `stops`: it goes on behind step 3 as a static run."""
+"""What of a configuration is not the tiny one's; `then`: the schedule of its last step, behind the other's steps."""
 
 
 def config_of(case: dict[str, Any], schedule: str, text: dict[str, Any] | None = None) -> TrainConfig:
     """The configuration of a case."""
-    own = {name: value for name, value in case.items() if name != "stops"}
+    own = {name: value for name, value in case.items() if name != "then"}
     if schedule == "static":
         own.pop("parallel", None)
         own.pop("cascade", None)
@@ -132,6 +138,7 @@ STREAMS = {
     "corrected": Foreseen,
     "slow rank": Foreseen,
     "packs": Packed,
+    "sharded st_dit packs": Packed,
     "stored latents": Latents,
     "stored text": Contexts,
 }
@@ -149,7 +156,9 @@ def train_case(out: Path, name: str, text: dict[str, Any], rank: int = 0, world_
     """Trains a case: by cascades on several ranks, statically on one."""
     case, reads = CASES[name], "text" in name
     torch.set_default_dtype(torch.float32 if reads else torch.float64)
-    config = config_of(case, "cascade" if world_size > 1 else "static", text if reads else None)
+    then = case.get("then") if world_size > 1 else None
+    first = "static" if then == "cascade" or world_size == 1 else "cascade"
+    config = config_of(case, first, text if reads else None)
     kind = STREAMS.get(name, ClipStream) if world_size > 1 else ClipStream
     if kind is Contexts:
         Contexts.text = build_text_encoder(config.text)
@@ -162,7 +171,7 @@ def train_case(out: Path, name: str, text: dict[str, Any], rank: int = 0, world_
         with slow_denoisers():
             Trainer(config, stream, out).run()
         return
-    if case.get("stops") and world_size > 1:
+    if then:
 
         class Cut(kind):
             """Ends behind three steps."""
@@ -176,7 +185,7 @@ def train_case(out: Path, name: str, text: dict[str, Any], rank: int = 0, world_
         except RunError as error:
             print(error)
         stream.__class__ = whole
-        config = config_of(case, "static")
+        config = config_of(case, then)
     Trainer(config, stream, out).run()
 
 
@@ -186,7 +195,7 @@ def slow_denoisers() -> Iterator[None]:
 
     def wait(module: nn.Module, _: object) -> None:
         if isinstance(module, DiT):
-            time.sleep(0.5)
+            time.sleep(2.0)  # more than others take on a busy machine
 
     hook = register_module_forward_pre_hook(wait)
     try:
