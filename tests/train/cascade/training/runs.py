@@ -134,9 +134,17 @@ class Foreseen(ClipStream):
         ]
 
 
+class ForeseenLatents(Foreseen, Latents):
+    """Nothing is left to encode, so that whoever is slow with DiTs is slow with all that it runs."""
+
+    def upcoming(self) -> list[UpcomingMicrobatch] | None:
+        found = super().upcoming()
+        return found and [one._replace(pixels=(False,) * len(one.pixels)) for one in found]
+
+
 STREAMS = {
     "corrected": Foreseen,
-    "slow rank": Foreseen,
+    "slow rank": ForeseenLatents,
     "packs": Packed,
     "sharded st_dit packs": Packed,
     "stored latents": Latents,
@@ -195,7 +203,7 @@ def slow_denoisers() -> Iterator[None]:
 
     def wait(module: nn.Module, _: object) -> None:
         if isinstance(module, DiT):
-            time.sleep(2.0)  # more than others take on a busy machine
+            time.sleep(1.0)  # more than others take on a busy machine
 
     hook = register_module_forward_pre_hook(wait)
     try:
