@@ -35,7 +35,7 @@ Values = Mapping[str, object]
 
 LEDGER = ".ledger/"
 
-_PACK_ABOVE = 256  # loose entries a restart may as well read one by one
+_MOST_LOOSE = 256  # loose entries a restart may as well read one by one
 _READERS = 16
 _BROKEN = (ValueError, RecursionError, OSError, EOFError, KeyError, zlib.error, zipfile.BadZipFile)
 """Exceptions that damaged JSON, gzip and .npz raise."""
@@ -43,7 +43,7 @@ _BROKEN = (ValueError, RecursionError, OSError, EOFError, KeyError, zlib.error, 
 
 @dataclass(frozen=True)
 class _Entry:
-    """Entry of a pack."""
+    """Identity and values of one finished item, a line of a segment."""
 
     identity: str
     values: Values
@@ -78,11 +78,11 @@ class Ledger:
         Raises:
             RunError: an entry is damaged.
         """
-        packs, loose = self._listed(stage, fingerprint)
+        segments, loose = self._listed(stage, fingerprint)
         found: dict[str, Stored] = {}
-        for path in packs:
+        for path in segments:
             with self._intact(path):
-                found.update((entry.identity, decode(entry.values)) for entry in self._packed(path))
+                found.update((entry.identity, decode(entry.values)) for entry in self._segment(path))
 
         found.update(self._loose(loose, decode))
         return found
@@ -99,7 +99,7 @@ class Ledger:
     def pack(self, stage: str, fingerprint: str) -> None:
         """Move the loose entries into a segment when there are many. Only while nobody writes entries."""
         _, loose = self._listed(stage, fingerprint)
-        if len(loose) > _PACK_ABOVE:
+        if len(loose) > _MOST_LOOSE:
             self._append(stage, fingerprint, dict(self._loose(loose, dict)))
 
     def append(self, stage: str, fingerprint: str, records: "Mapping[str, DataclassInstance]") -> None:
@@ -114,17 +114,17 @@ class Ledger:
         segments = self.storage.list(f"{folder}packed/")
         number = 1 + max((int(_identity(item.path)) for item in segments), default=-1)
         path = f"{folder}packed/{number:06d}.jsonl"
-        self._write_pack(path, itertools.starmap(_Entry, sorted(entries.items())))
+        self._write_segment(path, itertools.starmap(_Entry, sorted(entries.items())))
         self._delete(f"{folder}{identity}.json" for identity in entries)
 
     def forget(self, stage: str, fingerprint: str, gone: Callable[[str], bool]) -> None:
         """Remove the entries whose identity ``gone`` accepts, packed ones too."""
-        packs, loose = self._listed(stage, fingerprint)
-        for path in packs:
-            packed = list(self._packed(path))
-            left = [entry for entry in packed if not gone(entry.identity)]
-            if len(left) < len(packed):
-                self._write_pack(path, left)
+        segments, loose = self._listed(stage, fingerprint)
+        for path in segments:
+            entries = list(self._segment(path))
+            left = [entry for entry in entries if not gone(entry.identity)]
+            if len(left) < len(entries):
+                self._write_segment(path, left)
         for path in loose:
             if gone(_identity(path)):
                 self.storage.delete(path)
@@ -135,7 +135,7 @@ class Ledger:
         return sorted({item.path[len(start) :].split("/", 1)[0] for item in self.storage.list(start)})
 
     def write_clip(self, clip_id: str, data: bytes) -> None:
-        """Stage an encoded clip."""
+        """Write an encoded clip."""
         self.storage.write(_clip_path(clip_id), data)
 
     def read_clip(self, clip_id: str) -> bytes:
@@ -213,7 +213,7 @@ class Ledger:
         with self._intact(path):
             return json.loads(data)
 
-    def _packed(self, path: str) -> Iterator[_Entry]:
+    def _segment(self, path: str) -> Iterator[_Entry]:
         data = self.storage.read(path)
         with self._intact(path), gzip.GzipFile(fileobj=io.BytesIO(data)) as lines:
             for line in lines:
@@ -222,7 +222,7 @@ class Ledger:
                     raise ValueError("it holds something else than entries")
                 yield _Entry(str(entry["id"]), _object(entry["row"]))
 
-    def _write_pack(self, path: str, entries: Iterable[_Entry]) -> None:
+    def _write_segment(self, path: str, entries: Iterable[_Entry]) -> None:
         lines = "\n".join(entry.line() for entry in entries)
         self.storage.write(path, gzip.compress(lines.encode(), mtime=0))
 
@@ -250,8 +250,8 @@ class Ledger:
     def _listed(self, stage: str, fingerprint: str) -> tuple[list[str], list[str]]:
         folder = _folder(stage, fingerprint)
         paths = [item.path for item in self.storage.list(folder)]
-        packs = [path for path in paths if path.startswith(f"{folder}packed/")]
-        return packs, [path for path in paths if not path.startswith(f"{folder}packed/")]
+        segments = [path for path in paths if path.startswith(f"{folder}packed/")]
+        return segments, [path for path in paths if not path.startswith(f"{folder}packed/")]
 
 
 def digest(*parts: object) -> str:

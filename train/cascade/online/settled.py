@@ -27,7 +27,7 @@ class Learned:
 
 
 class SettledOrder:
-    """Order of ranks with the stragglers that have stayed last; a pure function of what it has observed.
+    """Order of ranks, with the stragglers that have stayed last: a result of what was observed alone.
 
     Args:
         count: number of ranks.
