@@ -131,10 +131,11 @@ def test_a_cluster_that_never_grows_is_waited_for_so_long(ray_local: str) -> Non
     seen: list[Share] = []
     await_cluster(Share(2), 0.0, seen.append)
     assert seen == []
+    # How often it looks until then is the machine's affair; the next test counts the looks.
     words = "2 of the 3 CPUs of run.wait_for_cpus and 0 of the 1 GPUs of run.wait_for_gpus"
     with pytest.raises(RunError, match=words):
         await_cluster(Share(3, 1), 0.2, seen.append, poll_s=0.1)
-    assert {(there.cpus, there.gpus) for there in seen} == {(2, 0)}
+    assert {(there.cpus, there.gpus) for there in seen} <= {(2, 0)}
 
 
 def test_a_cluster_is_asked_for_what_it_lacks_until_it_is_there(ray_local: str) -> None:
@@ -151,7 +152,9 @@ def test_a_cluster_is_asked_for_what_it_lacks_until_it_is_there(ray_local: str) 
         requests.append(requested())
         return Share(8, len(requests) - 1)
 
-    await_cluster(Share(4, 2), 60.0, lambda _: None, growing, poll_s=0.01)
+    seen: list[Share] = []
+    await_cluster(Share(4, 2), 60.0, seen.append, growing, poll_s=0.01)
+    assert [there.gpus for there in seen] == [1]
     assert requests == [[], *[[{"CPU": 1}] * 4 + [{"GPU": 1}] * 2] * 2]
     assert requested() == []
 
