@@ -15,6 +15,11 @@ class OptimizerConfig(Settings):
     eps: float = Field(1e-8, gt=0, description="added to the root of the second moment")
     weight_decay: float = Field(0.01, ge=0, description="decay per unit of learning rate")
     grad_clip: float = Field(1.0, gt=0, description="largest norm of the whole gradient")
+    moments: Literal["float32", "bfloat16", "8bit"] = Field(
+        "float32",
+        description="dtype of the stored moment averages: 8 bytes a weight, 4, or 2 (8bit: matrices only, vectors stay"
+        " float32)",
+    )
 
 
 class ScheduleConfig(Settings):

@@ -140,6 +140,15 @@ class TrainConfig(Settings):
         return self
 
     @model_validator(mode="after")
+    def _scales_belong_to_whole_rows(self) -> "TrainConfig":
+        if self.optimizer.moments == "8bit" and self.parallel.tp > 1:
+            raise ValueError(
+                "optimizer.moments 8bit has scales along rows, which parallel.tp divides: take bfloat16, or divide with"
+                " dp_shard"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _fp8_is_for_bfloat16(self) -> "TrainConfig":
         if self.fp8 and self.dtype != "bfloat16":
             raise ValueError("fp8 needs dtype bfloat16: that is what its products give")

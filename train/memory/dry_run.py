@@ -29,6 +29,7 @@ from train.parallel.layouts.parallel_model import ParallelModel
 from train.parallel.layouts.zero1 import ZeRO1
 from train.parallel.mesh import DATA, SUMMED, Mesh, Ranks
 from train.parallel.rank_grid import CONTEXT
+from train.step.adamw import CompactAdamW
 from train.step.ema import Ema
 from train.step.squared_errors import DenoisingInputs
 
@@ -171,8 +172,6 @@ def _step(
     loss.backward()  # type: ignore[no-untyped-call]  # torch's own
     backward, memory.peak = memory.peak, memory.live
     layout.sum_gradients()
-    # On a GPU AdamW allocates the roots of all second moments at once (foreach).
-    roots = sum(weight.nbytes for weight in layout.weights.values())
     return StepPhases(
         state=state,
         held=before - state,
@@ -181,9 +180,17 @@ def _step(
         forward=forward,
         backward=backward,
         sums=memory.peak,
-        update=state + roots,
+        update=state + _updating(layout),
         ahead=math.prod(_pixels(shape)),
     )
+
+
+def _updating(layout: ParallelModel) -> int:
+    """Return the bytes that the optimizer's update adds."""
+    if isinstance(layout.optimizer, CompactAdamW):
+        return layout.optimizer.update_bytes
+    # On a GPU AdamW allocates the roots of all second moments at once (foreach).
+    return sum(weight.nbytes for weight in layout.weights.values())
 
 
 def _errors(

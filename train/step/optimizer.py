@@ -1,22 +1,24 @@
 """AdamW, and its state as named tensors."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from train.config.optimizer import OptimizerConfig
+from train.step.adamw import CompactAdamW, Formats
+from train.step.moments import Bfloat16, EightBits, Wide, eight_bits_fit
 
 STATE = ("step", "exp_avg", "exp_avg_sq")
+"""Names of a weight's state; moments of 8 bits have scales beside them."""
 
 
-def build_optimizer(config: OptimizerConfig, parameters: Mapping[str, torch.Tensor]) -> torch.optim.AdamW:
+def build_optimizer(config: OptimizerConfig, parameters: Mapping[str, torch.Tensor]) -> torch.optim.Optimizer:
     """Build AdamW with weight decay on matrices only, not on vectors (biases, scales of norms).
 
     Gradients and state exist from the start, as zeros, so that ranks exchange, and checkpoints hold, the same
     tensors at any step. On a GPU one kernel updates many weights (``fused``), and the step count lies there, too.
     """
-    on_gpu = all(parameter.is_cuda for parameter in parameters.values())
     groups: list[dict[str, Any]] = [
         {"params": [parameter for parameter in parameters.values() if parameter.ndim >= 2]},
         {
@@ -24,6 +26,30 @@ def build_optimizer(config: OptimizerConfig, parameters: Mapping[str, torch.Tens
             "weight_decay": 0.0,
         },
     ]
+    for parameter in parameters.values():
+        parameter.grad = torch.zeros_like(parameter)
+    if config.moments == "float32":
+        return _plain(config, groups)
+    device = next(iter(parameters.values())).device
+    return CompactAdamW(
+        groups, _formats(config, device), config.lr, config.betas, config.eps, config.weight_decay
+    )
+
+
+def state_tensors(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Return the optimizer's state tensors, named PARAMETER.NAME."""
+    return {
+        f"{key}.{name}": tensor
+        for key, parameter in parameters.items()
+        for name, tensor in optimizer.state[parameter].items()
+    }
+
+
+def _plain(config: OptimizerConfig, groups: list[dict[str, Any]]) -> torch.optim.AdamW:
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    on_gpu = all(parameter.is_cuda for parameter in parameters)
     optimizer = torch.optim.AdamW(
         groups,
         lr=config.lr,
@@ -32,20 +58,16 @@ def build_optimizer(config: OptimizerConfig, parameters: Mapping[str, torch.Tens
         weight_decay=config.weight_decay,
         fused=on_gpu or None,
     )
-    for parameter in parameters.values():
-        parameter.grad = torch.zeros_like(parameter)
-        moments = {name: torch.zeros_like(parameter) for name in STATE[1:]}
+    for parameter in parameters:
         count = torch.zeros((), device=parameter.device if on_gpu else None)
+        moments = {name: torch.zeros_like(parameter) for name in STATE[1:]}
         optimizer.state[parameter] = {"step": count, **moments}
     return optimizer
 
 
-def state_tensors(
-    optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]
-) -> dict[str, torch.Tensor]:
-    """Return the optimizer's state tensors, named PARAMETER.NAME."""
-    return {
-        f"{key}.{name}": optimizer.state[parameter][name]
-        for key, parameter in parameters.items()
-        for name in STATE
-    }
+def _formats(config: OptimizerConfig, device: torch.device) -> Callable[[torch.Tensor], Formats]:
+    wide, half = (Wide(), Wide()), (Bfloat16(), Bfloat16())
+    if config.moments == "bfloat16":
+        return lambda _: half
+    eight = EightBits(signed=True, device=device), EightBits(signed=False, device=device)
+    return lambda weight: eight if eight_bits_fit(weight) else wide

@@ -4,7 +4,7 @@ import itertools
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -43,6 +43,7 @@ class Case:
         resumed_as: the layout that it goes on in behind step 2.
         model: what is trained.
         held_out: whether ranks look at held-out clips, each at one more batch than the one before.
+        moments: storage of the optimizer's moments.
     """
 
     parallel: dict[str, Any] = field(default_factory=dict)
@@ -51,6 +52,7 @@ class Case:
     resumed_as: dict[str, Any] | None = None
     model: ModelConfig = DIT
     held_out: bool = False
+    moments: Literal["float32", "bfloat16", "8bit"] = "float32"
 
 
 FSDP: dict[str, Any] = {"dp_replicate": 1, "dp_shard": "rest"}
@@ -62,6 +64,8 @@ CASES: dict[int, dict[str, Case]] = {
         "zero": Case(ZERO, "float32"),
         "fsdp-bfloat16": Case(FSDP, "bfloat16"),
         "zero-bfloat16": Case(ZERO, "bfloat16"),
+        "replicated-8bit": Case(dtype="float32", moments="8bit"),
+        "zero-8bit-then-replicated": Case(ZERO, "float32", resumed_as={}, moments="8bit"),
     },
     4: {
         "fsdp": Case(FSDP, grad_clip=0.1),
@@ -100,7 +104,9 @@ def config_of(case: Case, parallel: dict[str, Any]) -> TrainConfig:
             # Image to video with the two-stream model, text to video with the others.
             "first_frames": FirstFramesConfig(dropout=0.3) if case.model == MMDIT else None,
             "ema": EmaConfig(),
-            "optimizer": config.optimizer.model_copy(update={"grad_clip": case.grad_clip}),
+            "optimizer": config.optimizer.model_copy(
+                update={"grad_clip": case.grad_clip, "moments": case.moments}
+            ),
             "dtype": "bfloat16" if case.dtype == "bfloat16" else "float32",
             "parallel": ParallelConfig(**parallel),
         }

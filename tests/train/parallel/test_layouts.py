@@ -80,9 +80,12 @@ def test_any_layout_makes_the_steps_of_one_process(alone, runs, name):
         assert {key: error for key, error in errors.items() if not error <= bound} == {}
 
 
-def test_two_ranks_agree_in_every_bit_where_only_the_optimizer_is_divided(runs):
-    assert metrics_of(runs[2] / "zero", "loss") == metrics_of(runs[2] / "replicated", "loss")
-    found, wanted = tensors(runs[2] / "zero"), tensors(runs[2] / "replicated")
+@pytest.mark.parametrize(
+    ("divided", "whole"), [("zero", "replicated"), ("zero-8bit-then-replicated", "replicated-8bit")]
+)
+def test_two_ranks_agree_in_every_bit_where_only_the_optimizer_is_divided(runs, divided, whole):
+    assert metrics_of(runs[2] / divided, "loss") == metrics_of(runs[2] / whole, "loss")
+    found, wanted = tensors(runs[2] / divided), tensors(runs[2] / whole)
     assert found.keys() == wanted.keys()
     for key, tensor in wanted.items():
         assert torch.equal(found[key], tensor), key

@@ -19,16 +19,22 @@ def local(parameter: nn.Parameter) -> nn.Parameter:
 
 
 def placed(piece: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-    """Return a shard as part of a tensor placed like ``whole``, in the same memory."""
+    """Return a shard as part of a tensor placed like ``whole``, in the same memory.
+
+    Its rows may have another shape than those of a ``whole`` that is divided by rows.
+    """
     if not isinstance(whole, DTensor):
         return piece
+    shape, stride = whole.shape, whole.stride()
+    if piece.shape != whole.to_local().shape:
+        shape, stride = torch.Size([len(whole), *piece.shape[1:]]), piece.stride()
     return DTensor.from_local(
         piece.detach(),
         whole.device_mesh,
         whole.placements,
         run_check=False,
-        shape=whole.shape,
-        stride=whole.stride(),
+        shape=shape,
+        stride=stride,
     )
 
 
