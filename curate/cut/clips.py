@@ -21,14 +21,16 @@ from curate.cut.audio import READ_BEFORE_S, Sound, sound_of
 from curate.cut.clip import CutClip, CutError, EncodedSpans, FailedClip, Observe
 from curate.cut.config import CutConfig
 from curate.cut.copy import PacketInfo, copy, copyable, format_of, packet_infos
-from curate.cut.feed import Feed, StepBack, choose_sound
+from curate.cut.feed import Feed, choose_sound
 from curate.cut.mp4 import fast_start, merge
 from curate.cut.verify import verify
 from curate.frames.frame_times import Decoder, FrameTimes, source_frames
 from curate.frames.picture import Finisher, Geometry
+from curate.frames.sound_clock import SoundClock
 from curate.frames.source import open_video
 from curate.shots.spans import Span
 
+_UNKNOWN = "the clock of its pictures steps back or jumps before it, and that of its sound does not"
 _SOUND_SKEW_S = 5  # maximum distance of sound behind its pictures in a file
 
 
@@ -41,6 +43,7 @@ def cut(
     observe: Observe | None = None,
     encoded: EncodedSpans = MappingProxyType({}),
     max_bytes: float = math.inf,
+    sound_clock: SoundClock | None = None,
 ) -> Iterator[CutClip | FailedClip]:
     """Read the source once and yield every wanted span, in order, as a clip or as failed.
 
@@ -58,6 +61,7 @@ def cut(
             vectors where exported. All calls for a span precede its clip.
         encoded: Spans that are already encoded; they are not observed.
         max_bytes: Maximum size of all clips together; later clips fail.
+        sound_clock: Repaired clock of the source's sound, or None where its stamps are right.
     """
     if not wanted:
         return
@@ -65,7 +69,7 @@ def cut(
     with (
         open_video(file, motion_vectors=observe is not None) as (container, stream),
     ):
-        source = _Pass(container, stream, timeline, Finisher(size), size, config, observe)
+        source = _Pass(container, stream, timeline, Finisher(size), size, config, observe, sound_clock)
         left_bytes = max_bytes
         left = sum(span not in encoded for span in wanted)
         for span in wanted:
@@ -87,22 +91,6 @@ def cut(
                 yield clip
 
 
-def _steps_back(timeline: FrameTimes) -> dict[int, StepBack]:
-    """Return the restarts of a source's clock, by frame."""
-    if timeline.shifts_s is None:
-        return {}
-    own_s = timeline.times_s - timeline.shifts_s
-    later_s = np.diff(timeline.shifts_s)
-    return {
-        frame: StepBack(
-            Fraction(own_s[frame - 1] - own_s[frame]).limit_denominator(10**6),
-            Fraction(later_s[frame - 1]).limit_denominator(10**6),
-        )
-        for frame in timeline.breaks
-        if own_s[frame] <= own_s[frame - 1]
-    }
-
-
 class _Pass:
     """State of one pass: position in the frames, and packets read ahead."""
 
@@ -115,13 +103,15 @@ class _Pass:
         size: Geometry,
         config: CutConfig,
         observe: Observe | None,
+        sound_clock: SoundClock | None,
     ) -> None:
         self._stream, self._timeline, self._size, self._config = stream, timeline, size, config
         self._pictures, self._observe = pictures, observe
         self._sound = choose_sound(container) if config.audio == "keep" else None
-        self._steps = _steps_back(timeline)
-        steps = list(self._steps.values())
-        self._feed = Feed(container, stream, self._sound, keep_video=config.mode != "encode", steps=steps)
+        # Stamps that do not rise allow no copying.
+        keep_video = config.mode != "encode" and timeline.shifts_s is None
+        self._feed = Feed(container, stream, self._sound, keep_video=keep_video, sound_clock=sound_clock)
+        self._sound_clock = sound_clock
         # A decoder uses nothing of a container but its packets.
         decoder = Decoder(cast(InputContainer, self._feed), stream, deinterlace=timeline.deinterlace)
         frames = decoder.frames()
@@ -133,10 +123,7 @@ class _Pass:
         stamped = first is not None and first.pts is not None and container.format.name != "avi"
         self._form = format_of(stream, first) if first is not None and stamped else None
         begin = first.pts if first is not None and stamped else stream.start_time
-        own_s = timeline.times_s if timeline.shifts_s is None else timeline.times_s - timeline.shifts_s
-        for frame, step in self._steps.items():
-            own_s[frame:] += float(step.later_s)
-        self._ticks = np.rint(own_s / float(self._time_base)).astype(np.int64) + (begin or 0)
+        self._ticks = np.rint(timeline.times_s / float(self._time_base)).astype(np.int64) + (begin or 0)
         self._decodes = config.mode != "copy" or observe is not None
         if not self._decodes:
             self.stop_decoding()
@@ -152,23 +139,18 @@ class _Pass:
         Raises:
             CutError: The span gives no clip.
         """
-        start_s = int(self._ticks[span.first]) * self._time_base
-        self._feed.keep_from(int(self._ticks[span.first]), self._sound_pts(start_s - READ_BEFORE_S))
+        heard_s = self._sound_start_s(span)
+        if heard_s is None:
+            heard_s = self._begin_s(span)
+        self._feed.keep_from(int(self._ticks[span.first]), self._sound_pts(heard_s - READ_BEFORE_S))
         picture = encoded or self._copied(span)
         mode: Literal["encode", "copy"] = "copy" if picture and not encoded else "encode"
         frames = len(self._slots(span)) if encoded else span.last - span.first
         if encoded and self._decodes:
-            deque(self._shown(span), maxlen=0)  # a later span needs decoding
+            deque(self._frames_of(span), maxlen=0)  # a later span needs decoding
         if picture is None:
             frames, picture = self._encoded(span, max_bytes)
-        sound = self._sound_of(start_s, frames / self._timeline.rate)
-        if (
-            sum(frame <= span.first for frame in self._steps) > self._feed.sound_steps
-            and self._sound is not None
-        ):
-            sound = Sound(
-                fault="the clock of its pictures steps back before it, and that of its sound does not"
-            )
+        sound = self._sound_of(span, frames / self._timeline.rate)
         return self._assembled(span, mode, picture, frames, sound)
 
     def _copied(self, span: Span) -> bytes | None:
@@ -191,7 +173,7 @@ class _Pass:
         numbers = {unit.place: unit.number for unit in units[: span.last - span.first]}
         run = [(packet, numbers[place]) for place, packet in feed.video if place in numbers]
         data = copy(self._stream, run, span.first, self._timeline.rate)
-        for number, frame in self._shown(span) if self._decodes else ():
+        for number, frame in self._frames_of(span) if self._decodes else ():
             if self._observe is not None:
                 self._observe(span, number, frame, self._finished(frame))
         return data
@@ -203,7 +185,7 @@ class _Pass:
             encode.choose(config.encoder), self._size, timeline.rate, config, max_bytes
         )
         try:
-            for number, frame in self._shown(span):
+            for number, frame in self._frames_of(span):
                 picture = self._finished(frame)
                 encoder.show(picture, times[number - span.first])
                 if self._observe is not None:
@@ -217,7 +199,7 @@ class _Pass:
         """Return the source frame for each frame of an encoded clip."""
         return source_frames(self._timeline.times_s, span.first, span.last, self._timeline.rate)
 
-    def _shown(self, span: Span) -> Iterator[tuple[int, VideoFrame]]:
+    def _frames_of(self, span: Span) -> Iterator[tuple[int, VideoFrame]]:
         """Yield the frames of a span with their numbers; earlier frames are skipped."""
         while self._number < span.last:
             frame = next(self._frames, None)
@@ -233,14 +215,34 @@ class _Pass:
         except (av.error.FFmpegError, ValueError) as error:
             raise CutError(f"its pictures could not be converted: {error}") from error
 
-    def _sound_of(self, start_s: Fraction, duration_s: Fraction) -> Sound:
-        stream, end_s = self._sound, start_s + duration_s
+    def _sound_of(self, span: Span, duration_s: Fraction) -> Sound:
+        stream, start_s = self._sound, self._sound_start_s(span)
         if stream is None:
             return Sound()
-        self._feed.read_sound(self._sound_pts(end_s), round((end_s + _SOUND_SKEW_S) / self._time_base))
+        if start_s is None:
+            return Sound(fault=_UNKNOWN)
+        shown_s = self._begin_s(span) + duration_s + _SOUND_SKEW_S
+        pts: float = round(shown_s / self._time_base)
+        pictures = math.inf
+        if self._timeline.shifts_s is not None and self._sound_clock is not None:
+            line = self._timeline
+            shown = np.searchsorted(line.times_s, span.start_s + float(duration_s + _SOUND_SKEW_S))
+            pts, pictures = math.inf, math.ceil(shown / line.frames * self._sound_clock.pictures)
+        self._feed.read_sound(self._sound_pts(start_s + duration_s), pts, pictures)
         if self._feed.overflow:
             return Sound(fault="its sound takes too much memory")
         return sound_of(stream, self._feed.sound, start_s, duration_s, self._config)
+
+    def _begin_s(self, span: Span) -> Fraction:
+        """Return the time at which a span begins."""
+        return int(self._ticks[span.first]) * self._time_base
+
+    def _sound_start_s(self, span: Span) -> Fraction | None:
+        """Return the time at which the sound of a span begins, or None when it is not known."""
+        offset_s = 0.0 if self._sound_clock is None else self._sound_clock.offset_s(span.first)
+        if offset_s is None:
+            return None
+        return self._begin_s(span) + Fraction(offset_s).limit_denominator(10**6)
 
     def _sound_pts(self, time_s: Fraction) -> int:
         stream: AudioStream | None = self._sound

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
+from collections.abc import Iterator
 from typing import Any
 
 import av
@@ -13,42 +11,13 @@ from av.audio.codeccontext import AudioCodecContext
 from av.audio.stream import AudioStream
 from av.container import InputContainer
 from av.packet import Packet
-from av.stream import Disposition, Stream
+from av.stream import Disposition
 from av.video.stream import VideoStream
+
+from curate.frames.sound_clock import SoundClock
 
 _MAX_AHEAD_BYTES = 1 << 28
 _MAX_SOUND_BYTES = 1 << 28
-
-
-@dataclass(frozen=True)
-class StepBack:
-    """Restart of a source's clock, in all its streams.
-
-    Attributes:
-        back_s: Time by which the clock of the pictures steps back.
-        later_s: Offset for later times, so that clocks rise.
-    """
-
-    back_s: Fraction
-    later_s: Fraction
-
-
-class _Clock:
-    """Rising clock of one stream, in its own ticks; packets arrive in the order of the file."""
-
-    def __init__(self, stream: Stream | None, steps: Sequence[StepBack]) -> None:
-        tick_s = stream.time_base if stream is not None and stream.time_base else Fraction(1, 1000)
-        self._steps = [(int(step.back_s / tick_s), round(step.later_s / tick_s)) for step in steps]
-        self._last = -(1 << 63)
-        self._later = 0
-        self.steps = 0  # steps back so far
-
-    def rising(self, ticks: int) -> int:
-        if self.steps < len(self._steps) and self._last - ticks > self._steps[self.steps][0] // 2:
-            self._later += self._steps[self.steps][1]
-            self.steps += 1
-        self._last = ticks
-        return ticks + self._later
 
 
 class Feed:
@@ -62,7 +31,7 @@ class Feed:
         video: Video stream of the container.
         sound: Sound stream of the container, or None without sound.
         keep_video: True to keep video packets for copying.
-        steps: Restarts of the source's clock; times of kept packets rise over them.
+        sound_clock: Repaired clock of the sound, or None where its stamps are right.
 
     Attributes:
         video: Kept video packets with their positions in the file's order.
@@ -78,7 +47,7 @@ class Feed:
         sound: AudioStream | None,
         *,
         keep_video: bool,
-        steps: Sequence[StepBack] = (),
+        sound_clock: SoundClock | None = None,
     ) -> None:
         streams = [video] if sound is None else [video, sound]
         self._packets: Iterator[Packet[Any]] = container.demux(*streams)
@@ -89,7 +58,8 @@ class Feed:
         self._fault: av.error.FFmpegError | OSError | None = None
         self._video_from = self._sound_from = -(1 << 63)
         self._video_dts = self._sound_pts = -(1 << 63)
-        self._video_clock, self._sound_clock = _Clock(video, steps), _Clock(sound, steps)
+        self._shifts = deque(sound_clock.shifts if sound_clock is not None else ())
+        self._heard = self._later = 0  # sound packets with a stamp, and the shift of the last one
         self.video: list[tuple[int, Packet[VideoStream]]] = []
         self.sound: list[Packet[AudioStream]] = []
         self.overflow = self.ended = False
@@ -120,19 +90,22 @@ class Feed:
         self._sound_bytes = sum(packet.size for packet in self.sound)
         self.overflow = False
 
-    @property
-    def sound_steps(self) -> int:
-        """Number of steps back in the sound read so far."""
-        return self._sound_clock.steps
-
     def read_video(self, until_pts: int) -> None:
         """Read ahead until every picture before a time has been read."""
         while not self.ended and self._video_dts < until_pts and not self._full():
             self._next()
 
-    def read_sound(self, until_pts: int, video_pts: int) -> None:
-        """Read ahead until the sound before a time has been read, or the pictures are past ``video_pts``."""
-        while not self.ended and self._sound_pts < until_pts and self._video_dts < video_pts:
+    def read_sound(self, until_pts: int, video_pts: float, pictures: float) -> None:
+        """Read ahead until the sound before a time has been read, or enough pictures.
+
+        Args:
+            until_pts: End of the sound, in its ticks.
+            video_pts: Time at which pictures are enough, in their ticks.
+            pictures: Number of video packets that are enough.
+        """
+        while not self.ended and self._sound_pts < until_pts:
+            if self._video_dts >= video_pts or self._read >= pictures:
+                break
             if self._full() or self.overflow:
                 break
             self._next()
@@ -156,7 +129,7 @@ class Feed:
 
     def _take_video(self, packet: Packet[VideoStream]) -> None:
         if packet.dts is not None:
-            self._video_dts = self._video_clock.rising(packet.dts)
+            self._video_dts = packet.dts
         self._read += 1
         if self._waiting is not None:
             self._waiting.append(packet)
@@ -168,7 +141,10 @@ class Feed:
     def _take_sound(self, packet: Packet[AudioStream]) -> None:
         if packet.pts is None:
             return
-        packet.pts = self._sound_clock.rising(packet.pts)
+        if self._shifts and self._heard >= self._shifts[0][0]:
+            self._later = self._shifts.popleft()[1]
+        self._heard += 1
+        packet.pts += self._later
         if _end(packet) < self._sound_from or self.overflow:
             return
         self._sound_pts = max(self._sound_pts, packet.pts)

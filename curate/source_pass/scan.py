@@ -5,13 +5,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import BinaryIO
+from typing import BinaryIO, cast
+
+from av.container import InputContainer
 
 from curate.config import SourceStageConfig
+from curate.cut.feed import choose_sound
 from curate.frames.frame_times import Decoder, FrameTimes, timeline, too_long
 from curate.frames.perceptual import PICTURE
 from curate.frames.picture import Geometry, geometry
 from curate.frames.probe import Probe, probe
+from curate.frames.sound_clock import NotingDemuxer, SoundClock, repaired_sound
 from curate.frames.source import SourceError, open_video
 from curate.shots import Transition, make_detector
 from curate.shots.scale import Scaler
@@ -32,14 +36,15 @@ class Scan:
     stats: FrameStats
     source_bytes: int
     ahead: LookaheadEncoder | None = None
+    sound_clock: SoundClock | None = None
 
 
 @contextmanager
 def scan(file: BinaryIO, config: SourceStageConfig) -> Iterator[Scan]:
     """Decode a source once, whole; clips encoded in that decode are available until the context ends.
 
-    Memory is bounded by ``cut.ahead_mb`` of frames, the detector's window, the stitching samples and 16 bytes per
-    frame.
+    Memory is bounded by ``cut.ahead_mb`` of frames, the detector's window, the stitching samples, 16 bytes per
+    frame and 24 per sound packet.
 
     Raises:
         SourceError: nothing can be decoded, or a limit is exceeded.
@@ -63,7 +68,8 @@ def _scan(file: BinaryIO, config: SourceStageConfig, stack: ExitStack) -> Scan:
         stats = FrameStats()
         lookahead = lookahead_of(detector, samples, found, config)
         ahead: LookaheadEncoder | None = None
-        decoder = Decoder(container, stream, limits)
+        packets = NotingDemuxer(container, choose_sound(container) if config.cut.audio == "keep" else None)
+        decoder = Decoder(cast(InputContainer, packets), stream, limits)
         pts: list[int | None] = []
         durations = array("q")
         size: Geometry | None = None
@@ -101,4 +107,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, stack: ExitStack) -> Scan:
         transitions = with_cuts(transitions, line.breaks)
         if ahead is not None:
             ahead.finish(line)
-        return Scan(found, line, transitions, size, stats, container.size, ahead)
+        # AVI stores decoding times instead of display times.
+        begin = pts[0] if pts[0] is not None and container.format.name != "avi" else stream.start_time
+        sound_clock = repaired_sound(packets.sound, line, float((begin or 0) * time_base))
+        return Scan(found, line, transitions, size, stats, container.size, ahead, sound_clock)

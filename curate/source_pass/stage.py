@@ -117,7 +117,9 @@ class CutSource:
             collector.push(float(since_s), float(held_s), decoded, finished)
 
         max_bytes = most_bytes(seen.source_bytes, limits)
-        clips = cut(file, line, wanted, size, self.config.cut, observe, ahead or {}, max_bytes)
+        clips = cut(
+            file, line, wanted, size, self.config.cut, observe, ahead or {}, max_bytes, seen.sound_clock
+        )
         arrays: dict[str, NDArray[Any]] = {}
         for span, record in zip(parts, records, strict=True):
             if record.state == "kept":

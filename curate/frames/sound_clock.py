@@ -1,0 +1,262 @@
+"""Repair of a source's sound stamps that step, so that sound stays with its pictures over a broken clock.
+
+A step of the sound beside a step of its pictures of like size is the same step. Where only one of them steps, the
+order of the file decides: packets lie beside those of their time, unless a remuxer sorted them by wrong stamps.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, MutableSequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+from av.audio.stream import AudioStream
+from av.container import InputContainer
+from av.packet import Packet
+from av.video.stream import VideoStream
+from numpy.typing import NDArray
+
+from curate.frames.frame_times import FrameTimes
+
+_LEAST_STEP_S = 0.06
+_AROUND = 5  # packets on each side of a step; a single wrong stamp is no step
+_LEAST_AROUND = 3
+_MOST_STEPS = 0.02  # share of packets that step back above which stamps say nothing
+_NEAR_S = 5.0  # maximum distance of sound from its pictures in a file
+_COMPARED_S = 10.0  # file order before and after a step
+_AGREES, _AGREES_S = 0.4, 1.0  # share of a step, and seconds, by which the order of the file may differ
+
+Seconds = NDArray[np.float64]
+
+
+@dataclass
+class SoundStamps:
+    """Stamps of a source's sound in the order of the file; packets without a stamp do not count.
+
+    Attributes:
+        tick_s: Seconds per tick.
+        pts: Stamp of each packet in ticks.
+        durations: Duration of each packet in ticks, 0 where unknown.
+        pictures_before: Number of video packets before each packet.
+        pictures: Number of video packets.
+    """
+
+    tick_s: float
+    pts: MutableSequence[int] = field(default_factory=lambda: array("q"))
+    durations: MutableSequence[int] = field(default_factory=lambda: array("q"))
+    pictures_before: MutableSequence[int] = field(default_factory=lambda: array("q"))
+    pictures: int = 0
+
+
+class NotingDemuxer:
+    """Packet source for `curate.frames.frame_times.Decoder` that notes the stamps of the sound on the way.
+
+    Args:
+        container: Opened container, at its start.
+        sound: Sound stream of the container, or None without sound.
+
+    Attributes:
+        size: Size of the container in bytes.
+        sound: Stamps so far.
+    """
+
+    def __init__(self, container: InputContainer, sound: AudioStream | None) -> None:
+        self._container, self._sound = container, sound
+        self.size = container.size
+        self.sound = SoundStamps(float(sound.time_base or 0) if sound is not None else 0.0)
+
+    def demux(self, video: VideoStream) -> Iterator[Packet[VideoStream]]:
+        """Yield the video packets, in the container's order."""
+        if self._sound is None:
+            yield from self._container.demux(video)
+            return
+        noted = self.sound
+        for packet in self._container.demux(video, self._sound):
+            if packet.stream.index == video.index:
+                noted.pictures += packet.size > 0
+                yield cast("Packet[VideoStream]", packet)
+            elif packet.size and packet.pts is not None:
+                noted.pts.append(packet.pts)
+                noted.durations.append(packet.duration or 0)
+                noted.pictures_before.append(noted.pictures)
+
+
+@dataclass(frozen=True)
+class SoundClock:
+    """Repaired clock of a source's sound, on the axis of its pictures' repaired times.
+
+    Attributes:
+        shifts: (packet, ticks): stamps from this packet on are later by so many ticks.
+        offsets: (frame, seconds): from this frame on, the sound of a frame lies at its repaired time plus so
+            many seconds; None where nothing tells.
+        pictures: Number of video packets.
+    """
+
+    shifts: tuple[tuple[int, int], ...]
+    offsets: tuple[tuple[int, float | None], ...]
+    pictures: int
+
+    def offset_s(self, frame: int) -> float | None:
+        """Return the offset of the sound that belongs to a frame, or None when it is unknown."""
+        place = bisect_right(self.offsets, frame, key=lambda offset: offset[0])
+        return self.offsets[place - 1][1] if place else 0.0
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Step of a clock: first frame or packet behind it, and the seconds that join what follows to what precedes."""
+
+    place: int
+    joins_s: float
+
+
+def repaired_sound(stamps: SoundStamps, line: FrameTimes, begin_s: float) -> SoundClock | None:
+    """Return the repaired clock of the sound, or None when neither pictures nor sound step.
+
+    Args:
+        stamps: Stamps of the sound, noted in a whole pass.
+        line: Timeline of the pictures.
+        begin_s: Stamp of the first frame in seconds.
+    """
+    if not len(stamps.pts):
+        return None
+    sound = _Sound(stamps, line, begin_s)
+    pictures = list(_picture_steps(line))
+    if not pictures and not sound.steps_back():
+        return None
+    shifts: list[tuple[int, float]] = []
+    together: dict[
+        int, bool
+    ] = {}  # picture step -> whether the sound's own stamps agree with the pictures' behind it
+    shift_s = 0.0
+    for step in sound.steps:
+        found = _same_step(step, pictures[max(together, default=-1) + 1 :], sound, line, shift_s)
+        if found is not None:
+            number = pictures.index(found[0])
+            later_s, together[number] = found[1] - shift_s, found[2]
+        elif step.joins_s > 0 and sound.agrees(step.place, step.joins_s, step.joins_s):
+            later_s = step.joins_s
+        else:
+            continue
+        shift_s += later_s
+        shifts.append((step.place, shift_s))
+        sound.delay(step.place, later_s)
+    offsets = tuple(_offsets(pictures, together, sound, line))
+    ticks = tuple((packet, round(seconds / stamps.tick_s)) for packet, seconds in shifts)
+    return SoundClock(ticks, offsets, stamps.pictures)
+
+
+def _picture_steps(line: FrameTimes) -> Iterator[_Step]:
+    if line.shifts_s is not None:
+        later_s = np.diff(line.shifts_s[:-1])
+        for frame in np.flatnonzero(np.abs(later_s) > 1e-3).tolist():
+            yield _Step(frame + 1, float(later_s[frame]))
+
+
+def _same_step(
+    step: _Step, pictures: list[_Step], sound: _Sound, line: FrameTimes, shift_s: float
+) -> tuple[_Step, float, bool] | None:
+    """Return the pictures' step that a step of the sound is, the sound's shift behind it, and whether it agrees.
+
+    Behind joined recordings the stamps of pictures and sound agree anew, whatever was before; a clock that steps
+    for both moves both by the same.
+    """
+    best, found = abs(step.joins_s) / 2, None
+    for other in pictures:
+        if abs(line.times_s[other.place] - sound.shown_s[step.place]) > _NEAR_S:
+            continue
+        anew_s = float(line.shifts_s[other.place]) if line.shifts_s is not None else 0.0
+        for candidate_s, agrees in ((anew_s, True), (shift_s + other.joins_s, False)):
+            gap_s = abs(candidate_s - shift_s - step.joins_s)
+            if gap_s < best - 1e-3:
+                best, found = gap_s, (other, candidate_s, agrees)
+    return found
+
+
+def _offsets(
+    pictures: list[_Step], together: dict[int, bool], sound: _Sound, line: FrameTimes
+) -> Iterator[tuple[int, float | None]]:
+    offset_s: float | None = 0.0
+    for number, step in enumerate(pictures):
+        before_s = offset_s
+        if number in together:
+            offset_s = 0.0 if together[number] else offset_s
+        elif not sound.agrees(sound.beside(step.place), 0.0, step.joins_s):
+            known = offset_s is not None and step.place not in line.breaks
+            offset_s = offset_s - step.joins_s if known and offset_s is not None else None
+        if offset_s != before_s:
+            yield step.place, offset_s
+
+
+class _Sound:
+    """Sound packets of a source, on the axis of its pictures' repaired times.
+
+    Attributes:
+        shown_s: Repaired time of the picture beside each packet in the file.
+        steps: Steps of the sound's clock.
+    """
+
+    def __init__(self, stamps: SoundStamps, line: FrameTimes, begin_s: float) -> None:
+        own_s = np.array(stamps.pts, np.float64) * stamps.tick_s - begin_s
+        lasting_s = np.array(stamps.durations, np.float64) * stamps.tick_s
+        gaps_s = np.diff(own_s)
+        usual_s = float(np.median(gaps_s[gaps_s > 0])) if (gaps_s > 0).any() else 0.0
+        lasting_s[lasting_s <= 0] = usual_s
+        # Packets and frames are as many but for damage.
+        frames = np.array(stamps.pictures_before) * line.frames // max(stamps.pictures, 1)
+        self._frames = np.minimum(frames, line.frames - 1)
+        self.shown_s: Seconds = line.times_s[self._frames]
+        self._behind_s = own_s - self.shown_s  # with the shifts so far
+        self._compared = round(_COMPARED_S / max(usual_s, 1e-3))
+        self.steps = list(_sound_steps(own_s, lasting_s))
+
+    def steps_back(self) -> bool:
+        """Return whether any stamps step back; those of a sound that pauses do not."""
+        return any(step.joins_s > 0 for step in self.steps)
+
+    def beside(self, frame: int) -> int:
+        """Return the first packet behind a frame in the file."""
+        return int(np.searchsorted(self._frames, frame))
+
+    def delay(self, packet: int, later_s: float) -> None:
+        """Move all packets from one on to a later time."""
+        self._behind_s[packet:] += later_s
+
+    def agrees(self, packet: int, later_s: float, step_s: float) -> bool:
+        """Return whether sound lies equally far behind its pictures before and after a packet, in the file.
+
+        Args:
+            packet: First packet behind a step.
+            later_s: Time by which packets behind the step would be later than now.
+            step_s: Size of the step.
+        """
+        others = [
+            step.place for step in self.steps if step.place != packet and not -_NEAR_S < step.joins_s < 0
+        ]
+        begin = max((place for place in others if place < packet), default=0)
+        end = min((place for place in others if place > packet), default=len(self._behind_s))
+        before = self._behind_s[max(begin, packet - self._compared) : packet]
+        after = self._behind_s[packet : min(end, packet + self._compared)]
+        if min(len(before), len(after)) < _LEAST_AROUND:
+            return False
+        off_s = abs(float(after.mean()) + later_s - float(before.mean()))
+        return off_s < min(_AGREES * abs(step_s), _AGREES_S)
+
+
+def _sound_steps(own_s: Seconds, lasting_s: Seconds) -> Iterator[_Step]:
+    """Yield the places at which stamps step away from the end of the packet before, for good."""
+    begun_s = own_s - np.concatenate([[0.0], np.cumsum(lasting_s[:-1])])
+    away_s = np.diff(begun_s)
+    suspects = np.flatnonzero(np.abs(away_s) > np.maximum(_LEAST_STEP_S, 1.5 * lasting_s[:-1])) + 1
+    if (away_s[suspects - 1] < 0).sum() > max(1, _MOST_STEPS * len(own_s)):
+        return
+    for place in suspects.tolist():
+        before, after = begun_s[max(0, place - _AROUND) : place], begun_s[place : place + _AROUND]
+        if min(len(before), len(after)) < _LEAST_AROUND:
+            continue
+        step_s = float(np.median(after) - np.median(before))
+        if abs(step_s - away_s[place - 1]) < abs(away_s[place - 1]) / 2:
+            yield _Step(place, -float(away_s[place - 1]))

@@ -1,0 +1,113 @@
+"""Sound behind a clock that steps, held against what was recorded."""
+
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from curate.frames.frame_times import FrameTimes, timeline
+from curate.frames.sound_clock import SoundClock, SoundStamps, repaired_sound
+from tests.cutting import curated
+from tests.stepping import errors_s, stepping
+
+BOTH, PICTURE, SOUND = (1, 1), (1, 0), (0, 1)
+
+
+def sound_of(path: Path, out: Path) -> list[str | float]:
+    """Return of each clip the greatest distance of its sound from its pictures in seconds, or why it has none."""
+    found: list[str | float] = []
+    for record, clip in curated(path, out, spans={"min_clip_s": 0.5}):
+        assert record.state == "kept", record.reason
+        if record.audio.startswith("none"):
+            found.append(record.audio)
+        else:
+            # An encoder of AAC fades in.
+            off_s = [off_s for true_s, off_s in errors_s(clip) if true_s > 0]
+            found.append(float(np.abs(off_s).max()))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "back_s", "who", "options", "clips"),
+    [
+        ("both.mkv", 0.12, BOTH, {"b_frames": 2}, 2),
+        ("both.ts", 0.36, BOTH, {"resorted": True}, 2),
+        ("picture.ts", 3.0, PICTURE, {}, 3),
+        ("picture.mp4", 0.36, PICTURE, {}, 2),
+        ("sound.mkv", 1.0, SOUND, {}, 2),
+        ("sound.ts", 0.12, SOUND, {"b_frames": 2}, 2),
+    ],
+)
+def test_sound_stays_with_its_pictures_behind_a_step(name, back_s, who, options, clips, tmp_path) -> None:
+    path = stepping(tmp_path / name, [back_s * one for one in who], **options)
+    found = sound_of(path, tmp_path / "out")
+    assert len(found) == clips
+    assert all(isinstance(one, float) and one < 0.002 for one in found), found
+
+
+def test_sound_is_left_out_where_a_remuxer_sorted_packets_by_wrong_stamps(tmp_path: Path) -> None:
+    path = stepping(tmp_path / "sorted.mkv", PICTURE, resorted=True)
+    before, *behind = sound_of(path, tmp_path / "out")
+    assert before < 0.002
+    assert len(behind) == 2
+    assert all(str(one).startswith("none (the clock of its pictures steps back") for one in behind)
+
+
+# The same on numbers: pictures every 40 ms, sound every 20.
+
+
+def repaired(
+    pictures_s: np.ndarray, sound_s: np.ndarray, places: np.ndarray | None = None
+) -> tuple[SoundClock | None, FrameTimes]:
+    """Return the clock of a film of these stamps, each sound packet beside every second picture by default."""
+    line = timeline([round(at * 1000) for at in pictures_s], Fraction(1, 1000), None, Fraction(25), (), 60)
+    before = np.arange(len(sound_s)) // 2 if places is None else places
+    pts = np.rint(sound_s * 1000).astype(int).tolist()
+    stamps = SoundStamps(0.001, pts, [20] * len(pts), before.tolist(), len(pictures_s))
+    return repaired_sound(stamps, line, float(pictures_s[0])), line
+
+
+def grid(seconds: float, every_s: float) -> np.ndarray:
+    return np.arange(round(seconds / every_s)) * every_s
+
+
+def test_sound_that_never_steps_back_keeps_its_stamps() -> None:
+    pictures_s, sound_s = grid(20, 0.04), grid(20, 0.02)
+    assert repaired(pictures_s, sound_s)[0] is None
+    paused_s = np.where(sound_s > 8, sound_s + 3, sound_s)[:-150]
+    assert repaired(pictures_s, paused_s)[0] is None
+    for wrong_s in (-2.0, 2.0):  # one stamp
+        sound_s[400] += wrong_s
+        assert repaired(pictures_s, sound_s)[0] is None
+
+
+def test_recordings_joined_agree_anew_whatever_their_sound_lacks() -> None:
+    """The first one's sound lags by a step of its own, and is half a second shorter than its pictures."""
+    pictures_s = np.concatenate([grid(20, 0.04), grid(10, 0.04)])
+    sound_s = np.concatenate([grid(8, 0.02), grid(11.5, 0.02) + 7, grid(10, 0.02)])
+    places = np.searchsorted(grid(30, 0.04), np.concatenate([grid(19.5, 0.02), grid(10, 0.02) + 20]))
+    clock, line = repaired(pictures_s, sound_s, places)
+    assert line.breaks == (500,)
+    assert clock == SoundClock(((400, 1000), (975, 20000)), (), 750)
+
+
+def test_a_jump_of_both_clocks_is_one_jump() -> None:
+    pictures_s, sound_s = grid(20, 0.04), grid(20, 0.02)
+    pictures_s[300:] += 7200
+    sound_s[590:] += 7200  # sound lies a little earlier in the file
+    clock, _ = repaired(pictures_s, sound_s)
+    assert clock == SoundClock(((590, -7200000),), (), 500)
+
+
+def test_sound_is_unknown_behind_a_break_of_the_pictures_until_both_restart() -> None:
+    """As a remuxer sorts pictures that step back by 2 s and sound that does not; then another recording follows."""
+    pictures_s = np.concatenate([grid(10, 0.04), grid(10, 0.04) + 8, grid(10, 0.04)])
+    sound_s = np.concatenate([grid(20, 0.02), grid(10, 0.02)])
+    beside_s = np.minimum(np.where(sound_s >= 10, sound_s + 2, sound_s), 20)
+    beside_s[1000:] = sound_s[1000:] + 20
+    clock, line = repaired(pictures_s, sound_s, np.searchsorted(grid(30, 0.04), beside_s))
+    assert line.breaks == (250, 500)
+    assert clock is not None
+    assert [clock.offset_s(frame) for frame in (0, 249, 250, 499, 500)] == [0.0, 0.0, None, None, 0.0]
+    assert clock.shifts == ((1000, 20000),)
