@@ -151,12 +151,14 @@ def _write_mp4(path: Path, packets: list[_Stored], whole: bytes) -> None:
     with av.open(str(path), "w", options={"video_track_timescale": "12800"}) as container:
         streams = _streams(container, whole)
         number = 0
+        pictures = [one for one in packets if one.stream == 0]
+        first_s = min(one.stamp_s - place / RATE for place, one in enumerate(pictures))
         for one in packets:
             packet = Packet(one.data)
             packet.stream, packet.time_base, packet.is_keyframe = streams[one.stream], tick, one.key
             packet.pts = packet.dts = round(one.stamp_s / tick)
             if one.stream == 0:
-                packet.dts = round((packets[0].stamp_s - 5 + number / RATE) / tick)
+                packet.dts = round((first_s + number / RATE) / tick)
                 number += 1
             container.mux_one(packet)
 
