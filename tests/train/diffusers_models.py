@@ -1,25 +1,25 @@
-"""Transformers of diffusers small enough for tests, with inputs for them."""
+"""Transformers of diffusers small enough for tests, with inputs for them.
+
+Classes are called by name: importing diffusers takes seconds, which only tests that make a model of it should take.
+"""
 
 import torch
-from diffusers import (
-    CogVideoXTransformer3DModel,
-    CosmosTransformer3DModel,
-    HunyuanVideoTransformer3DModel,
-    WanTransformer3DModel,
-)
 
 FAMILIES = {
-    "wan": (WanTransformer3DModel, {}),
-    "wan, a time per token": (WanTransformer3DModel, {}),
-    "wan, two norms": (WanTransformer3DModel, {"cross_attn_norm": False}),
-    "cogvideox": (CogVideoXTransformer3DModel, {}),
-    "hunyuan": (HunyuanVideoTransformer3DModel, {}),
-    "hunyuan, first frame given": (HunyuanVideoTransformer3DModel, {"image_condition_type": "token_replace"}),
-    "cosmos": (CosmosTransformer3DModel, {}),
-    "cosmos, a time per frame": (CosmosTransformer3DModel, {"extra_pos_embed_type": None}),
+    "wan": ("WanTransformer3DModel", {}),
+    "wan, a time per token": ("WanTransformer3DModel", {}),
+    "wan, two norms": ("WanTransformer3DModel", {"cross_attn_norm": False}),
+    "cogvideox": ("CogVideoXTransformer3DModel", {}),
+    "hunyuan": ("HunyuanVideoTransformer3DModel", {}),
+    "hunyuan, first frame given": (
+        "HunyuanVideoTransformer3DModel",
+        {"image_condition_type": "token_replace"},
+    ),
+    "cosmos": ("CosmosTransformer3DModel", {}),
+    "cosmos, a time per frame": ("CosmosTransformer3DModel", {"extra_pos_embed_type": None}),
 }
 CONFIGS = {
-    WanTransformer3DModel: {
+    "WanTransformer3DModel": {
         "attention_head_dim": 16,
         "in_channels": 4,
         "out_channels": 4,
@@ -29,7 +29,7 @@ CONFIGS = {
         "num_layers": 2,
         "rope_max_seq_len": 32,
     },
-    CogVideoXTransformer3DModel: {
+    "CogVideoXTransformer3DModel": {
         "attention_head_dim": 16,
         "in_channels": 4,
         "out_channels": 4,
@@ -41,7 +41,7 @@ CONFIGS = {
         "sample_frames": 5,
         "max_text_seq_length": 5,
     },
-    HunyuanVideoTransformer3DModel: {
+    "HunyuanVideoTransformer3DModel": {
         "in_channels": 4,
         "out_channels": 4,
         "attention_head_dim": 16,
@@ -53,7 +53,7 @@ CONFIGS = {
         "rope_axes_dim": (4, 4, 8),
         "guidance_embeds": False,
     },
-    CosmosTransformer3DModel: {
+    "CosmosTransformer3DModel": {
         "in_channels": 4,
         "out_channels": 4,
         "attention_head_dim": 16,
@@ -67,11 +67,18 @@ CONFIGS = {
 }
 
 
+def transformer(name, sizes):
+    """The model of a class in `CONFIGS`, some sizes changed."""
+    import diffusers
+
+    return getattr(diffusers, name)(**CONFIGS[name] | sizes)
+
+
 def model_of(family, dtype=torch.float32, heads=2):
     """The model with every weight drawn, so that no gate is shut; some stay float32, as when diffusers loads it."""
     torch.manual_seed(0)
-    kind, special = FAMILIES[family]
-    model = kind(**CONFIGS[kind] | special | {"num_attention_heads": heads})
+    name, special = FAMILIES[family]
+    model = transformer(name, special | {"num_attention_heads": heads})
     wide = torch.promote_types(dtype, torch.float32)
     for name, parameter in model.named_parameters():
         torch.nn.init.normal_(parameter, std=0.2)

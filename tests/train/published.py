@@ -3,7 +3,7 @@
 import torch
 
 from tests.train.clips import tiny_config
-from tests.train.diffusers_models import CONFIGS, FAMILIES
+from tests.train.diffusers_models import FAMILIES, transformer
 from tests.train.models import wan_pipelines
 from train.config.model import DiffusersConfig
 from train.config.objective import DDPMConfig, EDMConfig, FlowConfig
@@ -34,10 +34,10 @@ CALLED = {
 
 def drawn(variant, channels=4, heads=2):
     """The model with every weight drawn."""
-    kind, _ = FAMILIES[variant.replace(",", " ").split()[0]]
+    name, _ = FAMILIES[variant.replace(",", " ").split()[0]]
     torch.manual_seed(0)
     sizes = {"num_attention_heads": heads, "in_channels": channels, "out_channels": channels}
-    model = kind(**CONFIGS[kind] | SPECIAL[variant] | sizes)
+    model = transformer(name, SPECIAL[variant] | sizes)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     return model

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -64,6 +63,8 @@ def test_only_kernels_stay_whole_in_a_compiled_graph(monkeypatch, kernels):
     seen = []
 
     def backend(graph, _inputs):
+        from functorch.compile import make_boxed_func
+
         seen.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
         return make_boxed_func(graph)
 

@@ -16,7 +16,6 @@ from loader.errors import UsageError
 from tests.train.diffusers_models import FAMILIES, first_block, inputs_of, model_of, outcome
 from tests.train.parallel.wide import Wide
 from train.config.model import DiTConfig
-from train.kernels.patch import wan
 from train.kernels.patch.patcher import patch, unpatch
 from train.kernels.qk_norm.operator import qk_norm
 from train.models.dit import DiT
@@ -239,7 +238,9 @@ def test_an_unknown_processor_is_called_and_ours_for_parts_of_a_sequence_is_look
     patched.blocks[0].attn1.set_processor(Theirs())
     patched.blocks[0].attn2.set_processor(SelfAttention(WanAttnProcessor()))
     patched.blocks[1].attn1.set_processor(SelfAttention(Theirs()))
-    monkeypatch.setattr(wan, "qk_norm", lambda *args, **how: calls.append("fused") or qk_norm(*args, **how))
+    monkeypatch.setattr(
+        "train.kernels.patch.wan.qk_norm", lambda *args, **how: calls.append("fused") or qk_norm(*args, **how)
+    )
     found = outcome(patched, inputs)
     assert calls == ["theirs", "fused", "theirs", "fused"]
     assert max(shares(found, expected).values()) < 1e-5

@@ -25,7 +25,7 @@ from tests.train.latents.latent_versions import (
     version,
     write_clips,
 )
-from tests.train.models.test_diffusers_vae import FAMILIES, publish
+from tests.train.models.diffusers_vaes import FAMILIES, drawn, publish
 from tests.train.published import publish_text, vocabulary
 from train.config.run import TrainConfig
 from train.config.tokenizer import DiffusersVAEConfig
@@ -157,9 +157,7 @@ def test_encoders_with_other_weights_are_refused(clips, published, tmp_path):
     version(clips, tmp_path / "set", train_config=of(published))
     moved = shutil.copytree(published, tmp_path / "moved")
     losses(tmp_path / "set", tmp_path / "of moved", train_config=of(moved))
-    torch.manual_seed(1)
-    kind, sizes, _ = FAMILIES["wan"]
-    kind(**sizes).save_pretrained(moved / "vae")
+    drawn("wan", seed=1).save_pretrained(moved / "vae")
     with pytest.raises(UsageError, match=r"train\.tokenizer\.files was"):
         losses(tmp_path / "set", tmp_path / "of other", train_config=of(moved))
     with pytest.raises(UsageError, match=r"train\.text\.max_text_tokens was 8 and is 7 now"):

@@ -12,7 +12,13 @@ from train.loop.trainer import Trainer
 from train.loop.validation import Validation
 from train.loop.validation_config import ValidationConfig
 
-IMPORTED_FIRST = ("diffusers", "peft", "train.models.published.wan", "train.models.published.vae")
+IMPORTED_FIRST = (
+    "diffusers.models.transformers",
+    "diffusers.models.autoencoders",
+    "peft",
+    "train.models.published.wan",
+    "train.models.published.vae",
+)
 
 
 def asked(folder: str, rows: list[dict[str, str]], **update) -> ValidationConfig:

@@ -1,6 +1,5 @@
-"""Published VAEs small enough for tests."""
+"""Published VAEs small enough for tests; classes are called by name, as in tests/train/diffusers_models.py."""
 
-import diffusers
 import torch
 
 from train.config.tokenizer import DiffusersVAEConfig
@@ -9,7 +8,7 @@ from train.models.published.vae import DiffusersVAE
 BLOCKS = (8, 8, 8, 8)
 FAMILIES = {
     "wan": (
-        diffusers.AutoencoderKLWan,
+        "AutoencoderKLWan",
         {
             "base_dim": 4,
             "z_dim": 4,
@@ -20,7 +19,7 @@ FAMILIES = {
         {},
     ),
     "wan 2.2": (
-        diffusers.AutoencoderKLWan,
+        "AutoencoderKLWan",
         {
             "base_dim": 4,
             "decoder_base_dim": 4,
@@ -37,7 +36,7 @@ FAMILIES = {
         {"height": 16, "width": 16},
     ),
     "cogvideox": (
-        diffusers.AutoencoderKLCogVideoX,
+        "AutoencoderKLCogVideoX",
         {
             "block_out_channels": BLOCKS,
             "latent_channels": 4,
@@ -48,7 +47,7 @@ FAMILIES = {
         {},
     ),
     "hunyuan": (
-        diffusers.AutoencoderKLHunyuanVideo,
+        "AutoencoderKLHunyuanVideo",
         {
             "block_out_channels": BLOCKS,
             "latent_channels": 4,
@@ -59,7 +58,7 @@ FAMILIES = {
         {},
     ),
     "cosmos": (
-        diffusers.AutoencoderKLCosmos,
+        "AutoencoderKLCosmos",
         {
             "encoder_block_out_channels": BLOCKS,
             "decode_block_out_channels": BLOCKS,
@@ -77,10 +76,16 @@ FAMILIES = {
 }
 
 
+def drawn(family, seed=0):
+    import diffusers
+
+    name, sizes, _ = FAMILIES[family]
+    torch.manual_seed(seed)
+    return getattr(diffusers, name)(**sizes)
+
+
 def publish(folder, family):
-    kind, sizes, _ = FAMILIES[family]
-    torch.manual_seed(0)
-    vae = kind(**sizes)
+    vae = drawn(family)
     vae.save_pretrained(folder / "vae")
     return vae.eval()
 

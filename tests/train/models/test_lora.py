@@ -3,7 +3,6 @@
 import itertools
 import json
 
-import diffusers
 import pytest
 import torch
 from safetensors import safe_open
@@ -102,7 +101,7 @@ def test_a_broken_run_goes_on_to_the_same_numbers(wan, tmp_path):
 
 
 @pytest.mark.parametrize("group", ["ema", "model"])
-def test_diffusers_and_sampling_read_the_adapters(wan, tmp_path, group):
+def test_diffusers_and_sampling_read_the_adapters(diffusers, wan, tmp_path, group):
     folder, config, _ = wan
     trained = load_trained(str(folder / "run"), CPU, group)
     export(trained, tmp_path / "lora")
@@ -131,7 +130,7 @@ def test_diffusers_and_sampling_read_the_adapters(wan, tmp_path, group):
         load_published(config, CPU, tmp_path / "bare.safetensors")
 
 
-def test_merged_it_is_a_published_model_of_its_own(wan, tmp_path):
+def test_merged_it_is_a_published_model_of_its_own(diffusers, wan, tmp_path):
     folder, _, _ = wan
     trained = load_trained(str(folder / "run"), CPU)
     with torch.no_grad():

@@ -1,6 +1,5 @@
 """Text encoders within published pipelines: the context is what the pipeline makes of a caption."""
 
-import diffusers
 import pytest
 import torch
 
@@ -24,7 +23,7 @@ def pipeline(kind, *encoders, **more):
     return kind(**names, **more)
 
 
-def test_wans_captions_are_read_under_their_mask_and_end_in_zeros(tmp_path):
+def test_wans_captions_are_read_under_their_mask_and_end_in_zeros(diffusers, tmp_path):
     text = encoder(tmp_path, "UMT5", max_text_tokens=8)
     context_BMD, mask_BM = text(CAPTIONS)
     assert mask_BM.sum(dim=1).tolist() == [6, 2, 1]
@@ -33,7 +32,7 @@ def test_wans_captions_are_read_under_their_mask_and_end_in_zeros(tmp_path):
     torch.testing.assert_close(context_BMD * mask_BM[..., None], expected[:, :6])
 
 
-def test_cogvideox_reads_padding_as_text(tmp_path):
+def test_cogvideox_reads_padding_as_text(diffusers, tmp_path):
     text = encoder(tmp_path, "T5", max_text_tokens=8, padding="text")
     context_BMD, mask_BM = text(CAPTIONS)
     expected = pipeline(diffusers.CogVideoXPipeline, text)._get_t5_prompt_embeds(
@@ -45,7 +44,7 @@ def test_cogvideox_reads_padding_as_text(tmp_path):
     assert not torch.allclose(masked(CAPTIONS)[0][1, :2], expected[1, :2], atol=1e-4)
 
 
-def test_hunyuans_captions_stand_in_a_template_behind_one_vector_for_all(tmp_path):
+def test_hunyuans_captions_stand_in_a_template_behind_one_vector_for_all(diffusers, tmp_path):
     pooled = publish_text(tmp_path, "_2", "CLIP", width=4)
     template = {"template": "the dog a {}", "crop_start": 3}
     text = encoder(

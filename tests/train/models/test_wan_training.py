@@ -3,7 +3,6 @@
 import importlib
 import json
 
-import diffusers
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -110,7 +109,7 @@ def test_a_run_of_one_expert_is_of_its_times(folders):
     assert Bundle(told).objective.times == (0.5, 1.0)
 
 
-def test_experts_of_a_run_each_go_back_where_they_came_from(tmp_path):
+def test_experts_of_a_run_each_go_back_where_they_came_from(diffusers, tmp_path):
     """Adapters and whole weights of one expert: read by diffusers, and by sampling with the other one."""
     form = "2.2 A14B T2V"
     folder, own = publish(tmp_path / "wan", form, channels=24), tiny_config(2, every_steps=2, lr=1e-2)
@@ -232,7 +231,7 @@ def test_operations_of_what_is_given_are_counted(folders, form):
 
 
 @pytest.mark.parametrize("sharded", [False, True], ids=["whole", "fsdp"])
-def test_times_are_embedded_in_float32_as_pipelines_embed_them(folders, sharded):
+def test_times_are_embedded_in_float32_as_pipelines_embed_them(diffusers, folders, sharded):
     """Under autocast, and where FSDP gathers weights in bfloat16."""
     form = next(iter(folders))
     config = configured(folders[form], form).model_copy(update={"dtype": "bfloat16"})

@@ -2,13 +2,12 @@
 
 import json
 
-import diffusers
 import numpy as np
 import torch
 
+from tests.train import diffusers_models
 from tests.train.clips import tiny_config
-from tests.train.diffusers_models import CONFIGS
-from tests.train.models.diffusers_vaes import FAMILIES
+from tests.train.models import diffusers_vaes
 from train.config.run import TrainConfig
 
 CHANNELS, TEXT_TOKENS = 4, 6
@@ -26,17 +25,14 @@ IMAGE = {"2.2 A14B I2V": {"dropout": 0.0}, "2.2 TI2V 5B": {"dropout": 0.1}}
 def transformer(seed: int, more_channels: int = 0, channels: int = CHANNELS):
     torch.manual_seed(seed)
     sizes = {"num_attention_heads": 2, "in_channels": channels + more_channels, "out_channels": channels}
-    kind = diffusers.WanTransformer3DModel
-    model = kind(**CONFIGS[kind] | sizes | {"num_layers": 1})
+    model = diffusers_models.transformer("WanTransformer3DModel", sizes | {"num_layers": 1})
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     return model.eval()
 
 
 def vae():
-    kind, sizes, _ = FAMILIES["wan"]
-    torch.manual_seed(7)
-    return kind(**sizes).eval()
+    return diffusers_vaes.drawn("wan", seed=7).eval()
 
 
 def publish(folder, form: str, channels: int = CHANNELS):
@@ -66,17 +62,18 @@ def configured(folder, form: str, **update) -> TrainConfig:
     return TrainConfig.model_validate({**tiny_config().model_dump(), **values, **update})
 
 
-class EvenTimes(diffusers.FlowMatchEulerDiscreteScheduler):
-    """The scheduler at the times of ours, which start at 1 where the pipeline's own choice does not."""
-
-    def set_timesteps(self, num_inference_steps, device=None):
-        super().set_timesteps(
-            sigmas=np.linspace(1, 1 / num_inference_steps, num_inference_steps), device=device
-        )
-
-
 def pipeline(folder, form: str):
     """The pipeline of diffusers on a published folder."""
+    import diffusers
+
+    class EvenTimes(diffusers.FlowMatchEulerDiscreteScheduler):
+        """The scheduler at the times of ours, which start at 1 where the pipeline's own choice does not."""
+
+        def set_timesteps(self, num_inference_steps, device=None):
+            super().set_timesteps(
+                sigmas=np.linspace(1, 1 / num_inference_steps, num_inference_steps), device=device
+            )
+
     told = dict(FORMS[form])
     experts, _ = told.pop("experts", False), told.pop("picture", None)
     loaded = [

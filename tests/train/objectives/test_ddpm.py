@@ -4,9 +4,6 @@ import itertools
 
 import pytest
 import torch
-from diffusers import DDPMScheduler
-from diffusers.schedulers.scheduling_ddpm import rescale_zero_terminal_snr
-from diffusers.training_utils import compute_snr
 
 from loader.errors import UsageError
 from train.config.objective import DDPMConfig
@@ -19,6 +16,9 @@ STEPS = torch.tensor([0, 1, 37, 500, 998, 999])
 
 
 def pair(schedule, prediction, zero):
+    from diffusers import DDPMScheduler
+    from diffusers.schedulers.scheduling_ddpm import rescale_zero_terminal_snr
+
     config = DDPMConfig(schedule=schedule, prediction=prediction, zero_terminal_snr=zero)
     scheduler = DDPMScheduler(beta_schedule=SCHEDULES[schedule])
     if zero:
@@ -48,10 +48,12 @@ def test_with_zero_terminal_snr_the_last_level_is_noise_alone():
 
 
 @pytest.mark.parametrize("prediction", ["epsilon", "v"])
-def test_min_snr_weighs_the_error_of_the_clean_latent_by_the_snr_up_to_gamma(prediction):
+def test_min_snr_weighs_the_error_of_the_clean_latent_by_the_snr_up_to_gamma(diffusers, prediction):
+    from diffusers.training_utils import compute_snr
+
     ddpm = DDPM(DDPMConfig(prediction=prediction, min_snr_gamma=5.0))
     level, steps = ddpm.level(STEPS.double()), STEPS
-    snr = compute_snr(DDPMScheduler(), steps).double()
+    snr = compute_snr(diffusers.DDPMScheduler(), steps).double()
     # An error e of the prediction is one of (noise / determinant) e of the clean latent.
     determinant = level.signal * level.target_noise - level.noise * level.target_signal
     clean_error = (level.noise / determinant) ** 2
@@ -72,8 +74,8 @@ def test_every_level_is_drawn_alike():
 
 
 @pytest.mark.parametrize("steps", [1, 7, 50, 1000])
-def test_the_schedule_is_diffusers_trailing_one(steps):
-    scheduler = DDPMScheduler(timestep_spacing="trailing")
+def test_the_schedule_is_diffusers_trailing_one(diffusers, steps):
+    scheduler = diffusers.DDPMScheduler(timestep_spacing="trailing")
     scheduler.set_timesteps(steps)
     assert DDPM(DDPMConfig()).schedule(steps, 1).long().tolist() == scheduler.timesteps.tolist()
 

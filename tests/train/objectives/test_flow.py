@@ -2,9 +2,6 @@ import math
 
 import pytest
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler
-from diffusers.pipelines.flux.pipeline_flux import calculate_shift
-from diffusers.training_utils import compute_density_for_timestep_sampling, compute_loss_weighting_for_sd3
 
 from train.config.objective import ConstantShift, ExponentialShift, FlowConfig, RootShift
 from train.objectives.flow import RectifiedFlow, shift_factor, shifted
@@ -45,6 +42,8 @@ def test_uniform_times_are_the_quantiles():
 
 @pytest.mark.parametrize("scale", [-0.5, 0.0, 1.29])
 def test_times_by_mode_are_those_of_diffusers(scale):
+    from diffusers.training_utils import compute_density_for_timestep_sampling
+
     generator = torch.Generator().manual_seed(1)
     expected = compute_density_for_timestep_sampling("mode", 100, mode_scale=scale, generator=generator)
     u = torch.rand(100, generator=torch.Generator().manual_seed(1)).double()
@@ -54,6 +53,8 @@ def test_times_by_mode_are_those_of_diffusers(scale):
 
 
 def test_cosmap_weighs_as_diffusers_does_and_1_on_average():
+    from diffusers.training_utils import compute_loss_weighting_for_sd3
+
     t = torch.linspace(0, 1, 10001, dtype=torch.float64)
     weight = RectifiedFlow(FlowConfig(weighting="cosmap")).level(t).weight
     torch.testing.assert_close(weight, compute_loss_weighting_for_sd3("cosmap", t))
@@ -62,17 +63,19 @@ def test_cosmap_weighs_as_diffusers_does_and_1_on_average():
 
 
 @pytest.mark.parametrize("factor", [1.0, 3.0, 5.0])
-def test_a_constant_shift_is_that_of_diffusers(factor):
-    scheduler = FlowMatchEulerDiscreteScheduler(shift=factor)
+def test_a_constant_shift_is_that_of_diffusers(diffusers, factor):
+    scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=factor)
     t = torch.arange(1000, 0, -1) / 1000
     torch.testing.assert_close(shifted(t, factor), scheduler.sigmas, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("tokens", [100, 256, 1024, 4096, 32760])
-def test_the_exponential_shift_is_that_of_flux(tokens):
+def test_the_exponential_shift_is_that_of_flux(diffusers, tokens):
+    from diffusers.pipelines.flux.pipeline_flux import calculate_shift
+
     mu = calculate_shift(tokens)
     assert shift_factor(ExponentialShift(), tokens) == pytest.approx(math.exp(mu))
-    scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
+    scheduler = diffusers.FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
     t = torch.linspace(1, 0.1, 10, dtype=torch.float64)
     expected = torch.from_numpy(scheduler.time_shift(mu, 1.0, t.numpy()))
     torch.testing.assert_close(shifted(t, shift_factor(ExponentialShift(), tokens)), expected)
@@ -87,8 +90,8 @@ def test_the_root_shift_keeps_the_uncertainty_of_a_mean_over_tokens():
     assert uncertain[256].item() == pytest.approx(uncertain[4096].item())
 
 
-def test_sampling_is_shifted_as_training_is():
-    scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
+def test_sampling_is_shifted_as_training_is(diffusers):
+    scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0)
     scheduler.set_timesteps(sigmas=torch.linspace(1, 1 / 8, 8).tolist())
     schedule = RectifiedFlow(FlowConfig(shift=ConstantShift(factor=3.0))).schedule(8, 1024)
     torch.testing.assert_close(schedule.float(), scheduler.sigmas[:-1], rtol=0, atol=1e-6)

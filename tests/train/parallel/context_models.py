@@ -35,7 +35,7 @@ from train.parallel.context.token_shard import part_of
 from train.parallel.context.traffic import AttentionSize, slices_bytes
 from train.step.squared_errors import DenoisingInputs, whole_model_errors
 
-IMPORTED_FIRST = ("diffusers", "tests.train.diffusers_models", "peft")
+IMPORTED_FIRST = ("diffusers.models.transformers", "peft")
 TINY = {"hidden": 24, "heads": 4, "layers": 2}
 MODELS = {
     "dit": DiTConfig(**TINY),

@@ -9,7 +9,7 @@ from train.distributed.world import join
 from train.loop.trainer import Trainer
 from train.parallel.mesh import DATA, Mesh
 
-IMPORTED_FIRST = ("diffusers", "peft")
+IMPORTED_FIRST = ("diffusers.models.transformers", "diffusers.models.autoencoders", "peft")
 
 
 def train_all(folder: str) -> None:

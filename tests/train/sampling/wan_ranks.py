@@ -15,7 +15,7 @@ from train.sampling.layout import VideoLayout, build_layout
 from train.sampling.mesh import SamplingMesh, SamplingRanks
 from train.sampling.trained import load_published
 
-IMPORTED_FIRST = ("diffusers",)
+IMPORTED_FIRST = ("diffusers.models.transformers", "diffusers.models.autoencoders")
 CASES = (
     ("2.2 A14B I2V", {"cfg": 2, "ring": 2}),
     ("2.2 TI2V 5B", {"ring": 2, "ulysses": 2}),

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 from train.step import noise as module
 from train.step.noise import box_muller, draw_noise, normals, philox, round_keys
@@ -56,6 +55,8 @@ def test_every_word_gives_finite_numbers(radius, angle):
 
 
 def test_the_numbers_are_normal_and_independent():
+    from scipy import stats
+
     found = normals([1, 2], 400_001, CPU).double().numpy()
     for own in found:
         assert stats.kstest(own, "norm").pvalue > 1e-3

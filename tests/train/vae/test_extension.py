@@ -1,16 +1,14 @@
 import json
 
-import diffusers
 import pytest
 import torch
 
 from loader.errors import UsageError
-from tests.train.vae.tiny import publish
+from tests.train.vae.tiny import COSMOS, WAN, publish
 from train.config.vae import VaeModelConfig
 from train.vae.initialization import origin
 from train.vae.network import VideoVae
 
-WAN, COSMOS = diffusers.AutoencoderKLWan, diffusers.AutoencoderKLCosmos
 LEVELS = {"dim_mult": [1, 2, 2], "temperal_downsample": [True, True], "scale_factor_spatial": 4}
 DEEPER = {"dim_mult": [1, 2, 2, 2], "temperal_downsample": [True, True, False], "scale_factor_spatial": 8}
 RESIDUAL = {"is_residual": True, "patch_size": 2, "in_channels": 12, "out_channels": 12}
@@ -30,7 +28,7 @@ def extended(folder, case):
     """The published VAE, and the one of the changed architecture."""
     kind, settings, changes, side = CASES[case]
     published = publish(folder, kind, **settings)
-    (folder / "changed.json").write_text(json.dumps({"_class_name": kind.__name__} | changes))
+    (folder / "changed.json").write_text(json.dumps({"_class_name": kind} | changes))
     config = VaeModelConfig(
         name=str(folder), architecture=folder / "changed.json", frames=4, height=side, width=side
     )
@@ -140,7 +138,7 @@ def test_what_does_not_fit_is_refused(tmp_path, changes, said):
         changed_to(tmp_path, **changes)
 
 
-def test_families_whose_blocks_would_change_their_meaning_are_refused(tmp_path):
+def test_families_whose_blocks_would_change_their_meaning_are_refused(diffusers, tmp_path):
     blocks = {
         "latent_channels": 4,
         "layers_per_block": 1,

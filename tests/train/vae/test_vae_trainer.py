@@ -5,12 +5,12 @@ import os
 import signal
 from dataclasses import replace
 
-import diffusers
 import pytest
 import torch
 
 from loader.errors import UsageError
-from tests.train.models.test_diffusers_vae import FAMILIES
+from tests.train.models import diffusers_vaes
+from tests.train.models.diffusers_vaes import FAMILIES
 from tests.train.saved import losses, metrics, newest, stored, tensors
 from tests.train.vae import tiny
 from tests.train.vae.tiny import MixedStream, config, publish
@@ -199,10 +199,8 @@ def test_a_decoder_that_gives_other_clips_back_is_told_of(folder, tmp_path):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_learns_and_computes_activations_again_to_the_same_gradient(tmp_path, family):
-    kind, sizes, factors = FAMILIES[family]
-    torch.manual_seed(0)
-    kind(**sizes).save_pretrained(tmp_path / "vae")
-    side = factors.get("height", 8)
+    diffusers_vaes.publish(tmp_path, family)
+    side = FAMILIES[family][2].get("height", 8)
 
     class Nines(MixedStream):
         def microbatch(self, step, slot=0):
@@ -225,7 +223,7 @@ def test_every_family_learns_and_computes_activations_again_to_the_same_gradient
 def test_what_a_family_cannot_do_is_refused(folder, tmp_path):
     with pytest.raises(UsageError, match="cannot compute the activations of a AutoencoderKLWan again"):
         VaeTrainer(config(folder, 1, {"activation_checkpointing": True}), MixedStream(), tmp_path).run()
-    publish(tmp_path, diffusers.AutoencoderKLCosmos)
+    publish(tmp_path, tiny.COSMOS)
     model = {"frames": 4, "height": 4, "width": 4}
     with pytest.raises(UsageError, match="no posterior, so there is no KL"):
         VaeTrainer(config(tmp_path, 1, model), MixedStream(), tmp_path / "run").run()

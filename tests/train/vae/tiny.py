@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 
-import diffusers
 import torch
 
 from loader.buckets.assignment import Bucket
@@ -14,38 +13,46 @@ from train.config.vae import VaeTrainConfig
 from train.vae.trainer import VaeTrainer
 
 SHAPES = (Bucket(5, 16, 16), Bucket(1, 24, 16), Bucket(9, 12, 16))
-WAN = {
-    "base_dim": 4,
-    "z_dim": 4,
-    "num_res_blocks": 1,
-    "dim_mult": [1, 1],
-    "temperal_downsample": [True],
-    "scale_factor_spatial": 2,
-    "latents_mean": [0.0] * 4,
-    "latents_std": [1.0] * 4,
-}
-COSMOS = {
-    "encoder_block_out_channels": (8, 8, 8, 8),
-    "decode_block_out_channels": (8, 8, 8, 8),
-    "latent_channels": 4,
-    "num_layers": 1,
-    "attention_resolutions": (16,),
-    "resolution": 32,
-    "patch_size": 2,
-    "spatial_compression_ratio": 4,
-    "temporal_compression_ratio": 4,
-    "latents_mean": [0.0] * 4,
-    "latents_std": [1.0] * 4,
+SIZES = {
+    "AutoencoderKLWan": {
+        "base_dim": 4,
+        "z_dim": 4,
+        "num_res_blocks": 1,
+        "dim_mult": [1, 1],
+        "temperal_downsample": [True],
+        "scale_factor_spatial": 2,
+        "latents_mean": [0.0] * 4,
+        "latents_std": [1.0] * 4,
+    },
+    "AutoencoderKLCosmos": {
+        "encoder_block_out_channels": (8, 8, 8, 8),
+        "decode_block_out_channels": (8, 8, 8, 8),
+        "latent_channels": 4,
+        "num_layers": 1,
+        "attention_resolutions": (16,),
+        "resolution": 32,
+        "patch_size": 2,
+        "spatial_compression_ratio": 4,
+        "temporal_compression_ratio": 4,
+        "latents_mean": [0.0] * 4,
+        "latents_std": [1.0] * 4,
+    },
 }
 GAN = {
     "start_step": 3, "warmup_steps": 1, "adaptive": True, "r1": 0.1, "lecam": 0.1, "channels": 8, "layers": 1,
 }  # fmt: skip
 
 
-def publish(folder: Path, kind=diffusers.AutoencoderKLWan, **changes):
+WAN, COSMOS = "AutoencoderKLWan", "AutoencoderKLCosmos"
+IMPORTED_FIRST = ("diffusers.models.autoencoders",)
+
+
+def publish(folder: Path, kind: str = WAN, **changes):
     """A drawn VAE in a folder of its own, and the VAE."""
+    import diffusers
+
     torch.manual_seed(0)
-    vae = kind(**(WAN if kind is diffusers.AutoencoderKLWan else COSMOS) | changes)
+    vae = getattr(diffusers, kind)(**SIZES[kind] | changes)
     vae.save_pretrained(folder / "vae")
     return vae.eval()
 

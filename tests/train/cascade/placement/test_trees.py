@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from sklearn.ensemble import GradientBoostingRegressor
 
 from train.cascade.costs import boosting
 from train.cascade.costs.boosting import boosted
@@ -19,6 +18,8 @@ def rows() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def test_predictions_are_those_of_the_library(rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sklearn.ensemble import GradientBoostingRegressor
+
     grown = []
 
     class Kept(GradientBoostingRegressor):

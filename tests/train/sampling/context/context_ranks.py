@@ -41,7 +41,7 @@ from train.sampling.scalefusion.runner import ScaleFusion
 from train.sampling.scalefusion.schedule import Slicing
 from train.sampling.scalefusion.ulysses import UlyssesSTDiT
 
-IMPORTED_FIRST = ("diffusers", "tests.train.diffusers_models")
+IMPORTED_FIRST = ("diffusers.models.transformers",)
 HEADS = 12  # divided by 2, 3 and 4 ranks
 TINY = {"hidden": 72, "heads": HEADS, "layers": 1}
 SLICED = ("st_dit, scalefusion", "st_dit, heads")

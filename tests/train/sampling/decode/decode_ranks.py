@@ -17,7 +17,11 @@ from train.distributed.world import World
 from train.models.published.vae import DiffusersVAE
 from train.sampling.decode.tiled import TiledDecoder
 
-IMPORTED_FIRST = ("diffusers", "train.models.published.vae", "train.sampling.decode.tiled")
+IMPORTED_FIRST = (
+    "diffusers.models.autoencoders",
+    "train.models.published.vae",
+    "train.sampling.decode.tiled",
+)
 CPU = torch.device("cpu")
 SHARED = ("wan", "hunyuan", "cosmos")
 """Families whose tiles are shared; others differ in what decodes a tile."""

@@ -6,16 +6,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from diffusers import (
-    DDIMScheduler,
-    EDMEulerScheduler,
-    EulerDiscreteScheduler,
-    FlowMatchEulerDiscreteScheduler,
-    FlowMatchHeunDiscreteScheduler,
-    FlowMatchLCMScheduler,
-    HeunDiscreteScheduler,
-    UniPCMultistepScheduler,
-)
 
 from train.config.objective import ConstantShift, DDPMConfig, EDMConfig, FlowConfig
 from train.objectives.build import build_objective
@@ -182,8 +172,8 @@ def our_states(config, solver, x, times, noise=None):
 
 @pytest.mark.parametrize(("solver", "order"), [("unipc", 2), ("unipc3", 3)])
 @pytest.mark.parametrize("shift", [1.0, 3.0])
-def test_unipc_on_flows_is_diffusers_step_by_step(shift, solver, order):
-    scheduler = UniPCMultistepScheduler(
+def test_unipc_on_flows_is_diffusers_step_by_step(diffusers, shift, solver, order):
+    scheduler = diffusers.UniPCMultistepScheduler(
         prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=shift, solver_order=order
     )
     scheduler.set_timesteps(8)
@@ -200,9 +190,9 @@ def test_unipc_on_flows_is_diffusers_step_by_step(shift, solver, order):
 
 @pytest.mark.parametrize(("solver", "order"), [("unipc", 2), ("unipc3", 3)])
 @pytest.mark.parametrize("prediction", ["epsilon", "v"])
-def test_unipc_on_ddpm_is_diffusers_step_by_step(prediction, solver, order):
+def test_unipc_on_ddpm_is_diffusers_step_by_step(diffusers, prediction, solver, order):
     kind = {"epsilon": "epsilon", "v": "v_prediction"}[prediction]
-    scheduler = UniPCMultistepScheduler(
+    scheduler = diffusers.UniPCMultistepScheduler(
         prediction_type=kind, timestep_spacing="trailing", solver_order=order, beta_schedule="linear"
     )
     scheduler.set_timesteps(8)
@@ -220,8 +210,8 @@ def test_unipc_on_ddpm_is_diffusers_step_by_step(prediction, solver, order):
         assert_close(found, other)
 
 
-def test_few_steps_are_diffusers_flow_match_lcm():
-    scheduler = FlowMatchLCMScheduler(shift=3.0)
+def test_few_steps_are_diffusers_flow_match_lcm(diffusers):
+    scheduler = diffusers.FlowMatchLCMScheduler(shift=3.0)
     scheduler.set_timesteps(4)
     times = scheduler.sigmas[:-1].double()
     drawn = torch.Generator().manual_seed(5)
@@ -234,8 +224,8 @@ def test_few_steps_are_diffusers_flow_match_lcm():
 
 
 @pytest.mark.parametrize("shift", [1.0, 3.0])
-def test_euler_is_diffusers_flow_match_euler(shift):
-    scheduler = FlowMatchEulerDiscreteScheduler(shift=shift)
+def test_euler_is_diffusers_flow_match_euler(diffusers, shift):
+    scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=shift)
     scheduler.set_timesteps(sigmas=torch.linspace(1, 1 / 8, 8).tolist())
     x = start(*X)
     expected = x
@@ -245,8 +235,8 @@ def test_euler_is_diffusers_flow_match_euler(shift):
 
 
 @pytest.mark.parametrize("shift", [1.0, 3.0])
-def test_heun_is_diffusers_flow_match_heun(shift):
-    scheduler = FlowMatchHeunDiscreteScheduler(shift=shift)
+def test_heun_is_diffusers_flow_match_heun(diffusers, shift):
+    scheduler = diffusers.FlowMatchHeunDiscreteScheduler(shift=shift)
     scheduler.set_timesteps(8)
     x = start(*X)
     expected = x
@@ -257,8 +247,8 @@ def test_heun_is_diffusers_flow_match_heun(shift):
     assert_close(ours(FlowConfig(), "heun", x, times), expected)
 
 
-def test_euler_is_diffusers_edm_euler():
-    scheduler = EDMEulerScheduler()
+def test_euler_is_diffusers_edm_euler(diffusers):
+    scheduler = diffusers.EDMEulerScheduler()
     scheduler.set_timesteps(8)
     x = 80 * start(*X)
     expected = x
@@ -269,11 +259,11 @@ def test_euler_is_diffusers_edm_euler():
 
 
 @pytest.mark.parametrize(
-    ("scheduler_class", "solver"), [(EulerDiscreteScheduler, "euler"), (HeunDiscreteScheduler, "heun")]
+    ("scheduler_class", "solver"), [("EulerDiscreteScheduler", "euler"), ("HeunDiscreteScheduler", "heun")]
 )
-def test_edm_goes_as_diffusers_discrete_euler_and_heun_do(scheduler_class, solver):
+def test_edm_goes_as_diffusers_discrete_euler_and_heun_do(diffusers, scheduler_class, solver):
     """Both take a denoiser's output as it is; their own levels, in the spacing of Karras et al."""
-    scheduler = scheduler_class(
+    scheduler = getattr(diffusers, scheduler_class)(
         prediction_type="sample", use_karras_sigmas=True, beta_schedule="scaled_linear"
     )
     scheduler.set_timesteps(8)
@@ -291,17 +281,17 @@ def test_edm_goes_as_diffusers_discrete_euler_and_heun_do(scheduler_class, solve
     assert_close(ours(EDMConfig(), solver, x, times), expected)
 
 
-def test_karras_levels_are_those_of_diffusers():
-    scheduler = EDMEulerScheduler()
+def test_karras_levels_are_those_of_diffusers(diffusers):
+    scheduler = diffusers.EDMEulerScheduler()
     scheduler.set_timesteps(12)
     assert_close(build_objective(EDMConfig()).schedule(12, 1), scheduler.sigmas[:-1])
 
 
 @pytest.mark.parametrize("schedule", ["linear", "scaled_linear"])
 @pytest.mark.parametrize("prediction", ["epsilon", "v"])
-def test_euler_on_ddpm_is_diffusers_ddim(prediction, schedule):
+def test_euler_on_ddpm_is_diffusers_ddim(diffusers, prediction, schedule):
     kind = {"epsilon": "epsilon", "v": "v_prediction"}[prediction]
-    scheduler = DDIMScheduler(
+    scheduler = diffusers.DDIMScheduler(
         beta_schedule=schedule, prediction_type=kind, clip_sample=False, timestep_spacing="trailing"
     )
     scheduler.set_timesteps(8)
@@ -312,9 +302,9 @@ def test_euler_on_ddpm_is_diffusers_ddim(prediction, schedule):
     assert_close(ours(DDPMConfig(prediction=prediction, schedule=schedule), "euler", x), expected)
 
 
-def test_euler_on_ddpm_is_diffusers_discrete_euler():
+def test_euler_on_ddpm_is_diffusers_discrete_euler(diffusers):
     """Which goes in x / signal."""
-    scheduler = EulerDiscreteScheduler(timestep_spacing="trailing")
+    scheduler = diffusers.EulerDiscreteScheduler(timestep_spacing="trailing")
     scheduler.set_timesteps(8)
     x = start(*X)
     expected = x * float((scheduler.sigmas[0] ** 2 + 1).sqrt())
