@@ -43,6 +43,8 @@ class Recipe:
         disturbances: Kinds of disturbance, equally likely.
         eased: Whether gradual transitions may start and stop gently.
         drawn_look: Share of the pieces that are flattened to few tones and shown on twos or threes.
+        low_rate: Share of the videos that show about every second frame.
+        dark: Share of the videos that are nearly black.
     """
 
     kinds: dict[str, float]
@@ -50,6 +52,8 @@ class Recipe:
     disturbances: tuple[str, ...]
     eased: bool
     drawn_look: float = 0.0
+    low_rate: float = 0.0
+    dark: float = 0.0
 
 
 _MIXED = {
@@ -99,25 +103,36 @@ USUAL = Recipe(
 )
 LEARNT = Recipe(
     {
-        "cut": 0.28,
-        "jump": 0.15,
-        "dissolve": 0.12,
-        "long_dissolve": 0.07,
-        "fade": 0.07,
-        "blink": 0.06,
-        "wipe": 0.07,
-        "matte": 0.09,
+        "cut": 0.21,
+        "montage": 0.06,
+        "cut_to_fade": 0.07,
+        "jump": 0.13,
+        "smear": 0.08,
+        "dip": 0.05,
+        "dips": 0.03,
+        "dissolve": 0.11,
+        "long_dissolve": 0.06,
+        "fade": 0.06,
+        "blink": 0.05,
+        "wipe": 0.06,
+        "matte": 0.08,
         "iris": 0.02,
-        "push": 0.03,
+        "push": 0.02,
         "slide": 0.02,
         "zoom": 0.02,
     },
     _MIXED | {"dissolve": (3, 34), "matte": (4, 40), "push": (3, 20), "zoom": (3, 16)},
-    _DISTURBANCES,
+    (*_DISTURBANCES, "whip", "pan", "jolt", "dim"),
     eased=True,
     drawn_look=0.12,
+    low_rate=0.15,
+    dark=0.12,
 )
-"""What the networks learn from: more of what they miss in `USUAL`, and footage made to look drawn."""
+"""What the networks learn from: more of what they miss in `USUAL`, and footage made to look drawn.
+
+Whip pans are both between shots (`smear`) and inside one (`whip`, `pan`, `jolt`), and so are dips to dark (`dip` and
+`dim`).
+"""
 
 OTHER = Recipe(
     {
@@ -211,6 +226,11 @@ class _Film:
 
     def __post_init__(self) -> None:
         self._hold = 1  # frames that each picture of the piece is shown for
+        low = self.recipe.low_rate > 0 and self.rng.random() < self.recipe.low_rate
+        self._speed = (
+            float(self.rng.uniform(1.6, 2.5)) if low else 1.0
+        )  # frames of the shot for each one shown
+        self._dark = self.recipe.dark > 0 and self.rng.random() < self.recipe.dark
         self._shot = self._pick(None)
         self._look = self._new_look()
         self._place = int(self.rng.integers(len(self._shot.frames)))
@@ -224,11 +244,20 @@ class _Film:
             self._note("jump", len(self.frames) - 1, len(self.frames))
             self._extend(self._clean())
             return
+        special = {
+            "montage": self._montage,
+            "dips": self._dips,
+            "dip": self._dip,
+            "smear": self._smear,
+            "cut_to_fade": self._cut_to_fade,
+        }
+        if kind in special:
+            special[kind]()
+            self._extend(self._clean())
+            return
         width = self._width(kind)
         outgoing = self._play(width) if width else []
-        self._shot = self._pick(self._shot)
-        self._place = int(self.rng.integers(len(self._shot.frames)))
-        self._look = self._new_look()
+        self._go_over()
         start = len(self.frames) - 1
         incoming = self._play(width)
         if kind == "fade":
@@ -284,11 +313,12 @@ class _Film:
         flat = self.recipe.drawn_look > 0 and rng.random() < self.recipe.drawn_look
         self._hold = int(rng.integers(2, 4)) if flat else 1
         step = float(rng.uniform(24, 56)) if self.recipe.drawn_look > 0 else 1.0
+        gain = np.float32(rng.uniform(0.06, 0.35) if self._dark else 1)
 
         def look(picture: Floats) -> Floats:
             if flat:
                 picture = np.asarray((cv2.blur(picture, (3, 3)) / step).round() * step, np.float32)
-            cropped = picture[top : top + rows, left : left + columns]
+            cropped = gain * picture[top : top + rows, left : left + columns]
             if scale < 1:
                 scaled = cv2.resize(cropped, (width, height), interpolation=cv2.INTER_LINEAR)
                 cropped = np.asarray(scaled, np.float32)
@@ -299,8 +329,8 @@ class _Film:
     def _play(self, frames: int) -> list[Floats]:
         """The next frames of the shot, back again where it is too short."""
         last = len(self._shot.frames) - 1
-        places = self._place + np.arange(frames)
-        self._place += frames
+        places = self._place + (np.arange(frames) * self._speed).astype(np.intp)
+        self._place += round(frames * self._speed)
         bounced = last - np.abs(places // self._hold * self._hold % (2 * last) - last)
         return [self._look(self._shot.frames[place].astype(np.float32)) for place in bounced]
 
@@ -316,9 +346,8 @@ class _Film:
         return float(np.abs(self._play(1)[0] - shown).mean()) > 9
 
     def _clean(self) -> list[Floats]:
-        frames = self._play(
-            int(self.rng.integers(10, 18) if self.rng.random() < 0.2 else self.rng.integers(30, 90))
-        )
+        length = int(self.rng.integers(10, 18) if self.rng.random() < 0.2 else self.rng.integers(30, 90))
+        frames = self._play(round(length / self._speed))
         if len(frames) >= 36 and self.rng.random() < 0.55:
             kind = str(self.rng.choice(self.recipe.disturbances))
             first = int(self.rng.integers(9, len(frames) - 24))
@@ -329,7 +358,82 @@ class _Film:
 
     def _width(self, kind: str) -> int:
         fewest, most = self.recipe.mixed.get(kind, (0, 0))
-        return int(self.rng.integers(fewest, most + 1))
+        width = int(self.rng.integers(fewest, most + 1))
+        return max(1, round(width / self._speed)) if width else 0
+
+    def _go_over(self) -> None:
+        """Take another shot, at any place of it."""
+        self._shot = self._pick(self._shot)
+        self._place = int(self.rng.integers(len(self._shot.frames)))
+        self._look = self._new_look()
+
+    def _montage(self) -> None:
+        """Cut several times to shots of a few frames."""
+        for _ in range(int(self.rng.integers(3, 8))):
+            self._go_over()
+            self._note("cut", len(self.frames) - 1, len(self.frames))
+            self._extend(self._play(int(self.rng.integers(2, 11))))
+        self._go_over()
+        self._note("cut", len(self.frames) - 1, len(self.frames))
+
+    def _dips(self) -> None:
+        """Dip to dark several times, between shots of a few frames."""
+        for _ in range(int(self.rng.integers(2, 6))):
+            self._dip()
+            self._extend(self._play(int(self.rng.integers(4, 16))))
+        self._dip()
+
+    def _dip(self) -> None:
+        """Go over to another shot by way of a few frames of a dark picture that is not black."""
+        rng, start = self.rng, len(self.frames) - 1
+        width = int(rng.integers(3, 11))
+        changed = int(rng.integers(1, width))
+        outgoing, ground = self._play(changed), self._dark_ground()
+        self._go_over()
+        pictures = outgoing + self._play(width - changed)
+        share = _dipped(rng, width, float(rng.uniform(0.7, 0.97)))
+        self._extend([a + (ground - a) * each for a, each in zip(pictures, share, strict=True)])
+        self._note("dip", start, len(self.frames))
+
+    def _dark_ground(self) -> Floats:
+        """A dark picture: one tone, hardly lit, or another scene."""
+        picture = self._look(self.shots[self.rng.integers(len(self.shots))].frames[0].astype(np.float32))
+        level = self.rng.uniform(0, 40) * (0.2 if self._dark else 1)
+        tone = (level * self.rng.uniform(0.5, 1, 3)).astype(np.float32)
+        return tone + picture * np.float32(self.rng.choice([0, self.rng.uniform(0.02, 0.15)]))
+
+    def _smear(self) -> None:
+        """Go over to another shot in the middle of a whip pan, or at one end of it."""
+        rng, start = self.rng, len(self.frames) - 1
+        away, there = (int(each) for each in rng.integers(2, 7, 2))
+        one_sided = rng.random()
+        if one_sided < 0.3:
+            away, there = (away + 2, 0) if one_sided < 0.15 else (0, there + 2)
+        outgoing = self._play(away)
+        self._go_over()
+        whip = _Whip(rng)
+        self._extend([whip(each, (n + 1) / away, away) for n, each in enumerate(outgoing)])
+        self._extend([whip(each, n / there - 1, there) for n, each in enumerate(self._play(there))])
+        if away and there and rng.random() < 0.4:
+            last, first = self.frames[start + away], self.frames[start + away + 1]
+            self.frames[start + away] = (2 * last + first) / 3
+            self.frames[start + away + 1] = (last + 2 * first) / 3
+        self._note("smear", start, len(self.frames))
+
+    def _cut_to_fade(self) -> None:
+        """Cut into a shot that fades in from a tone, or out of one that fades towards it; never wholly."""
+        rng = self.rng
+        tone = np.float32(rng.choice([0, 0, 0, 255, rng.uniform(0, 255)]))
+        width, strength = int(rng.integers(6, 31)), np.float32(rng.uniform(0.3, 0.93))
+        shares = np.linspace(strength, 0, width, endpoint=False, dtype=np.float32)
+        if out := rng.random() < 0.3:
+            self._extend(
+                [a + (tone - a) * each for a, each in zip(self._play(width), shares[::-1], strict=True)]
+            )
+        self._go_over()
+        self._note("cut", len(self.frames) - 1, len(self.frames))
+        if not out or rng.random() < 0.3:
+            self._extend([a + (tone - a) * each for a, each in zip(self._play(width), shares, strict=True)])
 
     def _fade(self, outgoing: list[Floats], incoming: list[Floats]) -> None:
         width = len(outgoing)
@@ -372,6 +476,32 @@ def _mixer(
         return np.asarray(a + (b - a) * alpha, np.float32)
 
     return wiped
+
+
+class _Whip:
+    """Pictures as a camera sees them that whips to a side, or an editor's effect of it with mirrored tiles."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._axis = int(rng.random() < 0.75)  # 1 is sideways
+        self._reach = float(rng.choice([-1, 1]) * rng.uniform(0.5, 1.8))
+        self._power = float(rng.uniform(1.2, 2.5))
+        self._shutter = float(rng.uniform(0.5, 1))
+
+    def __call__(self, picture: Floats, share: float, frames: int) -> Floats:
+        """The picture at a share of the way: 0 at rest, 1 or -1 at the fastest, reached in so many frames."""
+        size = picture.shape[self._axis]
+        moved = round(np.sign(share) * abs(share) ** self._power * self._reach * size)
+        speed = self._power * abs(share) ** (self._power - 1) * abs(self._reach) * size / frames
+        places = (np.arange(size) + moved) % (2 * size)
+        turned = np.take(picture, np.minimum(places, 2 * size - 1 - places), self._axis)
+        length = max(1, round(speed * self._shutter))
+        return np.asarray(cv2.blur(turned, (length, 1) if self._axis else (1, length)), np.float32)
+
+
+def _dipped(rng: np.random.Generator, width: int, most: float) -> Floats:
+    """How far each frame of a dip is gone: up to most and back, by a ramp or at once."""
+    ramp = np.minimum(np.arange(1, width + 1), np.arange(width, 0, -1)) / ((width + 1) / 2)
+    return np.asarray(most * np.minimum(1, ramp * rng.uniform(1, 3)), np.float32)
 
 
 def _when(kind: str, rng: np.random.Generator, height: int, width: int) -> Field:
@@ -443,8 +573,20 @@ def _disturb(kind: str, frames: list[Floats], first: int, rng: np.random.Generat
             age = (n - first) / (end - first)
             light = np.exp(-((away / (0.15 + 1.2 * age)) ** 2)) * 2 * (1 - age) ** 1.5
             frames[n] = frames[n] + (colour - frames[n]) * light.clip(0, 1)
-    elif kind in ("shake", "whip", "punch"):
+    elif kind in ("shake", "whip", "pan", "punch"):
         end = _move(kind, frames, first, rng)
+    elif kind == "jolt":
+        away, there = (int(each) for each in rng.integers(2, 7, 2))
+        end, whip = first + away + there, _Whip(rng)
+        for n in range(away):
+            frames[first + n] = whip(frames[first + n], (n + 1) / away, away)
+        for n in range(there):
+            frames[first + away + n] = whip(frames[first + away + n], n / there - 1, there)
+    elif kind == "dim":
+        width = int(rng.integers(3, 11))
+        end, ground = first + width, (rng.uniform(0, 40) * rng.uniform(0.5, 1, 3)).astype(np.float32)
+        for n, share in enumerate(_dipped(rng, width, float(rng.uniform(0.5, 0.97)))):
+            frames[first + n] = frames[first + n] + (ground - frames[first + n]) * share
     elif kind == "caption":
         end = first + 1
         over = _caption(rng, frames[0].shape)
@@ -480,7 +622,11 @@ def _move(kind: str, frames: list[Floats], first: int, rng: np.random.Generator)
     end = first + int(rng.integers(5, 14))
     zoom = np.full(len(frames), 1.8, np.float32)
     x, y = np.zeros(len(frames)), np.zeros(len(frames))
-    if kind == "whip":
+    if kind == "pan":
+        zoom[:] = rng.uniform(1.2, 1.8)
+        share = np.interp(np.arange(len(frames)), [first, end], [0, 1])
+        x = (share * share * (3 - 2 * share) * 2 - 1) * rng.choice([-1, 1])
+    elif kind == "whip":
         x = np.interp(np.arange(len(frames)), [first, end], [-1, 1]) * rng.choice([-1, 1])
     elif kind == "shake":
         x[first:end], y[first:end] = rng.uniform(-0.6, 0.6, (2, end - first))
@@ -497,7 +643,7 @@ def _move(kind: str, frames: list[Floats], first: int, rng: np.random.Generator)
             np.float32,
         )
         moved = cv2.warpAffine(frame, turn, (width, height), borderMode=cv2.BORDER_REFLECT)
-        if kind == "whip" and first <= n < end:
+        if kind in ("whip", "pan") and first <= n < end:
             smear = max(1, int(reach * width * 2 / (end - first) * 0.7))
             moved = cv2.blur(moved, (smear, 1))
         frames[n] = np.asarray(moved, np.float32)

@@ -18,7 +18,7 @@ _FRAMES = 110
 
 def drawn_shots(count: int, seed: int, size: tuple[int, int]) -> list[Shot]:
     """Drawn shots of (width, height), the same for the same seed; each is a scene of its own."""
-    kinds = (_kaleidoscope, _particles, _sprites, _screen)
+    kinds = (_kaleidoscope, _particles, _sprites, _screen, _card)
     found = []
     for number in range(count):
         rng = np.random.default_rng((seed, number))
@@ -143,6 +143,33 @@ def _screen(rng: np.random.Generator, width: int, height: int) -> Frames:
             if opened <= n < closed:
                 window(picture)
         pictures.append(picture)
+    return _stacked(pictures)
+
+
+def _card(rng: np.random.Generator, width: int, height: int) -> Frames:
+    """A title on plain ground: a few words that are there, come slowly, or grow."""
+    ground = np.full(
+        (height, width, 3), _colour(rng) if rng.random() < 0.4 else rng.choice([0, 12, 255]), np.float32
+    )
+    if rng.random() < 0.3:
+        ground = ground * np.float32(0.8) + _backdrop(rng, width, height) * np.float32(0.2)
+    ink = np.zeros((height, width), np.uint8)
+    for line in range(int(rng.integers(1, 4))):
+        words = "".join(rng.choice(list("ABCDEFGHIKLMNOPRSTUVW  "), int(rng.integers(3, 12))))
+        place = int(rng.uniform(0.05, 0.5) * width), int((0.3 + 0.2 * line) * height)
+        cv2.putText(ink, words, place, cv2.FONT_HERSHEY_SIMPLEX, rng.uniform(0.3, 0.9) * width / 128, 255, 1)
+    tone = _colour(rng) if rng.random() < 0.5 else np.full(3, 255 if ground.mean() < 128 else 0, np.float32)
+    coming, growth = (
+        int(rng.choice([1, 1, float(rng.integers(5, 40))])),
+        rng.choice([0, rng.uniform(0, 0.003)]),
+    )
+    pictures = []
+    for n in range(_FRAMES):
+        turn = cv2.getRotationMatrix2D((width / 2, height / 2), 0, 1 + growth * n)
+        share = cv2.warpAffine(ink, turn, (width, height))[:, :, None] * np.float32(
+            min(1, (n + 1) / coming) / 255
+        )
+        pictures.append(np.asarray(ground + (tone - ground) * share, np.float32))
     return _stacked(pictures)
 
 

@@ -61,7 +61,9 @@ def labels(frames: int, transitions: Sequence[dict[str, Any]], by_eye: bool) -> 
         elif end == start + 2:
             cut[end - 1 : end + 1] = gradual[end - 1 : end + 1] = 1
         else:
-            cut[start + 1 : end + 1] = IGNORED if end - start <= 4 else 0
+            # Where the pictures change inside a whip pan or a dip, a cut is no mistake.
+            sudden = end - start <= 4 or each["type"] in ("smear", "dip")
+            cut[start + 1 : end + 1] = IGNORED if sudden else 0
             if by_eye:
                 gradual[max(0, start + 1 - LEFT_OUT) : end + 1 + LEFT_OUT] = IGNORED
                 start, end = start + LEFT_OUT, max(start + LEFT_OUT + 2, end - LEFT_OUT)
