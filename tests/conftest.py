@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.browser import Browser
     from tests.ray_host import Started
     from tests.train.ranks import Ranks
     from tests.warm import Warm
@@ -32,8 +31,11 @@ NEEDS_RAY = (
     "tests/train/latents/test_latents_runs.py",
 )
 """Node ids of the tests that use `ray_local`, which run in the same process: Ray starts once."""
+REPORTS = "tests/pipelines/report/"
+"""Folder whose tests run in the same process: Chromium starts once, and their dataset is curated once."""
 LONGEST = (
     *NEEDS_RAY,
+    REPORTS,
     "tests/train/parallel/test_layouts.py",
     "tests/train/cascade/training/test_cascades.py",
     "tests/train/memory/test_rehearsal.py",
@@ -51,7 +53,7 @@ LONGEST = (
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each process a file at a time, and one of them all tests that need Ray.
+    """Give each process a file at a time, one of them all tests that need Ray, and one all of the reports.
 
     xdist's own groups (``--dist loadgroup``) do nothing under pytest 9.2, where a node's id cannot be changed.
     """
@@ -59,7 +61,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Files(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "ray" if nodeid.startswith(NEEDS_RAY) else super()._split_scope(nodeid)
+            if nodeid.startswith(NEEDS_RAY):
+                return "ray"
+            return REPORTS if nodeid.startswith(REPORTS) else super()._split_scope(nodeid)
 
     return Files(config, log) if config.getvalue("dist") == "loadfile" else None
 
@@ -110,18 +114,4 @@ def warm() -> "Iterator[Warm]":
     from tests.warm import Warm
 
     with Warm() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def browser() -> "Iterator[Browser]":
-    """The system's Chromium; for a module, because it keeps an event loop in this thread while it runs."""
-    from tests.browser import Browser, chromium
-
-    where = chromium()
-    if where is None:
-        pytest.skip(
-            "no Chromium on this machine: pages of reports were not opened (Debian: apt install chromium)"
-        )
-    with Browser(where) as started:
         yield started

@@ -1,12 +1,14 @@
-"""A curated dataset with clips of every state, hostile names and captions."""
+"""A browser, and a curated dataset with clips of every state, hostile names and captions."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from curate.config import CurateConfig
 from curate.run.curate import curate
+from tests.browser import Browser, chromium
 from tests.media import write_video
 
 NASTY = (
@@ -34,3 +36,15 @@ def curated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     curate([str(folder)], str(out), CurateConfig.model_validate(values))
     return out
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    """The system's Chromium; it ends with this folder, since it keeps an event loop in this thread while it runs."""
+    where = chromium()
+    if where is None:
+        pytest.skip(
+            "no Chromium on this machine: pages of reports were not opened (Debian: apt install chromium)"
+        )
+    with Browser(where) as started:
+        yield started

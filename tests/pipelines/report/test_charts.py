@@ -43,18 +43,15 @@ def test_specifications_are_those_of_vega_lite(chart: Chart) -> None:
     altair.Chart.from_dict({**chart.spec, "config": {}}, validate=True)
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_they_are_drawn_under_the_policy(page: Path, browser: Browser, dark: bool) -> None:
-    with browser.opened(page, dark=dark) as opened:
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (PHONE_PX, True)])
+def test_they_are_drawn_under_the_policy_without_sideways_scrolling(
+    page: Path, browser: Browser, width: int, dark: bool
+) -> None:
+    with browser.opened(page, width, dark) as opened:
         draw_all(opened)
         for name in ("h", "one", "b", "l", "titles", "over"):
             assert painted(opened, name) > 100
-
-
-def test_a_phone_shows_all_of_them_without_sideways_scrolling(page: Path, browser: Browser) -> None:
-    with browser.opened(page, PHONE_PX) as opened:
-        draw_all(opened)
-        assert opened.evaluate("document.documentElement.scrollWidth") <= PHONE_PX
+        assert opened.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_without_scripts_the_tables_hold_the_numbers(page: Path, browser: Browser) -> None:

@@ -25,13 +25,14 @@ def test_every_page_opens(
         publish(open_storage(folder), [], Content([], []))
     steps = [f"{batch},{length},{0.2 + 1e-5 * batch * length},30" for batch, length in SHAPES]
     bench.write_text("\n".join(["batch,length,step_s,peak_gib", *steps]))
-    for words in ([], ["--world-size", "16"], ["--shapes", str(bench), "--target-step-s", "1"]):
+    every = ["--world-size", "16", "--shapes", str(bench), "--target-step-s", "1"]
+    for words in ([], every):
         capsys.readouterr()
         assert main(["report", str(folder), *words, "--json"]) == 0, words
         found = json.loads(capsys.readouterr().out)
         with browser.opened(Path(found["report"])) as page:
             draw_all(page)
             assert page.locator("figure.chart").count() > 0
-        with browser.opened(folder / "report/gallery.html") as page:
-            page.wait_for_selector("body[data-ready]")
-            assert page.locator("#cards a.card").count() == clips
+    with browser.opened(folder / "report/gallery.html") as page:
+        page.wait_for_selector("body[data-ready]")
+        assert page.locator("#cards a.card").count() == clips

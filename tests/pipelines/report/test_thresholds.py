@@ -5,6 +5,7 @@ import math
 import shlex
 import shutil
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,19 @@ def rows(dataset: Path) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.fixture(scope="module")
+def page(dataset: Path, browser: Browser) -> Iterator[Any]:
+    """The dataset's page with all charts drawn; who moves a threshold sets it back."""
+    with browser.opened(dataset / "report/index.html") as opened:
+        draw_all(opened)
+        yield opened
+
+
+def reset(page: Any) -> None:
+    page.evaluate("document.getElementById('what-if-reset').click()")
+    assert page.is_hidden("#what-if")
+
+
 def set_to(page: Any, key: str, value: float | None) -> dict[str, int]:
     """Write a threshold into its field, and return the counts that the page then tells."""
     page.eval_on_selector("#what-if", "(one) => one.removeAttribute('data-counted')")
@@ -54,41 +68,30 @@ def set_to(page: Any, key: str, value: float | None) -> dict[str, int]:
     return json.loads(page.get_attribute("#what-if", "data-counted"))
 
 
-def test_counts_follow_the_decisions_of_curation(
-    dataset: Path, rows: list[dict[str, Any]], browser: Browser
-) -> None:
+def test_counts_follow_the_decisions_of_curation(page: Any, rows: list[dict[str, Any]]) -> None:
     now = FilterConfig(min_duration_s=0.9)
-    with browser.opened(dataset / "report/index.html") as page:
-        draw_all(page)
-        for key in (
-            "min_duration_s",
-            "max_duration_s",
-            "min_short_side_px",
-            "min_motion",
-            "max_luminance",
+    for key in ("min_duration_s", "max_duration_s", "min_short_side_px", "min_motion", "max_luminance"):
+        name = key.partition("_")[2]
+        values = sorted({row["scores"][name] for row in rows})
+        # At a value it passes; beyond it, it does not.
+        for value in (
+            values[0],
+            values[len(values) // 2],
+            math.nextafter(values[-1], math.inf),
+            -1.0,
+            None,
         ):
-            name = key.partition("_")[2]
-            values = sorted({row["scores"][name] for row in rows})
-            # At a value it passes; beyond it, it does not.
-            for value in (
-                values[0],
-                values[len(values) // 2],
-                math.nextafter(values[-1], math.inf),
-                -1.0,
-                None,
-            ):
-                then = now.model_copy(update={key: value})
-                passed = [decide(row["scores"], then) is None for row in rows]
-                before = [decide(row["scores"], now) is None for row in rows]
-                told = set_to(page, key, value)
-                assert told["go"] == sum(
-                    row["state"] == "kept" and not one for row, one in zip(rows, passed, strict=True)
-                )
-                assert told["come"] == sum(one and not was for one, was in zip(passed, before, strict=True))
-                kept = [row["state"] == "kept" for row in rows]
-                assert told["kept"] == sum(kept) - told["go"] + told["come"]
-            page.evaluate("document.getElementById('what-if-reset').click()")
-            assert page.is_hidden("#what-if")
+            then = now.model_copy(update={key: value})
+            passed = [decide(row["scores"], then) is None for row in rows]
+            before = [decide(row["scores"], now) is None for row in rows]
+            told = set_to(page, key, value)
+            assert told["go"] == sum(
+                row["state"] == "kept" and not one for row, one in zip(rows, passed, strict=True)
+            )
+            assert told["come"] == sum(one and not was for one, was in zip(passed, before, strict=True))
+            kept = [row["state"] == "kept" for row in rows]
+            assert told["kept"] == sum(kept) - told["go"] + told["come"]
+        reset(page)
 
 
 def test_the_command_it_tells_gives_those_counts(
@@ -109,26 +112,26 @@ def test_the_command_it_tells_gives_those_counts(
     assert open_dataset(own).manifest.totals.samples == told["kept"]
 
 
-def test_a_line_is_dragged_in_its_chart(dataset: Path, browser: Browser) -> None:
-    with browser.opened(dataset / "report/index.html") as page:
-        draw_all(page)
-        page.locator("#score-duration_s").scroll_into_view_if_needed()
-        canvas = page.locator("#score-duration_s canvas").bounding_box()
-        line = page.evaluate(
-            """() => {
-                const view = report.views.get("score-duration_s");
-                return view.origin()[0] + view.scale("x")(0.9);
-            }"""
-        )
-        x, y = canvas["x"] + line, canvas["y"] + canvas["height"] / 2
-        page.mouse.move(x, y)
-        page.mouse.down()
-        page.mouse.move(x + 60, y, steps=3)
-        page.mouse.up()
-        moved = float(page.input_value("#at-min_duration_s"))
-        assert 0.9 < moved < 2
-        page.wait_for_selector("#what-if[data-counted]", state="attached")
-        assert f"filters.min_duration_s={moved:g}" in page.inner_text("#what-if-command")
+def test_a_line_is_dragged_in_its_chart(page: Any) -> None:
+    page.locator("#score-duration_s").scroll_into_view_if_needed()
+    canvas = page.locator("#score-duration_s canvas").bounding_box()
+    line = page.evaluate(
+        """() => {
+            const view = report.views.get("score-duration_s");
+            return view.origin()[0] + view.scale("x")(0.9);
+        }"""
+    )
+    x, y = canvas["x"] + line, canvas["y"] + canvas["height"] / 2
+    page.eval_on_selector("#what-if", "(one) => one.removeAttribute('data-counted')")
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 60, y, steps=3)
+    page.mouse.up()
+    moved = float(page.input_value("#at-min_duration_s"))
+    assert 0.9 < moved < 2
+    page.wait_for_selector("#what-if[data-counted]", state="attached")
+    assert f"filters.min_duration_s={moved:g}" in page.inner_text("#what-if-command")
+    reset(page)
 
 
 def test_numbers_are_those_of_the_tables(dataset: Path, rows: list[dict[str, Any]]) -> None:
@@ -189,7 +192,6 @@ def test_json_is_what_the_page_is_made_of(dataset: Path, capsys: pytest.CaptureF
         [-0.0000004, 2147.4836475],
     ],
 )
-def test_packed_numbers_arrive_as_they_were(values: list[float], browser: Browser, dataset: Path) -> None:
-    with browser.opened(dataset / "report/index.html") as page:
-        arrived = page.evaluate(f"[...unpacked({json.dumps(packed(np.array(values, np.float64)))})]")
+def test_packed_numbers_arrive_as_they_were(values: list[float], page: Any) -> None:
+    arrived = page.evaluate(f"[...unpacked({json.dumps(packed(np.array(values, np.float64)))})]")
     assert np.array_equal(np.array(arrived, np.float64), values, equal_nan=True)
