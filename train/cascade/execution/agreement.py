@@ -18,10 +18,10 @@ def agree(world: World, events: Sequence[Event], work: CascadeOps) -> None:
     Raises:
         RunError: on all ranks, if plans differ; names the ranks in the minority and the first difference.
     """
-    lines = [_line(event, work) for event in events]
-    digests = world.gather_text(hashlib.sha256("\n".join(lines).encode()).hexdigest())
+    digests = world.gather_text(_digest([_planned(event, work) for event in events]))
     if len(set(digests)) == 1:
         return
+    lines = [_line(event, work) for event in events]
     common = Counter(digests).most_common(1)[0][0]
     others = [rank for rank, digest in enumerate(digests) if digest != common]
     told = world.gather_text("\n".join(lines))
@@ -36,14 +36,24 @@ def agree(world: World, events: Sequence[Event], work: CascadeOps) -> None:
     )
 
 
+def _planned(event: Event, work: CascadeOps) -> tuple[object, ...]:
+    """Return what ranks must agree upon in an event, as plain values, which are fast to write down."""
+    if isinstance(event, Open):
+        return (event.sample,)
+    cascade = event.cascade
+    both = work.input_specs(cascade), work.output_specs(cascade)
+    sizes = [(tuple(part.shape), part.dtype) for parts in both for part in parts]
+    return cascade.sample, int(cascade.module), event.gpus, work.owner(cascade.sample), len(both[0]), sizes
+
+
+def _digest(said: object) -> str:
+    return hashlib.sha256(repr(said).encode()).hexdigest()
+
+
 def _line(event: Event, work: CascadeOps) -> str:
     if isinstance(event, Open):
         return f"the opening of microbatch {event.sample}"
     sample, module = event.cascade
-    sizes = [
-        [tuple(part) for part in parts]
-        for parts in (work.input_specs(event.cascade), work.output_specs(event.cascade))
-    ]
-    detail = hashlib.sha256(repr((work.owner(sample), sizes)).encode()).hexdigest()[:8]
     ranks = ", ".join(map(str, event.gpus))
+    detail = _digest(_planned(event, work))[:8]
     return f"the {Module(module).name} of microbatch {sample} on ranks {ranks} ({detail})"

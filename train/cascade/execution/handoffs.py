@@ -156,6 +156,7 @@ def handoff_bytes(moves: Transfers) -> dict[int, dict[int, int]]:
         if one.message:
             add(one.cascade.sample, one.message.target, one.message.parts[0].bytes)
     for move in moves.handoffs:
+        size = move.bytes
         for rank in {*move.givers, *move.takers}:
-            add(move.cascade.sample, rank, move.bytes)
+            add(move.cascade.sample, rank, size)
     return found

@@ -1,5 +1,6 @@
 """Common execution order of all ranks, with handoffs bounded by a buffer size."""
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -43,7 +44,7 @@ def with_openings(order: Sequence[Run], moves: Transfers, lookahead: int) -> lis
     sent += [move.message for move in moves.handoffs if move.message and move.stored]
     for message in sent:
         queue, place = queues[message.target], place_of[message.run]
-        ahead = queue[max(0, queue.index(place) - lookahead)]
+        ahead = queue[max(0, bisect_left(queue, place) - lookahead)]
         sample = message.run.sample
         first_of[sample] = min(first_of[sample], ahead)
     events: list[Event] = []
