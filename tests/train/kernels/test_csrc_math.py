@@ -114,15 +114,15 @@ def test_every_type_in_every_register_class(
     check(emulated, problem(7, dim, 1, x, modulation, affine=True, gated=gated))
 
 
-@pytest.mark.parametrize("gated", [False, True], ids=["norm", "gate"])
 @pytest.mark.parametrize(
-    ("x", "modulation", "dim", "rms"),
+    ("x", "modulation", "dim", "rms", "gated"),
     [
-        ("bf16", "f32", 8200, False),
-        ("bf16", "bf16", 16384, True),
-        ("f16", "f32", 12288, False),
-        ("f16", "f16", 8208, True),
-        ("f32", "f32", 8196, False),
+        ("bf16", "f32", 8200, False, False),
+        ("bf16", "f32", 8200, False, True),
+        ("bf16", "bf16", 16384, True, True),
+        ("f16", "f32", 12288, False, False),
+        ("f16", "f16", 8208, True, True),
+        ("f32", "f32", 8196, False, False),
     ],
 )
 def test_clusters_agree_with_fp64_over_wide_rows(
@@ -139,7 +139,7 @@ def test_clusters_take_modulation_of_every_row_and_blocks_of_many_rows(
     emulated: Emulated, gated: bool
 ) -> None:
     check(emulated, problem(5, 8200, 5, affine=True, gated=gated))
-    check(replace(emulated, resident=1), problem(37, 8200, gated=gated))
+    check(replace(emulated, resident=1), problem(33, 8200, gated=gated))
 
 
 @pytest.mark.parametrize("gated", [False, True], ids=["norm", "gate"])
@@ -150,7 +150,7 @@ def test_clusters_give_the_same_bits_in_any_order_and_keep_precision_at_a_far_me
     case = replace(case, x_ND=case.x_ND + 300)
     dy_ND = torch.randn(9, 8200, generator=torch.Generator().manual_seed(1))
     found = []
-    for seed in range(3):
+    for seed in range(2):
         runner = replace(emulated, seed=seed)
         found.append([*runner.forward(case), *runner.backward(case, dy_ND, dy_ND if gated else None)])
     for again in found[1:]:
@@ -218,8 +218,7 @@ def test_many_rows(emulated: Emulated, rows: int, dim: int) -> None:
     check(replace(emulated, resident=12), problem(rows, dim, 1, x="f32"))
 
 
-@pytest.mark.parametrize("rms", [False, True], ids=["ln", "rms"])
-@pytest.mark.parametrize("gated", [False, True], ids=["norm", "gate"])
+@pytest.mark.parametrize(("gated", "rms"), [(False, True), (True, False)], ids=["norm-rms", "gate-ln"])
 def test_blocks_of_more_rows_than_a_warp_has_lanes(emulated: Emulated, gated: bool, rms: bool) -> None:
     case = problem(101, 1544, 4, offsets=[0, 31, 33, 33, 101], gated=gated, rms=rms, affine=True)
     check(replace(emulated, resident=1), case)

@@ -29,15 +29,15 @@ def test_opcheck(form, rms):
     torch.library.opcheck(norm_modulate, (*leaves(x, scale, shift), *flags))
     torch.library.opcheck(norm_modulate_backward, (y, x, mean, rstd, scale, *flags))
     torch.library.opcheck(gate_norm_modulate, (*leaves(x, y, *rows), *flags))
-    for dh in (None, x):
-        torch.library.opcheck(gate_norm_modulate_backward, (dh, y, x, y, mean, rstd, gate, scale, *flags))
+    dh = None if rms else x
+    torch.library.opcheck(gate_norm_modulate_backward, (dh, y, x, y, mean, rstd, gate, scale, *flags))
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-@pytest.mark.parametrize("kernels", [None, EAGER], ids=["references", "kernels"])
-def test_compiled_whole_it_gives_the_same_bits(monkeypatch, form, dynamic, kernels):
+@pytest.mark.parametrize("form", FORMS)
+def test_compiled_whole_it_gives_the_same_bits(monkeypatch, form, dynamic):
     """Kernels have the same bits; without them autograd goes through plain PyTorch, and sums in another order."""
+    kernels = EAGER if dynamic == (form in ("sample", "frame")) else None  # every two of the three meet
     monkeypatch.setattr(providers, "chosen", lambda: providers.Loaded(providers.PROVIDERS[-1], kernels, ""))
 
     def block(x, y, gate, scale, shift, cu_seqlens):

@@ -196,7 +196,9 @@ def test_a_block_compiles_without_a_break(family):
     _, patched, inputs = pair(family)
     block, args, kwargs = first_block(patched, inputs)
     torch._dynamo.reset()
-    found = torch.compile(block, backend="aot_eager", fullgraph=True)(*args, **kwargs)
+    # The operators' backward in a compiled graph is theirs alone: one family shows it.
+    backend = "aot_eager" if family == "wan" else "eager"
+    found = torch.compile(block, backend=backend, fullgraph=True)(*args, **kwargs)
     expected = block(*args, **kwargs)
     pairs = zip(found, expected, strict=True) if isinstance(expected, tuple) else [(found, expected)]
     for a, b in pairs:

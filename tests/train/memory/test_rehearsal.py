@@ -37,7 +37,6 @@ KINDS = {
     "mmdit": MMDiTConfig(**SIZES, adaln_rank=8),
 }
 SHAPES = [StepShape(Bucket(5, 16, 16), 2, 0), StepShape(Bucket(3, 24, 32), 3, 0)]
-POLICIES = ("none", "full", "selective")
 FSDP = {"dp_replicate": 1, "dp_shard": "rest"}
 
 
@@ -106,8 +105,10 @@ def _one_thread():
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "policy"),
+    [("dit", "none"), ("st_dit", "none"), ("mmdit", "none"), ("mmdit", "full"), ("st_dit", "selective")],
+)
 def test_a_step_takes_what_was_predicted(kind, policy):
     config = config_of(KINDS[kind], activation_checkpointing=policy)
     for shape, found in zip(SHAPES, dry_run(config, SHAPES), strict=True):
@@ -189,8 +190,8 @@ def test_fp8_needs_no_gpu_here():
     ("kind", "parallel", "dtype"),
     [
         ("dit", {"activation_checkpointing": "full"}, "bfloat16"),
-        ("dit", FSDP | {"reduce_gradients": "step"}, "float32"),
-        ("st_dit", {"dp_shard": 4, "activation_checkpointing": "selective"}, "bfloat16"),
+        ("dit", FSDP | {"reduce_gradients": "step", "activation_checkpointing": "selective"}, "float32"),
+        ("st_dit", {"dp_shard": 4}, "bfloat16"),
         ("mmdit", FSDP | {"ulysses": 2}, "bfloat16"),
         ("mmdit", {"tp": 2}, "float32"),
         ("dit", FSDP | {"shard": "optimizer"}, "bfloat16"),
@@ -198,7 +199,7 @@ def test_fp8_needs_no_gpu_here():
 )
 def test_few_of_equal_blocks_tell_what_all_take(kind, parallel, dtype, monkeypatch):
     """Both ends of the range where the peak lies in the forward, or in the backward."""
-    model = KINDS[kind].model_copy(update={"layers": 11})
+    model = KINDS[kind].model_copy(update={"layers": 8})
     config = config_of(model, dtype, **parallel)
     shapes = [StepShape(Bucket(5, 16, 16), 1, 0), StepShape(Bucket(9, 64, 64), 4, 0)]
     found = dry_run(config, shapes, 8)
