@@ -63,10 +63,12 @@ BATCHES = {"video": (3, 6, 10), "image": (1, 6, 4)}
 # Patches of 2 x 2 x 2, and positions for 2 x 2 of them.
 LATENTS = {"cogvideox 1.5": (10, 4, 4)}
 PACK = [(1, 4, 4), (3, 4, 6), (1, 2, 2), (2, 6, 6)]
-# Of variants, which differ in little.
+# Of variants, which differ in little, and of models that exchange tokens as others do.
 MESHES_OF = {
-    "wan, theirs": ("ulysses 2", "ring 2 x ulysses 2"),
-    "wan, adapters": ("ulysses 2", "ring 2 x ulysses 2"),
+    "cogvideox": ("ring 3", "ring 2 x ulysses 2"),
+    "cosmos": ("ring 3", "ring 2 x ulysses 2"),
+    "wan, theirs": ("ulysses 2",),
+    "wan, adapters": ("ring 2 x ulysses 2",),
     "cogvideox 1.5": ("ring 2 x ulysses 2",),
     "hunyuan, theirs": ("ulysses 2",),
 }
@@ -105,10 +107,10 @@ def cases() -> Iterator[Case]:
             yield Case(mesh, model, "video")
             if not model.startswith(PUBLISHED):
                 yield Case(mesh, model, "pack")
-    for mesh in ("ring 3", "ring 2 x ulysses 2"):
-        for model in ("st_dit", "mmdit"):
-            yield Case(mesh, model, "image")
-        for model in ("st_dit", "wan", "cogvideox", "hunyuan"):
+    for mesh, model in (("ring 3", "st_dit"), ("ring 2 x ulysses 2", "mmdit")):
+        yield Case(mesh, model, "image")
+    for mesh, models in (("ring 3", ("st_dit", "cogvideox")), ("ring 2 x ulysses 2", ("wan", "hunyuan"))):
+        for model in models:
             yield Case(mesh, model, "video", again=True)
 
 
