@@ -1,24 +1,23 @@
 """The choice of who computes the operators."""
 
+import logging
 import os
-import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
 from loader.errors import RunError, UsageError
+from tests.train.ranks import Ranks
 from train.kernels.checks.check import START, failures
 from train.kernels.cuda import start_check
 from train.kernels.eager import EAGER as REFERENCES
+from train.kernels.norm_modulate.operator import layer_norm_modulate
 from train.kernels.providers import Provider, choose, load
-
-ROOT = Path(__file__).parents[3]
 
 
 def never():
@@ -130,24 +129,19 @@ def test_a_choice_that_cannot_be_had_is_refused(forced, words):
         choose([FAST, BROKEN, EAGER], forced)
 
 
-RUN = """
-import logging, torch
-logging.basicConfig(level=logging.INFO, format="%(message)s")
-from train.kernels.norm_modulate.operator import layer_norm_modulate
-for _ in range(3):
-    layer_norm_modulate(torch.ones(1, 2, 4), torch.ones(1, 4), torch.ones(1, 4))
-"""
+def choose_by_environment(value: str) -> None:
+    """Call an operator three times in a process that nothing was chosen in."""
+    os.environ["REELWEAVE_KERNELS"] = value
+    logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
+    for _ in range(3):
+        layer_norm_modulate(torch.ones(1, 2, 4), torch.ones(1, 4), torch.ones(1, 4))
 
 
-@pytest.mark.parametrize("value", ["eager", "nonsense"])
-def test_the_environment_is_asked_once_and_told_once(value):
-    environment = os.environ | {"REELWEAVE_KERNELS": value}
-    run = subprocess.run(
-        [sys.executable, "-c", RUN], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
-    if value == "eager":
-        assert run.returncode == 0, run.stderr
-        assert run.stderr.count("kernels: eager") == 1
-    else:
-        assert "UsageError" in run.stderr
-        assert "REELWEAVE_KERNELS=nonsense" in run.stderr
+def test_the_environment_is_asked_once_and_told_once(ranks: Ranks) -> None:
+    run = ranks.run(choose_by_environment, 1, "eager")
+    assert run.codes == [0], run.errors
+    assert run.errors[0].count("kernels: eager") == 1
+    run = ranks.run(choose_by_environment, 1, "nonsense")
+    assert run.codes == [1]
+    assert "UsageError" in run.errors[0]
+    assert "REELWEAVE_KERNELS=nonsense" in run.errors[0]

@@ -202,10 +202,9 @@ def test_opcheck(weights, rotation):
     torch.library.opcheck(qk_norm_backward, (q_out, k_out, q, k, *rstd, *rest))
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-def test_compiled_whole_it_gives_the_same_bits(dynamic):
+def test_compiled_whole_it_gives_the_same_bits():
     torch._dynamo.reset()
-    compiled = torch.compile(qk_norm, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    compiled = torch.compile(qk_norm, backend="aot_eager", fullgraph=True, dynamic=True)
     for L in (6, 12):
         (q, k), how = case(L=L)
         mine, theirs = leaves(q, k), leaves(q, k)
