@@ -29,18 +29,32 @@ def on_two_ranks(tmp_path_factory, ranks):
     return folder, configs
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_two_ranks_train_what_one_trains(on_two_ranks, tmp_path, name):
-    out, configs = on_two_ranks
+@pytest.fixture(scope="module")
+def alone(on_two_ranks, tmp_path_factory):
+    """The configuration and the run of each case on one rank; cases that differ in their layout share one."""
+    _, configs = on_two_ranks
+    made, found = {}, {}
     torch.set_num_threads(1)
-    alone = configs[name].model_copy(update={"parallel": ParallelConfig()})
-    Trainer(alone, ClipStream(), tmp_path).run()
-    assert losses(out / name) == pytest.approx(losses(tmp_path), rel=1e-4)
-    started = Bundle(alone).trained()
+    for name, (variant, _, lora) in CASES.items():
+        shared = variant, str(lora)
+        if shared not in made:
+            config = configs[name].model_copy(update={"parallel": ParallelConfig()})
+            made[shared] = config, tmp_path_factory.mktemp("alone")
+            Trainer(config, ClipStream(), made[shared][1]).run()
+        found[name] = made[shared]
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_ranks_train_what_one_trains(on_two_ranks, alone, name):
+    out, _ = on_two_ranks
+    config, run_alone = alone[name]
+    assert losses(out / name) == pytest.approx(losses(run_alone), rel=1e-4)
+    started = Bundle(config).trained()
     for group in ("ema", "model"):
         found, expected = (
             load_trained(str(run), torch.device("cpu"), group).bundle.trained()
-            for run in (out / name, tmp_path)
+            for run in (out / name, run_alone)
         )
         assert set(found) == set(expected) == set(started)
         for key, weight in expected.items():

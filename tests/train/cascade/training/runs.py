@@ -17,7 +17,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from loader.batch import Batch, Pack, UpcomingMicrobatch
 from loader.errors import RunError
 from tests.train.clips import BUCKETS, ClipStream, tiny_config
-from tests.train.parallel.layouts import SAMPLES, SPLITS
+from tests.train.parallel.layouts import SAMPLES
 from train.config.run import TrainConfig
 from train.distributed.world import join
 from train.loop.trainer import Trainer
@@ -26,6 +26,8 @@ from train.models.encoders.text import build_text_encoder
 from train.models.encoders.tokenizer import PatchTransform
 
 STEPS = 4
+# Samples of each microbatch of each of four ranks.
+SPLITS = ((1, 1, 1), (2,), (1, 1), (1,))
 DIT = {"kind": "dit", "hidden": 24, "heads": 4, "layers": 2}
 MMDIT = {"kind": "mmdit", "hidden": 24, "heads": 4, "layers": 2, "adaln_rank": 8}
 ST_DIT = {"kind": "st_dit", "hidden": 24, "heads": 4, "layers": 2, "full_attention": True}
@@ -128,7 +130,7 @@ class Foreseen(ClipStream):
             return None
         bucket = BUCKETS[self.position % 2]
         tokens = bucket.frames * bucket.height * bucket.width
-        sizes = [size for sizes in SPLITS[4] for size in sizes]
+        sizes = [size for sizes in SPLITS for size in sizes]
         return [
             UpcomingMicrobatch((bucket,) * size, (tokens,) * size, (True,) * size, False) for size in sizes
         ]
@@ -172,8 +174,7 @@ def train_case(out: Path, name: str, text: dict[str, Any], rank: int = 0, world_
         Contexts.text = build_text_encoder(config.text)
     stream = kind(samples=SAMPLES)
     if world_size > 1:
-        split = SPLITS[world_size]
-        stream = kind(sizes=split[rank], first=sum(map(sum, split[:rank])), samples=SAMPLES)
+        stream = kind(sizes=SPLITS[rank], first=sum(map(sum, SPLITS[:rank])), samples=SAMPLES)
     stream.mean_samples = SAMPLES / 2
     if name == "slow rank" and rank == 1:
         with slow_denoisers():
