@@ -199,14 +199,15 @@ def errors_s(clip: bytes, window_s: float = 0.3) -> list[tuple[float, float]]:
     track = np.concatenate([np.zeros(max(first, 0), np.float32), heard[0][max(0, -first) :]])
     truth = noise(sum(_SCENES) / RATE)
     length = round(window_s * rate)
+    size = 1 << (len(truth) + length).bit_length()
+    whole = np.fft.rfft(truth, size)
     found = []
-    for begin in range(0, len(numbers) - round(window_s * RATE), 5):
+    for begin in range(0, len(numbers) - round(window_s * RATE), 10):
         piece = track[begin * rate // RATE :][:length]
         run = numbers[begin : begin + round(window_s * RATE) + 1]
         if len(piece) < length or any(after != before + 1 for before, after in pairwise(run)):
             continue
-        size = 1 << (len(truth) + length).bit_length()
-        alike = np.fft.irfft(np.fft.rfft(truth, size) * np.conj(np.fft.rfft(piece, size)), size)[: len(truth)]
+        alike = np.fft.irfft(whole * np.conj(np.fft.rfft(piece, size)), size)[: len(truth)]
         place = int(np.argmax(alike))
         if alike[place] > 0.5 * np.sqrt((piece**2).sum() * (truth[place : place + length] ** 2).sum()):
             found.append((run[0] / RATE, run[0] / RATE - place / rate))

@@ -113,7 +113,12 @@ class _Pass:
         self._feed = Feed(container, stream, self._sound, keep_video=keep_video, sound_clock=sound_clock)
         self._sound_clock = sound_clock
         # A decoder uses nothing of a container but its packets.
-        decoder = Decoder(cast(InputContainer, self._feed), stream, deinterlace=timeline.deinterlace)
+        decoder = Decoder(
+            cast(InputContainer, self._feed),
+            stream,
+            deinterlace=timeline.deinterlace,
+            pulldown=timeline.pulldown,
+        )
         frames = decoder.frames()
         self._time_base = stream.time_base or Fraction(1, 1000)
         first = next(frames, None)

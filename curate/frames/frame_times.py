@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from curate.frames.budget import check_pixels
 from curate.frames.clock import JUMP_S, repaired
-from curate.frames.interlace import deinterlaced
+from curate.frames.interlace import FieldOrder, deinterlaced
 from curate.frames.probe import ProbeConfig, check_frame, check_size
 from curate.frames.source import SourceError
 
@@ -52,6 +52,7 @@ class FrameTimes:
         shifts_s: float64 [frames + 1]: ``times_s`` minus the source's own clock, where that was repaired;
             None: nowhere.
         breaks: Frames at which the source's clock jumps or restarts; no clip crosses one.
+        pulldown: Order of fields of a telecined film; its frames of repeated fields last an instant.
     """
 
     times_s: NDArray[np.float64]
@@ -61,6 +62,7 @@ class FrameTimes:
     deinterlace: bool = False
     shifts_s: NDArray[np.float64] | None = None
     breaks: tuple[int, ...] = ()
+    pulldown: FieldOrder | None = None
 
     @property
     def frames(self) -> int:
@@ -80,6 +82,7 @@ class Decoder:
         limits: Limits that every frame is checked against, whatever the header said; None for a source
             checked before.
         deinterlace: True to deinterlace, one picture per frame.
+        pulldown: Order of fields of a telecined film, whose fields are matched.
     """
 
     def __init__(
@@ -89,11 +92,12 @@ class Decoder:
         limits: ProbeConfig | None = None,
         *,
         deinterlace: bool = False,
+        pulldown: FieldOrder | None = None,
     ) -> None:
         self._container = container
         self._stream = stream
         self._limits = limits
-        self._deinterlace = deinterlace
+        self._deinterlace, self._pulldown = deinterlace, pulldown
         self._shown = 0
         self._interlaced = 0
         self._errors = 0
@@ -107,7 +111,7 @@ class Decoder:
             SourceError: A limit is broken.
         """
         decoded = self._decoded() if self._limits is None else self._limited(self._limits)
-        return deinterlaced(decoded) if self._deinterlace else decoded
+        return deinterlaced(decoded, self._pulldown) if self._deinterlace else decoded
 
     @property
     def interlaced(self) -> bool:

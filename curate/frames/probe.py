@@ -56,7 +56,8 @@ class ProbeConfig(Settings):
     )
     interlaced: Literal["deinterlace", "keep", "reject"] = Field(
         "deinterlace",
-        description="treatment of interlaced frames; deinterlace: one full picture per frame; keep: leave the comb;"
+        description="treatment of interlaced frames; deinterlace: one full picture per frame, and the own frames of"
+        " telecined films; keep: leave the comb;"
         " reject: fail the source",
     )
 

@@ -17,6 +17,7 @@ from curate.frames.picture import Geometry, geometry
 from curate.frames.probe import Probe, probe
 from curate.frames.sound_clock import NotingDemuxer, SoundClock, repaired_sound
 from curate.frames.source import SourceError, open_video
+from curate.frames.telecine import FieldDifferences, inverted
 from curate.shots import Transition, make_detector
 from curate.shots.scale import Scaler
 from curate.shots.stitch import SampleEmbeddings, stitch
@@ -70,6 +71,8 @@ def _scan(file: BinaryIO, config: SourceStageConfig, stack: ExitStack) -> Scan:
         ahead: LookaheadEncoder | None = None
         packets = NotingDemuxer(container, choose_sound(container) if config.cut.audio == "keep" else None)
         decoder = Decoder(cast(InputContainer, packets), stream, limits)
+        inverts = limits.interlaced == "deinterlace" and config.cut.mode != "copy"
+        fields = FieldDifferences(found.rate if inverts else None)
         pts: list[int | None] = []
         durations = array("q")
         size: Geometry | None = None
@@ -87,6 +90,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, stack: ExitStack) -> Scan:
             detector.push(small if own_scale is scale else own_scale(frame))
             samples.push(len(pts) - 1, small)
             stats.push(small)
+            fields.push(frame)
             if ahead is not None:
                 ahead.push(frame)
         if size is None:
@@ -101,6 +105,9 @@ def _scan(file: BinaryIO, config: SourceStageConfig, stack: ExitStack) -> Scan:
             deinterlace=decoder.interlaced and limits.interlaced == "deinterlace",
             durations=durations,
         )
+        pulldown = fields.pulldown()
+        if pulldown is not None and line.constant and line.shifts_s is None and not line.damage:
+            line = inverted(line, pulldown)
         if line.times_s[-1] > limits.max_duration_s:
             raise too_long(limits)
         transitions = stitch(detector.finish(), samples, len(pts), config.stitch)

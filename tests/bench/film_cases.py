@@ -221,9 +221,13 @@ def _times() -> list[Case]:
             "-vf telecine=first_field=top -r 30000/1001 -c:v mpeg2video -q:v 2 -flags +ildct+ilme -top 1",
             frames=96,
             rate=FILM,
-            clip_rate=NTSC,
-            loose=True,
-            colour=None,
+        ),
+        Case(
+            "telecined, marked as progressive",
+            "mkv",
+            f"-vf telecine=first_field=bottom -r 30000/1001 {X264}",
+            frames=96,
+            rate=FILM,
         ),
         Case(
             "interlaced ProRes",

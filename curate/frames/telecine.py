@@ -1,0 +1,183 @@
+"""Detection of 3:2 pulldown: films of 24 frames per second stored as 60 fields by repeating fields.
+
+Of five frames one repeats the first field of the frame before, and another one, two or three frames away, its second
+field. Once fields are matched, the frame that repeats its first field shows the same picture as the one before.
+"""
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+from av.video.frame import VideoFrame
+from numpy.typing import NDArray
+
+from curate.frames.frame_times import FrameTimes
+from curate.frames.interlace import FieldOrder
+
+FORMATS = frozenset({"yuv420p", "yuv422p", "yuv444p"})
+_CYCLE = 5
+_RATES = (Fraction(30000, 1001), Fraction(30))
+_RATE_TOLERANCE = 0.001  # relative
+_ROWS, _COLUMNS = 36, 120  # rows of each field and columns that are compared, about
+_SMALLEST = 32  # rows and columns
+_AROUND = 5  # frames on each side that say what is usual
+_MOVES = 4.0  # times the noise above which a picture moves
+_NOISE = 0.5  # levels
+_REPEATS = 0.5  # share of the usual difference below which a field is repeated
+_SWITCH = 4.0  # nats that a change of the cadence costs
+_LEAST_CYCLES, _LEAST_SHARE = 8, 0.9  # of the cycles that move
+_TRIAL, _TRIAL_SHARE = 1500, 0.5  # frames after which a film of a smaller share is not looked at any more
+
+_LATE = (
+    0.5  # frames by which pictures lag behind their frames, about; no cadence then meets the middle of a slot
+)
+_INSTANT_S = 1e-6  # duration of a frame that shows the picture before it again
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Pulldown:
+    """Pulldown of a whole source.
+
+    Attributes:
+        order: Field that is shown first.
+        repeats: Frames that show the picture before them again once fields are matched.
+    """
+
+    order: FieldOrder
+    repeats: tuple[int, ...]
+
+
+class FieldDifferences:
+    """Differences of the fields of each frame from those of the one before.
+
+    Args:
+        rate: Frame rate in the container, or None; other rates than those of NTSC have no pulldown.
+    """
+
+    def __init__(self, rate: Fraction | None) -> None:
+        self._measures = rate is not None and any(abs(rate - one) <= _RATE_TOLERANCE * one for one in _RATES)
+        self._kind: tuple[int, int, str] | None = None
+        self._before: NDArray[np.int16] | None = None
+        self._differences = (array("d"), array("d"))  # of the upper and the lower field
+
+    def push(self, frame: VideoFrame) -> None:
+        """Take the next frame in display order."""
+        if not self._measures:
+            return
+        kind = (frame.width, frame.height, frame.format.name)
+        if frame.format.name not in FORMATS or self._kind not in (None, kind) or min(kind[:2]) < _SMALLEST:
+            self._measures = False
+            return
+        self._kind = kind
+        plane = frame.planes[0]
+        rows = np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)[
+            : frame.height, : frame.width
+        ]
+        # Rows of both fields that lie side by side.
+        down = 2 * max(1, round(frame.height / (2 * _ROWS)))
+        last, across = frame.height // down * down, max(1, round(frame.width / _COLUMNS))
+        fields = np.stack([rows[first:last:down, ::across] for first in (0, 1)]).astype(np.int16)
+        for field, differences in enumerate(self._differences):
+            moved = 0.0
+            if self._before is not None:
+                change = (fields[field] - self._before[field]).astype(np.float32)
+                moved = float(np.sqrt(np.mean(change * change)))
+            differences.append(moved)
+        self._before = fields
+        if len(self._differences[0]) == _TRIAL:
+            shares = [share for _, _, share in self._found()]
+            self._measures = any(share is None or share >= _TRIAL_SHARE for share in shares)
+
+    def pulldown(self) -> Pulldown | None:
+        """Return the pulldown of the source, or None where its frames do not show one throughout."""
+        if self._measures:
+            for order, repeats, share in self._found():
+                if share is not None and share >= _LEAST_SHARE:
+                    return Pulldown(order, tuple(repeats))
+        return None
+
+    def _found(self) -> Iterator[tuple[FieldOrder, list[int], float | None]]:
+        """Yield the likeliest repeats for each order of fields, and the share of moving cycles that show them.
+
+        The share is None where too few cycles move.
+        """
+        upper, lower = (np.array(one) for one in self._differences)
+        if len(upper) >= _CYCLE * _LEAST_CYCLES:
+            yield "tff", *_repeats(upper, lower)
+            yield "bff", *_repeats(lower, upper)
+
+
+def _repeats(first: Floats, second: Floats) -> tuple[list[int], float | None]:
+    """Return the frames that repeat the first field, and the share of moving ones that are clear; None: too few move.
+
+    Two frames after a clear one the second field is repeated.
+    """
+    known_first, known_second = _usual(first), _usual(second)
+    logs = np.stack([_log(first, known_first), _log(np.roll(second, -2), np.roll(known_second, -2))])
+    logs[:, -2:] = logs[:, :1] = 0.0
+    repeats = _cadence(-logs.sum(axis=0))
+    noise = [max(_NOISE, float(np.percentile(field, 10))) for field in (first, second)]
+    moves = (known_first > _MOVES * noise[0]) & (known_second > _MOVES * noise[1])
+    moving = [frame for frame in repeats if moves[frame] and 0 < frame < len(first) - 2]
+    if len(moving) < _LEAST_CYCLES:
+        return repeats, None
+    return repeats, float((logs[:, moving] < np.log(_REPEATS)).all(axis=0).mean())
+
+
+def _usual(differences: Floats) -> Floats:
+    """Return the median difference around each frame."""
+    padded = np.pad(differences[1:], (_AROUND + 1, _AROUND), mode="edge")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * _AROUND + 1)
+    usual: Floats = np.median(windows, axis=1)
+    return usual
+
+
+def _log(differences: Floats, usual: Floats) -> Floats:
+    """Return the logarithm of each difference against the usual one, cut off where it says no more."""
+    logs: Floats = np.clip(np.log((differences + 0.05) / (usual + 0.05)), -2.0, 1.0)
+    return logs
+
+
+def _cadence(evidence: Floats) -> list[int]:
+    """Return the frames, one of five but for changes of the cadence, with the most evidence (Viterbi, 1967)."""
+    frames = len(evidence)
+    best = np.zeros(_CYCLE)
+    came = np.zeros((frames, _CYCLE), np.int8)
+    for frame in range(frames):
+        switched = int(np.argmax(best))
+        came[frame] = np.where(best >= best[switched] - _SWITCH, np.arange(_CYCLE), switched)
+        best = np.maximum(best, best[switched] - _SWITCH)
+        best[frame % _CYCLE] += evidence[frame]
+    phase, repeats = int(np.argmax(best)), []
+    for frame in range(frames - 1, -1, -1):
+        if frame % _CYCLE == phase:
+            repeats.append(frame)
+        phase = int(came[frame, phase])
+    return repeats[::-1]
+
+
+def inverted(line: FrameTimes, pulldown: Pulldown) -> FrameTimes:
+    """Return the timeline of a film's own frames: repeats last an instant, and the others share their time evenly.
+
+    Frames keep their numbers. Clips have four fifths of the rate.
+    """
+    raw_s = line.times_s
+    repeats = [frame for frame in pulldown.repeats if 0 < frame < line.frames]
+    lasting_s = float(np.median(np.diff(raw_s)))
+    begins_s = [0.0, *(float(raw_s[frame]) + _LATE * lasting_s for frame in repeats), float(raw_s[-1])]
+    times_s = raw_s.copy()
+    firsts = [0, *(frame + 1 for frame in repeats)]
+    for place, (first, last) in enumerate(zip(firsts, [*repeats, line.frames], strict=True)):
+        if last > first:
+            step_s = (begins_s[place + 1] - begins_s[place]) / (last - first)
+            times_s[first:last] = begins_s[place] + np.arange(last - first) * step_s
+        if last < line.frames:
+            times_s[last] = begins_s[place + 1] - _INSTANT_S
+    rate = line.rate * Fraction(_CYCLE - 1, _CYCLE)
+    return replace(
+        line, times_s=times_s, rate=rate, constant=False, deinterlace=True, pulldown=pulldown.order
+    )
