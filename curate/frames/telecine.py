@@ -28,7 +28,7 @@ _NOISE = 0.5  # levels
 _REPEATS = 0.5  # share of the usual difference below which a field is repeated
 _SWITCH = 4.0  # nats that a change of the cadence costs
 _LEAST_CYCLES, _LEAST_SHARE = 8, 0.9  # of the cycles that move
-_TRIAL, _TRIAL_SHARE = 1500, 0.5  # frames after which a film of a smaller share is not looked at any more
+_TRIAL, _TRIAL_SHARE = 900, 0.5  # frames after which a film of a smaller share is not looked at any more
 
 _LATE = (
     0.5  # frames by which pictures lag behind their frames, about; no cadence then meets the middle of a slot
@@ -81,12 +81,12 @@ class FieldDifferences:
         down = 2 * max(1, round(frame.height / (2 * _ROWS)))
         last, across = frame.height // down * down, max(1, round(frame.width / _COLUMNS))
         fields = np.stack([rows[first:last:down, ::across] for first in (0, 1)]).astype(np.int16)
-        for field, differences in enumerate(self._differences):
-            moved = 0.0
-            if self._before is not None:
-                change = (fields[field] - self._before[field]).astype(np.float32)
-                moved = float(np.sqrt(np.mean(change * change)))
-            differences.append(moved)
+        moved = np.zeros(2)
+        if self._before is not None:
+            change = (fields - self._before).astype(np.float32)
+            moved = np.sqrt(np.einsum("fij,fij->f", change, change) / change[0].size)
+        for differences, one in zip(self._differences, moved.tolist(), strict=True):
+            differences.append(one)
         self._before = fields
         if len(self._differences[0]) == _TRIAL:
             shares = [share for _, _, share in self._found()]
