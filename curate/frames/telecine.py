@@ -27,7 +27,10 @@ _MOVES = 4.0  # times the noise above which a picture moves
 _NOISE = 0.5  # levels
 _REPEATS = 0.5  # share of the usual difference below which a field is repeated
 _SWITCH = 4.0  # nats that a change of the cadence costs
-_LEAST_CYCLES, _LEAST_SHARE = 8, 0.9  # of the cycles that move
+_LEAST_CYCLES, _LEAST_SHARE = 8, 0.8  # of the cycles that move; cuts and noise hide some
+_LONGEST = (
+    18  # moving cycles in a row, three seconds, that may not show the cadence: a part that is not telecined
+)
 _TRIAL, _TRIAL_SHARE = 900, 0.5  # frames after which a film of a smaller share is not looked at any more
 
 _LATE = (
@@ -125,7 +128,9 @@ def _repeats(first: Floats, second: Floats) -> tuple[list[int], float | None]:
     moving = [frame for frame in repeats if moves[frame] and 0 < frame < len(first) - 2]
     if len(moving) < _LEAST_CYCLES:
         return repeats, None
-    return repeats, float((logs[:, moving] < np.log(_REPEATS)).all(axis=0).mean())
+    clear = (logs[:, moving] < np.log(_REPEATS)).all(axis=0)
+    places = np.flatnonzero(np.concatenate([[True], clear, [True]]))
+    return repeats, float(clear.mean()) if np.diff(places).max() <= _LONGEST + 1 else 0.0
 
 
 def _usual(differences: Floats) -> Floats:
