@@ -157,7 +157,10 @@ def _promised_s(container: InputContainer, stream: VideoStream) -> float | None:
         return float(stream.duration * stream.time_base)
     if tag := _PROMISE_TAG.match(stream.metadata.get("DURATION", "")):
         hours, minutes, seconds = tag.groups()
-        return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+        # FFmpeg tells the end of the stream, mkvmerge, which adds statistics, its duration.
+        lasts = any(name.startswith("_STATISTICS") for name in stream.metadata)
+        begin_s = 0.0 if lasts else float((stream.start_time or 0) * (stream.time_base or 0))
+        return int(hours) * 3600 + int(minutes) * 60 + float(seconds) - begin_s
     # The container's duration covers its longest stream, which may be sound.
     if container.duration is not None and not container.streams.audio:
         return container.duration / 1_000_000

@@ -67,6 +67,11 @@ def test_a_source_describes_itself(tmp_path: Path) -> None:
     assert not found.interlaced
 
 
+def test_a_late_start_is_no_part_of_what_a_header_promises(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "late.mkv", (10,), start_s=3)
+    assert probed(path.read_bytes()).promised_s == pytest.approx(0.4)
+
+
 def anamorphic(container_says: Fraction) -> bytes:
     """An MP4 whose H.264 stream says 4:3 and whose container says something else."""
     file = io.BytesIO()
