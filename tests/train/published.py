@@ -32,12 +32,12 @@ CALLED = {
 """What the configuration must say of a variant."""
 
 
-def drawn(variant, channels=4, heads=2):
+def drawn(variant, channels=4, heads=2, **special):
     """The model with every weight drawn."""
     name, _ = FAMILIES[variant.replace(",", " ").split()[0]]
     torch.manual_seed(0)
     sizes = {"num_attention_heads": heads, "in_channels": channels, "out_channels": channels}
-    model = transformer(name, SPECIAL[variant] | sizes)
+    model = transformer(name, SPECIAL[variant] | special | sizes)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     return model

@@ -11,14 +11,14 @@ from torch import nn
 from loader.errors import UsageError
 from train.checkpoint.weights import weights_of
 from train.config.lora import LoraConfig
-from train.config.model import DiffusersConfig
 from train.config.run import TrainConfig
 from train.config.text import HashedTextConfig
 from train.models.build import build_denoiser, build_tokenizer, initial_weights
 from train.models.encoders.stored import StoredEncoders, StoredLatents, StoredText
 from train.models.encoders.text import TextEncoder, build_text_encoder
 from train.models.encoders.tokenizer import Tokenizer
-from train.models.lora import adapt
+from train.models.lora import adapt, initial_adapters
+from train.models.published.shared import DiffusersDenoiser
 from train.objectives.build import build_objective
 
 
@@ -62,9 +62,12 @@ class Bundle(nn.Module):
     def initial_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield name and initial value of each parameter and buffer of the denoiser, whole, on the CPU.
 
-        Yields layer by layer, but loads a published or adapted model as a whole first.
+        Yields layer by layer, and tensors of a published model mapped from its files, in the dtype that these have.
+        Loads an adapted model of ours as a whole first.
         """
-        if self._config.lora or isinstance(self._config.model, DiffusersConfig):
+        if isinstance(self.dit, DiffusersDenoiser):
+            return chain(self.dit.initial_weights(), self._initial_adapters().items())
+        if self._config.lora:
             whole = Bundle(self._config, stored=self._stored).dit
             named = chain(whole.named_parameters(), whole.named_buffers())
             return ((name, tensor.detach()) for name, tensor in named)
@@ -98,6 +101,16 @@ class Bundle(nn.Module):
             weights_of(config.checkpoint).load_(self.trained())
         self.requires_grad_(False)
         adapt(self.dit, config)
+
+    def _initial_adapters(self) -> dict[str, torch.Tensor]:
+        """Draw the adapters of a published model again, with the same numbers as construction."""
+        if self._config.lora is None:
+            return {}
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self._drawn)
+            with torch.device("meta"):
+                twin = self._build()
+            return initial_adapters(twin, self._config.lora)
 
     def _fits(self, config: TrainConfig) -> None:
         """Check consistency between modules."""

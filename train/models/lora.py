@@ -42,6 +42,22 @@ def adapt(denoiser: Denoiser, config: LoraConfig) -> None:
             parameter.data = parameter.data.float()
 
 
+def initial_adapters(denoiser: Denoiser, config: LoraConfig) -> dict[str, torch.Tensor]:
+    """Return the adapters that `adapt` draws for a model with weights, on the CPU, by parameter name.
+
+    Args:
+        denoiser: model on the meta device, which is adapted here.
+        config: configuration of the adapters.
+    """
+    for module in denoiser.modules():
+        for name, weight in module.named_parameters(recurse=False):
+            # peft draws adapters on the device of the layer: here on the CPU, for a layer of one value.
+            value = torch.empty((), dtype=weight.dtype, device="cpu").expand(weight.shape)
+            setattr(module, name, nn.Parameter(value))
+    adapt(denoiser, config)
+    return {name: weight.detach() for name, weight in denoiser.named_parameters() if ".lora_" in name}
+
+
 def adapter_weights(denoiser: Denoiser) -> dict[str, torch.Tensor]:
     """Return the adapters, named LAYER.lora_A.weight and LAYER.lora_B.weight as in peft and diffusers."""
     weights: dict[str, torch.Tensor] = _peft().get_peft_model_state_dict(

@@ -5,6 +5,7 @@ from itertools import chain
 import torch
 
 from loader.errors import UsageError
+from train.config.model import DiffusersConfig
 from train.config.run import TrainConfig
 from train.distributed.world import World
 from train.models.bundle import Bundle
@@ -62,8 +63,8 @@ def place(
     kind = layout_of(config, mesh)
     if config.fp8:
         check(config.fp8, world.device)
-    # Weights of other ranks are never allocated here.
-    partly = issubclass(kind, FSDP) or mesh.pp > 1
+    # Weights of other ranks are never allocated here, and published ones go from their files to the device.
+    partly = issubclass(kind, FSDP) or mesh.pp > 1 or isinstance(config.model, DiffusersConfig)
     bundle = Bundle(config, meta=partly or empty, stored=stored)
     parallelize(bundle.dit, ranks, config)
     if empty:

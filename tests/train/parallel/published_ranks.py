@@ -1,13 +1,22 @@
-"""Ranks of several runs of published models."""
+"""Ranks of several runs of published models, and of their start."""
 
+import hashlib
+import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
+import torch
+
+from tests.train.allocated import Loading
 from tests.train.clips import ClipStream
 from train.config.run import TrainConfig
 from train.distributed.world import join
 from train.loop.trainer import Trainer
-from train.parallel.mesh import DATA, Mesh
+from train.models.bundle import Bundle
+from train.parallel.layout import place
+from train.parallel.layouts import pieces
+from train.parallel.mesh import DATA, Mesh, Ranks
 
 IMPORTED_FIRST = ("diffusers.models.transformers", "diffusers.models.autoencoders", "peft")
 
@@ -25,3 +34,39 @@ def train_all(folder: str) -> None:
             sizes = (1, 1) if data_rank < mesh.degree(DATA) - 1 else ()
             stream = ClipStream(data_rank, mesh.degree(DATA), sizes=sizes)
             Trainer(config, stream, out / path.stem).run()
+
+
+def hashes(bundle: Bundle) -> dict[str, str]:
+    """A hash of each whole tensor of the denoiser, by name; a collective if it is sharded."""
+    named = dict(bundle.dit.named_parameters()) | dict(bundle.dit.named_buffers())
+    wholes = pieces.gathered({name: tensor.detach() for name, tensor in named.items()})
+    return {
+        name: hashlib.sha256(f"{whole.dtype} ".encode() + whole.float().numpy().tobytes()).hexdigest()
+        for name, whole in wholes.items()
+    }
+
+
+def held(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of the memory of tensors: FSDP pads shards that ranks do not divide evenly."""
+    storages = (tensor.untyped_storage() for tensor in tensors)
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def load_all(folder: str) -> None:
+    """Loads the published model of each NAME.json, and writes what this rank holds and read of it."""
+    out, found = Path(folder), {}
+    torch.set_num_threads(1)
+    with join("cpu") as world:
+        for path in sorted(out.glob("*.json")):
+            config = TrainConfig.model_validate_json(path.read_bytes())
+            with Loading() as memory:
+                bundle = place(config, Ranks.of(config.parallel, world))
+            own = {name: pieces.local(weight) for name, weight in bundle.dit.named_parameters()}
+            found[path.stem] = {
+                "peak": memory.peak,
+                "read": memory.read_bytes,
+                "kept": held((*own.values(), *bundle.dit.buffers())),
+                "published": sum(weight.numel() for name, weight in own.items() if ".lora_" not in name),
+                "hashes": hashes(bundle),
+            }
+    (out / f"rank{os.environ['RANK']}.loaded").write_text(json.dumps(found))

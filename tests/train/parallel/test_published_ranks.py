@@ -1,12 +1,14 @@
 """Published models divided over ranks: the same losses and the same checkpoints as on one."""
 
+import json
+
 import pytest
 import torch
 
 from loader.errors import UsageError
 from tests.train.clips import ClipStream
-from tests.train.parallel.published_ranks import train_all
-from tests.train.published import CASES, case_config, run_config
+from tests.train.parallel.published_ranks import hashes, load_all, train_all
+from tests.train.published import CASES, FSDP, case_config, drawn, run_config
 from tests.train.saved import losses
 from train.config.parallel import ParallelConfig
 from train.distributed.world import World
@@ -61,6 +63,54 @@ def test_two_ranks_train_what_one_trains(on_two_ranks, alone, name):
             # Of a gradient of almost nothing, Adam sees the sign alone, which is that of rounding.
             moved = (weight - started[key]).norm()
             assert (found[key] - weight).norm() <= 0.02 * moved + 1e-4, key
+
+
+ADAPTERS = {"rank": 2, "targets": ["to_q", "ffn.net.0.proj"]}
+STARTS = {
+    "fsdp": (FSDP, None, "float32"),
+    "fsdp, adapters": (FSDP, ADAPTERS, "float32"),
+    "fsdp, adapters of bfloat16": (FSDP, ADAPTERS, "bfloat16"),
+    "hsdp, adapters of bfloat16": ({"dp_replicate": 2, "dp_shard": 2}, ADAPTERS, "bfloat16"),
+    "replicas, adapters of bfloat16": ({"dp_replicate": 4}, ADAPTERS, "bfloat16"),
+    "zero": (FSDP | {"shard": "optimizer"}, None, "float32"),
+    "ring, adapters": ({"ring": 4}, ADAPTERS, "float32"),
+}
+"""Layouts on four ranks, adapters, and the dtype of a model whose files are float32."""
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory, ranks):
+    folder = tmp_path_factory.mktemp("starts")
+    deep = drawn("wan", channels=24, num_layers=12)
+    configs = {}
+    for name, (parallel, lora, dtype) in STARTS.items():
+        config = run_config(folder / "published", "wan", lora=lora, parallel=parallel)
+        model = config.model.model_copy(update={"dtype": dtype})
+        configs[name] = config.model_copy(update={"model": model, "dtype": dtype})
+        (folder / f"{name}.json").write_text(configs[name].model_dump_json())
+    deep.save_pretrained(folder / "published" / "transformer")
+    ended = ranks.run(load_all, 4, str(folder))
+    assert ended.codes == [0] * 4, ended.errors
+    found = [json.loads((folder / f"rank{rank}.loaded").read_text()) for rank in range(4)]
+    return configs, found, max(weight.nbytes for weight in deep.parameters())
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_a_rank_reads_and_holds_its_own_part_alone(started, name):
+    configs, found, largest = started
+    whole = Bundle(configs[name].model_copy(update={"parallel": ParallelConfig()}))
+    expected = hashes(whole)
+    size = sum(weight.numel() for key, weight in whole.dit.named_parameters() if ".lora_" not in key)
+    adapters = sum(weight.nbytes for weight in whole.trained().values()) if configs[name].lora else 0
+    encoders = sum(tensor.nbytes for tensor in (*whole.tokenizer.buffers(), *whole.text.parameters()))
+    buffers = sum(buffer.nbytes for buffer in whole.dit.buffers())
+    shards = 4 if name.startswith("fsdp") else 2 if name.startswith("hsdp") else 1
+    for rank in (one[name] for one in found):
+        assert rank["hashes"] == expected
+        assert rank["read"] == 4 * rank["published"], "each value of its part once, from files of float32"
+        assert rank["published"] <= 1.1 * size / shards
+        # While the structure is made again for its buffers, one parameter at a time has memory.
+        assert rank["peak"] <= rank["kept"] + encoders + adapters + largest + buffers + 1024
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch
 
+from tests.train.allocated import AllocatedMemory
 from tests.train.clips import tiny_config
 from tests.train.comparison import relative
 from train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
 from train.config.parallel import ParallelConfig
 from train.distributed.world import join
-from train.memory.live_memory import LiveMemory
 from train.models.bundle import Bundle
 from train.parallel.layout import lay_out
 from train.parallel.layouts import pieces
@@ -108,14 +108,6 @@ def compute(out: str) -> None:
 
 LOADED = {"fsdp": FSDP, "tp": {"tp": 2, "dp_replicate": 2}, "tp, fsdp": FSDP | {"tp": 2}, "pp": {"pp": 4}}
 """Degrees in which a checkpoint of one process is loaded."""
-
-
-class AllocatedMemory(LiveMemory):
-    """Live bytes of tensors with data."""
-
-    def _see(self, key: int, storage: torch.UntypedStorage, elastic: bool) -> None:
-        if storage.device.type != "meta":
-            super()._see(key, storage, elastic)
 
 
 def load(out: str, checkpoint: str) -> None:

@@ -5,7 +5,8 @@ Each family is a small subclass in its own module that calls the model as its pi
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from loader.errors import UsageError, first_line
+from loader.errors import UsageError
 from train.config.first_frames import FirstFramesConfig
 from train.config.model import DiffusersConfig
 from train.kernels.patch.patcher import patch
@@ -23,7 +24,7 @@ from train.models.attention.positions import Window
 from train.models.denoiser import Denoiser, Rows
 from train.models.dit import TokenLayout, tokens
 from train.models.published.context_parallel import in_a_row
-from train.models.published.folder import diffusers
+from train.models.published.weights import PublishedModel
 
 
 class DiffusersDenoiser(Denoiser):
@@ -68,14 +69,14 @@ class DiffusersDenoiser(Denoiser):
     ) -> None:
         super().__init__()
         self.config = config
-        self.model: Any = self._load(folder)
+        self._published = PublishedModel(config, folder, self.source)
+        meta = torch.get_default_device().type == "meta"
+        self.model: Any = self._published.structure().to("meta") if meta else self._published.mapped()
         self.patch = self._patch()
         self._check_channels(channels, first_frames)
         self._fits("text", text_width, self._text_width())
         if config.patch != self.patch:
             raise UsageError(f"model.patch must be {list(self.patch)}: that of {config.name}")
-        # Loading leaves a model in eval mode, which disables the adapters' dropout.
-        self.model.train()
         if config.fused:
             patch(self.model)
         from train.models.published.float32 import keep_float32
@@ -98,6 +99,17 @@ class DiffusersDenoiser(Denoiser):
             raise UsageError(f"{self.source} takes whole videos alone: sample without Latent Parallelism")
         self.grid(x_BCTHW.shape[2:])
         return self._predict(x_BCTHW, t_B * self.time_unit, context_BMD, mask_BM)
+
+    def initial_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield name and published value of each parameter and buffer but adapters.
+
+        Values are mapped, in the dtype of their file.
+        """
+        names = {
+            name.replace(".base_layer.", "."): name
+            for name, _ in chain(self.named_parameters(), self.named_buffers())
+        }
+        return ((names[f"model.{name}"], tensor) for name, tensor in self._published.tensors())
 
     def forward_packed(self, *_: Any, **__: Any) -> list[torch.Tensor]:
         """Raise an error, since diffusers models take a batch of one shape."""
@@ -248,31 +260,6 @@ class DiffusersDenoiser(Denoiser):
     def _width(self) -> int:
         """Width of a token in the transformer."""
         return int(self.model.config.num_attention_heads * self.model.config.attention_head_dim)
-
-    def _load(self, folder: Path) -> Any:
-        kind = getattr(diffusers(), self.source)
-        if torch.get_default_device().type == "meta":
-            return self._empty(kind.from_config(kind.load_config(folder)))
-        try:
-            return kind.from_pretrained(
-                folder,
-                torch_dtype=getattr(torch, self.config.dtype),
-                use_safetensors=True,
-                local_files_only=True,
-            )
-        except (OSError, ValueError, RuntimeError) as error:
-            raise UsageError(
-                f"model.name={self.config.name!r} could not be loaded ({first_line(error)}); its folder needs"
-                " config.json and weights in safetensors"
-            ) from error
-
-    def _empty(self, model: Any) -> Any:
-        """Cast a model without weights to the dtypes of a loaded one."""
-        wide = set(model._keep_in_fp32_modules or ())
-        for name, parameter in model.named_parameters():
-            if not wide & set(name.split(".")):
-                parameter.data = parameter.data.to(getattr(torch, self.config.dtype))
-        return model
 
     def _prepare(self) -> None:
         """Set what is a family's own, once the model is loaded."""

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
+from train.checkpoint.pieces import piece_of
 from train.distributed.world import World
 from train.parallel.fp8 import unwrapped
 
@@ -57,11 +58,13 @@ def gathered(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def copy_(target: torch.Tensor, whole: torch.Tensor) -> None:
-    """Copy a whole tensor into a possibly sharded one; not a collective."""
+    """Copy a whole tensor into a possibly sharded one, whose part alone is read; not a collective."""
     if isinstance(target, DTensor):
-        whole = distribute_tensor(
-            whole.to(target.device), target.device_mesh, target.placements, src_data_rank=None
-        )
+        piece = piece_of("", "", target)
+        whole = whole[
+            tuple(slice(begin, begin + size) for begin, size in zip(piece.offsets, piece.sizes, strict=True))
+        ]
+        target = unwrapped(target.to_local())
     target.copy_(whole)
 
 

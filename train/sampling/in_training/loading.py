@@ -32,8 +32,8 @@ def load_trained_on(
 ) -> Trained:
     """Load the model of a checkpoint in a layout of training; a collective.
 
-    A model of ours is read in parts, of which each rank keeps its own. A published one, which a checkpoint of adapters
-    needs, is read whole into the memory of every rank's host first, as in training.
+    Each rank reads its own part. The model of ours that a checkpoint of adapters needs is read whole into the memory of
+    every rank's host first, as in training.
 
     Args:
         world: all ranks.

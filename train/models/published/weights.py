@@ -1,0 +1,139 @@
+"""Published transformers without a copy of their weights: the structure, and tensors mapped from their files."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from loader.errors import UsageError, first_line
+from train.config.model import DiffusersConfig
+from train.models.published.folder import diffusers, read_json
+
+WEIGHTS = "diffusion_pytorch_model.safetensors"
+INDEX = f"{WEIGHTS}.index.json"
+
+_log = logging.getLogger(__name__)
+
+
+class PublishedModel:
+    """Transformer of diffusers in a local folder.
+
+    Weights are mapped, not read: a tensor takes memory only where it is read, and then memory of the page cache that
+    all processes of a host share. Values and dtypes are those of diffusers' own ``from_pretrained``.
+
+    Args:
+        config: configuration of the model.
+        folder: folder with config.json and weights in safetensors.
+        source: class in diffusers.
+    """
+
+    def __init__(self, config: DiffusersConfig, folder: Path, source: str) -> None:
+        self._name, self._folder, self._source = config.name, folder, source
+        self._dtype: torch.dtype = getattr(torch, config.dtype)
+
+    def structure(self) -> Any:
+        """Build the model with parameters on the meta device and buffers on the CPU.
+
+        Consumes the random numbers that loading by diffusers consumes, so that adapters drawn next are the same.
+
+        Raises:
+            UsageError: the folder describes no model of this class.
+        """
+        from accelerate import init_empty_weights
+        from diffusers.models.modeling_utils import no_init_weights
+
+        kind = getattr(diffusers(), self._source)
+        with (
+            self._told(),
+            torch.device("cpu"),
+            _default_dtype(self._dtype),
+            no_init_weights(),
+            init_empty_weights(),
+        ):
+            model = kind.from_config(kind.load_config(self._folder))
+        wide = set(model._keep_in_fp32_modules or ())
+        for name, parameter in model.named_parameters():
+            dtype = torch.float32 if wide & set(name.split(".")) else self._dtype
+            parameter.data = parameter.data.to(dtype)
+        return model
+
+    def mapped(self) -> Any:
+        """Build the model with its weights, mapped where their file has the model's dtype.
+
+        Raises:
+            UsageError: weights are missing or do not fit the model.
+        """
+        model = self.structure()
+        state = model.state_dict()
+        weights = {name: tensor.to(state[name].dtype) for name, tensor in self._stored(state)}
+        model.load_state_dict(weights, assign=True)
+        return model
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield name and value of each parameter and buffer, mapped in the dtype of its file.
+
+        Raises:
+            UsageError: weights are missing or do not fit the model.
+        """
+        model = self.structure()
+        stored = dict(self._stored(model.state_dict()))
+        for name, tensor in chain(model.named_parameters(), model.named_buffers()):
+            yield name, stored.get(name, tensor)
+
+    def _stored(self, state: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the tensors of a state dict from the files."""
+        missing, unused = set(state), set()
+        with self._told():
+            for path in self._files():
+                with safe_open(path, "pt") as file:
+                    for name in file.keys():  # noqa: SIM118 - no mapping
+                        if name not in missing:
+                            unused.add(name)
+                            continue
+                        missing.remove(name)
+                        tensor, shape = file.get_tensor(name), list(state[name].shape)
+                        if list(tensor.shape) != shape:
+                            raise ValueError(f"{name} has shape {list(tensor.shape)} instead of {shape}")
+                        yield name, tensor
+            if missing:
+                raise ValueError(f"its weights lack {min(missing)}")
+        if unused:
+            _log.warning(
+                "%s: the model has no %s, which is left out", self._folder, ", ".join(sorted(unused))
+            )
+
+    def _files(self) -> list[Path]:
+        """Return the files of weights, one or those that the index names."""
+        if not (self._folder / INDEX).is_file():
+            return [self._folder / WEIGHTS]
+        places = read_json(self._folder / INDEX, "model.name").get("weight_map")
+        if not isinstance(places, dict) or any(Path(str(name)).name != name for name in places.values()):
+            raise ValueError(f"{INDEX} does not map each tensor to a file beside it")
+        return [self._folder / name for name in sorted(set(places.values()))]
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turn errors of other libraries into one for people."""
+        try:
+            yield
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+            raise UsageError(
+                f"model.name={self._name!r} could not be loaded ({first_line(error)}); its folder needs"
+                " config.json and weights in safetensors"
+            ) from error
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Create tensors in a dtype, as diffusers does while it loads."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
