@@ -104,16 +104,13 @@ def data_of(tensors: Sequence[torch.Tensor]) -> Iterator[memoryview]:
             yield content[begin : begin + _CHUNK]
 
 
-def read_pieces(
-    storage: Storage, path: str, size: int, group: str, most_tensors: int, header_crc32: str | None
-) -> list[StoredPiece]:
-    """Read the pieces of a file without their data.
+def read_header(storage: Storage, path: str, size: int, most_tensors: int, header_crc32: str | None) -> bytes:
+    """Read the JSON header of a file.
 
     Args:
         storage: storage of the file.
         path: path of the file.
         size: size of the file in bytes.
-        group: group of its tensors.
         most_tensors: maximum number of tensors; bounds the header.
         header_crc32: checksum of the header in the checkpoint's state; None for formats without.
 
@@ -130,7 +127,30 @@ def read_pieces(
             head += storage.read(path, len(head), 8 + length - len(head))
         if header_crc32 is not None and crc32(head[: 8 + length]) != header_crc32:
             raise ValueError("the checksum of its header is not the one in the checkpoint's state")
-        content = json.loads(head[8 : 8 + length])
+    except (OSError, ValueError) as error:
+        raise damaged(storage, path, error) from error
+    return head[8 : 8 + length]
+
+
+def pieces_in(
+    storage: Storage, path: str, size: int, group: str, header: bytes, checked: bool
+) -> list[StoredPiece]:
+    """Return the pieces that a file's header describes.
+
+    Args:
+        storage: storage of the file.
+        path: path of the file.
+        size: size of the file in bytes.
+        group: group of its tensors.
+        header: what `read_header` returns.
+        checked: True if the format has checksums.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    data = 8 + len(header)
+    try:
+        content = json.loads(header)
         metadata = {str(name): str(value) for name, value in content.pop("__metadata__", {}).items()}
         entries = _ENTRIES.validate_python(content)
         offsets = _OFFSETS.validate_json(metadata.get(_SHARDING, "{}"))
@@ -142,18 +162,26 @@ def read_pieces(
             shape = tuple(shapes.get(name, sizes))
             start = tuple(offsets.get(name, {}).get("saved_offsets", (0,) * len(sizes)))
             piece = Piece(group, name, _TORCH[entry.dtype], shape, start, sizes)
-            if end - begin != piece.bytes or 8 + length + end > size or not _lies_within(piece):
+            if end - begin != piece.bytes or data + end > size or not _lies_within(piece):
                 raise ValueError(f"{name} does not lie within it")
-            found.append(StoredPiece(piece, path, 8 + length + begin))
+            found.append(StoredPiece(piece, path, data + begin))
         sizes_of = {one.piece.name: one.piece.bytes for one in found}
-        if 8 + length + sum(sizes_of.values()) != size:
+        if data + sum(sizes_of.values()) != size:
             raise ValueError(f"its {size} bytes are not those of its tensors")
         blocks = blocks_of(metadata, sizes_of)
-        if header_crc32 is not None and len(blocks) < len(found):
+        if checked and len(blocks) < len(found):
             raise ValueError("it has lost its checksums")
-    except (OSError, ValidationError, ValueError, KeyError, AttributeError, RecursionError) as error:
+    except (ValidationError, ValueError, KeyError, AttributeError, RecursionError) as error:
         raise damaged(storage, path, error) from error
     return [one._replace(blocks=blocks.get(one.piece.name, ())) for one in found]
+
+
+def read_pieces(
+    storage: Storage, path: str, size: int, group: str, most_tensors: int, header_crc32: str | None
+) -> list[StoredPiece]:
+    """Read the pieces of a file without their data; arguments and errors as in `read_header` and `pieces_in`."""
+    header = read_header(storage, path, size, most_tensors, header_crc32)
+    return pieces_in(storage, path, size, group, header, checked=header_crc32 is not None)
 
 
 def read_rows(storage: Storage, stored: StoredPiece, begin: int, end: int) -> torch.Tensor:

@@ -8,7 +8,7 @@ import torch
 from loader.errors import UsageError
 from loader.storage import Storage
 from train.checkpoint.damage import damaged
-from train.checkpoint.files import StoredPiece, read_pieces, read_rows
+from train.checkpoint.files import StoredPiece, pieces_in, read_header, read_rows
 from train.checkpoint.pieces import Overlap, Tensors, local, overlap, piece_of, uncovered
 from train.checkpoint.state import CheckpointState
 
@@ -24,10 +24,15 @@ def shapes_of(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> dict[str, 
     return {name: (dtype, shape) for name, dtype, shape in tensors if 0 not in shape}
 
 
-def find(
-    storage: Storage, folder: str, state: CheckpointState, group: str, most_tensors: int
-) -> dict[str, list[StoredPiece]]:
-    """Locate the pieces of a group, by tensor.
+def read_headers(
+    storage: Storage,
+    folder: str,
+    state: CheckpointState,
+    group: str,
+    most_tensors: int,
+    share: slice = slice(None),
+) -> dict[str, bytes]:
+    """Read the headers of a group's parts, by path.
 
     Args:
         storage: storage of the checkpoints.
@@ -35,9 +40,28 @@ def find(
         state: state of the checkpoint.
         group: group of tensors.
         most_tensors: maximum number of tensors; bounds the headers.
+        share: the parts to read; all by default.
 
     Raises:
         RunError: a part is missing or damaged.
+        UsageError: the checkpoint has no such group.
+    """
+    sizes = sizes_of(storage, folder, state, group)
+
+    def read(path: str) -> bytes:
+        crc32 = state.headers[path.removeprefix(f"{folder}/")] if state.checked else None
+        return read_header(storage, path, sizes[path], most_tensors, crc32)
+
+    paths = list(sizes)[share]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return dict(zip(paths, pool.map(read, paths), strict=True))
+
+
+def sizes_of(storage: Storage, folder: str, state: CheckpointState, group: str) -> dict[str, int]:
+    """Return the bytes of each of a group's parts, by path in the order of the ranks that wrote them.
+
+    Raises:
+        RunError: a part is missing.
         UsageError: the checkpoint has no such group.
     """
     if group not in state.groups:
@@ -49,16 +73,37 @@ def find(
     paths = [f"{folder}/{part}" for part in state.parts(group)]
     if missing := [path for path in paths if path not in sizes]:
         raise damaged(storage, missing[0], FileNotFoundError("it is missing"))
+    return {path: sizes[path] for path in paths}
 
-    def read(path: str) -> list[StoredPiece]:
-        crc32 = state.headers[path.removeprefix(f"{folder}/")] if state.checked else None
-        return read_pieces(storage, path, sizes[path], group, most_tensors, crc32)
 
+def find(
+    storage: Storage,
+    folder: str,
+    state: CheckpointState,
+    group: str,
+    most_tensors: int,
+    headers: Mapping[str, bytes] | None = None,
+) -> dict[str, list[StoredPiece]]:
+    """Locate the pieces of a group, by tensor.
+
+    Args:
+        storage: storage of the checkpoints.
+        folder: folder of the checkpoint.
+        state: state of the checkpoint.
+        group: group of tensors.
+        most_tensors: maximum number of tensors; bounds the headers.
+        headers: headers of all parts, by path; None: they are read.
+
+    Raises:
+        RunError: a part is missing or damaged.
+        UsageError: the checkpoint has no such group.
+    """
+    if headers is None:
+        headers = read_headers(storage, folder, state, group, most_tensors)
     found: dict[str, list[StoredPiece]] = {}
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for stored in pool.map(read, paths):
-            for one in stored:
-                found.setdefault(one.piece.name, []).append(one)
+    for path, size in sizes_of(storage, folder, state, group).items():
+        for one in pieces_in(storage, path, size, group, headers[path], state.checked):
+            found.setdefault(one.piece.name, []).append(one)
     for name, parts in found.items():
         pieces, shape = [stored.piece for stored in parts], parts[0].piece.shape
         if any(piece.shape != shape for piece in pieces) or uncovered(pieces, shape):
@@ -67,7 +112,13 @@ def find(
 
 
 def load_(
-    storage: Storage, folder: str, state: CheckpointState, group: str, targets: Tensors, shapes: Shapes
+    storage: Storage,
+    folder: str,
+    state: CheckpointState,
+    group: str,
+    targets: Tensors,
+    shapes: Shapes,
+    headers: Mapping[str, bytes] | None = None,
 ) -> None:
     """Copy a group's tensors into ``targets``, after names, dtypes and shapes have been checked.
 
@@ -78,12 +129,13 @@ def load_(
         group: group of tensors.
         targets: plain tensors or DTensors of any layout; fills this rank's part.
         shapes: shapes of the tensors of all ranks.
+        headers: headers of all parts, by path; None: they are read.
 
     Raises:
         RunError: the checkpoint is damaged.
         UsageError: its tensors do not match ``shapes``.
     """
-    found = find(storage, folder, state, group, len(shapes))
+    found = find(storage, folder, state, group, len(shapes), headers)
     stored_shapes = {name: (s[0].piece.dtype, s[0].piece.shape) for name, s in found.items()}
     if difference := _difference(stored_shapes, shapes):
         raise UsageError(f"{group} in {storage.uri(folder)} does not fit this configuration: {difference}")

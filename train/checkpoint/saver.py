@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple, TypeVar, cast
 
 import torch
@@ -16,7 +17,7 @@ from train.checkpoint.files import data_of, header, in_order, sharding
 from train.checkpoint.folder import latest, prune, sweep
 from train.checkpoint.names import STATE, folder_of, part
 from train.checkpoint.pieces import Piece, Tensors, local, piece_of
-from train.checkpoint.reading import load_, shapes_of
+from train.checkpoint.reading import load_, read_headers, shapes_of
 from train.checkpoint.state import CheckpointState, read_state
 from train.checkpoint.writers import pieces_of_rank, shapes_everywhere
 from train.config.checkpoint import CheckpointConfig
@@ -95,17 +96,28 @@ class Checkpoints:
             RunError: the parts that some rank reads are damaged.
             UsageError: its tensors do not match those of this run.
         """
-
-        def load() -> None:
-            for group, targets in self._groups.items():
-                load_(self._storage, folder_of(state.step), state, group, targets, self._shapes[group])
-
         if not state.checked and self._world.rank == 0:
             _log.warning(
                 "%s was written without checksums, by an earlier version: wrong bytes in it cannot be told",
                 self.uri(state.step),
             )
-        self._together(load)
+        for group, targets in self._groups.items():
+            self._together(partial(self._load_group, state, group, targets, self._headers(state, group)))
+
+    def _load_group(
+        self, state: CheckpointState, group: str, targets: Tensors, headers: Mapping[str, bytes]
+    ) -> None:
+        folder, shapes = folder_of(state.step), self._shapes[group]
+        load_(self._storage, folder, state, group, targets, shapes, headers)
+
+    def _headers(self, state: CheckpointState, group: str) -> dict[str, bytes]:
+        """Read the header of each part of a group once, by one of the ranks; a collective."""
+        world, folder = self._world, folder_of(state.step)
+        share, most = slice(world.rank, None, world.size), len(self._shapes[group])
+        own = self._together(lambda: read_headers(self._storage, folder, state, group, most, share))
+        # Latin-1 is any bytes, and JSON has no zero byte.
+        said = world.gather_text(json.dumps({path: head.decode("latin-1") for path, head in own.items()}))
+        return {path: head.encode("latin-1") for text in said for path, head in json.loads(text).items()}
 
     def _together(self, act: Callable[[], T]) -> T:
         """Run an action that may fail on a single rank, and fail on all ranks if it does; a collective."""

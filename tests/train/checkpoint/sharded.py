@@ -1,7 +1,9 @@
 """Rank functions: states of sharded models are saved in one layout and loaded in another."""
 
 import json
+from collections import Counter
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -14,8 +16,10 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from loader.errors import RunError
 from loader.storage import open_storage
+from loader.storage.local import LocalStorage
 from tests.train.saved import newest
 from train.checkpoint import Checkpoints, CheckpointState
+from train.checkpoint.names import folder_of
 from train.checkpoint.pieces import Tensors
 from train.config.checkpoint import CheckpointConfig
 from train.distributed.world import World, join
@@ -83,14 +87,29 @@ def save(out: str, layout: Layout) -> None:
         )
 
 
+class HeadersRead(LocalStorage):
+    """Storage that counts how often the beginning of each part is read."""
+
+    heads: ClassVar[Counter[str]] = Counter()
+
+    def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        self.heads.update([path] * (start == 0 and path.endswith(".safetensors")))
+        return super().read(path, start, length)
+
+
 def load(out: str, layout: Layout) -> None:
-    """Loads them in another one, and finds them equal, bit by bit."""
+    """Loads them in another one, and finds them equal, bit by bit; one rank reads a part's header for all."""
     with join("cpu") as world:
         state = groups(world, layout)
-        checkpoints = Checkpoints(open_storage(f"{out}/checkpoints"), CheckpointConfig(), world, state)
+        place = HeadersRead(Path(out) / "checkpoints")
+        checkpoints = Checkpoints(place, CheckpointConfig(), world, state)
         found = checkpoints.latest()
         assert found is not None
         checkpoints.load_(found)
+        heads = [
+            name for text in world.gather_text("\n".join(place.heads.elements())) for name in text.split()
+        ]
+        assert sorted(heads) == sorted(f"{folder_of(found.step)}/{part}" for part in found.all_parts)
         for group, tensors in state.items():
             for name, tensor in tensors.items():
                 assert torch.equal(full(tensor), values()[group][name]), (group, name)
