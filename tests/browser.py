@@ -27,6 +27,9 @@ class Browser:
         # A sandbox of its own needs rights that containers do not give.
         options = {"executable_path": where, "args": ["--no-sandbox", "--disable-gpu"]}
         self._browser = self._playwright.start().chromium.launch(**options)
+        self._context = self._browser.new_context()
+        # A page that is opened anew costs two thirds of what it shows: its process, and the scripts it compiles.
+        self._blank: list[Any] = []
 
     def __enter__(self) -> Self:
         return self
@@ -50,30 +53,49 @@ class Browser:
             scripts: whether scripts run.
         """
         url = where.absolute().as_uri() if isinstance(where, Path) else where
-        context = self._browser.new_context(
-            viewport={"width": width, "height": 900},
-            color_scheme="dark" if dark else "light",
-            java_script_enabled=scripts,
-        )
         wrong: list[str] = []
         allowed = (urlsplit(url).scheme, urlsplit(url).netloc)
-        page = context.new_page()
-        page.set_default_timeout(240_000)  # ends what hangs; a busy machine takes its time
-        page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
 
         def asked(request: Any) -> None:
             parts = urlsplit(request.url)
             if parts.scheme not in ("data", "blob") and (parts.scheme, parts.netloc) != allowed:
                 wrong.append(f"asked for {request.url}")
 
-        page.on("request", asked)
-        try:
+        listeners = {
+            "console": lambda said: wrong.append(said.text) if said.type == "error" else None,
+            "pageerror": lambda error: wrong.append(str(error)),
+            "request": asked,
+        }
+        with self._page(scripts) as page:
+            page.set_default_timeout(240_000)  # ends what hangs; a busy machine takes its time
+            page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme="dark" if dark else "light")
+            for event, listener in listeners.items():
+                page.on(event, listener)
             page.goto(url)
             yield page
             assert not wrong, wrong
-        finally:
-            context.close()
+            for event, listener in listeners.items():
+                page.remove_listener(event, listener)
+
+    @contextmanager
+    def _page(self, scripts: bool) -> Iterator[Any]:
+        """Yield a blank page; one with scripts is used again unless its user fails."""
+        if not scripts:
+            context = self._browser.new_context(java_script_enabled=False)
+            try:
+                yield context.new_page()
+            finally:
+                context.close()
+            return
+        page = self._blank.pop() if self._blank else self._context.new_page()
+        try:
+            yield page
+            page.goto("about:blank")
+        except BaseException:
+            page.close()
+            raise
+        self._blank.append(page)
 
 
 def draw_all(page: Any) -> None:
