@@ -85,7 +85,7 @@ def test_a_wrong_first_guess_is_mended_at_the_first_set_point() -> None:
 @pytest.mark.parametrize(("noise", "stragglers"), [(0.02, 0.0), (0.10, 0.02), (0.02, 0.10)])
 def test_noise_and_stragglers_change_nothing(noise: float, stragglers: float) -> None:
     cluster = Cluster(noise, stragglers)
-    for _ in range(10):
+    for _ in range(4):
         timings, _ = cluster.run(START, START, steps=8)
         found = recalibrated(START, timings, CONFIG)
         assert not found.changed

@@ -57,10 +57,9 @@ def test_a_report_measures_the_steps_that_are_trained(policy: Policy) -> None:
 
 
 def test_tokens_and_images_are_those_of_the_samples() -> None:
-    found = steps(StepLayout(2, 2), 400)
     plan = plan_epoch(ASSIGNMENT, 1, 0, StepLayout(2, 2))
     assert plan.fillers == 0
-    epoch = [step.microbatches for step in found[: len(plan)]]
+    epoch = [step.microbatches for step in steps(StepLayout(2, 2), len(plan))]
     text = np.minimum(INDEX.text_tokens, 20)
     visual = np.array(ASSIGNMENT.lengths)[ASSIGNMENT.bucket_of] - 20
     assert sum(part.tokens.sum() for part in epoch) == (text + visual).sum()

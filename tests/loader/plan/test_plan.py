@@ -184,14 +184,14 @@ def excess(counts: np.ndarray, expected: np.ndarray) -> float:
 
 def test_every_sample_is_equally_likely_at_every_place() -> None:
     # Two of the ten microbatches are halved.
-    counts = counts_at_places(assignment([0, 1, 0, 0, 1, 0, 1] * 2, (1, 4)), StepLayout(1, 3), 2000)
+    counts = counts_at_places(assignment([0, 1, 0, 0, 1, 0, 1] * 2, (1, 4)), StepLayout(1, 3), 1000)
     assert counts.shape == (14, 12)
-    assert excess(counts, np.full(counts.shape, 2000 / 12)) < 3
+    assert excess(counts, np.full(counts.shape, 1000 / 12)) < 3
 
 
 def test_in_runs_of_a_bucket_its_samples_are_equally_likely_at_every_place() -> None:
     parts = assignment([0, 1, 0, 0, 1, 0, 1] * 2, (1, 2))
-    counts = counts_at_places(parts, StepLayout(3, 1, "same_bucket"), 2000)
+    counts = counts_at_places(parts, StepLayout(3, 1, "same_bucket"), 1000)
     for bucket in (0, 1):
         own = counts[parts.bucket_of == bucket]
         assert excess(own, np.broadcast_to(own.mean(axis=0), own.shape)) < 3

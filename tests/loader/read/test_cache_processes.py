@@ -73,7 +73,7 @@ def test_a_use_in_one_process_counts_for_all(tmp_path: Path) -> None:
 
 def test_processes_that_share_a_folder_get_right_bytes_within_the_limit(tmp_path: Path) -> None:
     limit = 1_500_000  # a third of all entries
-    workers = [start(WORKER, tmp_path, limit, seed, 300) for seed in range(4)]
+    workers = [start(WORKER, tmp_path, limit, seed, 200) for seed in range(4)]
     most = 0
     while any(worker.poll() is None for worker in workers):
         try:
