@@ -7,6 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 from av.video.frame import VideoFrame
@@ -21,7 +22,7 @@ from curate.source_pass.scan import scan
 from curate.source_pass.stage import CutSource
 from curate.sources.inputs import list_sources
 from loader.storage import open_storage
-from tests.filter_footage import HEIGHT, WIDTH, encode, pan, still
+from tests.filter_footage import encode, pan, still
 from tests.media import CORPUS, NO_CORPUS, sound_first, write_video
 
 SHORT: dict[str, Any] = {"spans": {"min_clip_s": 0.5, "max_clip_s": 2.0}}
@@ -176,8 +177,8 @@ def test_an_encoder_that_fails_ahead_leaves_it_to_the_second_pass(
 
 
 def test_a_dark_moment_and_a_fade_do_not_lose_what_follows(tmp_path: Path) -> None:
-    dark = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
-    shots = [list(pan(70, 2, seed)) for seed in range(4)]
+    shots = [[picture[::2, ::2] for picture in pan(70, 2, seed)] for seed in range(4)]
+    dark = np.zeros_like(shots[0][0])
     shots[0][40:42] = [dark, dark]
     shots[1][-12:] = [
         (picture * share).astype(np.uint8)
@@ -202,7 +203,14 @@ def test_a_black_moment_in_a_long_shot_moves_no_clip_after_it(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(not CORPUS.is_dir(), reason=NO_CORPUS)
-def test_real_footage_is_foreseen() -> None:
-    found = ready(CORPUS / "montages/montage_01.mp4", CurateConfig())
+def test_real_footage_is_foreseen(tmp_path: Path) -> None:
+    path = tmp_path / "first seconds.mp4"
+    with av.open(str(CORPUS / "montages/montage_01.mp4")) as source, av.open(str(path), "w") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.size and packet.pts * packet.time_base < 25:
+                packet.stream = stream
+                target.mux(packet)
+    found = ready(path, CurateConfig())
     assert len(found) >= 5
     assert sum(found) >= 0.9 * len(found)

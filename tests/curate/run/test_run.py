@@ -141,10 +141,6 @@ def test_other_inputs_are_refused(raw: Path, made: Path) -> None:
         curate([str(raw / "deep")], str(made), SMALL)
 
 
-def test_ray_gives_the_same_bytes(raw: Path, made: Path, tmp_path: Path, ray_local: str) -> None:
-    assert tree(make(raw, tmp_path / "ray", ON_RAY)) == tree(made)
-
-
 def test_keys_come_from_content_not_from_paths(raw: Path, made: Path, tmp_path: Path) -> None:
     moved = shutil.copytree(raw, tmp_path / "moved somewhere")
     again = open_dataset(make(moved, tmp_path / "dataset")).index

@@ -49,7 +49,9 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     curate(
         [str(folder)],
         str(out),
-        CurateConfig.model_validate({"run": {"runner": "sequential"}, "spans": {"min_clip_s": 1}}),
+        CurateConfig.model_validate(
+            {"run": {"runner": "sequential", "isolate": False}, "spans": {"min_clip_s": 1}}
+        ),
     )
     return out
 

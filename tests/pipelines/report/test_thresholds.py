@@ -23,7 +23,12 @@ from pipelines.report.thresholds import packed
 from tests.browser import Browser, draw_all
 from tests.media import write_video
 
-BASE = ["--set=run.runner=sequential", "--set=spans.min_clip_s=0.5", "--set=filters.min_duration_s=0.9"]
+BASE = [
+    "--set=run.runner=sequential",
+    "--set=run.isolate=false",
+    "--set=spans.min_clip_s=0.5",
+    "--set=filters.min_duration_s=0.9",
+]
 
 
 @pytest.fixture(scope="module")
