@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import diffusers
 import pytest
 import torch
 
@@ -75,6 +74,8 @@ def test_a_tokenizer_is_fine_tuned_exported_and_trained_on(tmp_path: Path, capsy
 
     assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "tuned"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["weights"] == "ema"
+    import diffusers  # takes seconds of every process that collects this file
+
     theirs = diffusers.AutoencoderKLWan.from_pretrained(tmp_path / "tuned")
     ours = DiffusersVAE(DiffusersVAEConfig(name=str(tmp_path / "tuned"), **factors))
     video = torch.rand(2, 3, 5, 16, 24, generator=torch.Generator().manual_seed(0)) * 2 - 1
