@@ -31,7 +31,7 @@ from train.measure.rank_waits import RankWaits
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "infra" / "observability"
 NAMES = {metric.name + "_total" * metric.counter for metric in (*TRAINING, *CURATION, UP)}
-WAIT_S = 60
+WAIT_S = 240
 
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None,
@@ -41,7 +41,7 @@ needs_prometheus = pytest.mark.skipif(
 
 def promtool(*words: object) -> None:
     ended = subprocess.run(
-        ["promtool", *map(str, words)], capture_output=True, text=True, timeout=60, check=False
+        ["promtool", *map(str, words)], capture_output=True, text=True, timeout=240, check=False
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
 

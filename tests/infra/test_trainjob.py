@@ -109,7 +109,7 @@ def test_a_pod_that_is_stopped_lets_its_ranks_save(tmp_path: Path) -> None:
         first = int(Path(f"/proc/{pod.pid}/task/{pod.pid}/children").read_text().split()[0])
         hook = NODE["lifecycle"]["preStop"]["exec"]["command"]
         entered = ["nsenter", "--target", str(first), "--pid", "--mount", *hook]
-        subprocess.run(entered, timeout=60, capture_output=True, check=False)
+        subprocess.run(entered, timeout=240, capture_output=True, check=False)
         # The hook returns when the container has ended: nothing is killed before.
         assert len(list(tmp_path.glob("saved.*"))) == 2
         assert pod.wait(60) != 0  # so that the job starts again

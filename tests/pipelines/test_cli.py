@@ -112,7 +112,7 @@ def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
         (["config", "ex"], "explain"),
     ):
         done = subprocess.run(
-            ["bash", "-c", ask, script, *words], capture_output=True, text=True, check=True, timeout=60
+            ["bash", "-c", ask, script, *words], capture_output=True, text=True, check=True, timeout=240
         )
         assert expected in done.stdout.split(), (words, done)
 

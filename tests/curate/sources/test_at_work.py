@@ -46,5 +46,5 @@ def test_the_watch_looks_again_and_again_and_forgets_what_a_killed_worker_left(l
     looks = threading.Semaphore(0)
     with watching(ledger, looks.release, every_s=0.01):
         assert at_work(ledger) == []
-        assert all(looks.acquire(timeout=30) for _ in range(3))
+        assert all(looks.acquire(timeout=240) for _ in range(3))
     assert "sources at work" not in {thread.name for thread in threading.enumerate()}

@@ -510,7 +510,7 @@ def test_a_web_address_that_does_not_exist_is_refused(web: WebServer) -> None:
 
 
 def test_many_addresses_are_asked_for_side_by_side(web: WebServer, folder: Path) -> None:
-    first, waiting = itertools.count(), threading.Barrier(8, timeout=30)
+    first, waiting = itertools.count(), threading.Barrier(8, timeout=240)
 
     def hold(handler) -> bool:
         """Answers none of the first eight before the eighth has been asked for."""

@@ -60,7 +60,7 @@ def test_processes_of_a_machine_fetch_a_remote_index_once_and_map_it(tmp_path: P
         for path, data in tree(folder).items():
             storage.write(path, data)
         ranks = [started(OPEN, proxy.url, tmp_path / "node") for _ in range(2)]
-        said = {rank.communicate(timeout=60)[0] for rank in ranks}
+        said = {rank.communicate(timeout=240)[0] for rank in ranks}
         assert said == {f"{int(open_dataset(folder).plan_index.size.sum())} True\n"}
         assert proxy.bytes_sent("GET .*plan.arrow") == (folder / "plan.arrow").stat().st_size
         [kept] = (tmp_path / "node").rglob("*.plan.arrow")
@@ -82,8 +82,8 @@ def test_whoever_waits_for_a_process_that_is_killed_makes_the_file(tmp_path: Pat
     time.sleep(0.2)
     assert waiter.poll() is None
     maker.send_signal(signal.SIGKILL)
-    maker.communicate(timeout=60)
-    waiter.communicate(timeout=60)
+    maker.communicate(timeout=240)
+    waiter.communicate(timeout=240)
     assert NodeFiles(tmp_path).file("name", lambda path: pytest.fail("it is there")).read_text() == "whole"
 
 

@@ -44,7 +44,7 @@ def test_neighbours_are_read_together_and_large_ones_are_not() -> None:
 
 
 def test_requests_are_in_flight_together() -> None:
-    barrier = threading.Barrier(3, timeout=20)
+    barrier = threading.Barrier(3, timeout=240)
 
     def slow(shard: str, offset: int, size: int) -> bytes:
         barrier.wait()

@@ -210,7 +210,7 @@ def test_worker_processes_of_another_process_than_the_streams_own_are_refused(da
     found, stream = context.Queue(), make(dataset)
     child = context.Process(target=read_in_a_child, args=(stream, found))
     child.start()
-    assert "in the process that made its stream" in found.get(timeout=60)
-    assert sorted(found.get(timeout=60)) == EVERY_KEY
+    assert "in the process that made its stream" in found.get(timeout=240)
+    assert sorted(found.get(timeout=240)) == EVERY_KEY
     child.join(60)
     assert stream.state_dict()["step"] == 0

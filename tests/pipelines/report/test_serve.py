@@ -56,7 +56,7 @@ def server(curated: Path) -> Iterator[ReportServer]:
 
 
 def ask(server: ReportServer, path: str, method: str = "GET", **headers: str) -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=240)
     try:
         connection.putrequest(method, path, skip_host="Host" in headers)
         for name, value in headers.items():
