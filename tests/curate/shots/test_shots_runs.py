@@ -54,8 +54,8 @@ def cut(cases: Sequence[Case]) -> Iterator[Case]:
         yield replace(case, records=closed.summary.records)
 
 
-def check(cases: Sequence[Case]) -> None:
-    assert sorted((case.detector, case.stitched) for case in cases) == sorted(CASES)
+def check(cases: Sequence[Case], asked: Sequence[tuple[str, bool]]) -> None:
+    assert sorted((case.detector, case.stitched) for case in cases) == sorted(asked)
     for case in cases:
         assert [(record.state, record.reason) for record in case.records] == [("kept", "")] * 2, case
         assert case.records[1].start_s == CUT_AT_S[case.detector], case
@@ -65,8 +65,10 @@ def check(cases: Sequence[Case]) -> None:
 def test_every_detector_cuts_a_source(
     kind: str, source: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    asked = CASES
     if kind == "ray":
         request.getfixturevalue("ray_local")
-    cases = [Case(str(source), str(tmp_path), *case) for case in CASES]
+        asked = [("hybrid", True), ("fixed", False)]  # a detector with a network, and one without
+    cases = [Case(str(source), str(tmp_path), *case) for case in asked]
     done = runner(kind)(cases, [Stage("cut", cut, batch=len(cases))])
-    check([one.task for one in done])
+    check([one.task for one in done], asked)
