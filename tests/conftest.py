@@ -1,5 +1,6 @@
 """Fixtures shared by all folders: one local Ray, a server of rank processes, and one of commands."""
 
+import gc
 import os
 import secrets
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 # Threads that wait for each other spin: two test processes on two cores, of two threads each, would spend most of their
 # time on that. Read when torch and numpy are imported; processes that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Modules and collected tests stay: to look through them for garbage takes a third of a second, again and again.
+gc.disable()
 
 
 NEEDS_RAY = (
@@ -74,6 +77,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "ray_started" in getattr(item, "fixturenames", ()) and not item.nodeid.startswith(NEEDS_RAY):
             raise pytest.UsageError(f"{item.nodeid} uses Ray: name it in NEEDS_RAY of tests/conftest.py")
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def _place(item: pytest.Item) -> int:
