@@ -2,7 +2,8 @@
 
 python -m tests.ray_host        # prints the address and the number of results, then ends Ray when its input ends
 
-Its first start times out, as Ray's own processes do on a busy machine; the runner starts it again.
+Its first start times out, as Ray's own processes do on a busy machine; the runner starts it again. Until then the
+process is bound to one processor, and it prints how many Ray was told.
 """
 
 import os
@@ -27,25 +28,30 @@ def serve() -> None:
     """Run a pipeline on a Ray of two processors; print the address; keep Ray until standard input ends."""
     import ray
 
-    start = ray.init
+    start, allowed = ray.init, os.sched_getaffinity(0)
+    told: list[int] = []
 
     def times_out(**options: Any) -> None:
-        ray.init = lambda **options: start(num_cpus=2, **options)
+        told.append(options["num_cpus"])
+        os.sched_setaffinity(0, allowed)
+        ray.init = lambda **options: start(**options | {"num_cpus": 2})
         raise Exception("The current node timed out during startup. The GCS may have become overloaded.")
 
     ray.init = times_out
+    os.sched_setaffinity(0, {min(allowed)})
     stages = [Stage("same", Same(), pool=Pool(1, 1, 1), cpus=0.5)]
     results = list(run_on_ray([{"n": n} for n in range(RESULTS)], stages))
-    print(ray.get_runtime_context().gcs_address, len(results), flush=True)
+    print(ray.get_runtime_context().gcs_address, len(results), *told, flush=True)
     sys.stdin.read()
     ray.shutdown()
 
 
 class Started(NamedTuple):
-    """What a host printed: the address of Ray, the number of results, and anything on standard error."""
+    """What a host printed: the address of Ray, results, processors of the first start, and standard error."""
 
     address: str
     results: int
+    processors: int
     errors: str
 
 
@@ -80,8 +86,8 @@ class RayHost:
         line, errors = self._process.stdout.readline(), self._errors.read_text()
         if not line:
             raise RuntimeError(f"Ray did not start: {errors}")
-        address, results = line.split()
-        return Started(address, int(results), errors)
+        address, results, processors = line.split()
+        return Started(address, int(results), int(processors), errors)
 
     def __enter__(self) -> Self:
         return self

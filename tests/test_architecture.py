@@ -20,7 +20,14 @@ MAY_IMPORT = {
     "train": {"loader"},
     "pipelines": {"loader", "curate", "train"},
 }
-CONTRACT = ("loader.dataset", "loader.storage", "loader.errors", "loader.settings", "loader.text")
+CONTRACT = (
+    "loader.dataset",
+    "loader.storage",
+    "loader.errors",
+    "loader.settings",
+    "loader.text",
+    "loader.processors",
+)
 HEAVY = {"ray", "transformers", "open_clip", "ortools", "torchvision", "decord", "scenedetect"}
 
 

@@ -37,24 +37,33 @@ def check_hub(repository: str, asked: str) -> None:
             ) from error
 
 
+def cached(repository: str) -> Path | None:
+    """Return the folder of a model in this machine's cache, or None."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(repository, local_files_only=True))
+    except (OSError, ValueError):
+        return None
+
+
 def hub_commit(repository: str) -> str:
     """Return the commit of a model that would be used now: the hub's, or without the hub that of the cache.
 
     Raises:
         UsageError: Neither has it.
     """
-    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub import HfApi
 
     try:
         return str(HfApi().model_info(repository, timeout=_TIMEOUT_S).sha)
-    except Exception as error:  # noqa: BLE001 - any reason why the hub is unreachable
-        try:
-            return Path(snapshot_download(repository, local_files_only=True)).name
-        except (OSError, ValueError):
-            raise UsageError(
-                f"{repository} is not in this machine's model cache, and the hub does not give it"
-                f" ({first_line(error)}); bring the model here and give its folder or file"
-            ) from error
+    except Exception as error:
+        if (folder := cached(repository)) is not None:
+            return folder.name
+        raise UsageError(
+            f"{repository} is not in this machine's model cache, and the hub does not give it"
+            f" ({first_line(error)}); bring the model here and give its folder or file"
+        ) from error
 
 
 def local_folder(name: str) -> Path | None:

@@ -137,7 +137,7 @@ def _curate(
         state.forget_failures()
     driver = Driver(state, progress)
     records = driver.decide(missing)
-    shards = write_shards(state, records, progress)
+    shards = write_shards(state, records, progress, driver.kind)
     scored = (record for record in records if record.key and record.stage != REMOVAL)
     content = Content(
         accounting=to_table((record.columns(ACCOUNTING.names) for record in records), ACCOUNTING),
@@ -147,12 +147,12 @@ def _curate(
         removals=dataset.manifest.removals if dataset is not None else [],
     )
     rejected = {record.clip_id for record in records if record.state != "kept" and record.sha256}
-    seconds = driver.seconds()
+    seconds, said = driver.seconds(), driver.notes()
     del state, driver, records  # publishing takes as much memory again
     ledger.write_note("inputs", {"inputs": list(inputs), "sources": [_stored(source) for source in sources]})
     manifest = publish(storage, shards, content, dataset.manifest if dataset is not None else None)
     _tidy(ledger, Dataset(storage), config, rejected)
-    return Outcome(manifest, False, (*missing, *listing_notes, *notes), seconds)
+    return Outcome(manifest, False, (*missing, *listing_notes, *notes, *said), seconds)
 
 
 def versions() -> dict[str, str]:

@@ -2,13 +2,15 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
+from functools import cached_property
 
 from curate.records import Record
 from curate.run.clip_stages import ClipStage
+from curate.run.model_files import weights_mb
 from curate.run.model_stages import pipeline_stages
 from curate.run.runners.await_cluster import await_cluster
 from curate.run.runners.passes import Pass, plan_notes, run_pass, total_seconds
-from curate.run.runners.pipeline import SILENCE_S, Pool, Stage, cluster_size
+from curate.run.runners.pipeline import SILENCE_S, Kind, Pool, Stage, cluster_size, startable
 from curate.run.runners.progress import ClipMeter, Meter, Progress
 from curate.run.runners.room import Share
 from curate.run.state import CurationState
@@ -22,6 +24,12 @@ RUN = "run"
 """Note of the ledger: duration and worker plans of the last run."""
 
 
+_TOO_SLOW = (
+    "Ray's own processes did not start in the 30 s that it gives them, so all work was done in this process; on a"
+    " machine of many processors, run the next time when it is less busy"
+)
+
+
 class Driver:
     """Sends sources and clips through all stages and adds the results to the state.
 
@@ -33,6 +41,7 @@ class Driver:
     def __init__(self, state: CurationState, progress: Callable[[Progress], None]) -> None:
         self._state, self._progress = state, progress
         self._passes: list[Pass] = []
+        self._kind: Kind | None = None
         self._slowest: tuple[tuple[str, float], ...] = ()
 
     def decide(self, notes: Sequence[str] = ()) -> list[Record]:
@@ -77,6 +86,16 @@ class Driver:
             if not {record.key for record in gone} & {record.duplicate_of for record in records}:
                 return finished
 
+    def kind(self) -> Kind:
+        """Return the runner of this run: Ray is started when first asked for, and replaced if it starts too slowly."""
+        if self._kind is None:
+            self._kind = startable(self._state.config.run.runner)
+        return self._kind
+
+    def notes(self) -> tuple[str, ...]:
+        """Return sentences for the person who runs this."""
+        return (_TOO_SLOW,) if self._kind not in (None, self._state.config.run.runner) else ()
+
     def seconds(self) -> dict[str, float]:
         """Return the seconds that all workers of this run spent, by stage."""
         return total_seconds(self._passes)
@@ -117,8 +136,9 @@ class Driver:
             return [self._cut_stage(pools), *self._clip_pipeline(state.earlier, pools)]
 
         with watching(state.ledger, meter.show_at_work):
-            kind = state.config.run.runner
-            self._passes.append(run_pass("sources", state.tasks(chosen), stages, kind, take))
+            tasks = state.tasks(chosen)
+            kind = self.kind() if tasks else "sequential"
+            self._passes.append(run_pass("sources", tasks, stages, kind, take))
         SourceStage.close()
         self._slowest = meter.slowest
         if missing := sorted(chosen - state.summaries.keys()):
@@ -141,7 +161,7 @@ class Driver:
         def stages(pools: Mapping[str, Pool]) -> list[Stage[CurationTask]]:
             return self._clip_pipeline(self._state.later, pools)
 
-        self._passes.append(run_pass("clips", tasks, stages, self._state.config.run.runner, take))
+        self._passes.append(run_pass("clips", tasks, stages, self.kind(), take))
 
     def _cut_stage(self, pools: Mapping[str, Pool]) -> Stage[CurationTask]:
         state = self._state
@@ -158,7 +178,11 @@ class Driver:
     def _clip_pipeline(
         self, stages: Sequence[ClipStage], pools: Mapping[str, Pool]
     ) -> list[Stage[CurationTask]]:
-        return pipeline_stages(stages, self._state.config, pools, self._gpus())
+        return pipeline_stages(stages, self._state.config, pools, self._gpus(), self._weights)
+
+    @cached_property
+    def _weights(self) -> dict[str, float]:
+        return weights_mb(self._state.config)
 
     def _gpus(self) -> float:
-        return cluster_size().gpus if self._state.config.run.runner == "ray" else 0.0
+        return cluster_size().gpus if self.kind() == "ray" else 0.0

@@ -1,20 +1,22 @@
-"""Identity of the models that a configuration names: contents of their files, so that another model runs anew.
+"""Files of the models that a configuration names: what a worker holds of them, and what tells two models apart.
 
-A path says nothing of what lies there today. Contents are hashed whole, once: size, times and inode of a file tell
-later runs that it is the same.
+A path says nothing of what lies there today, and another model runs anew. Contents are hashed whole, once: size, times
+and inode of a file tell later runs that it is the same.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from curate.config import CurateConfig
 from curate.ledger import Ledger
-from curate.models.hub import hub_commit, local_folder
+from curate.models.hub import cached, hub_commit, local_folder
 from loader.storage.checksums import file_sha256, files_sha256
 
 _NOTE = "models"
 _FILES = ("*.json", "*.safetensors", "*.bin", "*.pth", "*.pt", "*.txt", "*.model", "*.jinja")
+_WEIGHTS = (".safetensors", ".bin", ".pth", ".pt")
 _HUB, _FOLDER = "hf-hub:", "local-dir:"
 
 
@@ -34,6 +36,29 @@ def model_digests(config: CurateConfig, ledger: Ledger) -> dict[str, str]:
     if hashed != known:
         ledger.write_note(_NOTE, hashed)
     return found
+
+
+def weights_mb(config: CurateConfig) -> dict[str, float]:
+    """Return the size of the weights that each section of the configuration loads, megabytes.
+
+    A model that must be downloaded first, or whose weights are its library's, counts nothing.
+    """
+    found: dict[str, float] = defaultdict(float)
+    for key, model in _models(config):
+        found[key.split(".")[0]] += _weights_bytes(model) / 1e6
+    return dict(found)
+
+
+def _weights_bytes(model: Path | str) -> int:
+    """Return the bytes of a model's weights; of the same weights in several formats those of the largest."""
+    place = cached(model) if isinstance(model, str) else model
+    if place is None or not place.is_dir():
+        return place.stat().st_size if place is not None and place.is_file() else 0
+    sizes: dict[str, int] = defaultdict(int)
+    for path in place.iterdir():
+        if path.suffix in _WEIGHTS:
+            sizes[path.suffix] += path.stat().st_size
+    return max(sizes.values(), default=0)
 
 
 def _models(config: CurateConfig) -> Iterator[tuple[str, Path | str]]:

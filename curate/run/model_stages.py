@@ -93,8 +93,16 @@ def clip_stages(config: CurateConfig, ledger: Ledger, models: Mapping[str, str])
     return stages
 
 
+_WORKER_MB = 1000.0
+"""Memory of a worker with a model beside its weights: PyTorch, transformers and the pictures of a batch."""
+
+
 def pipeline_stages(
-    stages: Sequence[ClipStage], config: CurateConfig, pools: Mapping[str, Pool], gpus: float
+    stages: Sequence[ClipStage],
+    config: CurateConfig,
+    pools: Mapping[str, Pool],
+    gpus: float,
+    weights: Mapping[str, float],
 ) -> list[Stage[CurationTask]]:
     """Return the stages as runners take them; those with a model keep their workers.
 
@@ -103,6 +111,7 @@ def pipeline_stages(
         config: Batch sizes, shares of a GPU.
         pools: Workers by stage; one for each stage that is missing.
         gpus: GPUs of the machine; without any, models run on processors.
+        weights: Megabytes of weights that each section loads, from `curate.run.model_files.weights_mb`.
     """
     run = config.run
     batches = {
@@ -118,7 +127,20 @@ def pipeline_stages(
             continue
         pool = pools.get(stage.name, Pool(1, 1, 1))
         share = shares[stage.name] if gpus else 0.0
-        made.append(Stage(stage.name, stage, batches[stage.name], pool, cpus=run.model_cpus, gpus=share))
+        size = weights.get(stage.name, 0.0) + (weights.get("aesthetic", 0.0) if stage.name == EMBED else 0.0)
+        # Files often hold 16 bits, which processors compute in 32.
+        memory_mb = _WORKER_MB + size * (1 if gpus else 2)
+        made.append(
+            Stage(
+                stage.name,
+                stage,
+                batches[stage.name],
+                pool,
+                cpus=run.model_cpus,
+                gpus=share,
+                memory_mb=memory_mb,
+            )
+        )
     return made
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from curate.config import fingerprint
 from curate.records import Record
-from curate.run.runners.pipeline import Stage, run_sequentially, runner
+from curate.run.runners.pipeline import Kind, Stage, run_sequentially, runner
 from curate.run.runners.progress import Progress
 from curate.run.shard import STAGE, ShardPlan, WriteShard, plan_shards, untouched, written_shards
 from curate.run.state import CurationState
@@ -16,7 +16,10 @@ _SMALL_BYTES = 1e9
 
 
 def write_shards(
-    state: CurationState, records: Sequence[Record], progress: Callable[[Progress], None]
+    state: CurationState,
+    records: Sequence[Record],
+    progress: Callable[[Progress], None],
+    kind: Callable[[], Kind],
 ) -> list[ShardRecord]:
     """Return the shards that hold every kept record, written where they are not there yet.
 
@@ -24,6 +27,7 @@ def write_shards(
         state: Embeddings and places of the clips; shards of the present revision stay where they can.
         records: Final records of the run.
         progress: Called after every shard.
+        kind: Returns the runner; called for many bytes only.
     """
     kept = state.samples(records)
     present = state.dataset.shards() if state.dataset is not None else []
@@ -33,11 +37,14 @@ def write_shards(
         _rescue(state, state.dataset, records, stay)
     new = [one for one in kept if one.record.key not in settled]
     plans = plan_shards(new, state.config.shard, next_shard_number(present))
-    return [*stay, *_written(state, plans, progress)]
+    return [*stay, *_written(state, plans, progress, kind)]
 
 
 def _written(
-    state: CurationState, plans: Sequence[ShardPlan], progress: Callable[[Progress], None]
+    state: CurationState,
+    plans: Sequence[ShardPlan],
+    progress: Callable[[Progress], None],
+    kind: Callable[[], Kind],
 ) -> list[ShardRecord]:
     ledger, name = state.ledger, fingerprint(state.config.shard)
     closed = written_shards(ledger, STAGE, name, ShardRecord)
@@ -49,7 +56,7 @@ def _written(
         progress(Progress("shard", len(done), len(plans), sum(weights[one] for one in done), total))
 
     report()
-    run = run_sequentially if total < _SMALL_BYTES else runner(state.config.run.runner)
+    run = run_sequentially if total < _SMALL_BYTES else runner(kind())
     todo = [plan for plan in plans if plan.id not in done]
     for written in run(todo, [Stage(STAGE, WriteShard(ledger, name))]):
         done.add(written.task.id)

@@ -10,10 +10,10 @@ import av
 from curate.frames.child_process import Isolated, Quarantined
 from curate.frames.faults import fault_of
 from curate.frames.probe import Probe, ProbeConfig, probe
-from curate.frames.processors import processors
 from curate.frames.source import open_video
 from curate.sources.inputs import SourceRef
 from loader.errors import UsageError
+from loader.processors import processors
 from loader.storage import StorageConfig, open_object
 
 _FRAMES_PER_S = 25.0  # frame rate where the header states none

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from loader.errors import RunError, UsageError, first_line
+from loader.processors import processors
 from train.distributed.heartbeat import Heartbeat, lost_message
 from train.distributed.rendezvous import meet
 
@@ -114,7 +115,8 @@ class World:
 def join(device: Literal["auto", "cpu", "cuda"], lost_after_s: float = 60.0) -> Iterator[World]:
     """Enter the world of this process: torchrun's (RANK is set), or a world of one.
 
-    An existing process group is used and left as it is.
+    An existing process group is used and left as it is. PyTorch's threads are no more than the processors that this
+    process may use, its share of them where torchrun started several, unless OMP_NUM_THREADS says otherwise.
 
     Args:
         device: requested device.
@@ -131,6 +133,10 @@ def join(device: Literal["auto", "cpu", "cuda"], lost_after_s: float = 60.0) -> 
     else:
         place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(place)
+    if "OMP_NUM_THREADS" not in os.environ:
+        # PyTorch counts the machine's processors: under a quota of one, 64 threads wait for each other.
+        share = max(1, processors() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        torch.set_num_threads(min(torch.get_num_threads(), share))
     heartbeat, started = None, "RANK" in os.environ and not dist.is_initialized()
     if started:
         # This module takes the group that exists when it is first imported as a default argument, and AdamW

@@ -1,12 +1,13 @@
 """Pass of tasks through stages; with models on Ray, a measured probe first decides the workers of each stage."""
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TypeVar
 
-from curate.run.runners.pipeline import Pool, Stage, cluster_size, operators, placed, runner
+from curate.run.runners.pipeline import Kind, Pool, Stage, cluster_size, operators, placed, runner
 from curate.run.runners.workers import Load, Machine, WorkerPlan, balance
 
 Task = TypeVar("Task")
@@ -35,7 +36,7 @@ def run_pass(
     name: str,
     tasks: Sequence[Task],
     stages: Callable[[Mapping[str, Pool]], list[Stage[Task]]],
-    kind: Literal["ray", "sequential"],
+    kind: Kind,
     take: Callable[[Task], None],
 ) -> Pass:
     """Send tasks through stages.
@@ -60,7 +61,7 @@ def run_pass(
     if tasks and kind == "ray" and any(stage.pool is not None for stage in stages({})):
         probe, left = split_probe(tasks)
         run(probe, {})
-        plan = _planned(stages({}), seconds, len(probe)) if left else None
+        plan = _planned(stages({}), seconds, len(probe), len(left)) if left else None
     run(left, plan.pools if plan else {})
     return Pass(name, len(tasks), time.monotonic() - began, seconds, plan)
 
@@ -103,11 +104,17 @@ def split_probe(tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
     ]
 
 
-def _planned(stages: Sequence[Stage[Task]], seconds: Mapping[str, float], count: int) -> WorkerPlan:
-    """Return the workers per stage, planned from the cost of the first tasks."""
+def _planned(
+    stages: Sequence[Stage[Task]], seconds: Mapping[str, float], count: int, left: int
+) -> WorkerPlan:
+    """Return the workers per stage for the tasks that are left, planned from the cost of the first ones.
+
+    A task is one block, so no stage can use more workers than there are tasks, and the first no more than batches.
+    """
     loads = []
-    for one in operators(placed(stages)):
+    for place, one in enumerate(operators(placed(stages))):
         each = sum(seconds.get(stage.name, 0.0) for stage in one) / count
-        loads.append(Load(one[0].name, each, one[0].cpus, one[0].gpus, one[0].memory_mb))
+        most = left if place else math.ceil(left / one[0].batch)
+        loads.append(Load(one[0].name, each, one[0].cpus, one[0].gpus, one[0].memory_mb, most))
     size = cluster_size()
     return balance(loads, Machine(size.cpus, size.gpus, size.memory_mb))

@@ -20,9 +20,11 @@ from urllib.parse import urlsplit
 from curate.run.runners.ray_token import keep_token
 from curate.run.runners.room import Share, fitted
 from loader.errors import RunError, UsageError, first_line
+from loader.processors import processors
 from loader.storage.names import redacted
 
 Task = TypeVar("Task")
+Kind = Literal["ray", "sequential"]
 
 # More blocks than this cost the driver more than they spread the load.
 _MAX_BLOCKS = 4096
@@ -87,9 +89,26 @@ class Runner(Protocol):
         """Yield the tasks that leave the last stage."""
 
 
-def runner(kind: Literal["ray", "sequential"]) -> Runner:
+def runner(kind: Kind) -> Runner:
     """Return the runner of a configuration."""
     return run_on_ray if kind == "ray" else run_sequentially
+
+
+def startable(kind: Kind) -> Kind:
+    """Return the kind of runner that works here, with Ray started: in this process where Ray is too slow to start.
+
+    A machine that is busy, or grants little of a processor, gives Ray's processes too little time.
+
+    Raises:
+        UsageError: Ray is not installed.
+        RunError: it cannot start or be joined for another reason.
+    """
+    if kind == "ray":
+        try:
+            _start(_ray())
+        except RayTooSlowError:
+            return "sequential"
+    return kind
 
 
 def run_sequentially(tasks: Iterable[Task], stages: Sequence[Stage[Task]]) -> Iterator[Timed[Task]]:
@@ -128,13 +147,7 @@ def run_on_ray(tasks: Sequence[Task], stages: Sequence[Stage[Task]]) -> Iterator
     """
     if not tasks:
         return
-    try:
-        import ray
-        import ray.data
-    except ImportError as error:
-        raise UsageError(
-            "Ray is not installed: pip install 'reelweave[curate]', or set the configuration's runner to sequential"
-        ) from error
+    ray = _ray()
     _start(ray)
     _keep_off_the_terminal()
     context = ray.data.DataContext.get_current()
@@ -145,6 +158,17 @@ def run_on_ray(tasks: Sequence[Task], stages: Sequence[Stage[Task]]) -> Iterator
     items = [_packed(Timed(task, {})) for task in tasks]
     for data in _results(ray, items, stages, silence_s):
         yield _unpacked(data)
+
+
+def _ray() -> Any:
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise UsageError(
+            "Ray is not installed: pip install 'reelweave[curate]', or set the configuration's runner to sequential"
+        ) from error
+    return ray
 
 
 def _results(
@@ -310,6 +334,10 @@ def _timed(stage: Stage[Task], batch: Sequence[Timed[Task]]) -> Iterator[Timed[T
         began = time.monotonic()
 
 
+class RayTooSlowError(RunError):
+    """Ray's own processes did not start within the seconds that it gives them, which no setting changes."""
+
+
 _CONNECT_S = 10.0
 _STARTS = 4
 _START_TIMED_OUT = "timed out during startup"
@@ -324,7 +352,8 @@ def _start(ray: Any) -> None:
     # Its C++ core writes notes for its developers to our terminal, even one that it now writes none.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     address = os.environ.get("RAY_ADDRESS")
-    alone = {} if address else {"include_dashboard": False}
+    # Ray would count the whole machine's processors, and join any cluster that was started on it.
+    alone = {} if address else {"address": "local", "num_cpus": processors(), "include_dashboard": False}
     if address:
         # Attempts to join, of 40 s each where something listens that is no cluster; Ray would make twenty.
         os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "1")
@@ -347,7 +376,8 @@ def _start(ray: Any) -> None:
                 f"the Ray cluster at RAY_ADDRESS={redacted(address)} cannot be joined: {_described(error)}; start it"
                 " and run the same command again, or unset RAY_ADDRESS to work on this machine alone"
             ) from error
-        raise RunError(
+        kind = RayTooSlowError if _START_TIMED_OUT in str(error) else RunError
+        raise kind(
             f"Ray cannot start on this machine: {_described(error)}; run the same command again, or set the"
             " configuration's runner to sequential"
         ) from error

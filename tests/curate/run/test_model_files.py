@@ -7,7 +7,9 @@ import pytest
 
 from curate.config import CurateConfig
 from curate.ledger import Ledger
-from curate.run.model_files import model_digests
+from curate.run.model_files import model_digests, weights_mb
+from curate.run.model_stages import clip_stages, pipeline_stages
+from curate.run.runners.workers import Load, Machine, balance
 from loader.storage import open_storage
 
 
@@ -58,3 +60,36 @@ def test_files_that_are_the_same_are_not_read_again(model: Path) -> None:
     note[str(weights.resolve())]["sha256"] = "remembered"
     ledger.write_note("models", note)
     assert digest(model) != before
+
+
+def test_a_worker_holds_the_weights_of_its_models_once(model: Path) -> None:
+    (model / "pytorch_model.bin").write_bytes(bytes(900))  # the same in another format
+    head = model.parent / "head.pth"
+    head.write_bytes(bytes(500))
+    config = CurateConfig.model_validate(
+        {
+            "captions": {"model": str(model), "rewrite_model": str(model)},
+            "text_embed": {"model": "somebody/not-in-the-cache"},
+            "aesthetic": {"weights": str(head)},
+        }
+    )
+    assert weights_mb(config) == {"captions": 0.002, "aesthetic": 0.0005, "text_embed": 0.0}
+
+
+def test_workers_with_a_model_are_no_more_than_memory_holds(model: Path) -> None:
+    with (model / "model.safetensors").open("r+b") as file:
+        file.truncate(10**10)  # as a model of 5 billion weights of 16 bits
+    config = CurateConfig.model_validate(
+        {"captions": {"model": str(model)}, "text_embed": {"model": str(model)}}
+    )
+    ledger = Ledger(open_storage(model.parent / "dataset"))
+    stages = clip_stages(config, ledger, {})
+    on_processors, on_gpus = (
+        {one.name: one.memory_mb for one in pipeline_stages(stages, config, {}, gpus, weights_mb(config))}
+        for gpus in (0, 8)
+    )
+    assert on_processors == {"captions": 21_000, "text_embed": 21_000}  # computed in 32 bits
+    assert on_gpus == {"captions": 11_000, "text_embed": 11_000}
+    loads = [Load(name, 10.0, memory_mb=size) for name, size in on_processors.items()]
+    plan = balance(loads, Machine(cpus=64, memory_mb=128_000))
+    assert {name: pool.most for name, pool in plan.pools.items()} == {"captions": 3, "text_embed": 3}

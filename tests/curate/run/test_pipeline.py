@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from threading import Barrier
 import pytest
 
 from curate.run.runners.await_cluster import await_cluster
+from curate.run.runners.passes import run_pass
 from curate.run.runners.pipeline import Pool, Runner, Stage, cluster_size, run_on_ray, run_sequentially
 from curate.run.runners.ray_token import keep_token
 from curate.run.runners.room import Share
@@ -242,6 +243,31 @@ def test_ray_writes_nothing_to_the_terminal_and_is_started_again_when_its_start_
     ray_started: Started,
 ) -> None:
     assert (ray_started.results, ray_started.errors) == (RESULTS, "")
+
+
+def test_ray_is_told_the_processors_of_this_process_and_not_of_the_machine(ray_started: Started) -> None:
+    assert ray_started.processors == 1
+
+
+def test_a_few_tasks_get_no_more_workers_than_they_can_use(ray_local: str) -> None:
+    least = Pool(1, 1, 1)
+
+    def stages(pools: Mapping[str, Pool]) -> list[Stage[dict]]:
+        return [
+            Stage("slow", slow, cpus=0.05, limit=pools["slow"].most if pools else None),
+            Stage("size", Measure(), batch=2, pool=pools.get("size", least), cpus=0.05),
+        ]
+
+    rows = [{"name": str(number), "data": "", "parts": 1} for number in range(6)]
+    done: list[dict] = []
+    plan = run_pass("rows", rows, stages, "ray", done.append).plan
+    assert len(done) == len(rows)
+    assert plan is not None
+    assert plan.pools["slow"].most <= 4  # of 40 that find room: two of the six are the probe
+    assert plan.pools["size"].most <= 4
+    only = run_pass("rows", rows, lambda pools: stages(pools)[1:], "ray", done.append).plan
+    assert only is not None
+    assert only.pools["size"].most <= 2  # two batches
 
 
 def test_first_runs_side_by_side_have_one_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -258,6 +258,26 @@ def test_killed_on_ray_it_ends_with_the_same_bytes(
     assert found == tree(made)
 
 
+def test_where_ray_is_too_slow_to_start_one_process_does_the_work(
+    raw: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    tries: list[object] = []
+
+    def times_out(**options: object) -> None:
+        tries.append(options)
+        raise Exception("The current node timed out during startup. The GCS may have become overloaded.")
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    for name, stub in (("init", times_out), ("is_initialized", lambda: False), ("shutdown", lambda: None)):
+        monkeypatch.setattr(ray, name, stub)
+    outcome = curate([str(raw)], str(tmp_path / "dataset"), ON_RAY)
+    assert tree(tmp_path / "dataset") == tree(made)
+    assert len(tries) == 4
+    assert [note for note in outcome.notes if "Ray's own processes did not start" in note]
+
+
 def test_it_curates_from_s3_to_s3(raw: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import boto3
 

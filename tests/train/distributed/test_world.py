@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,23 @@ def test_a_process_alone_is_a_world_of_one():
         world.sum_([tensor])
         assert (world.rank, world.size, tensor.tolist()) == (0, 1, [1.0, 1.0])
         assert world.gather(torch.ones(2, 3)).tolist() == [[1.0] * 3] * 2
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"), [({}, 2), ({"LOCAL_WORLD_SIZE": "2"}, 1), ({"OMP_NUM_THREADS": "5"}, 5)]
+)
+def test_threads_are_no_more_than_the_processors_of_this_process(environment, expected, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    before = torch.get_num_threads()
+    torch.set_num_threads(5)
+    try:
+        with join("cpu"):
+            assert torch.get_num_threads() == expected
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_ranks_sum_and_broadcast_and_leave_no_threads_behind(ranks):
