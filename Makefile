@@ -4,10 +4,15 @@ BIN := .venv/bin
 
 .PHONY: demo test kernels oldest-torch lint lock locked sbom clean
 
+# cyclonedx-bom brings it, and does without it. Whatever imports jsonschema, so every process of Ray, takes 2.4 s longer with
+# it, and on a busy machine Ray's processes then miss the seconds that they have to start.
+SLOW := rfc3987-syntax
+
 .venv/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip uninstall --quiet --yes $(SLOW)
 	touch $@
 
 # What the demo needs and no more, unless everything is there already.
@@ -51,11 +56,12 @@ lint: .venv/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# What requirements.lock says and nothing else, every file by its hash. Then `make test` and the rest use it.
+# What requirements.lock says, but for what slows all down, and nothing else, every file by its hash. Then `make test` and the rest use it.
 locked:
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip uninstall --quiet --yes $(SLOW)
 	touch .venv/.installed
 
 # Newest versions that pyproject.toml allows, for every platform; no index is named in it.

@@ -171,7 +171,7 @@ def measured(
 ) -> tuple[subprocess.CompletedProcess[str], Most, dict[str, float]]:
     """Run a command on a machine; return how it ended, the most that was seen and its seconds."""
     environment = {name: text for name, text in os.environ.items() if name != "OMP_NUM_THREADS"}
-    environment["PYTHONPATH"] = str(_ROOT)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     if where.shown:
         # MKL asks the kernel itself, and PyTorch asks MKL.
         environment |= {
