@@ -106,7 +106,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 6
+    REVISION: ClassVar = 7
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -1,9 +1,12 @@
-"""Number of processors that this process may use, as its affinity and the quotas of its control groups say."""
+"""Processors and memory that this process may use, as its affinity and the limits of its control groups say."""
 
 import math
 import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+
+_NO_LIMIT = 1 << 60
+"""The first version says a number near 2^63 where there is no limit."""
 
 
 def processors(root: Path = Path("/")) -> int:
@@ -21,23 +24,50 @@ def processors(root: Path = Path("/")) -> int:
     return max(1, min([allowed, *(math.ceil(share) for share in _quotas(root))]))
 
 
+def memory_limit(root: Path = Path("/")) -> int | None:
+    """Return the bytes of memory that the control groups of this process grant, or None without a limit.
+
+    Args:
+        root: Folder below which ``proc`` and ``sys`` are read.
+    """
+    sizes = (
+        _number(group / ("memory.limit_in_bytes" if first else "memory.max"))
+        for group, first in _groups(root, "memory")
+    )
+    return min((size for size in sizes if size is not None and size < _NO_LIMIT), default=None)
+
+
 def _quotas(root: Path) -> Iterator[float]:
     """Yield the processors that each control group above this process grants; none where there is no limit."""
+    for group, first in _groups(root, "cpu"):
+        share = _quota_v1(group) if first else _quota_v2(group)
+        if share is not None:
+            yield share
+
+
+def _groups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
+    """Yield the folder of each control group above this process, and whether it is of the first version."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        mount = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+        mount = root / "sys/fs/cgroup" / (controller if controllers else "")
         # In a container the path may be that on the host, which is not below its own mount.
         inner = PurePosixPath(path.lstrip("/"))
         for group in {mount / each for each in (inner, *inner.parents, PurePosixPath("."))}:
-            share = _quota_v1(group) if controllers else _quota_v2(group)
-            if share is not None:
-                yield share
+            yield group, bool(controllers)
+
+
+def _number(path: Path) -> int | None:
+    """Return the number in a file, or None where there is none, such as ``max``."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def _quota_v2(group: Path) -> float | None:

@@ -78,21 +78,24 @@ class Finisher:
 
     def _to_shape(self, frame: VideoFrame, turn: Orientation) -> tuple[str, ...]:
         """Return the filters that convert a frame's range, format, orientation and size."""
-        steps = []
-        if frame.color_range == _FULL_RANGE:
-            steps.append("scale=out_range=limited")
-        if frame.format.name != "yuv420p" or steps:
-            steps += ["scale=flags=area", "format=yuv420p"]
-        steps += _TURNS[turn]
+        full, turns = frame.color_range == _FULL_RANGE, _TURNS[turn]
         upright = (frame.height, frame.width) if turn.transposed else (frame.width, frame.height)
-        if upright != (self._target.width, self._target.height):
-            lost = (upright[0] - self._target.width, upright[1] - self._target.height)
-            if max(lost) <= 1 and min(lost) >= 0:
-                # 4:2:0 cannot express an odd row or column; dropping it leaves the others unchanged.
-                steps.append(f"crop={self._target.width}:{self._target.height}:0:0")
-            else:
-                steps.append(f"scale={self._target.width}:{self._target.height}:flags=area")
-                steps.append("setsar=1")
+        lost = (upright[0] - self._target.width, upright[1] - self._target.height)
+        # 4:2:0 cannot express an odd row or column; dropping it leaves the others unchanged.
+        cropped = max(lost) <= 1 and min(lost) >= 0
+        size = "" if cropped else f"{self._target.width}:{self._target.height}:"
+        steps = []
+        if full or frame.format.name != "yuv420p":
+            if size and not turns:  # one scale instead of two: faster, and chroma is rounded once
+                limited = ":out_range=limited" if full else ""
+                return (f"scale={size}flags=area{limited}", "format=yuv420p", "setsar=1")
+            steps += ["scale=out_range=limited"] if full else []
+            steps += ["scale=flags=area", "format=yuv420p"]
+        steps += turns
+        if size:
+            steps += [f"scale={size}flags=area", "setsar=1"]
+        elif max(lost):
+            steps.append(f"crop={self._target.width}:{self._target.height}:0:0")
         return tuple(steps)
 
 

@@ -1,4 +1,4 @@
-"""The number of processors is what affinity and control groups grant, not what the machine has."""
+"""The number of processors, and memory, is what affinity and control groups grant, not what the machine has."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loader.processors import processors
+from loader.processors import memory_limit, processors
 
 OWN = os.sched_getaffinity(0)
 
@@ -74,3 +74,21 @@ def test_a_process_bound_to_one_processor_has_one() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "1"
+
+
+def test_the_least_memory_on_the_way_up_counts(tmp_path: Path) -> None:
+    files = {
+        "sys/fs/cgroup/slurm/job/memory.max": "max\n",
+        "sys/fs/cgroup/slurm/memory.max": "8000000000\n",
+        "sys/fs/cgroup/memory.max": "64000000000\n",
+    }
+    assert memory_limit(machine(tmp_path, "0::/slurm/job\n", **files)) == 8_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"), [("9223372036854771712", None), ("4000000000", 4_000_000_000)]
+)
+def test_memory_of_the_first_version_counts(tmp_path: Path, limit: str, expected: int | None) -> None:
+    files = {"sys/fs/cgroup/memory/docker/memory.limit_in_bytes": limit + "\n"}
+    assert memory_limit(machine(tmp_path, "4:cpu,cpuacct:/docker\n5:memory:/docker\n", **files)) == expected
+    assert memory_limit(tmp_path / "nothing") is None

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from curate.run.runners.ray_token import keep_token
 from curate.run.runners.room import Share, fitted
 from loader.errors import RunError, UsageError, first_line
-from loader.processors import processors
+from loader.processors import memory_limit, processors
 from loader.storage.names import redacted
 
 Task = TypeVar("Task")
@@ -340,6 +340,7 @@ class RayTooSlowError(RunError):
 
 _CONNECT_S = 10.0
 _STARTS = 4
+_WORKERS_SHARE = 0.7  # of the memory; Ray gives as much to workers, and the rest to its store
 _START_TIMED_OUT = "timed out during startup"
 """Ray's error when its own processes need more than the 30 s that it gives them, as on a busy machine."""
 
@@ -352,8 +353,7 @@ def _start(ray: Any) -> None:
     # Its C++ core writes notes for its developers to our terminal, even one that it now writes none.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     address = os.environ.get("RAY_ADDRESS")
-    # Ray would count the whole machine's processors, and join any cluster that was started on it.
-    alone = {} if address else {"address": "local", "num_cpus": processors(), "include_dashboard": False}
+    alone = {} if address else _own_ray()
     if address:
         # Attempts to join, of 40 s each where something listens that is no cluster; Ray would make twenty.
         os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "1")
@@ -381,6 +381,18 @@ def _start(ray: Any) -> None:
             f"Ray cannot start on this machine: {_described(error)}; run the same command again, or set the"
             " configuration's runner to sequential"
         ) from error
+
+
+def _own_ray() -> dict[str, Any]:
+    """Return the options of a Ray on this machine alone, with what this process may use of it.
+
+    Ray itself would count all that the machine has, and join any cluster that was started on it.
+    """
+    options: dict[str, Any] = {"address": "local", "num_cpus": processors(), "include_dashboard": False}
+    limit = memory_limit()
+    if limit and limit < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+        options["_memory"] = int(_WORKERS_SHARE * limit)
+    return options
 
 
 def _check_listens(address: str) -> None:

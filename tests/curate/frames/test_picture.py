@@ -50,6 +50,31 @@ def test_a_finished_frame_passes_untouched() -> None:
     assert pictures.finish(frame) is frame
 
 
+def area_means(size: int, to: int) -> np.ndarray:
+    """The matrix [to, size] of means over equal parts of a line."""
+    edges = np.arange(to + 1) * size / to
+    covered = np.minimum(edges[1:, None], np.arange(1, size + 1)) - np.maximum(
+        edges[:-1, None], np.arange(size)
+    )
+    return np.maximum(covered, 0) * to / size
+
+
+@pytest.mark.parametrize("full_range", [False, True])
+def test_colour_of_anamorphic_pictures_is_scaled_once(full_range: bool) -> None:
+    y, x = np.mgrid[0:144, 0:180]
+    rgb = np.stack([x * 3 % 256, (x + 2 * y) % 256, y * 5 % 256], -1).astype(np.uint8)
+    frame = VideoFrame.from_ndarray(rgb, "rgb24").reformat(format="yuv444p")
+    frame.time_base, frame.color_range = Fraction(1, 25), 2 if full_range else 1
+    shape = geometry(frame, Fraction(64, 45))
+    finished = Finisher(shape).finish(frame)
+    assert (finished.format.name, finished.width, finished.height) == ("yuv420p", 256, 144)
+    for stored, given in zip(frame.to_ndarray()[1:], finished.planes[1:], strict=True):
+        colour = (stored - 128.0) * (224 / 255 if full_range else 1.0) + 128
+        expected = area_means(144, 72) @ colour @ area_means(180, 128).T
+        found = np.frombuffer(memoryview(given), np.uint8).reshape(72, -1)[:, :128]
+        assert np.abs(found - expected).max() < 1.5  # two scales: 14 and more
+
+
 @pytest.mark.parametrize("pix_fmt", ["yuv444p", "yuv422p10le", "rgb24", "yuv420p10le", "nv12"])
 def test_other_formats_become_8_bit_420(pix_fmt: str) -> None:
     pictures = Finisher(Geometry(*SIZE))
