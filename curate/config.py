@@ -80,6 +80,11 @@ class RunConfig(Settings):
     text_embed_gpus: float = Field(
         0.25, ge=0, description="share of a GPU for each text embedding worker, if the cluster has GPUs"
     )
+    caption_while_cutting: bool = Field(
+        False,
+        description="caption clips as they are cut, duplicates too, instead of kept clips once all sources are cut; for"
+        " clusters whose GPUs would wait",
+    )
     wait_for_cpus: int = Field(
         0, ge=0, description="CPUs that a growing Ray cluster must have before any work; 0: begin at once"
     )

@@ -120,7 +120,7 @@ class Driver:
         await_cluster(least, run.wait_s, waiting)
 
     def _do_sources(self, chosen: Set[str]) -> None:
-        """Send the chosen sources, and their clips that are still wanted, through all earlier stages."""
+        """Send the chosen sources, and their clips that are still wanted, through the stages beside cutting."""
         state = self._state
         meter = Meter(list(state.sources.values()), state.summaries, self._progress, state.ledger)
         meter.show()
@@ -133,7 +133,7 @@ class Driver:
                 state.add_results(task)
 
         def stages(pools: Mapping[str, Pool]) -> list[Stage[CurationTask]]:
-            return [self._cut_stage(pools), *self._clip_pipeline(state.earlier, pools)]
+            return [self._cut_stage(pools), *self._clip_pipeline(state.beside, pools)]
 
         with watching(state.ledger, meter.show_at_work):
             tasks = state.tasks(chosen)

@@ -56,6 +56,7 @@ class CurationState:
         stages: Stages over clips.
         earlier: Those before deduplication.
         later: Those after it.
+        beside: Those that run while sources are cut: the earlier ones, or all.
         places: Places of the clips of the present revision, by identity of their bytes.
     """
 
@@ -77,6 +78,7 @@ class CurationState:
         self.stages = clip_stages(config, ledger, models)
         self.earlier = [stage for stage in self.stages if not stage.after_dedup]
         self.later = [stage for stage in self.stages if stage.after_dedup]
+        self.beside = self.stages if config.run.caption_while_cutting else self.earlier
         self.wanted = judge(config)
         by_id = {source_id(source): uri for uri, source in self.sources.items()}
         closed = ledger.closed(CUT, self.cut.fingerprint, source_summary)
@@ -129,7 +131,7 @@ class CurationState:
         tasks: list[CurationTask] = [
             self._source_task(source) for source in sorted(waiting, key=lambda one: (-one.size, one.uri))
         ]
-        if not self.earlier:
+        if not self.beside:
             return tasks
         at_hand = self._at_hand()
         for uri in sorted(chosen & self.summaries.keys()):
@@ -146,14 +148,14 @@ class CurationState:
     def _clip_tasks(self, source: SourceRef, at_hand: Set[str]) -> Sequence[CurationTask]:
         """Return what is left to do for the clips of a closed source, or for the source where a clip is lost."""
         kept = (one for one in self.summaries[source.uri].records if one.state == "kept")
-        tasks = [task for task in (self._clip_task(one, self.earlier) for one in kept) if task.todo]
+        tasks = [task for task in (self._clip_task(one, self.beside) for one in kept) if task.todo]
         tasks = [task for task in tasks if self.wanted(task)]
         if any(task.record.clip_id not in at_hand for task in tasks):
             return [self._source_task(source)]
         return tasks
 
     def _source_task(self, source: SourceRef) -> SourceTask:
-        return SourceTask(source, tuple(stage.name for stage in self.earlier))
+        return SourceTask(source, tuple(stage.name for stage in self.beside))
 
     def _clip_task(self, record: Record, stages: Sequence[ClipStage]) -> ClipTask:
         """Return a clip with all that is known of it, and with the stages left to do."""

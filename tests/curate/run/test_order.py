@@ -80,6 +80,16 @@ def test_a_duplicate_is_not_captioned(made: Path) -> None:
     assert set(open_dataset(made).index.column("caption").to_pylist()) == {SAYS}
 
 
+def test_captioned_while_sources_are_cut_the_dataset_is_the_same(
+    raw: Path, model: Path, made: Path, tmp_path: Path
+) -> None:
+    config = config_of(model)
+    beside = config.model_copy(update={"run": config.run.model_copy(update={"caption_while_cutting": True})})
+    curate([str(raw)], str(tmp_path), beside)
+    assert len(captioned(tmp_path)) == 3  # the duplicate too
+    assert tree(tmp_path) == tree(made)
+
+
 def test_where_the_kept_clip_has_no_caption_its_duplicate_takes_its_place(
     raw: Path, model: Path, made: Path, tmp_path: Path
 ) -> None:
