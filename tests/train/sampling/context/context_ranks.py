@@ -74,7 +74,7 @@ LAYOUTS = {
     "cfg 2 x ulysses 2": [[[0, 1]], [[2, 3]]],
 }
 WHOLE = ("ulysses 2", "ring 3", "ring 2 x ulysses 2")
-"""Layouts at every length; the others take turns."""
+"""Layouts at every length with models of ours; the others, and published models, take turns."""
 MEMBERS = {name: list(chain(*chain(*grid))) for name, grid in LAYOUTS.items()}
 WEIGHTS = (3.0, -2.0)
 """Weights of the passes; other numbers of passes are in `guidance_ranks`."""
@@ -144,17 +144,19 @@ def model(name: str, out: str, dtype: torch.dtype) -> Denoiser:
 def lengths(layout: str, name: str, every: bool = False) -> Iterator[tuple[int, torch.dtype]]:
     """Lengths up to four times the ranks, in float64 and float32.
 
-    Those of `WHOLE` have all of them; the others of as many ranks take turns: each model meets every length, and each
-    layout every length with some model. Published models stop at twice the ranks where there are fewer than four.
+    Those of `WHOLE` have all of them with models of ours; else layouts of as many ranks take turns: each model meets
+    every length, and each layout every length with some model. Published models stop at twice the ranks where there are
+    fewer than four.
     ``every``: all lengths in all layouts.
     """
-    ranks = len(MEMBERS[layout])
-    shorter = isinstance(MODELS[name], dict) and ranks < 4 and not every
+    ranks, published = len(MEMBERS[layout]), isinstance(MODELS[name], dict)
+    shorter = published and ranks < 4 and not every
+    whole = layout in WHOLE and not published
     alike = [other for other, members in MEMBERS.items() if len(members) == ranks]
     turn = alike.index(layout) + list(MODELS).index(name)
     most = (2 if shorter else 4) * ranks
     for tokens in range(1, most + 1):
-        if every or layout in WHOLE or (tokens + turn) % len(alike) == 0:
+        if every or whole or (tokens + turn) % len(alike) == 0:
             yield tokens, torch.float64
         if (
             every

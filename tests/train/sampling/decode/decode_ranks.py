@@ -39,7 +39,8 @@ def decode(out: str) -> None:
         )
         cut_small(made.vae)
         for count, (ranks, group) in groups.items():
-            if rank not in ranks:
+            # Groups of any number of ranks with one family, three ranks with the others.
+            if rank not in ranks or (family != SHARED[0] and count != 3):
                 continue
             world = World(dist.get_group_rank(group, rank), count, CPU, group)
             for size in CASES[family]:
