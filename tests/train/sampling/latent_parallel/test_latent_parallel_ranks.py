@@ -26,7 +26,8 @@ def test_each_mode_blends_what_one_process_blends_and_is_exact_where_tokens_are_
     for rank in findings:
         found = rank["modes"]
         assert found[f"{name}: as in one process"] < 1e-10
-        assert found[f"{name}: exact without attention"] < 1e-10
+        if overlap:
+            assert found[f"{name}: exact without attention"] < 1e-10
         assert found[f"{name}: not the exact sampler"] > 1e-4
         assert found[f"{name}: bits"] == findings[0]["modes"][f"{name}: bits"]
 

@@ -50,6 +50,8 @@ def test_every_layout_equals_one_process_and_sends_what_the_formula_says(finding
         if not error <= (bounds[case.dtype] if what == "out" else 0)
     }
     assert wrong == {}
+    first = findings[GROUPS[size][0]]
+    assert all("out" in first[str(case)] for case in cases() if case.ranks == size)
 
 
 @pytest.mark.parametrize("size", [3, 4])
