@@ -23,8 +23,13 @@ from train.sampling.in_training.runner import training_runner
 from train.sampling.predictor import Conditions, WholeModel
 
 FSDP = {"dp_replicate": 1, "dp_shard": "rest"}
-SIZES = {"hidden": 24, "heads": 4, "layers": 4}
-MODELS = {"dit": DiTConfig(**SIZES), "mmdit": MMDiTConfig(**SIZES), "st_dit": STDiTConfig(**SIZES)}
+SIZES = {"hidden": 24, "heads": 4}
+MODELS = {
+    "dit": DiTConfig(**SIZES, layers=2),
+    "mmdit": MMDiTConfig(**SIZES, layers=2),
+    "st_dit": STDiTConfig(**SIZES, layers=4),
+}
+"""As many layers as stages."""
 CASES = {
     "zero": ({"dp_shard": 4, "shard": "optimizer"}, "dit"),
     "fsdp, tp": (FSDP | {"tp": 2}, "mmdit"),
