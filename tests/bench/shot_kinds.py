@@ -1,6 +1,6 @@
 """What shot detectors find and what misleads them, kind by kind, on hard videos.
 
-    python -m tests.bench.shot_kinds FOLDER [--part tuning|sealed|fresh|development|unseen] [--detectors NAME ...]
+    python -m tests.bench.shot_kinds FOLDER [--part PART] [--detectors NAME ...]
 
 FOLDER holds what `tests.bench.shot_corpus` made, or, with --part, the footage itself: of that part the films whose
 truth in `shot_truth.json` was read by eye. Prints JSON. All detectors run over the same files in this run.
@@ -30,7 +30,7 @@ DETECTORS: dict[str, Callable[[], Detect]] = {
 }
 """What can be measured; `decode` only decodes and scales, the last two are PySceneDetect's with its defaults."""
 
-PARTS = ("tuning", "sealed", "fresh", "development", "unseen")
+PARTS = ("tuning", "sealed", "fresh", "development", "unseen", "unseen2")
 
 _NEAR = 3  # frames from a disturbance to the false report that it explains
 
