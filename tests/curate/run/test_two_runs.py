@@ -102,7 +102,7 @@ def test_one_wins_and_the_other_is_told(
     runs: Runs, undisturbed: dict[int, dict[str, bytes]], prefix: str
 ) -> None:
     # On a busy machine a process may stand still for longer than a short lease lasts.
-    long = ("--set", "storage.lease_s=120")
+    long = ("--set", "storage.lease_s=12")
     started = {20: runs.start(20, *long)}
     if prefix:
         runs.until(started[20], prefix)

@@ -98,7 +98,7 @@ def wait_for_the_last_renewal(storage: Storage) -> None:
 @pytest.fixture
 def writer(place: tuple[str, StorageConfig]) -> Iterator[Writer]:
     # It lives or is known to be dead: no lease needs to run out, and on a busy machine a short one might.
-    other = Writer(place[0], place[1].model_copy(update={"lease_s": 60.0}))
+    other = Writer(place[0], place[1].model_copy(update={"lease_s": 10.0}))
     yield other
     other.kill()
 
