@@ -84,6 +84,10 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # else extension modules say at the end that objects of theirs have leaked
+
+
 def _place(item: pytest.Item) -> int:
     return next((n for n, start in enumerate(LONGEST) if item.nodeid.startswith(start)), len(LONGEST))
 
