@@ -70,13 +70,16 @@ class DiffusersDenoiser(Denoiser):
         super().__init__()
         self.config = config
         self._published = PublishedModel(config, folder, self.source)
-        meta = torch.get_default_device().type == "meta"
-        self.model: Any = self._published.structure().to("meta") if meta else self._published.mapped()
+        self.model: Any = self._published.structure()
         self.patch = self._patch()
         self._check_channels(channels, first_frames)
         self._fits("text", text_width, self._text_width())
         if config.patch != self.patch:
             raise UsageError(f"model.patch must be {list(self.patch)}: that of {config.name}")
+        if torch.get_default_device().type == "meta":
+            self.model.to("meta")
+        else:
+            self._published.load_(self.model)
         if config.fused:
             patch(self.model)
         from train.models.published.float32 import keep_float32

@@ -62,17 +62,15 @@ class PublishedModel:
             parameter.data = parameter.data.to(dtype)
         return model
 
-    def mapped(self) -> Any:
-        """Build the model with its weights, mapped where their file has the model's dtype.
+    def load_(self, model: Any) -> None:
+        """Give a structure its weights, mapped where their file has the model's dtype.
 
         Raises:
             UsageError: weights are missing or do not fit the model.
         """
-        model = self.structure()
         state = model.state_dict()
         weights = {name: tensor.to(state[name].dtype) for name, tensor in self._stored(state)}
         model.load_state_dict(weights, assign=True)
-        return model
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield name and value of each parameter and buffer, mapped in the dtype of its file.
