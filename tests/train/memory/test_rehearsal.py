@@ -202,7 +202,7 @@ SMALL, LARGE = StepShape(Bucket(5, 16, 16), 1, 0), StepShape(Bucket(9, 64, 64), 
         ),
         ("st_dit", {"dp_shard": 4}, "bfloat16", [SMALL]),
         ("mmdit", FSDP | {"ulysses": 2}, "bfloat16", [LARGE]),
-        ("mmdit", {"tp": 2}, "float32", [SMALL]),
+        ("mmdit", {"tp": 2}, "float32", [LARGE]),
         ("dit", FSDP | {"shard": "optimizer"}, "bfloat16", [SMALL]),
     ],
 )
