@@ -26,7 +26,7 @@ CONTRACT = (
     "loader.errors",
     "loader.settings",
     "loader.text",
-    "loader.processors",
+    "loader.base.processors",
 )
 HEAVY = {"ray", "transformers", "open_clip", "ortools", "torchvision", "decord", "scenedetect"}
 

@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 from curate.foreign.crew import TarProgress, read_tars
 from curate.foreign.probe import PROBE_VERSION
 from curate.foreign.tar import NOTES, note_path
+from loader.base.processors import processors
 from loader.dataset.foreign import TarIndex, publish_foreign
 from loader.dataset.manifest import MANIFEST, Foreign, Manifest, read_manifest, table_path
 from loader.dataset.schema import TABLES
 from loader.dataset.writer import SIDECARS
 from loader.errors import RunError, UsageError
-from loader.processors import processors
 from loader.storage import ObjectInfo, Storage, StorageConfig, leased, open_storage
 
 PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tar.lz4")

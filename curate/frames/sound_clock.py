@@ -128,9 +128,8 @@ def repaired_sound(stamps: SoundStamps, line: FrameTimes, begin_s: float) -> Sou
     if not pictures and not sound.steps_back():
         return None
     shifts: list[tuple[int, float]] = []
-    together: dict[
-        int, bool
-    ] = {}  # picture step -> whether the sound's own stamps agree with the pictures' behind it
+    # For each step of the pictures, whether the sound's own stamps agree with the pictures' behind it.
+    together: dict[int, bool] = {}
     shift_s = 0.0
     for step in sound.steps:
         found = _same_step(step, pictures[max(together, default=-1) + 1 :], sound, line, shift_s)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from curate.frames.frame_times import FrameTimes
 from curate.frames.interlace import FieldOrder
 
-FORMATS = frozenset({"yuv420p", "yuv422p", "yuv444p"})
+_FORMATS = frozenset({"yuv420p", "yuv422p", "yuv444p"})
 _CYCLE = 5
 _RATES = (Fraction(30000, 1001), Fraction(30))
 _RATE_TOLERANCE = 0.001  # relative
@@ -29,13 +29,12 @@ _REPEATS = 0.5  # share of the usual difference below which a field is repeated
 _SWITCH = 4.0  # nats that a change of the cadence costs
 _LEAST_CYCLES, _LEAST_SHARE = 8, 0.8  # of the cycles that move; cuts and noise hide some
 _LONGEST = (
-    18  # moving cycles in a row, three seconds, that may not show the cadence: a part that is not telecined
+    18  # moving cycles in a row without the cadence, three seconds: more is a part that is not telecined
 )
 _TRIAL, _TRIAL_SHARE = 900, 0.5  # frames after which a film of a smaller share is not looked at any more
 
-_LATE = (
-    0.5  # frames by which pictures lag behind their frames, about; no cadence then meets the middle of a slot
-)
+# Frames by which pictures lag behind their frames, about: no cadence then meets the middle of a slot.
+_LATE = 0.5
 _INSTANT_S = 1e-6  # duration of a frame that shows the picture before it again
 
 Floats = NDArray[np.float64]
@@ -72,7 +71,7 @@ class FieldDifferences:
         if not self._measures:
             return
         kind = (frame.width, frame.height, frame.format.name)
-        if frame.format.name not in FORMATS or self._kind not in (None, kind) or min(kind[:2]) < _SMALLEST:
+        if frame.format.name not in _FORMATS or self._kind not in (None, kind) or min(kind[:2]) < _SMALLEST:
             self._measures = False
             return
         self._kind = kind

@@ -12,8 +12,8 @@ from curate.frames.faults import fault_of
 from curate.frames.probe import Probe, ProbeConfig, probe
 from curate.frames.source import open_video
 from curate.sources.inputs import SourceRef
+from loader.base.processors import processors
 from loader.errors import UsageError
-from loader.processors import processors
 from loader.storage import StorageConfig, open_object
 
 _FRAMES_PER_S = 25.0  # frame rate where the header states none

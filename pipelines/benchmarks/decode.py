@@ -24,10 +24,10 @@ from curate.cut.encode import X264, ClipEncoder
 from curate.cut.mp4 import fast_start
 from curate.frames.picture import Geometry
 from loader.base.arrays import Places
+from loader.base.processors import processors
 from loader.buckets.assignment import Bucket, BucketConfig
 from loader.buckets.tokens import Compression
 from loader.dataset import Dataset, DatasetWriter, Sample
-from loader.processors import processors
 from loader.read.decode import decode_with_pyav
 from loader.read.stream_config import StreamConfig
 from loader.storage import open_storage

@@ -104,8 +104,22 @@ def data_of(tensors: Sequence[torch.Tensor]) -> Iterator[memoryview]:
             yield content[begin : begin + _CHUNK]
 
 
-def read_header(storage: Storage, path: str, size: int, most_tensors: int, header_crc32: str | None) -> bytes:
-    """Read the JSON header of a file.
+class Header(NamedTuple):
+    """JSON header of a file of tensors.
+
+    Attributes:
+        size: bytes of the whole file.
+        content: bytes of the header.
+    """
+
+    size: int
+    content: bytes
+
+
+def read_header(
+    storage: Storage, path: str, size: int, most_tensors: int, header_crc32: str | None
+) -> Header:
+    """Read the header of a file.
 
     Args:
         storage: storage of the file.
@@ -129,28 +143,25 @@ def read_header(storage: Storage, path: str, size: int, most_tensors: int, heade
             raise ValueError("the checksum of its header is not the one in the checkpoint's state")
     except (OSError, ValueError) as error:
         raise damaged(storage, path, error) from error
-    return head[8 : 8 + length]
+    return Header(size, head[8 : 8 + length])
 
 
-def pieces_in(
-    storage: Storage, path: str, size: int, group: str, header: bytes, checked: bool
-) -> list[StoredPiece]:
+def pieces_in(storage: Storage, path: str, group: str, header: Header, checked: bool) -> list[StoredPiece]:
     """Return the pieces that a file's header describes.
 
     Args:
         storage: storage of the file.
         path: path of the file.
-        size: size of the file in bytes.
         group: group of its tensors.
-        header: what `read_header` returns.
+        header: header of the file.
         checked: True if the format has checksums.
 
     Raises:
         RunError: the file is damaged.
     """
-    data = 8 + len(header)
+    size, data = header.size, 8 + len(header.content)
     try:
-        content = json.loads(header)
+        content = json.loads(header.content)
         metadata = {str(name): str(value) for name, value in content.pop("__metadata__", {}).items()}
         entries = _ENTRIES.validate_python(content)
         offsets = _OFFSETS.validate_json(metadata.get(_SHARDING, "{}"))
@@ -181,7 +192,7 @@ def read_pieces(
 ) -> list[StoredPiece]:
     """Read the pieces of a file without their data; arguments and errors as in `read_header` and `pieces_in`."""
     header = read_header(storage, path, size, most_tensors, header_crc32)
-    return pieces_in(storage, path, size, group, header, checked=header_crc32 is not None)
+    return pieces_in(storage, path, group, header, checked=header_crc32 is not None)
 
 
 def read_rows(storage: Storage, stored: StoredPiece, begin: int, end: int) -> torch.Tensor:

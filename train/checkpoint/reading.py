@@ -8,7 +8,7 @@ import torch
 from loader.errors import UsageError
 from loader.storage import Storage
 from train.checkpoint.damage import damaged
-from train.checkpoint.files import StoredPiece, pieces_in, read_header, read_rows
+from train.checkpoint.files import Header, StoredPiece, pieces_in, read_header, read_rows
 from train.checkpoint.pieces import Overlap, Tensors, local, overlap, piece_of, uncovered
 from train.checkpoint.state import CheckpointState
 
@@ -31,7 +31,7 @@ def read_headers(
     group: str,
     most_tensors: int,
     share: slice = slice(None),
-) -> dict[str, bytes]:
+) -> dict[str, Header]:
     """Read the headers of a group's parts, by path.
 
     Args:
@@ -46,24 +46,6 @@ def read_headers(
         RunError: a part is missing or damaged.
         UsageError: the checkpoint has no such group.
     """
-    sizes = sizes_of(storage, folder, state, group)
-
-    def read(path: str) -> bytes:
-        crc32 = state.headers[path.removeprefix(f"{folder}/")] if state.checked else None
-        return read_header(storage, path, sizes[path], most_tensors, crc32)
-
-    paths = list(sizes)[share]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return dict(zip(paths, pool.map(read, paths), strict=True))
-
-
-def sizes_of(storage: Storage, folder: str, state: CheckpointState, group: str) -> dict[str, int]:
-    """Return the bytes of each of a group's parts, by path in the order of the ranks that wrote them.
-
-    Raises:
-        RunError: a part is missing.
-        UsageError: the checkpoint has no such group.
-    """
     if group not in state.groups:
         raise UsageError(
             f"{storage.uri(folder)} holds no {group}, only {', '.join(state.groups)};"
@@ -73,7 +55,13 @@ def sizes_of(storage: Storage, folder: str, state: CheckpointState, group: str) 
     paths = [f"{folder}/{part}" for part in state.parts(group)]
     if missing := [path for path in paths if path not in sizes]:
         raise damaged(storage, missing[0], FileNotFoundError("it is missing"))
-    return {path: sizes[path] for path in paths}
+
+    def read(path: str) -> Header:
+        crc32 = state.headers[path.removeprefix(f"{folder}/")] if state.checked else None
+        return read_header(storage, path, sizes[path], most_tensors, crc32)
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return dict(zip(paths[share], pool.map(read, paths[share]), strict=True))
 
 
 def find(
@@ -82,7 +70,7 @@ def find(
     state: CheckpointState,
     group: str,
     most_tensors: int,
-    headers: Mapping[str, bytes] | None = None,
+    headers: Mapping[str, Header] | None = None,
 ) -> dict[str, list[StoredPiece]]:
     """Locate the pieces of a group, by tensor.
 
@@ -101,8 +89,8 @@ def find(
     if headers is None:
         headers = read_headers(storage, folder, state, group, most_tensors)
     found: dict[str, list[StoredPiece]] = {}
-    for path, size in sizes_of(storage, folder, state, group).items():
-        for one in pieces_in(storage, path, size, group, headers[path], state.checked):
+    for path, header in headers.items():
+        for one in pieces_in(storage, path, group, header, state.checked):
             found.setdefault(one.piece.name, []).append(one)
     for name, parts in found.items():
         pieces, shape = [stored.piece for stored in parts], parts[0].piece.shape
@@ -118,7 +106,7 @@ def load_(
     group: str,
     targets: Tensors,
     shapes: Shapes,
-    headers: Mapping[str, bytes] | None = None,
+    headers: Mapping[str, Header] | None = None,
 ) -> None:
     """Copy a group's tensors into ``targets``, after names, dtypes and shapes have been checked.
 

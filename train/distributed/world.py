@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
+from loader.base.processors import processors
 from loader.errors import RunError, UsageError, first_line
-from loader.processors import processors
 from train.distributed.heartbeat import Heartbeat, lost_message
 from train.distributed.rendezvous import meet
 

@@ -1,11 +1,12 @@
 """AdamW whose moments take 4 or 2 bytes a weight instead of 8 (`train.step.moments`)."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, groupby
 from typing import Any
 
 import torch
 
+from train.step.buckets import bucketed
 from train.step.moments import Moments
 
 BUCKET_VALUES = 1 << 24
@@ -52,11 +53,8 @@ class CompactAdamW(torch.optim.Optimizer):
     @property
     def update_bytes(self) -> int:
         """Bytes that an update takes beside weights, gradients and state, at most."""
-        buckets = [_buckets(group["params"]) for group in self.param_groups]
-        largest = max(
-            (sum(one.numel() for one in bucket) for bucket in chain.from_iterable(buckets)), default=0
-        )
-        return _COPIES * 4 * largest
+        buckets = chain.from_iterable(_buckets(group["params"]) for group in self.param_groups)
+        return _COPIES * 4 * max((sum(one.numel() for one in bucket) for bucket in buckets), default=0)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no loss is computed here
@@ -71,13 +69,11 @@ class CompactAdamW(torch.optim.Optimizer):
     def _update_(self, weights: list[torch.Tensor], step: int, group: dict[str, Any]) -> None:
         lr, (decay_1, decay_2) = group["lr"], group["betas"]
         wide = torch.promote_types(weights[0].dtype, torch.float32)
-        gradient_N = torch.cat([weight.grad.flatten() for weight in weights if weight.grad is not None]).to(
-            wide
-        )
-        first_N = self._read(weights, 0).to(wide).lerp_(gradient_N, 1 - decay_1)
-        second_N = (
-            self._read(weights, 1).to(wide).mul_(decay_2).addcmul_(gradient_N, gradient_N, value=1 - decay_2)
-        )
+        gradients = [weight.grad.flatten() for weight in weights if weight.grad is not None]
+        gradient_N = torch.cat(gradients).to(wide)
+        first_N, second_N = (self._read(weights, moment).to(wide) for moment in (0, 1))
+        first_N.lerp_(gradient_N, 1 - decay_1)
+        second_N.mul_(decay_2).addcmul_(gradient_N, gradient_N, value=1 - decay_2)
         del gradient_N
         self._write_(weights, 0, first_N, step)
         self._write_(weights, 1, second_N, step)
@@ -104,8 +100,8 @@ class CompactAdamW(torch.optim.Optimizer):
             self._formats[weight][moment].write_(self._stored(weight, moment), part.view_as(weight), salt)
 
     def _stored(self, weight: torch.Tensor, moment: int) -> list[torch.Tensor]:
-        name, state = _MOMENTS[moment], self.state[weight]
-        return [tensor for key, tensor in state.items() if key in (name, _named(name, 1))]
+        state = self.state[weight]
+        return [state[key] for key in (_named(_MOMENTS[moment], place) for place in (0, 1)) if key in state]
 
 
 _COPIES = 8  # of a bucket in float32: gradient, moments, and what rounding one of them takes
@@ -116,14 +112,5 @@ def _named(name: str, place: int) -> str:
     return f"{name}_scales" if place else name
 
 
-def _buckets(weights: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Yield weights of one dtype, in order, up to `BUCKET_VALUES` together."""
-    bucket: list[torch.Tensor] = []
-    for weight in weights:
-        full = sum(one.numel() for one in bucket) + weight.numel() > BUCKET_VALUES
-        if bucket and (full or bucket[0].dtype != weight.dtype):
-            yield bucket
-            bucket = []
-        bucket.append(weight)
-    if bucket:
-        yield bucket
+def _buckets(weights: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+    return bucketed([(weight, weight.dtype, weight.numel()) for weight in weights], BUCKET_VALUES)

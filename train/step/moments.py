@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 BLOCK = 256
 """Values that share a scale (Dettmers et al., "8-bit Optimizers via Block-wise Quantization", 2022, section 2.1)."""
-_LEAST_ROW = 64
+_LEAST_ROW = 64  # values of a row below which its scale would take a good part of what codes save
 
 
 class Moments(Protocol):
@@ -32,7 +32,7 @@ class Moments(Protocol):
 
 
 class Wide:
-    """Float32: exact."""
+    """Moments in float32, without rounding."""
 
     def zeros(self, weight: torch.Tensor) -> list[torch.Tensor]:
         return [torch.zeros_like(weight, dtype=torch.float32)]
@@ -50,7 +50,7 @@ class Wide:
 
 
 class Bfloat16:
-    """Bfloat16, rounded up as often as the distance asks for.
+    """Moments in bfloat16, rounded up as often as the distance asks for.
 
     A second moment changes by a thousandth with a decay rate of 0.999, and bfloat16 has steps of 1 / 256: rounded to
     the nearest, it would stay where it is.
@@ -69,7 +69,7 @@ class Bfloat16:
 
 
 class EightBits:
-    """One byte per value, the nearest of a map of seven decades, and a scale for each `BLOCK` values of a row.
+    """Moments in one byte per value, the nearest of a map, with a scale for each `BLOCK` values of a row.
 
     Args:
         signed: True for the first moment. The second one is stored as its root, which is what divides the update: small

@@ -30,7 +30,7 @@ def build_optimizer(config: OptimizerConfig, parameters: Mapping[str, torch.Tens
         parameter.grad = torch.zeros_like(parameter)
     if config.moments == "float32":
         return _plain(config, groups)
-    device = next(iter(parameters.values())).device
+    device = next((parameter.device for parameter in parameters.values()), torch.device("cpu"))
     return CompactAdamW(
         groups, _formats(config, device), config.lr, config.betas, config.eps, config.weight_decay
     )

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 
 from curate.run.runners.ray_token import keep_token
 from curate.run.runners.room import Share, fitted
+from loader.base.processors import memory_limit, processors
 from loader.errors import RunError, UsageError, first_line
-from loader.processors import memory_limit, processors
 from loader.storage.names import redacted
 
 Task = TypeVar("Task")

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from loader.base.processors import processors
 from loader.dataset import Dataset
 from loader.errors import RunError
-from loader.processors import processors
 from pipelines.report.clips.media import ClipBytes, clip_bytes, staged_clips
 from pipelines.report.gallery.choice import pictured_rows
 from pipelines.report.gallery.rows import GalleryRows

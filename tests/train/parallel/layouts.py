@@ -23,7 +23,7 @@ from train.parallel.mesh import DATA, Mesh
 STEPS = 3
 SAMPLES = 8
 # Samples of each microbatch of each data-parallel rank: other ranks have more, fewer, larger and smaller ones.
-SPLITS = {1: ((2, 4, 2),), 2: ((1, 3), (4,)), 4: ((1, 2), (3,), (1,), (1,))}
+SPLITS = {1: ((2, 4, 2),), 2: ((1, 3), (4,)), 4: ((1, 1, 1), (2,), (2,), (1,))}
 
 
 DIT = DiTConfig(hidden=24, heads=4, layers=2)

@@ -18,8 +18,9 @@ from train.distributed.world import World, join
 from train.measure.timings import StepClock
 from train.parallel.layout import lay_out
 from train.parallel.layouts.gradient_buckets import GradientBuckets
-from train.parallel.layouts.ready_buckets import ReadyBuckets, bucketed
+from train.parallel.layouts.ready_buckets import ReadyBuckets
 from train.parallel.mesh import Ranks as Grid
+from train.step.buckets import bucketed
 from train.step.step_losses import StepLosses
 
 MOST = 48

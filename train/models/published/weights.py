@@ -49,7 +49,7 @@ class PublishedModel:
 
         kind = getattr(diffusers(), self._source)
         with (
-            self._told(),
+            self._errors_in_words(),
             torch.device("cpu"),
             _default_dtype(self._dtype),
             no_init_weights(),
@@ -86,7 +86,7 @@ class PublishedModel:
     def _stored(self, state: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the tensors of a state dict from the files."""
         missing, unused = set(state), set()
-        with self._told():
+        with self._errors_in_words():
             for path in self._files():
                 with safe_open(path, "pt") as file:
                     for name in file.keys():  # noqa: SIM118 - no mapping
@@ -115,7 +115,7 @@ class PublishedModel:
         return [self._folder / name for name in sorted(set(places.values()))]
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _errors_in_words(self) -> Iterator[None]:
         """Turn errors of other libraries into one for people."""
         try:
             yield

@@ -53,26 +53,3 @@ class ReadyBuckets:
         while self.begun < len(self._missing) and self._missing[self.begun] == 0:
             self._begin(self.begun)
             self.begun += 1
-
-
-def bucketed(sizes: Sequence[tuple[str, torch.dtype, int]], most: int) -> list[list[str]]:
-    """Divide tensors into buckets of one dtype, in their order.
-
-    Args:
-        sizes: name, dtype and number of values of each tensor.
-        most: number of values of a bucket, unless one tensor alone has more.
-    """
-    buckets: list[list[str]] = []
-    for wanted in dict.fromkeys(dtype for _, dtype, _ in sizes):
-        bucket: list[str] = []
-        total = 0
-        for name, dtype, values in sizes:
-            if dtype != wanted:
-                continue
-            if bucket and total + values > most:
-                buckets.append(bucket)
-                bucket, total = [], 0
-            bucket.append(name)
-            total += values
-        buckets.append(bucket)
-    return buckets

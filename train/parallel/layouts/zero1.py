@@ -16,9 +16,10 @@ from torch.nn import functional as F
 from train.config.run import TrainConfig
 from train.models.bundle import Bundle
 from train.parallel.layouts.parallel_model import ParallelModel
-from train.parallel.layouts.ready_buckets import ReadyBuckets, bucketed
+from train.parallel.layouts.ready_buckets import ReadyBuckets
 from train.parallel.mesh import Ranks
 from train.parallel.rank_grid import CONTEXT
+from train.step.buckets import bucketed
 
 # Bounds the buffers of a collective: 256 MiB of float32.
 BUCKET_VALUES = 1 << 26
