@@ -19,15 +19,19 @@ DOCUMENTS = {one["kind"]: one for one in yaml.safe_load_all(FILE.read_text())}
 RUNTIME = DOCUMENTS["TrainingRuntime"]
 POD = RUNTIME["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
 NODE = POD["containers"][0]
+# Like the trainer's ranks, none ends before all have saved: torchrun stops the others when one ends.
 TRAINER = """
-import signal, sys, time
+import os, pathlib, signal, sys, time
+folder, rank = pathlib.Path(sys.argv[1]), os.environ["RANK"]
 stopped = []
 signal.signal(signal.SIGUSR1, lambda *_: stopped.append(1))
-open(sys.argv[1] + "/began." + __import__("os").environ["RANK"], "w").close()
+(folder / f"began.{rank}").touch()
 while not stopped:
     time.sleep(0.05)
 time.sleep(0.5)  # a checkpoint
-open(sys.argv[1] + "/saved." + __import__("os").environ["RANK"], "w").close()
+(folder / f"saved.{rank}").touch()
+while len(list(folder.glob("saved.*"))) < 2:
+    time.sleep(0.05)
 sys.exit(75)
 """
 
