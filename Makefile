@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test kernels oldest-torch lint lock locked sbom clean
+.PHONY: demo test kernels oldest-torch lint lock locked sbom dist clean
 
 # cyclonedx-bom brings it, and does without it. Whatever imports jsonschema, so every process of Ray, takes 2.4 s longer with
 # it, and on a busy machine Ray's processes then miss the seconds that they have to start.
@@ -73,5 +73,12 @@ sbom: .venv/.installed
 	$(BIN)/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml --output-reproducible \
 	    --output-file sbom.json
 
+# A wheel made from the archive of the sources, and their sums. Two builds of one commit give the same wheel.
+dist: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
+dist: .venv/.installed
+	rm -rf dist
+	$(BIN)/uv build --quiet --no-build-isolation --python $(BIN)/python --out-dir dist
+	cd dist && sha256sum reelweave-* >SHA256SUMS
+
 clean:
-	rm -rf .venv .oldest-torch .mypy_cache .ruff_cache .pytest_cache demo-out sbom.json
+	rm -rf dist .venv .oldest-torch .mypy_cache .ruff_cache .pytest_cache demo-out sbom.json
