@@ -1,11 +1,13 @@
-"""The recipes of docs/frameworks.md, run as they are printed on ranks that were started as torchrun does it."""
+"""The streaming examples, and what docs/frameworks.md prints for Megatron, on ranks started as torchrun does it."""
 
+import importlib.util
 import os
 import re
 import sys
 import textwrap
 from contextlib import nullcontext
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -18,7 +20,8 @@ from loader.batch import Microbatch
 from tests.loader.stream_clips import BUCKETS
 
 IMPORTED_FIRST = ("accelerate", "lightning")
-PAGE = Path(__file__).parents[3] / "docs" / "frameworks.md"
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "frameworks.md"
 
 
 class Tiny(nn.Module):
@@ -41,17 +44,25 @@ def losses_of(model: nn.Module, batch: Microbatch) -> torch.Tensor:
     return (model(colours_BC) - wanted_B1).square().mean(1)
 
 
-def recipes() -> dict[str, str]:
-    """The code of each section of the page, behind the beginning that all of them share."""
-    sections = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)
-    code = [
-        textwrap.dedent(
-            "\n".join(line for line in section.splitlines() if line.startswith("    ") or not line)
-        )
-        for section in sections
-    ]
-    names = [section.splitlines()[0] for section in sections]
-    return {name: code[0] + own for name, own in zip(names[1:], code[1:], strict=True) if own.strip()}
+def example(name: str) -> nn.Module:
+    """Trains as examples/stream_NAME.py does and returns the model."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"stream_{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.train("my-dataset")
+
+
+def megatron(total_steps: int) -> nn.Module:
+    """Runs the code of the page's section within a step as Megatron-Core makes it."""
+    section = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)
+    (text,) = (part for part in section if part.startswith("Megatron\n"))
+    code = textwrap.dedent(
+        "\n".join(line for line in text.splitlines() if line.startswith("    ") or not line)
+    )
+    dist.init_process_group()
+    model = Tiny()
+    exec(compile(code, PAGE.name, "exec"), {"train_step": Schedule(model), "total_steps": total_steps})
+    return model
 
 
 class Schedule:
@@ -76,22 +87,14 @@ def run(folder: str, out: str, names: list[str], total_steps: int) -> None:
     """Runs recipes in a folder with ``my-dataset`` and saves what became of the model."""
     os.chdir(folder)
     os.environ.update(LOCAL_RANK=os.environ["RANK"], LOCAL_WORLD_SIZE=os.environ["WORLD_SIZE"])
-    os.environ.update(TORCHELASTIC_RUN_ID="recipes", GROUP_RANK="0", ACCELERATE_USE_CPU="true")
+    os.environ.update(TORCHELASTIC_RUN_ID="recipes", GROUP_RANK="0")
+    own = sys.modules["my_model"] = ModuleType("my_model")
+    own.Model, own.losses_of, own.BUCKETS = Tiny, losses_of, BUCKETS
     port = int(os.environ["MASTER_PORT"])
     for number, name in enumerate(names):
-        model = Tiny()
-        given = {
-            "buckets": BUCKETS,
-            "model": model,
-            "losses_of": losses_of,
-            "train_step": Schedule(model),
-            "total_steps": total_steps,
-            "devices": int(os.environ["WORLD_SIZE"]),
-            "accelerator": "cpu",
-        }
         os.environ["MASTER_PORT"] = str(port + number)
         print(name, file=sys.stderr, flush=True)
-        exec(compile(recipes()[name], f"{PAGE.name}: {name}", "exec"), given)
+        model = megatron(total_steps) if name == "megatron" else example(name)
         weights = [
             weight.full_tensor() if isinstance(weight, DTensor) else weight for weight in model.parameters()
         ]

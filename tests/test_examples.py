@@ -1,0 +1,120 @@
+"""Each example, by the commands of its own head comment, in an empty folder with two videos and without a network.
+
+Numbers of the streaming examples: tests/loader/stream/test_frameworks.py.
+"""
+
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from loader.dataset import open_dataset
+from pipelines.cli import main
+from tests.media import write_video
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+COMMAND = re.compile(r"^(?:# )?((?:python|reelweave|torchrun) .+)$", re.M)
+IMPORTED = {"my_model.py", "videos.csv", "README.md"}
+Run = Callable[[str], list[str]]
+
+
+def commands(name: str) -> list[str]:
+    """What the head comment says to type."""
+    text = (EXAMPLES / name).read_text()
+    head = text.split('"""')[1] if text.startswith('"""') else re.match(r"(#.*\n)+", text)[0]
+    return COMMAND.findall(head)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a copy of the examples, and the videos that the list names."""
+    place = tmp_path_factory.mktemp("place")
+    shutil.copytree(EXAMPLES, place / "examples")
+    for number, name in enumerate(("boat", "market")):
+        write_video(place / f"examples/raw/{name}.mp4", (26,) * 5, size=(320, 192), first_scene=5 * number)
+    return place
+
+
+@pytest.fixture
+def run(place: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs all commands of an example and returns them; python and reelweave in this process."""
+    monkeypatch.chdir(place)
+
+    def one(command: str) -> None:
+        program, *words = shlex.split(command)
+        if program == "reelweave":
+            words += ["--set", "run.runner=sequential"] if words[0] == "curate" else []
+            assert main(words) == 0, command
+        elif program == "python":
+            monkeypatch.setattr(sys, "argv", words)
+            runpy.run_path(words[0], run_name="__main__")
+        else:
+            env = {"PYTHONPATH": str(ROOT), "PATH": "", "OMP_NUM_THREADS": "1", "HOME": str(place)}
+            launched = [sys.executable, "-m", "torch.distributed.run", *words]
+            done = subprocess.run(launched, env=env, capture_output=True, text=True, timeout=300)
+            assert done.returncode == 0, done.stderr
+
+    def every(name: str) -> list[str]:
+        found = commands(name)
+        for command in found:
+            one(command)
+        return found
+
+    return every
+
+
+@pytest.fixture(scope="module")
+def dataset(place: Path) -> Path:
+    """What the list becomes."""
+    with pytest.MonkeyPatch.context() as patch:
+        every = run.__wrapped__(place, patch)
+        assert len(every("curate_list.yaml")) == 4
+    return place / "my-dataset"
+
+
+def test_every_example_says_how_it_is_run_and_is_short() -> None:
+    files = {path.name for path in EXAMPLES.iterdir() if path.is_file()}
+    assert files > IMPORTED
+    page = (EXAMPLES / "README.md").read_text()
+    for name in files - IMPORTED:
+        assert any(f"examples/{name}" in command for command in commands(name)), name
+        assert f"({name})" in page
+    for name in files - {"README.md"}:
+        assert len((EXAMPLES / name).read_text().splitlines()) <= 60, name
+
+
+def test_a_list_becomes_a_dataset_by_rules_of_ones_own(dataset: Path) -> None:
+    samples = list(open_dataset(dataset))
+    assert {sample.row["source"].rsplit("/", 1)[-1] for sample in samples} == {"boat.mp4", "market.mp4"}
+    captions = {sample.row["caption"] for sample in samples}
+    assert "A boat crosses the bay, seen from a cliff" in captions
+    assert {sample.row["attributes"]["photographer"] for sample in samples} == {"N. N."}
+    assert (dataset / "report" / "index.html").is_file()
+
+
+def test_the_streaming_examples_start_as_they_say(dataset: Path, run: Run) -> None:
+    # The others differ in the lines that test_frameworks.py runs.
+    assert [command.split()[0] for command in run("stream_ddp.py")] == ["torchrun"]
+    heads = {path.name: commands(path.name) for path in EXAMPLES.glob("stream_*.py")}
+    assert heads == {name: [f"torchrun --nproc-per-node 2 examples/{name} my-dataset"] for name in heads}
+
+
+def test_a_cluster_is_planned(place: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(run("plan_cluster.py")) == 2
+    told = capsys.readouterr().out
+    assert "chosen: " in told
+    assert "64 GPUs" in told
+    assert "<svg" in (place / "plan.html").read_text()
+
+
+def test_a_tiny_wan_is_finetuned_and_sampled(dataset: Path, place: Path, run: Run) -> None:
+    assert len(run("finetune_tiny_wan.yaml")) == 4
+    assert (place / "wan-lora" / "pytorch_lora_weights.safetensors").is_file()
+    assert (place / "sample.mp4").is_file()
