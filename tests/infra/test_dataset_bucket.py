@@ -20,6 +20,7 @@ from pipelines.latents.run import make_latents
 from tests.commands import reelweave
 from tests.media import write_video
 from tests.s3server import Exchange, FaultyProxy, s3_server
+from tests.thorough import thorough
 from tests.train.latents.latent_versions import run_config
 
 TEMPLATE = Path(__file__).parents[2] / "infra" / "aws" / "dataset-bucket.yaml"
@@ -221,6 +222,7 @@ def test_no_role_is_given_a_wildcard_beyond_the_keys_of_its_prefix(stack: Stack,
         assert not {"NotAction", "NotResource", "NotPrincipal"} & statement.keys()
 
 
+@thorough
 def test_services_take_the_roles_unless_the_arn_of_a_role_is_given(endpoint: str, stack: Stack) -> None:
     def trusted(stack: Stack, role: str) -> Any:
         (statement,) = stack.role(role)["AssumeRolePolicyDocument"]["Statement"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.bench.first_run import CALL_S, CALLS, FOLDER, Step, run, write
 from tests.bench.gpu_equality import CASES as EQUALITY
 from tests.bench.gpu_equality import Row, markdown, measured
+from tests.thorough import thorough
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,6 +20,7 @@ def python(code: str, limit_s: float = 60, figures: tuple[str, ...] = ()) -> Ste
     return Step("a step", command, command, limit_s, figures)
 
 
+@thorough
 def test_a_call_is_rehearsed_from_the_shell(tmp_path: Path) -> None:
     found = subprocess.run(
         [ROOT / "infra/gpu/first_run", "sanitize", "--rehearse", "--out", tmp_path],
@@ -47,6 +49,7 @@ def test_figures_and_output_are_kept(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "kernels.json").read_text())["steps"][0]["figures"] == one["figures"]
 
 
+@thorough
 def test_a_step_is_ended_with_all_its_processes_and_what_it_had_stays(tmp_path: Path) -> None:
     code = "import subprocess, sys; open(sys.argv[1] + '/rows.jsonl', 'w').write('{\"x\": 1}\\n{\"x')"
     code += "; sys.stdout.buffer.write(b'half \\xff'); sys.stdout.flush()"

@@ -22,6 +22,7 @@ from pipelines.terminal.program import program
 from tests.commands import reelweave
 from tests.media import write_video
 from tests.s3server import make_bucket, s3_client, s3_server
+from tests.thorough import thorough
 
 
 def alone(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -224,6 +225,7 @@ def test_a_dataset_keeps_the_configuration_that_repeats_it(raw: Path, dataset: P
     assert json.loads(done.stdout)["already_there"] is True
 
 
+@thorough
 def test_a_dataset_on_s3_keeps_the_configuration_that_repeats_it(tmp_path: Path) -> None:
     write_video(tmp_path / "raw" / "a.mp4", (52,), size=(160, 96))
     with s3_server() as endpoint:
@@ -306,6 +308,7 @@ def test_bench_shots_prints_precision_and_recall_per_kind_and_file(tmp_path: Pat
     assert "a.cuts.json" in done.stderr
 
 
+@thorough
 def test_libraries_say_nothing_that_a_person_can_do_nothing_about() -> None:
     code = (
         "from pipelines.terminal.noise import silence_noise\nsilence_noise()\nsilence_noise()\n"

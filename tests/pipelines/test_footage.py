@@ -17,6 +17,7 @@ from pipelines.footage import REELS, make_footage
 from pipelines.footage.make import cut_list, render
 from pipelines.footage.reels import Reel, Shot
 from pipelines.footage.scenes import BLACK, TEST_CARD, drawn
+from tests.thorough import thorough
 
 SHORT = tuple(
     replace(reel, shots=tuple(replace(shot, seconds=min(shot.seconds, 0.6)) for shot in reel.shots))
@@ -192,6 +193,7 @@ def test_footage_is_used_again_unless_a_reel_is_missing_or_others_are_asked_for(
     assert truth(tmp_path / reel.name)["transitions"] == []
 
 
+@thorough
 def test_a_killed_run_leaves_no_half_video_and_the_next_run_makes_it_good(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from tests.pipelines.test_footage import SHORT, make_footage;"

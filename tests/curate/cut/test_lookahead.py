@@ -24,6 +24,7 @@ from curate.sources.inputs import list_sources
 from loader.storage import open_storage
 from tests.filter_footage import encode, pan, still
 from tests.media import CORPUS, NO_CORPUS, sound_first, write_video
+from tests.thorough import but, thorough
 
 SHORT: dict[str, Any] = {"spans": {"min_clip_s": 0.5, "max_clip_s": 2.0}}
 
@@ -82,7 +83,19 @@ SOURCES: dict[str, tuple[str, tuple[int, ...], dict[str, Any], bool]] = {
 }
 
 
-@pytest.mark.parametrize("kind", SOURCES)
+@pytest.mark.parametrize(
+    "kind",
+    but(
+        (
+            "a few shots",
+            "B-frames and sound",
+            "variable rate",
+            "half a second without a frame",
+            "shorter than what it looks ahead",
+        ),
+        SOURCES,
+    ),
+)
 def test_one_pass_gives_the_bytes_of_two(kind: str, tmp_path: Path) -> None:
     name, scenes, options, ahead = SOURCES[kind]
     path = write_video(tmp_path / name, scenes, **options)
@@ -107,6 +120,7 @@ def test_what_cannot_be_foreseen_is_cut_in_a_second_pass(changes: dict[str, Any]
     curated(path, config(512, **changes), tmp_path / "out")
 
 
+@thorough
 def test_stride_is_foreseen_too(tmp_path: Path) -> None:
     path = write_video(tmp_path / "a.mp4", (60, 110))
     stride = {"spans": {**SHORT["spans"], "long_shots": "stride"}}
@@ -128,6 +142,7 @@ def test_memory_bounds_the_window(tmp_path: Path) -> None:
     assert not any(ready(path, config(1)))
 
 
+@thorough
 def test_deep_pictures_wait_finished_where_decoded_ones_are_too_many(tmp_path: Path) -> None:
     path = write_video(tmp_path / "a.mkv", (60, 70), codec="ffv1", pix_fmt="yuv420p10le")
     # H.264 waits with its motion vectors.
@@ -146,6 +161,7 @@ def test_a_full_temporary_disk_costs_only_time(tmp_path: Path, monkeypatch: pyte
         assert curated(path, config(512), tmp_path / "full") == whole
 
 
+@thorough
 def test_a_source_that_changes_its_size(tmp_path: Path) -> None:
     parts = [
         write_video(tmp_path / "1.ts", (60, 40)),
@@ -176,6 +192,7 @@ def test_an_encoder_that_fails_ahead_leaves_it_to_the_second_pass(
     assert Failing.left < 0
 
 
+@thorough
 def test_a_dark_moment_and_a_fade_do_not_lose_what_follows(tmp_path: Path) -> None:
     shots = [[picture[::2, ::2] for picture in pan(70, 2, seed)] for seed in range(4)]
     dark = np.zeros_like(shots[0][0])
@@ -192,6 +209,7 @@ def test_a_dark_moment_and_a_fade_do_not_lose_what_follows(tmp_path: Path) -> No
     assert sum(found) >= len(found) - 2
 
 
+@thorough
 def test_a_black_moment_in_a_long_shot_moves_no_clip_after_it(tmp_path: Path) -> None:
     film = [picture[::4, ::4] for picture in still(260)]
     film[59:109] = [np.zeros_like(film[0])] * 50

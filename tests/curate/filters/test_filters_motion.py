@@ -13,6 +13,7 @@ from curate.filters.vectors import vector_motion
 from curate.frames.source import open_video
 from tests.filter_footage import HEIGHT, RATE, WIDTH, encode, pan, sample_of, still, texture
 from tests.media import CORPUS, NO_CORPUS
+from tests.thorough import thorough
 
 STEP = 3
 SPEED = STEP * RATE / math.hypot(WIDTH, HEIGHT)
@@ -72,6 +73,7 @@ def test_pictures_tell_the_speed_where_the_codec_keeps_its_vectors(tmp_path: Pat
     assert found["motion_source"] == 1
 
 
+@thorough
 def test_both_ways_agree_about_a_thing_that_moves_before_a_fixed_camera(tmp_path: Path) -> None:
     def scene() -> list[np.ndarray]:
         thing = texture(160, 160, seed=5)

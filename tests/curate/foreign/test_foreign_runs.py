@@ -22,6 +22,7 @@ from tests.energon import energon_samples
 from tests.foreign_tars import by_tarfile, by_webdataset, video
 from tests.media import read_number
 from tests.s3server import FaultyProxy, make_bucket, s3_client, s3_server
+from tests.thorough import thorough
 from tests.warm import Warm
 
 
@@ -35,6 +36,7 @@ def mixed(tmp_path: Path, raw: Path) -> Path:
     return mixed_set(tmp_path / "set", raw)
 
 
+@thorough
 def test_a_video_that_kills_its_reader_is_left_out(
     tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +120,7 @@ def upload(endpoint: str, prefix: str, folder: Path) -> None:
         s3_client(endpoint).put_object(Bucket="tars", Key=key, Body=path.read_bytes())
 
 
+@thorough
 def test_a_prefix_of_s3_is_read_once(mixed: Path, endpoint: str) -> None:
     upload(endpoint, "mixed", mixed)
     with FaultyProxy(endpoint) as proxy:

@@ -14,6 +14,7 @@ from curate.sources.headers import SourceHeader, read_headers
 from curate.sources.inputs import SourceRef, list_sources
 from loader.storage import StorageConfig
 from tests.media import write_video
+from tests.thorough import thorough
 
 Population = tuple[list[SourceRef], list[SourceCost], dict[str, Extent]]
 
@@ -126,6 +127,7 @@ def test_headers_tell_length_size_and_codec(tmp_path: Path) -> None:
     assert c.effort < a.effort
 
 
+@thorough
 def test_a_forecast_from_a_part_meets_what_comes(tmp_path: Path) -> None:
     # Long films of few bytes and short ones of many: bytes say the opposite of what comes.
     for number in range(6):

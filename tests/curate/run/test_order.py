@@ -13,6 +13,7 @@ from loader.errors import UsageError
 from loader.storage import open_storage
 from tests.curate.run.test_run import tree
 from tests.media import write_video
+from tests.thorough import thorough
 from tests.tiny_vlm import tiny_vlm
 
 SAYS = "a red kite flies over the sea ."
@@ -90,6 +91,7 @@ def test_captioned_while_sources_are_cut_the_dataset_is_the_same(
     assert tree(tmp_path) == tree(made)
 
 
+@thorough
 def test_where_the_kept_clip_has_no_caption_its_duplicate_takes_its_place(
     raw: Path, model: Path, made: Path, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ from curate.run.runners.ray_token import keep_token
 from curate.run.runners.room import Share
 from loader.errors import RunError
 from tests.ray_host import RESULTS, Started
+from tests.thorough import thorough
 
 
 def split(rows: list[dict]) -> Iterator[dict]:
@@ -166,6 +167,7 @@ def test_a_run_in_which_nothing_happens_any_more_stops_in_words(ray_local: str) 
         list(run_on_ray(ROWS, [stage]))
 
 
+@thorough
 def test_a_stage_may_be_silent_for_as_long_as_it_says(ray_local: str) -> None:
     stages = [Stage("sleep", sleep, max_silence_s=60.0), Stage("quick", same, max_silence_s=1.0)]
     assert len(list(run_on_ray(ROWS[:1], stages))) == 1
@@ -249,6 +251,7 @@ def test_ray_is_told_the_processors_of_this_process_and_not_of_the_machine(ray_s
     assert ray_started.processors == 1
 
 
+@thorough
 def test_a_few_tasks_get_no_more_workers_than_they_can_use(ray_local: str) -> None:
     def stages(pools: Mapping[str, Pool]) -> list[Stage[dict]]:
         limit = pools["slow"].most if pools else None

@@ -17,6 +17,7 @@ from loader.dataset import open_dataset, verify
 from loader.errors import RunError, UsageError
 from loader.storage import open_storage
 from tests.media import CORPUS, NO_CORPUS, read_numbers, write_video
+from tests.thorough import thorough
 from tests.warm import Warm
 
 HERE = {"runner": "sequential", "isolate": False}
@@ -238,6 +239,7 @@ def test_interrupted_between_a_segment_and_its_entries_it_ends_with_the_same_byt
     assert len(left) <= 3  # of seven sources: two that were in work when it ended, and one
 
 
+@thorough
 def test_killed_on_ray_it_ends_with_the_same_bytes(
     raw: Path, made: Path, tmp_path: Path, ray_local: str, warm: Warm
 ) -> None:

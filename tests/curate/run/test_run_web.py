@@ -13,6 +13,7 @@ from loader.dataset import open_dataset, verify
 from loader.storage import open_storage
 from tests.httpserver import WebServer, web_server
 from tests.media import write_video
+from tests.thorough import thorough
 
 CONFIG = CurateConfig.model_validate(
     {
@@ -68,6 +69,7 @@ def test_the_web_gives_the_clips_the_files_give(web: WebServer, tmp_path: Path) 
     assert states[f"{web.url}/gone.mp4"] == "failed"
 
 
+@thorough
 def test_connections_that_break_cost_no_clip(web: WebServer, tmp_path: Path) -> None:
     web.cut_after = [700] * 3
     rows = open_dataset(curated(web, tmp_path)).index.to_pylist()

@@ -20,6 +20,7 @@ from loader.errors import RunError
 from loader.storage import Storage, StorageConfig, leased, open_storage
 from tests.media import write_video
 from tests.s3server import make_bucket, s3_server
+from tests.thorough import beyond, thorough
 from tests.warm import Command, Warm
 
 HERE = ("run.runner=sequential", "run.isolate=false", "shard.max_shard_mb=0.05", "spans.min_clip_s=1.0")
@@ -97,7 +98,9 @@ def undisturbed(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int
     return made
 
 
-@pytest.mark.parametrize("prefix", ["", ".ledger/clips/"], ids=["together", "the second in the middle"])
+@pytest.mark.parametrize(
+    "prefix", beyond(1, ["", ".ledger/clips/"]), ids=["together", "the second in the middle"]
+)
 def test_one_wins_and_the_other_is_told(
     runs: Runs, undisturbed: dict[int, dict[str, bytes]], prefix: str
 ) -> None:
@@ -120,6 +123,7 @@ def test_one_wins_and_the_other_is_told(
     assert verify(runs.place).problems == []
 
 
+@thorough
 def test_a_killed_run_is_followed_by_one_of_other_settings(
     runs: Runs, undisturbed: dict[int, dict[str, bytes]]
 ) -> None:
@@ -130,6 +134,7 @@ def test_a_killed_run_is_followed_by_one_of_other_settings(
     assert content(runs.place) == undisturbed[32]
 
 
+@thorough
 @pytest.mark.parametrize("place", ["s3"], indirect=True)
 def test_a_stopped_run_that_was_followed_leaves_the_dataset_alone(
     runs: Runs, undisturbed: dict[int, dict[str, bytes]]

@@ -21,6 +21,7 @@ from loader.errors import UsageError
 from loader.storage import open_storage
 from tests.curate.run.test_run import config, tree
 from tests.media import write_video
+from tests.thorough import thorough
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +72,7 @@ def samples(folder: Path) -> list[Row]:
     return open_dataset(folder).index.to_pylist(maps_as_pydicts="strict")
 
 
+@thorough
 def test_without_update_a_finished_dataset_is_left_alone(raw: Path, made: Path) -> None:
     before = tree(made)
     with pytest.raises(UsageError, match="--update"):
@@ -178,6 +180,7 @@ def test_a_source_that_kills_its_worker_is_quarantined_by_name(
     assert len(samples(out)) == 8
 
 
+@thorough
 def test_a_forecast_publishes_nothing_and_its_work_is_not_lost(
     raw: Path, tmp_path: Path, opened: Opened
 ) -> None:

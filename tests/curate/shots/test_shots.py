@@ -16,6 +16,7 @@ from curate.shots import (
     segments,
 )
 from curate.shots.score import FileScore, load_truth, score_folder
+from tests.thorough import thorough
 
 VIDEOS = Path(__file__).parents[4] / "shared" / "videos"
 
@@ -187,6 +188,7 @@ def test_transitions_are_sorted_and_do_not_overlap() -> None:
     assert all(a.start_frame < a.end_frame <= b.start_frame for a, b in pairwise(found))
 
 
+@thorough
 def test_memory_does_not_grow_with_the_video() -> None:
     detector = ColourDetector(ColourDetectorConfig())
     noise = np.random.default_rng(0).integers(0, 20, (16, 36, 64, 3))

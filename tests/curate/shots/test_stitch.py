@@ -10,6 +10,7 @@ from curate.shots import ColourDetector, ColourDetectorConfig, Transition
 from curate.shots.score import Counts, analysis_frames, load_truth, score
 from curate.shots.stitch import SampleEmbeddings, StitchConfig, stitch
 from tests.media import CORPUS, NO_CORPUS
+from tests.thorough import thorough
 
 CONFIG = StitchConfig()
 
@@ -59,6 +60,7 @@ def test_it_can_be_switched_off() -> None:
     assert stitch([cut(40)], SampleEmbeddings(off), 80, off) == [cut(40)]
 
 
+@thorough
 @pytest.mark.skipif(not CORPUS.is_dir(), reason=NO_CORPUS)
 @pytest.mark.parametrize("name", ["originals/nasa_telescope_hdr", "originals/bbb_opening"])
 def test_on_real_footage_precision_rises_and_no_cut_is_lost(name: str) -> None:

@@ -24,6 +24,7 @@ from tests.commands import reelweave
 from tests.curate.run.test_run import config
 from tests.media import write_video
 from tests.s3server import make_bucket, s3_client, s3_server
+from tests.thorough import beyond
 from tests.tiny_models import tiny_text_encoder
 
 CAPTIONS = {
@@ -145,7 +146,7 @@ def everything(uri: str, config: StorageConfig) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("by", ["key", "source"])
+@pytest.mark.parametrize("by", beyond(1, ["key", "source"]))
 def test_nothing_of_a_sample_is_left(raw: Path, place: tuple[str, StorageConfig], by: str) -> None:
     uri, config = place
     dataset = open_dataset(uri, config)

@@ -15,6 +15,7 @@ from loader.plan.policy import StepLayout
 from loader.stream.video_stream import VideoStream
 from tests.loader.samples import plan_index
 from tests.loader.stream_clips import config
+from tests.thorough import thorough
 
 CONFIG = BucketConfig(
     frames=(1, 9, 17, 33, 65),
@@ -36,6 +37,7 @@ def idle_of(plan: EpochPlan, steps: int) -> float:
     return float(np.mean([idle(plan.costs(members), placement) for members, placement in placed]))
 
 
+@thorough
 def test_what_other_settings_would_idle_is_what_their_plans_idle() -> None:
     assignment = mixed((1, 9, 17, 33, 65))
     one, four, slots = (

@@ -16,6 +16,7 @@ from loader.batch import Batch, Pack, Step
 from loader.dataset import Dataset
 from loader.errors import NoLengthError, UsageError
 from tests.loader.stream_clips import EVERY_KEY, small
+from tests.thorough import thorough
 
 pytestmark = pytest.mark.filterwarnings("ignore:.set_vital.")
 
@@ -83,6 +84,7 @@ def test_inside_other_loaders_it_has_to_be_in_their_process(dataset: Dataset) ->
         next(iter(DataLoader(StepLoader(make(dataset)), batch_size=None, num_workers=1)))
 
 
+@thorough
 def test_the_length_of_a_stream_is_what_it_still_gives(dataset: Dataset) -> None:
     for changes in ({"microbatches": 3}, {"regime": "slot"}, {"regime": "pack"}, {"microbatches": 1}):
         world_size = 2 if changes.get("regime") == "slot" or changes == {"microbatches": 1} else 1
@@ -153,6 +155,7 @@ def test_latents_and_contexts_move_too_and_a_pinning_loader_asks_the_batch(
     assert len(pinned) == 4
 
 
+@thorough
 def test_a_pass_that_is_left_ends_quietly_with_the_program(dataset: Dataset) -> None:
     code = (
         "from loader import StepLoader, VideoStream, open_dataset\n"

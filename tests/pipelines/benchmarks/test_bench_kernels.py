@@ -12,6 +12,7 @@ from loader.errors import UsageError
 from pipelines.benchmarks.kernel_cases import Case, GateNormModulate, NormModulate, Pair, QkNorm
 from pipelines.benchmarks.kernel_goals import BF16, COMPILED, FP32, Row, goals
 from pipelines.benchmarks.kernels import CASES, OPERATORS, PAIRS, PAPER, TRIAL, Plan, bench_kernels
+from tests.thorough import thorough
 from train.kernels.eager import EAGER
 from train.kernels.norm_modulate import reference as norm_modulate
 
@@ -59,6 +60,7 @@ def test_every_pass_is_measured_for_everyone() -> None:
     assert {goal["aim"]: goal["met"] for goal in result["goals"]}["backward: equal bits on every run"] is True
 
 
+@thorough
 def test_what_there_is_no_time_for_is_told() -> None:
     made = [partial(NormModulate, Case(1, 12, 16)), partial(QkNorm, Pair(12, 2, 8))]
     result = bench_kernels(Plan(made, compiled=False, runs=1, seconds=0), CPU, {"reference": EAGER})
@@ -66,6 +68,7 @@ def test_what_there_is_no_time_for_is_told() -> None:
     assert [name.split(" ")[0] for name in result["left_out"]] == ["layer_norm_modulate", "qk_norm"]
 
 
+@thorough
 def test_runs_that_differ_are_told() -> None:
     def noisy(*arguments):
         dx, *others = norm_modulate.backward(*arguments)
@@ -119,6 +122,7 @@ def test_without_a_gpu_it_says_so() -> None:
         bench_kernels()
 
 
+@thorough
 def test_it_needs_pytorch_alone() -> None:
     """GPU machines often have little else, and no network."""
     code = """

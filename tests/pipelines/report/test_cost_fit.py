@@ -11,6 +11,7 @@ import pytest
 from loader.paper.workloads import WORKLOADS
 from pipelines.cli import main
 from tests.browser import PHONE_PX, Browser, draw_all
+from tests.thorough import thorough
 
 WIDE = WORKLOADS["koala-wide"]
 LENGTHS = (1500, 2000, 4000, 8000, 16_000, 32_000, 60_000)
@@ -128,6 +129,7 @@ def test_a_fit_that_cannot_be_trusted_changes_nothing_and_says_why(
     assert "times hardly grow" in (tmp_path / "page/index.html").read_text()
 
 
+@thorough
 def test_a_dataset_keeps_its_measured_shapes(
     curated: Path, bench: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

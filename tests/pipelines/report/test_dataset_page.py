@@ -20,6 +20,7 @@ from pipelines.commands.look.report import write_report
 from pipelines.report.buckets import PACKAGED, default_config
 from tests.browser import PHONE_PX, Browser, draw_all
 from tests.media import write_video
+from tests.thorough import thorough
 
 NASTY = "<script>alert('x')</script><img src=http://example.org/x.png onerror=alert(1)> \"'&"
 
@@ -171,6 +172,7 @@ def test_packs_are_planned_for_a_dataset_over_its_epochs(
     assert len(set(plan["bucket"])) == len(set(plan["bucket"][:2])) == 2
 
 
+@thorough
 def test_a_report_that_is_killed_leaves_no_page_without_its_configuration(
     curated: Path, tmp_path: Path
 ) -> None:

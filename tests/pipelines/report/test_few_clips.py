@@ -10,11 +10,12 @@ from loader.storage import open_storage
 from pipelines.cli import main
 from tests.browser import Browser, draw_all
 from tests.loader.stream_clips import make_sample, write
+from tests.thorough import beyond
 
 SHAPES = [(batch, length) for length in (1000, 2000, 4000, 8000) for batch in (1, 2)]
 
 
-@pytest.mark.parametrize("clips", [0, 1])
+@pytest.mark.parametrize("clips", beyond(1, [0, 1]))
 def test_every_page_opens(
     clips: int, tmp_path: Path, browser: Browser, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,6 +25,7 @@ from pipelines.report.numbers.scores import Scores
 from tests.browser import PHONE_PX, Browser
 from tests.loader.stream_clips import make_sample, write
 from tests.pipelines.report.conftest import LONG, NASTY
+from tests.thorough import thorough
 
 
 @pytest.fixture(scope="module")
@@ -218,6 +219,7 @@ def test_pictured_rows_are_spread_over_kept_clips_and_reasons() -> None:
     assert pictured_rows(table, 0, 0).tolist() == []
 
 
+@thorough
 def test_chunks_are_loaded_as_they_are_needed(
     tmp_path: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +243,7 @@ def test_chunks_are_loaded_as_they_are_needed(
         page.wait_for_selector("dialog[open] h2:has-text('key119')")
 
 
+@thorough
 def test_a_dataset_of_nothing_and_of_one_clip(tmp_path: Path, browser: Browser) -> None:
     for count in (0, 1):
         folder = tmp_path / str(count)

@@ -12,6 +12,7 @@ from pipelines.commands.look.report import write_report
 from pipelines.report.buckets import default_config
 from tests.bench.report_map import make
 from tests.browser import PHONE_PX, Browser, draw_all
+from tests.thorough import thorough
 
 CLIPS = 6000
 _AT = """(place) => {
@@ -35,6 +36,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "report"
 
 
+@thorough
 def test_many_points_are_painted_where_the_axes_have_them(report: Path, browser: Browser) -> None:
     table = pd.read_parquet(report / "map.parquet")
     drawn = np.random.default_rng(0).choice(len(table), 50, replace=False)

@@ -10,6 +10,7 @@ from pipelines.cli import main
 from pipelines.report.run.metrics import PARTS
 from tests.browser import PHONE_PX, Browser, draw_all
 from tests.pipelines.report.runs import cascaded, configured, recorded, trained
+from tests.thorough import thorough
 
 NASTY = "</script><img src=x onerror=alert(1)> 'quoted' \u2028"
 
@@ -101,6 +102,7 @@ def test_a_trained_run_is_drawn_with_the_numbers_of_json(
         )
 
 
+@thorough
 def test_a_long_run_of_several_ranks_with_cascades(
     folders: tuple[Path, Path], browser: Browser, capsys: pytest.CaptureFixture[str]
 ) -> None:

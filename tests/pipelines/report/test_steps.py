@@ -27,6 +27,7 @@ from pipelines.report.numbers.workload import SAMPLES, WorkloadConfig, workload_
 from pipelines.report.steps_config import StepsConfig
 from tests.browser import PHONE_PX, Browser, draw_all
 from tests.loader.samples import plan_index
+from tests.thorough import thorough
 
 POLICIES = ("equal_token", "dual_constraint", "same_bucket", "balanced")
 WIDE = WORKLOADS["koala-wide"]
@@ -143,7 +144,7 @@ def test_lengths_are_counted_on_a_logarithmic_axis() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"compute_budget": None},
+        pytest.param({"compute_budget": None}, marks=thorough),
         {"compute_budget": 1e9},  # half of what the longest sample costs
         {"compute_budget": None, "cost": LinearQuadraticCost(fixed_s=0.2, token_s=2e-5, square_s=1e-9)},
         {

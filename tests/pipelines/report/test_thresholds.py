@@ -22,6 +22,7 @@ from pipelines.report.numbers.dataset import dataset_numbers
 from pipelines.report.thresholds import packed
 from tests.browser import Browser, draw_all
 from tests.media import write_video
+from tests.thorough import thorough
 
 BASE = [
     "--set=run.runner=sequential",
@@ -99,6 +100,7 @@ def test_counts_follow_the_decisions_of_curation(page: Any, rows: list[dict[str,
         reset(page)
 
 
+@thorough
 def test_the_command_it_tells_gives_those_counts(
     dataset: Path, rows: list[dict[str, Any]], tmp_path: Path, browser: Browser
 ) -> None:

@@ -12,6 +12,7 @@ from loader.storage import leased, open_storage
 from pipelines.cli import main
 from pipelines.evaluation.videos import read_video
 from tests.pipelines.sampling.sample_ranks import command, failing_in, killed_after
+from tests.thorough import beyond, thorough
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.ranks import Ranks
 from train.config.first_frames import FirstFramesConfig
@@ -161,7 +162,7 @@ def test_a_killed_run_on_two_ranks_goes_on_and_makes_the_same_videos(
     ]
 
 
-@pytest.mark.parametrize("stage", ["denoise", "decode"])
+@pytest.mark.parametrize("stage", beyond(1, ["denoise", "decode"]))
 def test_a_rank_that_fails_ends_all_in_words(
     ranks: Ranks, trained: Path, prompts: Path, tmp_path: Path, stage: str
 ) -> None:
@@ -253,6 +254,7 @@ def test_an_image_to_video_model_is_given_the_picture_of_a_line(
     assert "left.png: the clip cannot be decoded" in capsys.readouterr().err
 
 
+@thorough
 def test_ranks_with_parts_of_the_weights_make_the_same_videos_and_go_on_with_kept_latents(
     ranks: Ranks, trained: Path, prompts: Path, whole: Path, tmp_path: Path
 ) -> None:

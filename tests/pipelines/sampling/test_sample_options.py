@@ -8,6 +8,7 @@ from PIL import Image
 
 from pipelines.cli import main
 from pipelines.evaluation.videos import read_video
+from tests.thorough import thorough
 from tests.train.clips import ClipStream, tiny_config
 from train.config.first_frames import FirstFramesConfig
 from train.loop.trainer import Trainer
@@ -130,6 +131,7 @@ def test_a_cache_reports_its_hits_and_its_quality(
     assert "skipped nothing" in err
 
 
+@thorough
 def test_a_decode_keeps_its_memory_or_is_refused_before_the_first_step(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

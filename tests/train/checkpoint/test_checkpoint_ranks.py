@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.thorough import thorough
 from tests.train.checkpoint import sharded
 from tests.train.ranks import Ranks
 
@@ -15,8 +16,13 @@ def well(ranks: Ranks, function, size: int, *arguments) -> None:
 
 @pytest.mark.parametrize(
     ("written", "read"),
-    [([4], [2]), ([2, 2], [3]), ([3], [2, 2]), ([], [2]), ([2], [])],
-    ids=["fsdp4-fsdp2", "hsdp2x2-fsdp3", "fsdp3-hsdp2x2", "replicated-fsdp2", "fsdp2-replicated"],
+    [
+        pytest.param([4], [2], id="fsdp4-fsdp2", marks=thorough),
+        pytest.param([2, 2], [3], id="hsdp2x2-fsdp3"),
+        pytest.param([3], [2, 2], id="fsdp3-hsdp2x2", marks=thorough),
+        pytest.param([], [2], id="replicated-fsdp2", marks=thorough),
+        pytest.param([2], [], id="fsdp2-replicated"),
+    ],
 )
 def test_any_layout_reads_any_other(tmp_path: Path, ranks: Ranks, written, read) -> None:
     def size(layout):

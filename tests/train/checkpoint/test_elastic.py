@@ -10,6 +10,7 @@ import torch
 from loader.storage import open_storage
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
+from tests.thorough import beyond, thorough
 from tests.train.distributed import torchrun
 from tests.train.loop import worlds
 from tests.train.ranks import Ranks
@@ -95,6 +96,7 @@ def test_a_rank_that_is_killed_is_named_and_the_next_run_ends_as_if_nothing_was(
     same_end(tmp_path, undisturbed)
 
 
+@thorough
 def test_a_rank_that_hangs_is_named_and_ends_the_run(tmp_path: Path, ranks: Ranks) -> None:
     arguments = (str(tmp_path), STEPS, "stop", 1, 3)
     ended = ranks.run(worlds.train_clips, 2, *arguments, grace_s=1.0)
@@ -102,7 +104,7 @@ def test_a_rank_that_hangs_is_named_and_ends_the_run(tmp_path: Path, ranks: Rank
     assert "reelweave: rank 1 was lost (no sign of life for 4 s)" in ended.errors[0]
 
 
-@pytest.mark.parametrize(("sent", "rank"), [("term", 0), ("usr1", 1)])
+@pytest.mark.parametrize(("sent", "rank"), beyond(1, [("usr1", 1), ("term", 0)]))
 def test_a_signal_to_any_rank_saves_and_ends_all_behind_the_same_step(
     tmp_path: Path, ranks: Ranks, undisturbed: Path, sent: str, rank: int
 ) -> None:
@@ -115,6 +117,7 @@ def test_a_signal_to_any_rank_saves_and_ends_all_behind_the_same_step(
     same_end(tmp_path, undisturbed)
 
 
+@thorough
 def test_torchruns_agent_starts_again_by_itself_from_the_last_checkpoint(
     tmp_path: Path, ranks: Ranks, undisturbed: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.thorough import thorough
 from tests.train.distributed.lost_ranks import (
     in_other_words,
     late_to_hear,
@@ -27,6 +28,7 @@ def test_a_rank_that_was_told_of_a_failure_does_not_count_as_failed(ranks, tmp_p
         assert "RankError: rank 2 failed: no memory" in ended.errors[rank]
 
 
+@thorough
 def test_a_broken_collective_is_recognised_behind_other_words(ranks, tmp_path):
     ended = ranks.run(in_other_words, 3, str(tmp_path))
     assert ended.codes == [1, 1, -9], ended.errors

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.thorough import beyond, thorough
 from tests.train.kernels.emulated import CSRC, TORCH_DTYPE, Emulated, Problem, build
 from train.kernels.cuda.launch import Dtype
 
@@ -107,7 +108,7 @@ def test_registers_agree_with_fp64(
 @pytest.mark.parametrize(
     ("x", "modulation"), [("bf16", "f32"), ("bf16", "bf16"), ("f16", "f32"), ("f16", "f16"), ("f32", "f32")]
 )
-@pytest.mark.parametrize("dim", [1128, 5120, 5128])
+@pytest.mark.parametrize("dim", beyond(1, [1128, 5120, 5128]))
 def test_every_type_in_every_register_class(
     emulated: Emulated, x: Dtype, modulation: Dtype, dim: int, gated: bool
 ) -> None:
@@ -116,14 +117,17 @@ def test_every_type_in_every_register_class(
 
 @pytest.mark.parametrize(
     ("x", "modulation", "dim", "rms", "gated"),
-    [
-        ("bf16", "f32", 8200, False, False),
-        ("bf16", "f32", 8200, False, True),
-        ("bf16", "bf16", 16384, True, True),
-        ("f16", "f32", 12288, False, False),
-        ("f16", "f16", 8208, True, True),
-        ("f32", "f32", 8196, False, False),
-    ],
+    beyond(
+        2,
+        [
+            ("bf16", "f32", 8200, False, True),
+            ("f32", "f32", 8196, False, False),
+            ("bf16", "f32", 8200, False, False),
+            ("bf16", "bf16", 16384, True, True),
+            ("f16", "f32", 12288, False, False),
+            ("f16", "f16", 8208, True, True),
+        ],
+    ),
 )
 def test_clusters_agree_with_fp64_over_wide_rows(
     emulated: Emulated, x: Dtype, modulation: Dtype, dim: int, rms: bool, gated: bool
@@ -134,7 +138,7 @@ def test_clusters_agree_with_fp64_over_wide_rows(
     check(replace(emulated, resident=2), case)
 
 
-@pytest.mark.parametrize("gated", [False, True], ids=["norm", "gate"])
+@pytest.mark.parametrize("gated", [pytest.param(False, marks=thorough), True], ids=["norm", "gate"])
 def test_clusters_take_modulation_of_every_row_and_blocks_of_many_rows(
     emulated: Emulated, gated: bool
 ) -> None:
@@ -142,7 +146,7 @@ def test_clusters_take_modulation_of_every_row_and_blocks_of_many_rows(
     check(replace(emulated, resident=1), problem(33, 8200, gated=gated))
 
 
-@pytest.mark.parametrize("gated", [False, True], ids=["norm", "gate"])
+@pytest.mark.parametrize("gated", [pytest.param(False, marks=thorough), True], ids=["norm", "gate"])
 def test_clusters_give_the_same_bits_in_any_order_and_keep_precision_at_a_far_mean(
     emulated: Emulated, gated: bool
 ) -> None:
@@ -175,7 +179,7 @@ def test_modulation_of_every_row(emulated: Emulated, tiled: bool, gated: bool, x
 
 
 @pytest.mark.parametrize("tiled", [False, True], ids=["registers", "tiled"])
-@pytest.mark.parametrize("resident", [1, 4, 40])
+@pytest.mark.parametrize("resident", beyond(1, [4, 1, 40]))
 @pytest.mark.parametrize(
     "offsets",
     [[0, 0, 5, 5, 5, 6, 29, 37, 37], [0, 10, 20, 30, 37], [0, 37], [0, 0, 37]],

@@ -5,6 +5,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from tests.thorough import thorough
 from tests.train.comparison import relative
 from tests.train.kernels.kernel_cases import FORMS, case, gradients, leaves
 from train.kernels import providers
@@ -19,7 +20,7 @@ from train.kernels.qk_norm.operator import qk_norm
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("rms", [False, True], ids=["layer", "rms"])
+@pytest.mark.parametrize("rms", [pytest.param(False, marks=thorough), True], ids=["layer", "rms"])
 def test_opcheck(form, rms):
     affine = rms == (form in ("sample", "token"))  # every two of the three meet
     (x, y), rows, (weight, bias), cu_seqlens = case(form, dtype=torch.bfloat16, affine=affine)
@@ -33,7 +34,7 @@ def test_opcheck(form, rms):
     torch.library.opcheck(gate_norm_modulate_backward, (dh, y, x, y, mean, rstd, gate, scale, *flags))
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("dynamic", [pytest.param(False, marks=thorough), True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("form", FORMS)
 def test_compiled_whole_it_gives_the_same_bits(monkeypatch, form, dynamic):
     """Kernels have the same bits; without them autograd goes through plain PyTorch, and sums in another order."""

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from loader.errors import RunError, UsageError
+from tests.thorough import thorough
 from tests.train.kernels.emulated import CSRC, EmulatedLauncher
 from train.kernels.checks import check, check_qk
 from train.kernels.cuda import build, host, launch, launch_qk, library
@@ -258,7 +259,16 @@ PAIRS = [(9, 9, 3, 3, 64), (5, 3, 2, 4, 80), (3, 3, 2, 1, 256), (7, 7, 3, 2, 20)
 WANTED = {form: [case for case in CASES if case.form == form][::3] for form in check.FORMS}
 
 
-@pytest.mark.parametrize("wanted", [*WANTED.values(), [*check_qk.cases(PAIRS)][1::4]], ids=[*WANTED, "pairs"])
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        *(
+            pytest.param(cases, id=form, marks=() if form == "packed" else thorough)
+            for form, cases in WANTED.items()
+        ),
+        pytest.param([*check_qk.cases(PAIRS)][1::4], id="pairs"),
+    ],
+)
 def test_the_operators_in_cpp_are_right_and_those_in_python_bit_for_bit(operators, emulated_kernels, wanted):
     python = host.kernels(EmulatedLauncher(emulated_kernels), lambda _x, _numerics: True)
     found, expected = [], []

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from loader.errors import RunError
+from tests.thorough import thorough
 from tests.train.kernels.emulated import cuda_headers
 from train.kernels.checks import check
 from train.kernels.checks.accuracy import BF16, F32
@@ -61,6 +62,7 @@ CASES = (
 )
 
 
+@thorough
 def test_what_nvrtc_makes_is_found_launched_and_right(cuda, folder):
     kernels = host.kernels(driver(cuda, folder), everything)
     assert list(check.failures(kernels, CPU, CASES)) == []
@@ -83,6 +85,7 @@ def test_what_the_driver_refuses_is_said(cuda, folder):
         driver(cuda, folder)._function("reduce_f64", CPU)
 
 
+@thorough
 def test_the_unit_of_a_kernel_has_it():
     if lack := nvrtc.lacks():
         pytest.skip(lack)

@@ -5,6 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from loader.errors import UsageError
+from tests.thorough import beyond, thorough
 from tests.train.kernels.kernel_cases import EPS, error, gradients, leaves, qk_norm_before
 from tests.train.kernels.qk_cases import case, defined
 from train.kernels.qk_norm import operator as module
@@ -193,7 +194,7 @@ def raw(made):
 
 
 @pytest.mark.parametrize(
-    ("weights", "rotation"), [("head", "half"), ("all", "none"), ("bare", "interleaved")]
+    ("weights", "rotation"), beyond(1, [("bare", "interleaved"), ("head", "half"), ("all", "none")])
 )
 def test_opcheck(weights, rotation):
     (q, k), rest = raw(case(G=1, dtype=torch.bfloat16, weights=weights, rotation=rotation))
@@ -202,6 +203,7 @@ def test_opcheck(weights, rotation):
     torch.library.opcheck(qk_norm_backward, (q_out, k_out, q, k, *rstd, *rest))
 
 
+@thorough
 def test_compiled_whole_it_gives_the_same_bits():
     torch._dynamo.reset()
     compiled = torch.compile(qk_norm, backend="aot_eager", fullgraph=True, dynamic=True)

@@ -13,6 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from loader.errors import UsageError
+from tests.thorough import beyond
 from tests.train.diffusers_models import FAMILIES, first_block, inputs_of, model_of, outcome
 from tests.train.parallel.wide import Wide
 from train.config.model import DiTConfig
@@ -191,7 +192,7 @@ def test_checkpointed_blocks_give_the_same_gradients(family):
     assert all(torch.equal(found[name], x) for name, x in expected.items())
 
 
-@ONE_OF_EACH
+@pytest.mark.parametrize("family", beyond(1, ["cosmos", "wan", "cogvideox", "hunyuan, first frame given"]))
 def test_a_block_compiles_without_a_break(family):
     _, patched, inputs = pair(family)
     block, args, kwargs = first_block(patched, inputs)

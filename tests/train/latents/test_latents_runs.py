@@ -16,6 +16,7 @@ from loader.storage import StorageConfig
 from loader.stream.video_stream import VideoStream
 from tests.energon import energon_samples
 from tests.s3server import make_bucket, s3_server
+from tests.thorough import thorough
 from tests.train.clips import tiny_config
 from tests.train.latents.latent_versions import (
     contents,
@@ -132,6 +133,7 @@ def of(folder: Path, **text: object) -> TrainConfig:
     return TrainConfig.model_validate(config.model_dump() | changes)
 
 
+@thorough
 def test_published_encoders_need_not_be_loaded(clips, published, tmp_path):
     config = of(published)
     version(clips, tmp_path / "set", train_config=config)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from loader.errors import UsageError
+from tests.thorough import thorough
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.saved import losses
 from train.config.log import LogConfig, WandbConfig
@@ -38,6 +39,7 @@ class Slow(ClipStream):
         return super().__iter__()
 
 
+@thorough
 def test_a_run_that_goes_on_is_the_same_run_to_wandb(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["reelweave", "train", "--set", "storage.secret_access_key=HUNTER2"])
     shown = []

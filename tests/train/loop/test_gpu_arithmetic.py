@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.thorough import beyond
 from tests.train.clips import BUCKETS, ClipStream, tiny_config
 from tests.train.comparison import gradients, relative_errors
 from tests.train.saved import losses
@@ -38,7 +39,7 @@ def on_gpu(monkeypatch):
     return asked
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", beyond(1, ["bfloat16", "float32"]))
 @pytest.mark.parametrize("kind", ["dit", "st_dit", "mmdit"])
 def test_training_takes_the_same_way(tmp_path, monkeypatch, request, kind, dtype):
     config = config_of(kind, dtype=dtype, parallel={"activation_checkpointing": "selective"})
@@ -50,7 +51,7 @@ def test_training_takes_the_same_way(tmp_path, monkeypatch, request, kind, dtype
     assert found == pytest.approx(expected, rel=ROUNDED if dtype == "float32" else COARSE)
 
 
-@pytest.mark.parametrize("kind", ["dit", "st_dit", "mmdit"])
+@pytest.mark.parametrize("kind", beyond(1, ["dit", "st_dit", "mmdit"]))
 def test_compiled_blocks_have_the_same_gradients(on_gpu, kind):
     config = config_of(kind)
     draw = torch.Generator().manual_seed(0)

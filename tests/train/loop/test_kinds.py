@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from tests.thorough import thorough
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.saved import change_state
 from train.config.log import LogConfig
@@ -30,7 +31,11 @@ def metrics(out):
 
 
 @pytest.mark.parametrize(
-    "model", [STDiTConfig(**TINY, adaln_rank=8), MMDiTConfig(**TINY)], ids=["st_dit", "mmdit"]
+    "model",
+    [
+        pytest.param(STDiTConfig(**TINY, adaln_rank=8), id="st_dit", marks=thorough),
+        pytest.param(MMDiTConfig(**TINY), id="mmdit"),
+    ],
 )
 def test_a_model_of_another_kind_learns_and_resumes(tmp_path, model):
     def run(steps, out):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from loader.errors import RunError, UsageError
+from tests.thorough import beyond, thorough
 from tests.train.clips import BUCKETS, ClipStream, tiny_config
 from tests.train.comparison import relative_errors
 from tests.train.loop import worlds
@@ -59,7 +60,9 @@ def test_equal_seeds_give_equal_losses(tmp_path, undisturbed):
     assert losses(tmp_path) == losses(undisturbed)
 
 
-@pytest.mark.parametrize("sizes", [(2, 2), (1, 3), (1, 1, 1, 1)])
+@pytest.mark.parametrize(
+    "sizes", [(1, 3), pytest.param((2, 2), marks=thorough), pytest.param((1, 1, 1, 1), marks=thorough)]
+)
 def test_a_step_in_several_microbatches_is_the_same_step(tmp_path, undisturbed, sizes):
     result = Trainer(tiny_config(12), ClipStream(sizes=sizes), tmp_path).run()
     assert result.steps == 12
@@ -222,7 +225,7 @@ def test_a_shape_the_model_cannot_cut_is_refused(tmp_path):
 
 
 # A step's samples have equally many tokens.
-@pytest.mark.parametrize("function", [worlds.train_clips, worlds.uneven, worlds.by_tokens])
+@pytest.mark.parametrize("function", beyond(1, [worlds.uneven, worlds.train_clips, worlds.by_tokens]))
 def test_ranks_share_a_step_without_changing_it(tmp_path, undisturbed, ranks, function):
     ended = ranks.run(function, 2, str(tmp_path), 12)
     assert ended.codes == [0, 0], ended.errors

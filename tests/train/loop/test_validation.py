@@ -10,6 +10,7 @@ from PIL import Image
 from pydantic import ValidationError
 
 from loader.errors import UsageError
+from tests.thorough import beyond, but, chosen
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.loop.validation_runs import (
     ALONE,
@@ -36,18 +37,21 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory, ranks):
+def runs(tmp_path_factory, ranks, request):
     out = tmp_path_factory.mktemp("validation")
-    ended = ranks.run(compare, 4, str(out))
+    ended = ranks.run(compare, 4, str(out), chosen(request, "name"))
     assert ended.codes == [0] * 4, ended.errors
     return out
+
+
+ALWAYS = ("replicated", "tp-ring", "pp-fsdp", "cascade")
 
 
 def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", but(ALWAYS, CASES))
 def test_the_run_is_the_same_to_the_bit(runs, name):
     with_videos, without = (
         [(step["loss"], step["grad_norm"]) for step in lines(runs / name / kind / "metrics.jsonl")]
@@ -69,7 +73,7 @@ def made(folder, number):
     return (folder / f"{number:03d}.mp4").read_bytes()
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", but(ALWAYS, CASES))
 def test_its_videos_are_those_of_the_checkpoint(runs, name):
     """To the bit in the same layout, and in one process where a pass has its bits."""
     checkpoint = runs / name / "with" / "checkpoints" / "step-000002"
@@ -94,7 +98,9 @@ def test_its_videos_are_those_of_the_checkpoint(runs, name):
             assert said["layout"].items() >= degrees.items()
 
 
-@pytest.mark.parametrize(("name", "size", "failed"), [("fsdp", 2, 1), ("tp-ring", 4, 0), ("pp-fsdp", 4, 1)])
+@pytest.mark.parametrize(
+    ("name", "size", "failed"), beyond(1, [("pp-fsdp", 4, 1), ("fsdp", 2, 1), ("tp-ring", 4, 0)])
+)
 def test_a_rank_that_fails_ends_all_in_words(ranks, tmp_path, name, size, failed):
     ended = ranks.run(failing, size, str(tmp_path), name, str(failed), grace_s=30)
     assert ended.codes == [1] * size

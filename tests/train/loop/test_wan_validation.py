@@ -8,6 +8,7 @@ from PIL import Image
 
 from loader.errors import UsageError
 from tests.pipelines.sampling.sample_ranks import command
+from tests.thorough import beyond, thorough
 from tests.train.loop.validation_runs import validation_config
 from tests.train.loop.wan_validation import asked, run
 from tests.train.models.wan_pipelines import publish
@@ -46,7 +47,7 @@ def losses(folder):
     return line["loss"], line["grad_norm"]
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", beyond(1, FORMS))
 def test_videos_are_those_of_the_checkpoint_on_one_rank_and_in_shards(ranks, tmp_path, pictures, form):
     published, rows = publish(tmp_path / "wan", form), FORMS[form]
     common = (str(published), form, str(pictures))
@@ -116,6 +117,7 @@ def sampled(trained, rows, pictures):
     return made
 
 
+@thorough
 def test_the_other_expert_may_be_one_that_was_trained(tmp_path, pictures):
     form, rows = "2.2 A14B T2V", FORMS["2.2 A14B T2V"]
     published = publish(tmp_path / "wan", form)

@@ -69,11 +69,12 @@ def raw(video_CTHW: np.ndarray, fps: int) -> bytes:
     return video_CTHW.tobytes()
 
 
-def compare(out: str) -> None:
-    """Every case with validation and without; then samples of its checkpoint, in its layout."""
+def compare(out: str, names: list[str]) -> None:
+    """Cases with validation and without; then samples of its checkpoint, in its layout."""
     torch.set_num_threads(1)
     with join("cpu") as world:
-        for name, case in CASES.items():
+        for name in names:
+            case = CASES[name]
             config = config_of(case, case.parallel)
             schedule = config.schedule.model_copy(update={"total_steps": 3})
             config = config.model_copy(update={"schedule": schedule})

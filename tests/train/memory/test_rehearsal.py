@@ -14,6 +14,7 @@ from loader.buckets.assignment import Bucket, BucketConfig
 from loader.errors import UsageError
 from pipelines.cli import main
 from tests.bench.docs_commands import TRAIN
+from tests.thorough import beyond, thorough
 from tests.train.clips import tiny_config
 from tests.train.published import run_config
 from train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
@@ -107,7 +108,10 @@ def _one_thread():
 
 @pytest.mark.parametrize(
     ("kind", "policy"),
-    [("dit", "none"), ("st_dit", "none"), ("mmdit", "none"), ("mmdit", "full"), ("st_dit", "selective")],
+    beyond(
+        2,
+        [("st_dit", "selective"), ("mmdit", "full"), ("dit", "none"), ("st_dit", "none"), ("mmdit", "none")],
+    ),
 )
 def test_a_step_takes_what_was_predicted(kind, policy):
     config = config_of(KINDS[kind], activation_checkpointing=policy)
@@ -119,7 +123,9 @@ def test_a_step_takes_what_was_predicted(kind, policy):
             assert found.kept == pytest.approx(saved, rel=1e-3)
 
 
-@pytest.mark.parametrize(("policy", "kind"), [("none", "st_dit"), ("none", "dit"), ("full", "dit")])
+@pytest.mark.parametrize(
+    ("policy", "kind"), beyond(1, [("none", "dit"), ("none", "st_dit"), ("full", "dit")])
+)
 def test_with_autocast_too(kind, policy):
     model = KINDS[kind].model_copy(update={"layers": 4})
     config = config_of(model, "bfloat16", activation_checkpointing=policy)
@@ -133,7 +139,7 @@ def test_with_autocast_too(kind, policy):
         assert found.step - found.state == pytest.approx(most, rel=1e-3)
 
 
-@pytest.mark.parametrize("lora", [None, {"rank": 4}], ids=["whole", "adapters"])
+@pytest.mark.parametrize("lora", [pytest.param(None, marks=thorough), {"rank": 4}], ids=["whole", "adapters"])
 @pytest.mark.parametrize("fused", [False, True], ids=["as published", "fused"])
 def test_published_models_too(lora, fused, tmp_path):
     config = run_config(tmp_path, "wan", lora=lora)
@@ -156,6 +162,7 @@ def footprint(ranks=1, **parallel) -> Footprint:
     return found
 
 
+@thorough
 def test_layouts_divide_what_they_divide():
     whole = footprint()
     laid_out = lay_out(config_of(), Ranks.of(config_of().parallel, World(0, 1, torch.device("cpu"))))
@@ -192,19 +199,22 @@ SMALL, LARGE = StepShape(Bucket(5, 16, 16), 1, 0), StepShape(Bucket(9, 64, 64), 
 
 @pytest.mark.parametrize(
     ("kind", "parallel", "dtype", "shapes"),
-    [
-        ("dit", {"activation_checkpointing": "full"}, "bfloat16", [SMALL, LARGE]),
-        (
-            "dit",
-            FSDP | {"reduce_gradients": "step", "activation_checkpointing": "selective"},
-            "float32",
-            [LARGE],
-        ),
-        ("st_dit", {"dp_shard": 4}, "bfloat16", [SMALL]),
-        ("mmdit", FSDP | {"ulysses": 2}, "bfloat16", [LARGE]),
-        ("mmdit", {"tp": 2}, "float32", [LARGE]),
-        ("dit", FSDP | {"shard": "optimizer"}, "bfloat16", [SMALL]),
-    ],
+    beyond(
+        1,
+        [
+            ("dit", FSDP | {"shard": "optimizer"}, "bfloat16", [SMALL]),
+            ("dit", {"activation_checkpointing": "full"}, "bfloat16", [SMALL, LARGE]),
+            (
+                "dit",
+                FSDP | {"reduce_gradients": "step", "activation_checkpointing": "selective"},
+                "float32",
+                [LARGE],
+            ),
+            ("st_dit", {"dp_shard": 4}, "bfloat16", [SMALL]),
+            ("mmdit", FSDP | {"ulysses": 2}, "bfloat16", [LARGE]),
+            ("mmdit", {"tp": 2}, "float32", [LARGE]),
+        ],
+    ),
 )
 def test_few_of_equal_blocks_tell_what_all_take(kind, parallel, dtype, shapes, monkeypatch):
     model = KINDS[kind].model_copy(update={"layers": 8})
@@ -274,6 +284,7 @@ def test_the_command_says_what_fits_before_there_is_a_gpu(run_file, capsys):
     assert main([*command, "-1"]) == 2
 
 
+@thorough
 def test_shapes_that_lie_on_no_line_are_told_all_the_same(tmp_path, capsys):
     path = tmp_path / "train.yaml"
     path.write_text(yaml.safe_dump(TRAIN))

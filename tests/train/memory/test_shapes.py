@@ -7,6 +7,7 @@ import yaml
 from loader.buckets.assignment import BucketConfig
 from loader.buckets.measured_shapes import read_measured
 from pipelines.cli import main
+from tests.thorough import thorough
 from tests.train.clips import tiny_config
 from train.distributed.world import World, join
 from train.memory.shapes import measure, shapes
@@ -39,6 +40,7 @@ def test_a_bucket_too_long_for_the_budget_has_one_sample() -> None:
     assert [shape.batch for shape in made] == [1] * 4
 
 
+@thorough
 def test_steps_take_time_and_longer_ones_take_longer() -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -3,6 +3,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from tests.thorough import thorough
 from tests.train.comparison import gradients, relative_errors
 from train.config.model import DiTConfig
 from train.models.dit import DiT
@@ -83,6 +84,7 @@ def test_blocks_that_compute_again_give_equal_gradients_and_keep_less():
     assert 0.3 * everything < kept["selective"] < 0.7 * everything
 
 
+@thorough
 def test_a_compiled_block_keeps_about_its_memory_budget():
     expected, everything = differentiated(lambda block: None, Saved)
     # The partitioner of the default backend, without the compilation of what it finds.

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from torch.utils.flop_counter import FlopCounterMode
 
 from loader.errors import RunError, UsageError
+from tests.thorough import beyond
 from tests.train.clips import ClipStream
 from tests.train.published import SPECIAL, drawn, publish, run_config
 from tests.train.saved import losses
@@ -184,7 +185,7 @@ class Ended(ClipStream):
         return itertools.islice(super().__iter__(), 4)
 
 
-@ONE_EACH
+@pytest.mark.parametrize("variant", beyond(1, ["wan", "cogvideox, rotary", "hunyuan, distilled", "cosmos"]))
 def test_a_published_model_learns_and_goes_on_after_a_break(tmp_path, variant):
     config = run_config(tmp_path / "published", variant, steps=24)
     result = Trainer(config, ClipStream(), tmp_path / "whole").run()

@@ -8,6 +8,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from loader.errors import UsageError
+from tests.thorough import thorough
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.models.wan_pipelines import FORMS, IMAGE, configured, pipeline, publish
 from train.config.first_frames import FirstFramesConfig
@@ -109,6 +110,7 @@ def test_a_run_of_one_expert_is_of_its_times(folders):
     assert Bundle(told).objective.times == (0.5, 1.0)
 
 
+@thorough
 def test_experts_of_a_run_each_go_back_where_they_came_from(diffusers, tmp_path):
     """Adapters and whole weights of one expert: read by diffusers, and by sampling with the other one."""
     form = "2.2 A14B T2V"

@@ -245,8 +245,9 @@ def variant(name: str) -> str:
     return name.split(",")[0]
 
 
-def compute(out: str) -> None:
-    """All cases."""
+def compute(out: str, names: list[str]) -> None:
+    """Cases, and what is asked of every mesh."""
+    chosen = [case for case in cases() if str(case) in names]
     torch.set_num_threads(1)
     configs = {
         name: DiffusersConfig(name=f"{out}/{name}", **CALLED.get(variant(name), {}), **config)
@@ -262,11 +263,11 @@ def compute(out: str) -> None:
                 groups[name] = ContextParallel(
                     mesh.get_group("ring"), mesh.get_group("ulysses"), dist.group.WORLD
                 )
-        asked = dict.fromkeys((case.model, case.what) for case in cases())
+        asked = dict.fromkeys((case.model, case.what) for case in chosen) | {("dit", "video"): None}
         expected = divided({(name, what): partial(alone, name, what, configs[name]) for name, what in asked})
         found = {
             str(case): compared(groups[case.mesh], case, configs[case.model], expected[case.model, case.what])
-            for case in cases()
+            for case in chosen
             if case.mesh in groups
         }
         for name, ranks in groups.items():

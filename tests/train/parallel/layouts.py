@@ -147,9 +147,9 @@ def run_case(case: Case, out: Path, rank: int = 0, world_size: int = 1) -> None:
             print(error)
 
 
-def run_cases(out: str) -> None:
-    """The cases of a world's size, one after the other."""
+def run_cases(out: str, names: list[str]) -> None:
+    """Cases of the world's size, one after the other."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     with join("cpu"):
-        for name, case in CASES[world_size].items():
-            run_case(case, Path(out) / name, rank, world_size)
+        for name in names:
+            run_case(CASES[world_size][name], Path(out) / name, rank, world_size)

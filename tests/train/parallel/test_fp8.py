@@ -8,6 +8,7 @@ import torch
 from pydantic import ValidationError
 
 from loader.errors import UsageError
+from tests.thorough import beyond, thorough
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.parallel.fp8_ranks import LAYOUTS, config_of, train_fp8
 from tests.train.published import run_config
@@ -59,7 +60,7 @@ def plain(tmp_path_factory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", beyond(1, RECIPES))
 def test_the_loss_falls_as_it_does_in_bfloat16(recipe, plain, tmp_path):
     expected = losses(plain)
     found = train(tmp_path, STEPS, {"recipe": recipe})
@@ -105,6 +106,7 @@ def test_a_run_goes_on_with_or_without(plain, tmp_path):
     assert [line["step"] for line in metrics(tmp_path)] == list(range(1, STEPS + 1))
 
 
+@thorough
 def test_layouts_make_the_steps_of_one_process(ranks, tmp_path):
     train(tmp_path / "alone", 2, {})
     for size in LAYOUTS:

@@ -1,6 +1,7 @@
 """A step is the same step in every layout: the cases of tests/train/parallel/layouts.py against one process alone."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from loader.storage import open_storage
+from tests.thorough import but, chosen
 from tests.train.comparison import relative_errors
 from tests.train.parallel.layouts import CASES, Case, run_case, run_cases
 from train.checkpoint.export import export
@@ -17,12 +19,12 @@ from train.step.optimizer import STATE
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
+def alone(tmp_path_factory, request):
     """The run of one process in float64, by model."""
     outs, threads = {}, torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for model in {case.model for case in CASES[4].values()}:
+        for model in {CASES[4][name].model for name in chosen(request, "name")}:
             outs[model] = tmp_path_factory.mktemp("alone")
             run_case(Case(grad_clip=0.1, model=model), outs[model])
     finally:
@@ -32,13 +34,21 @@ def alone(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory, ranks):
-    """All cases, by world size; the processes of a world run its cases one after the other."""
-    outs = {size: tmp_path_factory.mktemp(f"world{size}") for size in CASES}
-    for size, out in outs.items():
-        ended = ranks.run(run_cases, size, str(out))
-        assert ended.codes == [0] * size, ended.errors
-    return outs
+def four(tmp_path_factory, ranks, request):
+    """Cases on four ranks, which run them one after the other."""
+    return made(ranks, 4, tmp_path_factory.mktemp("four"), chosen(request, "name"))
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory, ranks):
+    """All cases on two ranks."""
+    return made(ranks, 2, tmp_path_factory.mktemp("two"), list(CASES[2]))
+
+
+def made(ranks, size: int, out: Path, names: Sequence[str]) -> Path:
+    ended = ranks.run(run_cases, size, str(out), names)
+    assert ended.codes == [0] * size, ended.errors
+    return out
 
 
 def metrics_of(out: Path, key: str) -> list:
@@ -61,9 +71,22 @@ def kind_of(key: str) -> str:
     return ending if ending in (*STATE, "ema") else "weight"
 
 
-@pytest.mark.parametrize("name", CASES[4])
-def test_any_layout_makes_the_steps_of_one_process(alone, runs, name):
-    own, expected = runs[4] / name, alone[CASES[4][name].model]
+ALWAYS = (
+    "hsdp",
+    "fsdp-once",
+    "zero-replicated",
+    "ring-tp",
+    "mmdit-ring-fsdp",
+    "st-dit-ulysses-fsdp",
+    "pp-tp",
+    "pp-zero-then-fsdp",
+)
+"""Each kind of layout and each model once."""
+
+
+@pytest.mark.parametrize("name", but(ALWAYS, CASES[4]))
+def test_any_layout_makes_the_steps_of_one_process(alone, four, name):
+    own, expected = four / name, alone[CASES[4][name].model]
     for key in ("step", "samples", "tokens", "skipped", "loss", "grad_norm", "lr"):
         assert metrics_of(own, key) == pytest.approx(metrics_of(expected, key), rel=1e-10), key
     assert min(metrics_of(expected, "grad_norm")) > 0.1, "nothing is clipped"
@@ -83,38 +106,36 @@ def test_any_layout_makes_the_steps_of_one_process(alone, runs, name):
 @pytest.mark.parametrize(
     ("divided", "whole"), [("zero", "replicated"), ("zero-8bit-then-replicated", "replicated-8bit")]
 )
-def test_two_ranks_agree_in_every_bit_where_only_the_optimizer_is_divided(runs, divided, whole):
-    assert metrics_of(runs[2] / divided, "loss") == metrics_of(runs[2] / whole, "loss")
-    found, wanted = tensors(runs[2] / divided), tensors(runs[2] / whole)
+def test_two_ranks_agree_in_every_bit_where_only_the_optimizer_is_divided(two, divided, whole):
+    assert metrics_of(two / divided, "loss") == metrics_of(two / whole, "loss")
+    found, wanted = tensors(two / divided), tensors(two / whole)
     assert found.keys() == wanted.keys()
     for key, tensor in wanted.items():
         assert torch.equal(found[key], tensor), key
 
 
-def test_two_ranks_agree_in_float32_where_weights_are_divided(runs):
+def test_two_ranks_agree_in_float32_where_weights_are_divided(two):
     # Not in every bit: a rank's microbatches are summed after the ranks, and a block's share of what all blocks take
     # (text, time) before that of the others.
-    assert metrics_of(runs[2] / "fsdp", "loss") == pytest.approx(
-        metrics_of(runs[2] / "replicated", "loss"), rel=1e-6
-    )
-    found, wanted = tensors(runs[2] / "fsdp"), tensors(runs[2] / "replicated")
+    assert metrics_of(two / "fsdp", "loss") == pytest.approx(metrics_of(two / "replicated", "loss"), rel=1e-6)
+    found, wanted = tensors(two / "fsdp"), tensors(two / "replicated")
     for key, tensor in wanted.items():
         torch.testing.assert_close(found[key], tensor, rtol=1e-5, atol=1e-6)
 
 
-def test_ranks_in_lockstep_may_look_at_other_numbers_of_held_out_batches(runs):
-    lines = [json.loads(line) for line in (runs[2] / "fsdp" / "losses.jsonl").read_text().splitlines()]
+def test_ranks_in_lockstep_may_look_at_other_numbers_of_held_out_batches(two):
+    lines = [json.loads(line) for line in (two / "fsdp" / "losses.jsonl").read_text().splitlines()]
     looked = [(line["step"], line["whole"]["samples"]) for line in lines if line["of"] == "held_out"]
     # One sample on the first rank, four in each of two batches on the second, at four times.
     assert looked == [(2, 36)]
 
 
-@pytest.mark.parametrize("name", ["fsdp-bfloat16", "zero-bfloat16"])
-def test_weights_in_bfloat16_follow_their_float32_masters(runs, name):
+@pytest.mark.parametrize("rounded", ["fsdp-bfloat16", "zero-bfloat16"])
+def test_weights_in_bfloat16_follow_their_float32_masters(two, rounded):
     for key, bound in (("loss", 1e-3), ("grad_norm", 1e-2)):
-        own, expected = (metrics_of(runs[2] / case, key) for case in (name, "replicated"))
+        own, expected = (metrics_of(two / case, key) for case in (rounded, "replicated"))
         assert own != expected
         assert own == pytest.approx(expected, rel=bound)
-    found = tensors(runs[2] / name)
+    found = tensors(two / rounded)
     assert {tensor.dtype for tensor in found.values()} == {torch.float32}
     assert any((tensor != tensor.bfloat16()).any() for tensor in found.values())

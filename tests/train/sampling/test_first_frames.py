@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from loader.errors import UsageError
+from tests.thorough import thorough
 from tests.train.clips import BUCKETS, ClipStream, clip, tiny_config
 from tests.train.sampling import first_frames_ranks
 from tests.train.sampling.test_generate import Numbers
@@ -87,6 +88,7 @@ def test_weights_of_image_guidance_sum_to_one():
     assert sum(image_weights(7.5, 1.5)) == pytest.approx(1)
 
 
+@thorough
 def test_a_trained_model_goes_on_from_the_picture():
     """Two clips with one caption: only the first frame says which."""
     config = TrainConfig.model_validate(

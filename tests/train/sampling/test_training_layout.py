@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 
+from tests.thorough import thorough
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.sampling.layout_ranks import CASES, LOADED, compute, load
 from train.config.model import DiTConfig
@@ -47,6 +48,7 @@ def run(tmp_path_factory):
     return out
 
 
+@thorough
 def test_a_rank_loads_its_part_of_a_checkpoint_and_never_the_whole(ranks, tmp_path, run):
     ended = ranks.run(load, 4, str(tmp_path), str(run))
     assert ended.codes == [0] * 4, ended.errors

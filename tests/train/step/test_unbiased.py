@@ -27,6 +27,7 @@ from loader.buckets.cost import PowerCost
 from loader.plan.epoch_plan import PlannedMicrobatch, StepPlan, plan_epoch
 from loader.plan.policy import StepLayout, budgets_of
 from loader.plan.position import Position
+from tests.thorough import thorough
 from tests.train.clips import clip, tiny_config
 from train.config.model import DiTConfig
 from train.config.tokenizer import PatchTransformConfig
@@ -156,8 +157,19 @@ def alone(row: int) -> StepPlan:
 
 @pytest.mark.parametrize(
     ("layout", "budgets"),
-    [*((layout, MIXED) for layout in LAYOUTS.values()), (StepLayout(7), ALONE)],
-    ids=[*LAYOUTS, "fillers"],
+    [
+        *(
+            pytest.param(layout, MIXED, id=name)
+            for name, layout in LAYOUTS.items()
+            if name in ("same_bucket", "slots")
+        ),
+        *(
+            pytest.param(layout, MIXED, id=name, marks=thorough)
+            for name, layout in LAYOUTS.items()
+            if name not in ("same_bucket", "slots")
+        ),
+        pytest.param(StepLayout(7), ALONE, id="fillers", marks=thorough),
+    ],
 )
 def test_an_epoch_sums_to_the_gradient_of_the_dataset(
     gradients: Gradients, layout: StepLayout, budgets: Budgets
@@ -193,7 +205,13 @@ def standard_errors(found_ED: np.ndarray, truth_D: np.ndarray) -> float:
     return float((np.abs(found_ED.mean(axis=0) - truth_D) / error_D).max())
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param(layout, id=name, marks=() if name in ("same_bucket", "dual_constraint") else thorough)
+        for name, layout in LAYOUTS.items()
+    ],
+)
 def test_a_step_expects_the_gradient_of_uniform_sampling(gradients: Gradients, layout: StepLayout) -> None:
     along_ND, parts, pick = gradients.along, assignment(layout), np.random.default_rng(1)
     constant, naive = [], []
@@ -209,6 +227,7 @@ def test_a_step_expects_the_gradient_of_uniform_sampling(gradients: Gradients, l
     assert naive_off > 8
 
 
+@thorough
 def test_the_bias_of_a_steps_own_mean_falls_with_its_microbatches(gradients: Gradients) -> None:
     along_ND = gradients.along
 

@@ -6,6 +6,7 @@ from safetensors.torch import save_file
 from torch.distributions import Normal, kl_divergence
 
 from loader.errors import UsageError
+from tests.thorough import thorough
 from train.config.vae import GanConfig, LpipsConfig
 from train.vae.accumulator import Accumulator
 from train.vae.discriminator import PatchDiscriminator
@@ -132,6 +133,7 @@ def test_lpips_is_that_of_torchmetrics_with_the_weights_of_the_file(tmp_path, ba
     assert made.grad.any()
 
 
+@thorough
 def test_a_backbone_that_is_not_there_or_another_one_is_refused(tmp_path, backbone):
     with pytest.raises(UsageError, match=r"losses\.lpips\.backbone=.*torchvision's vgg16 weights"):
         Perceptual(LpipsConfig(backbone=tmp_path / "vgg16.pth"))

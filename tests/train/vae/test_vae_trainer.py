@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from loader.errors import UsageError
+from tests.thorough import thorough
 from tests.train.models import diffusers_vaes
 from tests.train.models.diffusers_vaes import FAMILIES
 from tests.train.saved import losses, metrics, newest, stored, tensors
@@ -66,6 +67,7 @@ def test_two_ranks_with_unequal_microbatches_train_as_one_process_does(folder, t
     assert learnt["usual"].any()
 
 
+@thorough
 def test_a_run_that_breaks_off_ends_as_an_undisturbed_one(folder, tmp_path, ranks, undisturbed):
     ended = ranks.run(tiny.run, 2, str(folder), str(tmp_path), 5, True)
     assert ended.codes == [0, 0], ended.errors

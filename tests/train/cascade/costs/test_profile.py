@@ -10,6 +10,7 @@ import yaml
 
 from loader.errors import UsageError
 from pipelines.cli import main
+from tests.thorough import thorough
 from tests.train.cascade.costs.profile_ranks import BUCKETS, CONFIG, measure
 from tests.train.ranks import Ranks
 from train.cascade.costs.cost_model import CostModel
@@ -48,6 +49,7 @@ def _one_thread():
     torch.set_num_threads(threads)
 
 
+@thorough
 def test_from_a_run_to_its_plan(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, costs = tmp_path / "cascades.csv", tmp_path / "costs.json"
     call = ["bench", "cascades", "--config", str(config), "--out", str(out), "--rounds", "1", "--json"]
@@ -123,6 +125,7 @@ def test_a_profile_without_rows_is_refused() -> None:
         read_profile(profile_csv([]), "cascades.csv")
 
 
+@thorough
 def test_all_modules_lie_on_a_gpu_and_the_optimizer_is_divided() -> None:
     [shape, *_] = shapes(BUCKETS)
     one, four = (sizes_of(CONFIG, shape, gpus) for gpus in (1, 4))

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.thorough import beyond, thorough
 from tests.train.cascade.execution import programs, sharded_programs
 from tests.train.ranks import Ranks
 
@@ -13,11 +14,14 @@ def run(ranks: Ranks, program, size: int, *arguments) -> None:
     assert ended.codes == [0] * size, "\n".join(ended.errors)
 
 
-@pytest.mark.parametrize(("size", "first", "count", "dtype"), [(4, 0, 6, "float64"), (8, 50, 3, "float32")])
+@pytest.mark.parametrize(
+    ("size", "first", "count", "dtype"), beyond(1, [(4, 0, 6, "float64"), (8, 50, 3, "float32")])
+)
 def test_random_plans_give_the_gradients_of_one_process(ranks, size, first, count, dtype):
     run(ranks, programs.check_plans, size, first, count, dtype)
 
 
+@thorough
 def test_dits_whose_weights_are_sharded_give_them_too_and_no_rank_holds_more_than_its_part(ranks, tmp_path):
     run(ranks, sharded_programs.measure_sharded, 4, "dit", 2, 0, 3, str(tmp_path / "told.json"))
     told = json.loads((tmp_path / "told.json").read_text())
@@ -32,10 +36,12 @@ def test_one_process_needs_no_groups(ranks):
     run(ranks, programs.check_plans, 1, 0, 4, "float64")
 
 
+@thorough
 def test_representatives_give_them_too_where_there_are_any(ranks):
     run(ranks, programs.check_representatives, 4, 10, 8)
 
 
+@thorough
 def test_weights_do_not_depend_on_the_plan(ranks):
     run(ranks, programs.train_by, 4, 1, 2, 6)
 

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from tests.thorough import thorough
 from tests.train.cascade.placement.placements import best_cost, cost, drawn
 from train.cascade.paper.cases import DEGREES, arachne
 from train.cascade.placement.board import Board
@@ -28,6 +29,7 @@ def untouched(schedule):
     return [(run.cascade, run.start_s, run.end_s, len(run.gpus)) for run in schedule.runs]
 
 
+@thorough
 def test_against_all_assignments_of_six_cascades_on_two_nodes():
     found, best = [], []
     for seed in range(40):

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.thorough import thorough
+
 SOURCE = """
 import json, os
 from train.cascade.scheduling.compiled import compiled
@@ -56,6 +58,7 @@ def test_one_of_three_processes_compiles_each_function(tmp_path):
     assert sum(one["misses"][0] for one in found) == 1
 
 
+@thorough
 def test_without_a_place_for_the_lock_they_compile_all_the_same(tmp_path):
     cache = tmp_path / "cache"
     run(tmp_path, cache)

@@ -2,7 +2,6 @@
 
 import json
 import signal
-from itertools import islice
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ import yaml
 from loader.buckets.assignment import BucketConfig
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
+from tests.thorough import but, chosen, thorough
 from tests.train.cascade.training.runs import (
     CASES,
     STEPS,
@@ -41,12 +41,12 @@ def _one_thread():
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory, text):
+def alone(tmp_path_factory, text, request):
     """The cases in this process, without cascades; those of one configuration once."""
     outs, made = {}, {}
     try:
-        for name, case in CASES.items():
-            config = config_of(case, "static").model_dump_json(), "text" in name
+        for name in chosen(request, "name"):
+            config = config_of(CASES[name], "static").model_dump_json(), "text" in name
             if config not in made:
                 made[config] = tmp_path_factory.mktemp("alone")
                 train_case(made[config], name, text)
@@ -57,18 +57,28 @@ def alone(tmp_path_factory, text):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory, text, ranks):
+def runs(tmp_path_factory, text, ranks, request):
     out = tmp_path_factory.mktemp("cascades")
     # A world at a time has some seconds for each of its cases.
-    for first in range(0, len(CASES), 4):
-        names = list(islice(CASES, first, first + 4))
-        ended = ranks.run(train_cases, 4, str(out), text, names)
+    names = chosen(request, "name")
+    for first in range(0, len(names), 4):
+        ended = ranks.run(train_cases, 4, str(out), text, names[first : first + 4])
         assert ended.codes == [0] * 4, ended.errors
         (out / f"said-{first}.txt").write_text(ended.errors[0])
     return out
 
 
-@pytest.mark.parametrize("name", CASES)
+ALWAYS = (
+    "a rank without a DiT",
+    "zero",
+    "packs",
+    "slow rank",
+    "resumed",
+    "sharded mmdit",
+)
+
+
+@pytest.mark.parametrize("name", but(ALWAYS, CASES))
 def test_cascades_make_the_steps_of_one_process(alone, runs, name):
     own, expected = metrics(runs / name), metrics(alone[name])
     rel = 1e-5 if "text" in name else 1e-10
@@ -104,6 +114,7 @@ def dataset(tmp_path_factory):
     return write(folder / "set", [make_sample(f"key{n:02}", *clips[n % 3]) for n in range(24)])
 
 
+@thorough
 def test_the_command_trains_by_cascades_and_draws_them(dataset, ranks, tmp_path):
     config = tiny_config(total_steps=4)
     buckets = BucketConfig(

@@ -287,8 +287,8 @@ VIDEOS = {"dit": GRIDS, "mmdit": GRIDS[-3:], SLICED[0]: SLICED_GRIDS}
 
 
 @torch.no_grad()
-def compute(out: str, every: bool = False) -> None:
-    """All cases."""
+def compute(out: str, cases: list[tuple[str, str]], every: bool = False) -> None:
+    """Cases by layout and model, at all lengths or in turns, and what is asked of every layout."""
     torch.set_num_threads(1)
     found: dict[str, object] = {}
     with join("cpu") as world:
@@ -297,7 +297,8 @@ def compute(out: str, every: bool = False) -> None:
             if not placed.member:
                 continue
             for name in MODELS:
-                found[f"{layout}, {name}"] = compared(placed, layout, name, out, every)
+                if [layout, name] in cases:
+                    found[f"{layout}, {name}"] = compared(placed, layout, name, out, every)
                 if name in WINDOWED and placed.context.size > 1:
                     found[f"{layout}, {name}, window"] = windowed(placed.context, name, out)
             if layout == "ulysses 4":

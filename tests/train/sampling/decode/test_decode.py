@@ -8,6 +8,7 @@ import torch
 
 from loader.buckets.assignment import Bucket
 from loader.errors import RunError, UsageError
+from tests.thorough import beyond, thorough
 from tests.train.clips import clip
 from tests.train.models.diffusers_vaes import tokenizer
 from tests.train.sampling.decode.decode_cases import CASES, cut_small, latents_of
@@ -42,7 +43,7 @@ def small(folder, family, **settings):
     return made
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=thorough)])
 @pytest.mark.parametrize("family", [family for family in CASES if family != "cosmos"])
 def test_tiles_are_diffusers_own_to_the_bit(tmp_path, family, dtype):
     made = small(tmp_path, family, dtype=dtype)
@@ -94,7 +95,7 @@ def test_ranks_without_a_tile_are_counted_as_idle():
     assert efficiency([5], [0], 2) == 0.5
 
 
-@pytest.mark.parametrize("step", [None, (8, 8)])
+@pytest.mark.parametrize("step", beyond(1, [(8, 8), None]))
 def test_the_peak_is_said_before(tmp_path, step):
     made, size = tokenizer(tmp_path, "wan"), (2, 10, 16)
     layout = made.decode_layout(step)
@@ -104,6 +105,7 @@ def test_the_peak_is_said_before(tmp_path, step):
     assert said == pytest.approx(memory.peak, rel=0.02)
 
 
+@thorough
 def test_tiles_keep_a_budget(tmp_path):
     made, size = tokenizer(tmp_path, "wan"), (1, 40, 16)
     whole = plan_decode(made, size, None, ranks=2)
