@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test kernels oldest-torch lint lock locked sbom dist clean thorough
+.PHONY: demo test kernels oldest-torch lint docs lock locked sbom dist clean thorough
 
 # cyclonedx-bom brings it, and does without it. Whatever imports jsonschema, so every process of Ray, takes 2.4 s longer with
 # it, and on a busy machine Ray's processes then miss the seconds that they have to start.
@@ -58,6 +58,11 @@ lint: .venv/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The site, in build/site. What is wrong ends it: a link or an anchor that leads nowhere, a page that no navigation names,
+# a part that a browser would fetch from elsewhere. It needs no network. With --quiet it would count no warnings.
+docs: .venv/.installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # What requirements.lock says, but for what slows all down, and nothing else, every file by its hash. Then `make test` and the rest use it.
 locked:
