@@ -81,3 +81,21 @@ def test_the_site_is_strict_and_asks_for_no_fonts() -> None:
         name for plugin in config["plugins"] for name in (plugin if isinstance(plugin, dict) else [plugin])
     }
     assert plugins == {"search", "mkdocstrings"}
+
+
+def test_the_navigation_names_every_page_once(hooks: ModuleType) -> None:
+    """What `make docs` checks, too, but seen by whoever adds a page and runs the tests alone."""
+
+    def pages(nav: object) -> list[str]:
+        if isinstance(nav, str):
+            return [nav]
+        return [page for one in (nav.values() if isinstance(nav, dict) else nav) for page in pages(one)]
+
+    named = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    written = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    made = {f"api/{name}.md" for name in ("index", *hooks.PACKAGES)}
+    assert len(named) == len(set(named))
+    assert {page for page in named if not page.startswith("repository/")} == written | made
+    assert all(
+        (ROOT / page.removeprefix("repository/")).is_file() for page in named if page.startswith("repo")
+    )
