@@ -4,8 +4,8 @@
 
 DIR holds, under any folders, the files named below; where they come from says docs/benchmarks/curate.md. FFmpeg must
 have zimg, and libvpx with high bit depth (the one of PyPI's imageio-ffmpeg has both). The films become
-``OUT/PART/KIND-NAME``. Nothing may be tuned on the parts "unseen" and
-"final"; figures of the first have been looked at, those of the second once.
+``OUT/PART/KIND-NAME``. Nothing may be tuned on the parts "unseen",
+"final" and "kept"; figures of the first have been looked at, those of the others once.
 """
 
 import argparse
@@ -79,6 +79,71 @@ FILMS = (
     ("final", "plain", "birthday.mp4", "birthday.mp4", 0, ""),
     ("final", "plain", "flower.mp4", "flower.mp4", 0, ""),
     ("final", "plain", "html5_movie.webm", "html5.webm", 10, "-c copy"),
+    # Kept back on 2026-11-26: films of which nothing but figures was seen.
+    ("kept", "hdr", "Adhithyan-VV-05+yodha2__src_assets_AIDA.mp4", "aida.mp4", 5, f"{_PQ} {_HEVC}"),
+    (
+        "kept",
+        "hdr",
+        "nafifah24+Secret.Co__videos_dieana.mp4",
+        "dieana.mp4",
+        6,
+        f"{_HLG} {_HEVC}",
+    ),
+    ("kept", "trailer", "Nvrthlss+webfejlesztes__media_trailer.mp4", "webfejlesztes.mp4", 25, "-c copy"),
+    ("kept", "trailer", "Nagynys+Srandovni-video__trailer.mp4", "srandovni.mp4", 0, ""),
+    ("kept", "trailer", "chocopros+BreakingBadAPI__src_assets_trailer.mp4", "breaking.mp4", 25, "-c copy"),
+    (
+        "kept",
+        "trailer",
+        "AdrianFillippo+Ejercicio_Maquetacion_PHP_28_02_2022__img_trailer.mp4",
+        "adrian.mp4",
+        12,
+        "-c copy",
+    ),
+    (
+        "kept",
+        "vp9-10bit",
+        "josef-karpinski+circlegame-webpage__src_assets_trailer.mp4",
+        "circle.webm",
+        8,
+        _VP9,
+    ),
+    ("kept", "avi", "Saurabh62Jain+aakar_videotake__images_MOV00787.AVI", "MOV00787.avi", 0, ""),
+    (
+        "kept",
+        "avi",
+        "Hanifaoria+Hanifa-Oria-cenima-__My movie theater_media_trailer.mp4",
+        "hanifaoria.avi",
+        12,
+        "-c:v mpeg4 -q:v 4 -bf 2 -c:a libmp3lame",
+    ),
+    (
+        "kept",
+        "converted",
+        "nafifah24+Secret.Co__videos_ain.mp4",
+        "ain.mov",
+        5,
+        f"{_422} -c:v prores_ks -profile:v 2",
+    ),
+    (
+        "kept",
+        "converted",
+        "sunnyong+ver2__images_volvo.mp4",
+        "volvo.mp4",
+        8,
+        "-pix_fmt yuvj420p -c:v libx264 -crf 20",
+    ),
+    ("kept", "plain", "nafifah24+Secret.Co__videos_bella.mp4", "bella.mp4", 12, "-c copy"),
+    ("kept", "plain", "Grumbash+YuriPetyhov.github.io__dist_images_trailer.mp4", "yuri.mp4", 12, "-c copy"),
+    (
+        "kept",
+        "plain",
+        "pablohurtadovaldes1000-prog+pablohurtadovaldes.github.io__videos_flor.mp4",
+        "flor.mp4",
+        0,
+        "",
+    ),
+    ("kept", "plain", "daricocity+youtube-api__img_trailer.mp4", "youtube.mp4", 8, "-c copy"),
 )
 
 

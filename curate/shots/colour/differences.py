@@ -25,6 +25,7 @@ _BLOCKS = (4, 4)  # rows, columns
 _RANKS = (13, 9, 5, 1)  # ranks in the ascending similarities of blocks
 _COARSE = 4  # side of the squares of the shifted layout, pixels
 _SHIFT = 2  # maximum shift, squares
+_ROOM = 64  # frames between two moves of what is known
 _PARTS = 4  # parts of each sum over a picture
 _FLOOR = np.float32(STRUCTURE_FLOOR)
 _LAYOUT_FLOOR = np.float32(20)  # grey levels squared
@@ -35,9 +36,9 @@ class FrameDifferences:
     """Differences of frames, computed as they arrive; the first frame is repeated as its own past."""
 
     def __init__(self) -> None:
-        self._blocks: Floats | None = None  # [blocks, LONGEST, pixels]
-        self._layouts = self._colours = np.zeros((0, 0), np.float32)
-        self._windows = np.zeros((0, 0, 0), np.float32)
+        self._blocks, self._layouts, self._colours, self._windows = (_Recent() for _ in range(4))
+        # Sums of squares of each.
+        self._energies, self._powers, self._squares = (_Recent() for _ in range(3))
 
     def push(self, features: Sequence[Features]) -> Floats:
         """Return the differences of each new frame from the frames before it, by lag, [n, LONGEST + 1, CHANNELS]."""
@@ -48,38 +49,53 @@ class FrameDifferences:
         )
         colours = np.stack([each.colours for each in features])
         windows = _windows(layouts)
-        if self._blocks is None:
-            self._blocks = np.repeat(blocks[:, :1], LONGEST, axis=1)
-            self._layouts = np.repeat(layouts[:1], LONGEST, axis=0)
-            self._colours = np.repeat(colours[:1], LONGEST, axis=0)
-            self._windows = np.repeat(windows[:1], LONGEST, axis=0)
-        all_blocks = np.concatenate([self._blocks, blocks], axis=1)
-        all_layouts = np.concatenate([self._layouts, layouts])
-        all_colours = np.concatenate([self._colours, colours])
-        all_windows = np.concatenate([self._windows, windows])
-        self._blocks, self._layouts = all_blocks[:, count:].copy(), all_layouts[count:].copy()
-        self._colours, self._windows = all_colours[count:].copy(), all_windows[count:].copy()
-
         found = np.empty((count, LONGEST + 1, CHANNELS), np.float32)
-        products = _by_lag(np.matmul(blocks, all_blocks.transpose(0, 2, 1)))
-        energies = np.einsum("bnf,bnf->bn", all_blocks, all_blocks) + _FLOOR
+
+        products = _by_lag(np.matmul(blocks, self._blocks.with_new(blocks).transpose(0, 2, 1)))
+        energies = self._energies.with_new(np.einsum("bnf,bnf->bn", blocks, blocks)[..., None])[..., 0]
+        energies = energies + _FLOOR
         found[..., 0] = 1 - (products.mean(axis=0) + _FLOOR) * _norms(energies.mean(axis=0), count)
         ranked = np.sort(((products + _FLOOR) * _norms(energies, count)).transpose(1, 2, 0), axis=-1)
         for channel, rank in enumerate(_RANKS):
             found[..., 3 + channel] = 1 - ranked[..., rank]
-        powers = np.einsum("nf,nf->n", all_layouts, all_layouts) + _LAYOUT_FLOOR
-        found[..., 1] = 1 - (_by_lag(_products(layouts, all_layouts)) + _LAYOUT_FLOOR) * _norms(powers, count)
-        squares = np.einsum("nf,nf->n", all_colours, all_colours)
-        moved = (
-            squares[LONGEST:, None] + _earlier(squares, count) - 2 * _by_lag(_products(colours, all_colours))
-        )
+
+        powers = self._powers.with_new(np.einsum("nf,nf->n", layouts, layouts)[:, None])[:, 0] + _LAYOUT_FLOOR
+        products = _by_lag(_products(layouts, self._layouts.with_new(layouts)))
+        found[..., 1] = 1 - (products + _LAYOUT_FLOOR) * _norms(powers, count)
+
+        squares = self._squares.with_new(np.einsum("nf,nf->n", colours, colours)[:, None])[:, 0]
+        products = _by_lag(_products(colours, self._colours.with_new(colours)))
+        moved = squares[LONGEST:, None] + _earlier(squares, count) - 2 * products
         moved = np.maximum(moved, 0) * np.float32(1 / colours.shape[1])
         # Rounding errors of cancelling terms must not count as a difference.
         found[..., 2] = np.minimum((np.sqrt(moved + np.float32(0.01)) - np.float32(0.1)) * _COLOUR_SCALE, 2)
-        shifts = windows.shape[1]
-        alike = np.matmul(windows[:, shifts // 2], all_windows.transpose(1, 2, 0))
+
+        still = windows[len(windows) // 2]
+        alike = np.matmul(still, self._windows.with_new(windows).transpose(0, 2, 1))
         found[..., 7] = 1 - _by_lag(alike.max(axis=0))
         return found
+
+
+class _Recent:
+    """Values of the last frames, [..., n, values], in memory in which they are moved seldom."""
+
+    def __init__(self) -> None:
+        self._memory: Floats | None = None
+        self._end = 0
+
+    def with_new(self, values: Floats) -> Floats:
+        """Return the values of the LONGEST frames before some new ones, and theirs: a view until the next call."""
+        count = values.shape[-2]
+        known, room = self._memory, LONGEST + max(count, _ROOM)
+        if known is None or self._end + count > known.shape[-2]:
+            last = values[..., :1, :] if known is None else known[..., self._end - LONGEST : self._end, :]
+            if known is None or known.shape[-2] < room:
+                known = np.empty((*values.shape[:-2], room, values.shape[-1]), np.float32)
+            known[..., :LONGEST, :] = last
+            self._memory, self._end = known, LONGEST
+        first, self._end = self._end - LONGEST, self._end + count
+        known[..., self._end - count : self._end, :] = values
+        return known[..., first : self._end, :]
 
 
 def _blocks(features: Sequence[Features]) -> Floats:
@@ -93,16 +109,17 @@ def _blocks(features: Sequence[Features]) -> Floats:
 
 
 def _windows(layouts: Floats) -> Floats:
-    """Return coarse pictures in shifted windows, each with mean 0 and length 1, [n, shifts, squares]."""
+    """Return coarse pictures in shifted windows, each with mean 0 and length 1, [shifts, n, squares]."""
     count, half = len(layouts), _COARSE // 2
     halved = layouts.reshape(count, HEIGHT // _COARSE, half, WIDTH // _COARSE, half)
     coarse = halved.mean(axis=(2, 4))
     size = coarse.shape[1] - 2 * _SHIFT, coarse.shape[2] - 2 * _SHIFT
-    windows = sliding_window_view(coarse, size, axis=(1, 2)).reshape(count, (2 * _SHIFT + 1) ** 2, -1)
-    centred = windows - windows.mean(axis=2, keepdims=True)
-    lengths = np.sqrt(np.einsum("nsp,nsp->ns", centred, centred) + np.float32(0.05))
-    scaled: Floats = centred / lengths[:, :, None]
-    return scaled
+    views = sliding_window_view(coarse, size, axis=(1, 2)).transpose(1, 2, 0, 3, 4)
+    windows = np.ascontiguousarray(views).reshape((2 * _SHIFT + 1) ** 2, count, -1)
+    windows -= windows.mean(axis=2, keepdims=True)
+    lengths = np.sqrt(np.einsum("snp,snp->sn", windows, windows) + np.float32(0.05))
+    windows /= lengths[:, :, None]
+    return windows
 
 
 def _products(new: Floats, known: Floats) -> Floats:

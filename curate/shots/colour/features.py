@@ -29,7 +29,12 @@ _COLOUR_SATURATION = 25.0  # mean distance at which two colour distributions dif
 
 _ROWS, _COLUMNS = np.mgrid[:HEIGHT, :WIDTH]
 _QUARTER = (_ROWS >= HEIGHT // 2) * 2 + (_COLUMNS >= WIDTH // 2)
-_FIRST_BIN = (_QUARTER * 3 + np.arange(3)[:, None, None]) * _COLOUR_BINS  # [channel, row, column]
+_FIRST_BIN = ((_QUARTER * 3 + np.arange(3)[:, None, None]) * _COLOUR_BINS).astype(
+    np.float32
+)  # [3, rows, columns]
+# Thousandths of Y, B - Y and R - Y; the half keeps whole numbers off bin edges, so that rounding moves none.
+_TO_CHANNELS = np.array([[299, 587, 114], [-299, -587, 886], [701, -587, -114]], np.float32)
+_TO_BINS = np.array([0.5, 128_000.5, 128_000.5], np.float32)[:, None, None]
 
 
 def _inverse(shifts: NDArray[np.intp], size: int, weights: NDArray[np.float64]) -> NDArray[np.complex64]:
@@ -76,19 +81,18 @@ class Features:
 
 def features(frames: NDArray[np.uint8]) -> list[Features]:
     """Return the features of frames [n, HEIGHT, WIDTH, 3] RGB; results do not depend on the batch."""
-    # In thousandths of a grey level all sums are whole numbers, exact in float32.
-    red, green, blue = np.ascontiguousarray(frames.transpose(3, 0, 1, 2), np.float32)
-    thousandths = 299 * red + 587 * green + 114 * blue
-    raw = thousandths * np.float32(0.001)
+    # In thousandths of a grey level all sums are whole numbers, exact in float32 in any order.
+    pixels = frames.reshape(len(frames), -1, 3).astype(np.float32)
+    channels = np.matmul(_TO_CHANNELS, pixels.transpose(0, 2, 1)).reshape(-1, 3, HEIGHT, WIDTH)
+    raw = channels[:, 0] * np.float32(0.001)
     fine = high_pass(without_bars(raw))
     energy = np.einsum("nhw,nhw->n", fine, fine) / (HEIGHT * WIDTH) + np.float32(STRUCTURE_FLOOR)
     fine /= np.sqrt(energy * (HEIGHT * WIDTH))[:, None, None]
     halved = raw[:, ::2] + raw[:, 1::2]
     layout = ((halved[:, :, ::2] + halved[:, :, 1::2]) * np.float32(0.25)).reshape(len(frames), -1)
     layout -= layout.mean(axis=1, keepdims=True)
-    chroma = [1000 * colour - thousandths for colour in (blue, red)]
-    colours = _cumulative([thousandths, *(each + np.float32(128_000) for each in chroma)])
     contrast = raw.reshape(len(frames), -1).std(axis=1)
+    colours = _cumulative(channels)
     fine = fine.reshape(len(frames), -1)
     return [
         Features(float(contrast[n]), float(energy[n]), fine[n], layout[n], colours[n])
@@ -96,16 +100,18 @@ def features(frames: NDArray[np.uint8]) -> list[Features]:
     ]
 
 
-def _cumulative(channels: list[Floats]) -> Floats:
-    """Return the distributions of three channels [n, HEIGHT, WIDTH], in thousandths, in each quarter."""
-    count = len(channels[0])
-    bins = np.stack(channels, axis=1)
-    bins += 0.5  # keeps whole numbers off bin edges, so that rounding moves none
+def _cumulative(bins: Floats) -> Floats:
+    """Return the distributions of three channels [n, 3, HEIGHT, WIDTH], in thousandths, in each quarter.
+
+    The channels are overwritten.
+    """
+    count = len(bins)
+    bins += _TO_BINS
     bins *= np.float32(0.001 / _BIN_WIDTH)
     np.clip(bins, 0, _COLOUR_BINS - 1, out=bins)
-    places = bins.astype(np.intp)
-    places += _FIRST_BIN
-    places += np.arange(count)[:, None, None, None] * (12 * _COLOUR_BINS)
+    bins += _FIRST_BIN  # as far as whole numbers were from bin edges, this rounds none up to the next
+    places = bins.astype(np.uint32).reshape(count, -1)
+    places += (np.arange(count, dtype=np.uint32) * (12 * _COLOUR_BINS))[:, None]
     counts = np.bincount(places.ravel(), minlength=count * 12 * _COLOUR_BINS)
     shares = counts.reshape(count, 12, _COLOUR_BINS).cumsum(axis=2) * (4 * _BIN_WIDTH / (WIDTH * HEIGHT))
     return shares.astype(np.float32).reshape(count, -1)
@@ -145,12 +151,16 @@ def high_pass(luma_NHW: Floats) -> Floats:
     """Subtract the mean of a 7x7 box around each pixel from the luminance."""
     radius = _HIGH_PASS_RADIUS
     padded = np.pad(luma_NHW, ((0, 0), (radius, radius), (radius, radius)), mode="edge")
-    sums = padded[:, :-1] + padded[:, 1:]
-    sums = sums[:, :-5] + sums[:, 2:-3] + sums[:, 4:-1] + padded[:, 6:]
-    across = sums[:, :, :-1] + sums[:, :, 1:]
-    across = across[:, :, :-5] + across[:, :, 2:-3] + across[:, :, 4:-1] + sums[:, :, 6:]
-    fine: Floats = luma_NHW - across * np.float32(1 / (2 * radius + 1) ** 2)
-    return fine
+    pairs = padded[:, :-1] + padded[:, 1:]
+    sums = pairs[:, :-5] + pairs[:, 2:-3]
+    sums += pairs[:, 4:-1]
+    sums += padded[:, 6:]
+    pairs = sums[:, :, :-1] + sums[:, :, 1:]
+    across = pairs[:, :, :-5] + pairs[:, :, 2:-3]
+    across += pairs[:, :, 4:-1]
+    across += sums[:, :, 6:]
+    across *= np.float32(1 / (2 * radius + 1) ** 2)
+    return np.subtract(luma_NHW, across, out=across)
 
 
 def structure_difference(a: Features, b: Features) -> float:

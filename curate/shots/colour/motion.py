@@ -24,7 +24,7 @@ _SHIFT = (2, 3)  # maximum motion of a block in rows and columns, a tenth of the
 _GROUP = 16  # frames compared at once
 _BLOCKS = (_ROWS // _BLOCK[0]) * (_COLUMNS // _BLOCK[1])
 _PIXELS = _BLOCK[0] * _BLOCK[1]
-_SHIFTS = (2 * _SHIFT[0] + 1) * (2 * _SHIFT[1] + 1)
+_DOWN, _ACROSS = (2 * shift + 1 for shift in _SHIFT)  # shifts in rows and in columns
 _FLOOR = np.float32(20 * _PIXELS)  # energy of coding noise in a block, grey levels squared
 
 
@@ -33,9 +33,12 @@ class BlockMotion:
 
     def __init__(self) -> None:
         # The last FARTHEST frames, then the new ones; new memory for each group would cost as much as the sums.
-        self._windows = np.empty((_BLOCKS, _PIXELS + 1, _SHIFTS, FARTHEST + _GROUP), np.float32)
-        self._windows[:, -1] = np.sqrt(_FLOOR)  # makes blocks without structure alike
-        self._inverse = np.empty((_BLOCKS, _SHIFTS, FARTHEST + _GROUP), np.float32)
+        self._windows = np.zeros(
+            (_COLUMNS // _BLOCK[1], _ROWS + 2 * _SHIFT[0], _BLOCK[1], _ACROSS, FARTHEST + _GROUP), np.float32
+        )
+        self._inverse = np.zeros((_BLOCKS, _DOWN, _ACROSS, FARTHEST + _GROUP), np.float32)
+        columns = len(self._windows)
+        self._products = np.empty((columns, _DOWN, _GROUP, _ACROSS * (FARTHEST + _GROUP)), np.float32)
         self._begun = False
 
     def push(self, features: Sequence[Features]) -> Floats:
@@ -47,49 +50,85 @@ class BlockMotion:
 
     def _push(self, layouts: Floats) -> Floats:
         count = len(layouts)
-        windows, inverse = self._windows[..., : FARTHEST + count], self._inverse[..., : FARTHEST + count]
         padded = np.pad(layouts, ((0, 0), *((shift, shift) for shift in _SHIFT)), mode="edge")
         padded = np.ascontiguousarray(padded.transpose(1, 2, 0))
-        views = _windows(padded)
-        windows[:, :-1, :, FARTHEST:].reshape(views.shape)[...] = views
-        inverse[..., FARTHEST:] = _inverse_lengths(padded)
+        new = slice(FARTHEST, FARTHEST + count)
+        self._windows[..., new] = _shifted_across(padded)
+        self._inverse[..., new] = _inverse_lengths(padded)
         if not self._begun:
-            for known in (windows, inverse):
+            for known in (self._windows, self._inverse):
                 known[..., :FARTHEST] = known[..., FARTHEST : FARTHEST + 1]
             self._begun = True
-        blocks = windows[:, :, _SHIFTS // 2, FARTHEST:].copy()
-        # The mean of a window does not count in a product with a block whose mean is 0.
-        blocks[:, :-1] -= blocks[:, :-1].mean(axis=1, keepdims=True)
-        blocks *= inverse[:, None, _SHIFTS // 2, FARTHEST:]
-        products = np.matmul(blocks.transpose(0, 2, 1), windows.reshape(_BLOCKS, _PIXELS + 1, -1))
-        products *= inverse.reshape(_BLOCKS, 1, -1)
-        alike = _largest(products.reshape(_BLOCKS, count, _SHIFTS, -1))
+        alike = np.stack([self._alike(row, blocks) for row, blocks in enumerate(_blocks(layouts))])
+        alike = alike.reshape(_BLOCKS, count, -1)
+        alike *= self._inverse[:, _SHIFT[0], _SHIFT[1], new, None]
         for known in (self._windows, self._inverse):
             known[..., :FARTHEST] = known[..., count : count + FARTHEST]
         numbers = np.arange(count)[:, None]
         by_lag = alike[:, numbers, FARTHEST + numbers - np.arange(FARTHEST + 1)]
         return np.asarray(1 - np.sort(by_lag, axis=0)[RANKS, ...].transpose(1, 2, 0), np.float32)
 
+    def _alike(self, row: int, blocks: Floats) -> Floats:
+        """Return the largest similarity of blocks of a row over all shifts, short of their own lengths.
 
-def _windows(padded: Floats) -> Floats:
-    """View each block of padded layouts [rows, columns, n] in all shifts.
+        Args:
+            row: Row of blocks.
+            blocks: Blocks about their means, [columns, 1, n, pixels].
+
+        Returns:
+            [columns, n, frames]; nothing is said by frames that are not there yet.
+        """
+        columns = len(blocks)
+        products = self._products[:, :, : blocks.shape[2]]
+        np.matmul(blocks, _shifted(self._windows, row), out=products)
+        products += _FLOOR  # makes blocks without structure alike
+        inverse = self._inverse[row * columns : (row + 1) * columns]
+        products *= inverse.reshape(columns, _DOWN, 1, -1)
+        return _largest(products.max(axis=1).reshape(columns, -1, *inverse.shape[2:]))
+
+
+def _blocks(layouts: Floats) -> Floats:
+    """Return each block of layouts [n, rows, columns] about its mean, [rows, columns, 1, n, pixels].
+
+    The mean of a window does not count in a product with a block whose mean is 0.
+    """
+    rows, columns = _ROWS // _BLOCK[0], _COLUMNS // _BLOCK[1]
+    split = layouts.reshape(-1, rows, _BLOCK[0], columns, _BLOCK[1]).transpose(1, 3, 2, 4, 0)
+    blocks = np.ascontiguousarray(split).reshape(rows, columns, 1, _PIXELS, -1)
+    blocks -= blocks.mean(axis=3, keepdims=True)
+    return blocks.transpose(0, 1, 2, 4, 3)
+
+
+def _shifted_across(padded: Floats) -> Floats:
+    """View each column of blocks of padded layouts [rows, columns, n] in all shifts across.
 
     Returns:
-        [block rows, block columns, rows, columns, shifts down, shifts right, n].
+        [block columns, rows, columns, shifts, n].
     """
     row, column, frame = padded.strides
-    shape = (_ROWS // _BLOCK[0], _COLUMNS // _BLOCK[1], *_BLOCK, *(2 * shift + 1 for shift in _SHIFT))
-    strides = (row * _BLOCK[0], column * _BLOCK[1], row, column, row, column, frame)
-    return as_strided(padded, (*shape, padded.shape[2]), strides, writeable=False)
+    shape = (_COLUMNS // _BLOCK[1], len(padded), _BLOCK[1], _ACROSS, padded.shape[2])
+    return as_strided(padded, shape, (column * _BLOCK[1], row, column, column, frame), writeable=False)
+
+
+def _shifted(windows: Floats, blocks: int) -> Floats:
+    """View a row of blocks in all shifts, the matrices of products; shifts down are other rows of the windows.
+
+    Returns:
+        [block columns, shifts down, pixels, shifts across * n].
+    """
+    column, row, pixel, _, frame = windows.strides
+    shape = (len(windows), _DOWN, _PIXELS, windows.shape[3] * windows.shape[4])
+    first = windows[:, blocks * _BLOCK[0] :]
+    return as_strided(first, shape, (column, row, pixel, frame), writeable=False)
 
 
 def _inverse_lengths(padded: Floats) -> Floats:
-    """Return the inverse of the length of each window about its mean, with the floor, [blocks, shifts, n]."""
+    """Return the inverse of the length of each window about its mean, with the floor, [blocks, down, across, n]."""
     wide = padded.astype(np.float64)  # of two large sums a small difference remains
     energy = _block_sums(wide * wide) - _block_sums(wide) ** 2 / _PIXELS
     rows, columns = _places(_ROWS, 0), _places(_COLUMNS, 1)
     chosen = np.maximum(energy[rows[:, None, :, None], columns[None, :, None, :]], 0)
-    return np.asarray(1 / np.sqrt(chosen + _FLOOR), np.float32).reshape(_BLOCKS, _SHIFTS, -1)
+    return np.asarray(1 / np.sqrt(chosen + _FLOOR), np.float32).reshape(_BLOCKS, _DOWN, _ACROSS, -1)
 
 
 def _block_sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
