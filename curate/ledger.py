@@ -78,14 +78,21 @@ class Ledger:
         Raises:
             RunError: an entry is damaged.
         """
-        segments, loose = self._listed(stage, fingerprint)
         found: dict[str, Stored] = {}
+        for batch in self.batches(stage, fingerprint, decode):
+            found.update(batch)
+        return found
+
+    def batches(
+        self, stage: str, fingerprint: str, decode: Callable[[Values], Stored]
+    ) -> Iterator[dict[str, Stored]]:
+        """Yield `closed` in parts, later ones of which replace earlier ones."""
+        segments, loose = self._listed(stage, fingerprint)
         for path in segments:
             with self._intact(path):
-                found.update((entry.identity, decode(entry.values)) for entry in self._segment(path))
-
-        found.update(self._loose(loose, decode))
-        return found
+                batch = {entry.identity: decode(entry.values) for entry in self._segment(path)}
+            yield batch
+        yield dict(self._loose(loose, decode))
 
     def _loose(
         self, paths: Sequence[str], decode: Callable[[Values], Stored]
@@ -146,9 +153,9 @@ class Ledger:
         """
         return self.storage.read(_clip_path(clip_id))
 
-    def staged_clips(self) -> set[str]:
-        """Return the identities of all staged clips."""
-        return {_identity(item.path) for item in self.storage.list(f"{LEDGER}clips/")}
+    def staged_clips(self) -> Iterator[str]:
+        """Yield the identities of all staged clips."""
+        return (_identity(item.path) for item in self.storage.list(f"{LEDGER}clips/"))
 
     def drop_clips(self, clip_ids: Iterable[str]) -> None:
         """Remove staged clips; those that are gone already are no error."""

@@ -1,24 +1,42 @@
-"""Deduplication, exact, perceptual and semantic: pure functions over items, without access to clips."""
+"""Deduplication, exact, perceptual and semantic: pure functions over columns, without access to clips."""
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curate.dedup.clusters import clusters
 from curate.dedup.fingerprint import PICTURES_PER_S, fingerprint, match
-from curate.dedup.neighbours import Floats, Places, near_pairs, near_references
-from curate.dedup.types import DedupConfig, DedupItem, Duplicate, PerceptualConfig, SemanticConfig
+from curate.dedup.neighbours import Places, near_pairs, near_references
+from curate.dedup.types import (
+    DedupClips,
+    DedupConfig,
+    DedupItem,
+    Duplicate,
+    PerceptualConfig,
+    SemanticConfig,
+    Vectors,
+)
 from curate.models.device import Device
 
-__all__ = ["DedupConfig", "DedupItem", "Duplicate", "contaminated", "dedup", "fingerprint", "quality"]
+__all__ = [
+    "DedupClips",
+    "DedupConfig",
+    "DedupItem",
+    "Duplicate",
+    "Vectors",
+    "contaminated",
+    "dedup",
+    "fingerprint",
+    "quality",
+]
 
-Vector = NDArray[Any]
-Compare = Callable[[DedupItem, DedupItem, float], Duplicate | None]
+Compare = Callable[[int, int, float], Duplicate | None]
+Mask = NDArray[np.bool_]
 
 _NEIGHBOURS = 32
 """Maximum number of candidates per clip: thousands of clips of one camera would otherwise cost their square."""
@@ -32,59 +50,65 @@ def quality(
     return (float(width * height), scores.get("aesthetic", 0.0), round(duration_s, 1), round(bits))
 
 
-def dedup(
-    items: Sequence[DedupItem], config: DedupConfig, older: Sequence[DedupItem] = ()
-) -> dict[str, Duplicate]:
-    """Find the duplicates among items, by key; the order of the items does not matter.
+def dedup(clips: DedupClips, config: DedupConfig) -> dict[str, Duplicate]:
+    """Find the duplicates among clips, by key; the order of the clips does not matter.
 
-    The best item of each group is kept. Every duplicate directly matches the kept item: similarity is not
+    The best clip of each group is kept. Every duplicate directly matches the kept clip: similarity is not
     transitive.
 
     Args:
-        items: Items to deduplicate.
+        clips: Clips to deduplicate; old ones are never dropped, and preferred to new ones.
         config: Kinds of duplicates and their thresholds.
-        older: Items of the existing dataset; never dropped, and preferred to new ones.
     """
-    found: dict[str, Duplicate] = {}
-    ordered = sorted(older, key=_order) + sorted(items, key=_order)
-    old = {item.key for item in older}
+    found: dict[int, Duplicate] = {}
+    ordered = clips.take(clips.order())
     for enabled, find in (
         (config.exact.enabled, _exact),
-        (config.perceptual.enabled, lambda left, old: _perceptual(left, old, config)),
-        (config.semantic.enabled, lambda left, old: _semantic(left, old, config)),
+        (config.perceptual.enabled, lambda clips, left: _perceptual(clips, left, config)),
+        (config.semantic.enabled, lambda clips, left: _semantic(clips, left, config)),
     ):
         if enabled:
-            found.update(find([item for item in ordered if item.key not in found], old))
-    return {key: _followed(duplicate, found) for key, duplicate in found.items()}
+            found.update(find(ordered, _without(ordered, found)))
+    by_key = {ordered.keys[row].as_py(): duplicate for row, duplicate in found.items()}
+    return {key: _followed(duplicate, by_key) for key, duplicate in by_key.items()}
 
 
-def contaminated(
-    items: Sequence[DedupItem], evaluation: Sequence[DedupItem], config: DedupConfig
-) -> dict[str, Duplicate]:
-    """Find the items that are also in an evaluation set, by key; duplicates among the items do not count."""
-    found: dict[str, Duplicate] = {}
-    theirs = {item.sha256: item for item in sorted(evaluation, key=_order, reverse=True)}
+def contaminated(clips: DedupClips, evaluation: DedupClips, config: DedupConfig) -> dict[str, Duplicate]:
+    """Find the clips that are also in an evaluation set, by key; duplicates among the clips do not count."""
+    found: dict[int, Duplicate] = {}
+    theirs = evaluation.take(evaluation.order())
     if config.exact.enabled:
-        found |= {item.key: _same_bytes(theirs[item.sha256]) for item in items if item.sha256 in theirs}
-    for enabled, vector_of, least, compare in (
+        same = pc.fill_null(pc.index_in(clips.sha256, value_set=theirs.sha256), -1).to_numpy()
+        found |= {row: _same_bytes(theirs, int(same[row])) for row in np.flatnonzero(same >= 0).tolist()}
+    for enabled, vectors, others, least, compare in (
         (
             config.perceptual.enabled,
-            _footage_vector,
+            clips.footage,
+            theirs.footage,
             config.perceptual.candidate_similarity,
-            _footage(config.perceptual),
+            _footage(theirs, clips, config.perceptual),
         ),
-        (config.semantic.enabled, _embedding, config.semantic.min_similarity, _kind(config.semantic)),
+        (
+            config.semantic.enabled,
+            clips.embedding,
+            theirs.embedding,
+            config.semantic.min_similarity,
+            _kind(theirs, config.semantic),
+        ),
     ):
-        ours, vectors = _with_vectors([item for item in items if item.key not in found], vector_of)
-        others, others_vectors = _with_vectors(sorted(evaluation, key=_order), vector_of)
-        if enabled and ours and others:
-            pairs = near_references(vectors, others_vectors, least, _NEIGHBOURS, config.device)
-            found |= _stars(((others[at], ours[one], cosine) for at, one, cosine in pairs), compare)
-    return found
+        ours = vectors.among(_without(clips, found))
+        if enabled and len(ours.rows) and len(others.rows):
+            pairs = near_references(ours.matrix, others.matrix, least, _NEIGHBOURS, config.device)
+            rows = ((int(others.rows[at]), int(ours.rows[one]), cosine) for at, one, cosine in pairs)
+            found |= _best(rows, compare)
+    return {clips.keys[row].as_py(): duplicate for row, duplicate in found.items()}
 
 
-def _order(item: DedupItem) -> tuple[tuple[float, ...], str]:
-    return tuple(-value for value in item.quality), item.key
+def _without(clips: DedupClips, found: Mapping[int, Duplicate]) -> Mask:
+    """Return which clips are no duplicate so far."""
+    left = np.ones(len(clips), bool)
+    left[list(found)] = False
+    return left
 
 
 def _followed(duplicate: Duplicate, found: Mapping[str, Duplicate]) -> Duplicate:
@@ -94,46 +118,44 @@ def _followed(duplicate: Duplicate, found: Mapping[str, Duplicate]) -> Duplicate
     return duplicate
 
 
-def _exact(items: Sequence[DedupItem], old: set[str]) -> dict[str, Duplicate]:
-    first: dict[str, DedupItem] = {}
-    found = {}
-    for item in items:
-        kept = first.setdefault(item.sha256, item)
-        if kept is not item and item.key not in old:
-            found[item.key] = _same_bytes(kept)
-    return found
+def _exact(clips: DedupClips, _: Mask) -> dict[int, Duplicate]:
+    codes = clips.sha256.dictionary_encode().indices.to_numpy()
+    _, first, which = np.unique(codes, return_index=True, return_inverse=True)
+    kept = first[which]
+    later = np.flatnonzero((kept != np.arange(len(clips))) & ~clips.old)
+    return {row: _same_bytes(clips, int(kept[row])) for row in later.tolist()}
 
 
-def _perceptual(items: Sequence[DedupItem], old: set[str], config: DedupConfig) -> dict[str, Duplicate]:
-    seen, vectors = _with_vectors(items, _footage_vector)
-    least = config.perceptual.candidate_similarity
-    return _stars(_pairs(seen, vectors, old, least, config.device), _footage(config.perceptual))
+def _perceptual(clips: DedupClips, left: Mask, config: DedupConfig) -> dict[int, Duplicate]:
+    seen = clips.footage.among(left)
+    pairs = _pairs(clips, seen, config.perceptual.candidate_similarity, config.device)
+    return _stars(pairs, _footage(clips, clips, config.perceptual))
 
 
-def _semantic(items: Sequence[DedupItem], old: set[str], config: DedupConfig) -> dict[str, Duplicate]:
-    seen, vectors = _with_vectors(items, _embedding)
-    if not seen:
+def _semantic(clips: DedupClips, left: Mask, config: DedupConfig) -> dict[int, Duplicate]:
+    seen = clips.embedding.among(left)
+    if not len(seen.rows):
         return {}
     semantic = config.semantic
-    by_key = np.argsort([item.key for item in seen], kind="stable")
-    nearest = np.empty(len(seen), np.intp)
-    nearest[by_key] = clusters(vectors[by_key], semantic.cluster_size, semantic.iterations, config.device)
-    found: dict[str, Duplicate] = {}
+    by_key = pc.sort_indices(clips.keys.take(seen.rows)).to_numpy()
+    nearest = np.empty(len(seen.rows), np.intp)
+    nearest[by_key] = clusters(seen.matrix[by_key], semantic.cluster_size, semantic.iterations, config.device)
+    found: dict[int, Duplicate] = {}
     for members in _members(nearest):
-        part = [seen[number] for number in members]
-        pairs = _pairs(part, vectors[members], old, semantic.min_similarity, config.device)
-        found |= _stars(pairs, _kind(semantic))
+        part = Vectors(seen.rows[members], seen.matrix[members])
+        pairs = _pairs(clips, part, semantic.min_similarity, config.device)
+        found |= _stars(pairs, _kind(clips, semantic))
     return found
 
 
-def _same_bytes(kept: DedupItem) -> Duplicate:
-    return Duplicate(kept.key, "exact", 1.0, 1.0, f"the same bytes as {kept.key} from {kept.source}")
+def _same_bytes(clips: DedupClips, kept: int) -> Duplicate:
+    key, source = clips.keys[kept].as_py(), clips.sources[kept].as_py()
+    return Duplicate(key, "exact", 1.0, 1.0, f"the same bytes as {key} from {source}")
 
 
-def _footage(config: PerceptualConfig) -> Compare:
-    def compare(kept: DedupItem, item: DedupItem, _: float) -> Duplicate | None:
-        one = kept.fingerprint and kept.fingerprint()
-        other = item.fingerprint and item.fingerprint()
+def _footage(kept_of: DedupClips, clips: DedupClips, config: PerceptualConfig) -> Compare:
+    def compare(kept: int, row: int, _: float) -> Duplicate | None:
+        one, other = kept_of.fingerprint(kept), clips.fingerprint(row)
         if one is None or other is None:
             return None
         least = max(2, math.ceil(config.min_overlap * len(other)))
@@ -142,35 +164,20 @@ def _footage(config: PerceptualConfig) -> Compare:
         best = match(one, other, least)
         if best.agreement < config.min_agreement:
             return None
-        reason = f"shows {best.shared / PICTURES_PER_S:.1f} s of the footage of {kept.key} from {kept.source}"
-        return Duplicate(kept.key, "perceptual", best.agreement, config.min_agreement, reason)
+        key, source = kept_of.keys[kept].as_py(), kept_of.sources[kept].as_py()
+        reason = f"shows {best.shared / PICTURES_PER_S:.1f} s of the footage of {key} from {source}"
+        return Duplicate(key, "perceptual", best.agreement, config.min_agreement, reason)
 
     return compare
 
 
-def _kind(config: SemanticConfig) -> Compare:
-    def compare(kept: DedupItem, _: DedupItem, cosine: float) -> Duplicate:
-        reason = f"shows the same kind of thing as {kept.key} from {kept.source}"
-        return Duplicate(kept.key, "semantic", cosine, config.min_similarity, reason)
+def _kind(kept_of: DedupClips, config: SemanticConfig) -> Compare:
+    def compare(kept: int, _: int, cosine: float) -> Duplicate:
+        key, source = kept_of.keys[kept].as_py(), kept_of.sources[kept].as_py()
+        reason = f"shows the same kind of thing as {key} from {source}"
+        return Duplicate(key, "semantic", cosine, config.min_similarity, reason)
 
     return compare
-
-
-def _footage_vector(item: DedupItem) -> Vector | None:
-    return None if item.fingerprint is None else item.global_embedding
-
-
-def _embedding(item: DedupItem) -> Vector | None:
-    return item.embedding
-
-
-def _with_vectors(
-    items: Sequence[DedupItem], vector_of: Callable[[DedupItem], Vector | None]
-) -> tuple[list[DedupItem], Floats]:
-    """Return the items that have the vector, and the vectors, float32 [n, D]."""
-    seen = [(item, vector) for item in items if (vector := vector_of(item)) is not None]
-    vectors = [np.asarray(vector, np.float32) for _, vector in seen]
-    return [item for item, _ in seen], np.stack(vectors) if vectors else np.zeros((0, 1), np.float32)
 
 
 def _members(nearest: Places) -> list[Places]:
@@ -180,27 +187,32 @@ def _members(nearest: Places) -> list[Places]:
 
 
 def _pairs(
-    items: Sequence[DedupItem], vectors: Floats, old: set[str], least: float, device: Device
-) -> Iterator[tuple[DedupItem, DedupItem, float]]:
-    """Yield (earlier, later, cosine) of similar items of which the later one may be dropped."""
-    for earlier, later, cosine in near_pairs(vectors, least, _NEIGHBOURS, device):
-        if items[later].key not in old:
-            yield items[earlier], items[later], cosine
+    clips: DedupClips, seen: Vectors, least: float, device: Device
+) -> Iterator[tuple[int, int, float]]:
+    """Yield (earlier, later, cosine) of similar clips of which the later one may be dropped."""
+    for earlier, later, cosine in near_pairs(seen.matrix, least, _NEIGHBOURS, device):
+        if not clips.old[seen.rows[later]]:
+            yield int(seen.rows[earlier]), int(seen.rows[later]), cosine
 
 
-def _stars(pairs: Iterable[tuple[DedupItem, DedupItem, float]], compare: Compare) -> dict[str, Duplicate]:
-    """Return each later item that ``compare`` matches with an earlier, kept one, by its best match.
+def _stars(pairs: Iterable[tuple[int, int, float]], compare: Compare) -> dict[int, Duplicate]:
+    """Return each later clip that ``compare`` matches with an earlier, kept one, by its best match.
 
     Args:
-        pairs: Triples (earlier, later, cosine), grouped by the later item.
-        compare: Comparison of two items; returns None for no match.
+        pairs: Triples (earlier, later, cosine), grouped by the later clip.
+        compare: Comparison of two clips; returns None for no match.
     """
-    found: dict[str, Duplicate] = {}
-    for key, group in itertools.groupby(pairs, key=lambda pair: pair[1].key):
-        matches = [
-            compare(earlier, later, cosine) for earlier, later, cosine in group if earlier.key not in found
-        ]
-        sure = [one for one in matches if one is not None]
-        if sure:
-            found[key] = max(sure, key=lambda one: (one.score, one.of))
+    found: dict[int, Duplicate] = {}
+    for _, group in itertools.groupby(pairs, key=lambda pair: pair[1]):
+        found |= _best((pair for pair in group if pair[0] not in found), compare)
+    return found
+
+
+def _best(pairs: Iterable[tuple[int, int, float]], compare: Compare) -> dict[int, Duplicate]:
+    """Return the best match of each later clip, of pairs as in `_stars`."""
+    found: dict[int, Duplicate] = {}
+    for earlier, later, cosine in pairs:
+        twin = compare(earlier, later, cosine)
+        if twin is not None:
+            found[later] = max(found.get(later, twin), twin, key=lambda one: (one.score, one.of))
     return found

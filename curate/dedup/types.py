@@ -1,10 +1,12 @@
 """Inputs, results and settings of deduplication."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -36,6 +38,140 @@ class DedupItem:
     fingerprint: Callable[[], NDArray[np.uint8] | None] | None = None
     embedding: NDArray[Any] | None = None
     global_embedding: NDArray[Any] | None = None
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Vectors of some rows of a table.
+
+    Attributes:
+        rows: The rows, rising, [n].
+        matrix: Their vectors, float32 [n, D].
+    """
+
+    rows: NDArray[np.intp]
+    matrix: NDArray[np.float32]
+
+    @staticmethod
+    def of(vectors: Sequence[NDArray[Any] | None]) -> "Vectors":
+        """Return the vectors of those rows that have one."""
+        rows = [row for row, vector in enumerate(vectors) if vector is not None]
+        matrix = [np.asarray(vectors[row], np.float32) for row in rows]
+        return Vectors(np.array(rows, np.intp), np.stack(matrix) if matrix else np.zeros((0, 1), np.float32))
+
+    def among(self, chosen: NDArray[np.bool_]) -> "Vectors":
+        """Return the vectors of chosen rows."""
+        kept = chosen[self.rows]
+        return self if kept.all() else Vectors(self.rows[kept], self.matrix[kept])
+
+    def reordered(self, order: NDArray[np.intp]) -> "Vectors":
+        """Return the vectors after the rows were put into an order."""
+        place = np.empty(len(order), np.intp)
+        place[order] = np.arange(len(order))
+        moved = place[self.rows]
+        by_place = np.argsort(moved)
+        return Vectors(moved[by_place], self.matrix[by_place])
+
+
+@dataclass(frozen=True)
+class DedupClips:
+    """Clips with the properties that deduplication compares, as columns; see `DedupItem` for each.
+
+    Attributes:
+        keys: Keys.
+        sha256: Digests of the clips' bytes.
+        sources: URIs of the sources.
+        quality: Rank among duplicates, larger first, [clips, properties].
+        old: Whether a clip lies in the dataset already, [clips].
+        footage: Perceptual embeddings of clips that have a fingerprint.
+        embedding: Embeddings by a model.
+        fingerprint: Function from the row of a clip to its fingerprint.
+    """
+
+    keys: pa.Array
+    sha256: pa.Array
+    sources: pa.Array
+    quality: NDArray[np.float64]
+    old: NDArray[np.bool_]
+    footage: Vectors
+    embedding: Vectors
+    fingerprint: Callable[[int], NDArray[np.uint8] | None]
+
+    @staticmethod
+    def of(items: Sequence[DedupItem], older: Sequence[DedupItem] = ()) -> "DedupClips":
+        """Return the columns of new items and of old ones."""
+        every = [*items, *older]
+
+        def fingerprint(row: int) -> NDArray[np.uint8] | None:
+            read = every[row].fingerprint
+            return None if read is None else read()
+
+        return DedupClips(
+            keys=pa.array([item.key for item in every], pa.string()),
+            sha256=pa.array([item.sha256 for item in every], pa.string()),
+            sources=pa.array([item.source for item in every], pa.string()),
+            quality=np.array([item.quality for item in every], np.float64).reshape(
+                len(every), len(every[0].quality) if every else 0
+            ),
+            old=np.arange(len(every)) >= len(items),
+            footage=Vectors.of([None if one.fingerprint is None else one.global_embedding for one in every]),
+            embedding=Vectors.of([one.embedding for one in every]),
+            fingerprint=fingerprint,
+        )
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def order(self) -> NDArray[np.intp]:
+        """Return the rows, old ones first, then by falling quality, then by key."""
+        by_key = np.empty(len(self), np.intp)
+        by_key[pc.sort_indices(self.keys).to_numpy()] = np.arange(len(self))
+        return np.lexsort((by_key, *(-self.quality.T[::-1]), ~self.old))
+
+    def take(self, rows: NDArray[np.intp]) -> "DedupClips":
+        """Return all clips in another order."""
+        return DedupClips(
+            self.keys.take(rows),
+            self.sha256.take(rows),
+            self.sources.take(rows),
+            self.quality[rows],
+            self.old[rows],
+            self.footage.reordered(rows),
+            self.embedding.reordered(rows),
+            lambda row: self.fingerprint(int(rows[row])),
+        )
+
+    def fresh(self, others: "DedupClips") -> "DedupClips":
+        """Return the new clips, and the clips of others as old ones."""
+        rows = np.flatnonzero(~self.old)
+        ours = len(rows)
+        place = np.cumsum(~self.old) - 1
+
+        def joined(one: Vectors, other: Vectors) -> Vectors:
+            one = one.among(~self.old)
+            parts = [vectors.matrix for vectors in (one, other) if len(vectors.rows)]
+            matrix = np.concatenate(parts) if parts else one.matrix
+            return Vectors(np.concatenate([place[one.rows], other.rows + ours]), matrix)
+
+        def fingerprint(row: int) -> NDArray[np.uint8] | None:
+            return self.fingerprint(int(rows[row])) if row < ours else others.fingerprint(row - ours)
+
+        ranks = max(self.quality.shape[1], others.quality.shape[1])
+        padded = [
+            np.pad(one, ((0, 0), (0, ranks - one.shape[1]))) for one in (self.quality[rows], others.quality)
+        ]
+        return DedupClips(
+            keys=pa.concat_arrays([self.keys.take(rows), others.keys]),
+            sha256=pa.concat_arrays([self.sha256.take(rows), others.sha256]),
+            sources=pa.concat_arrays(
+                [one.cast(pa.string()) for one in (self.sources.take(rows), others.sources)]
+            ),
+            quality=np.concatenate(padded),
+            old=np.arange(ours + len(others)) >= ours,
+            footage=joined(self.footage, others.footage),
+            embedding=joined(self.embedding, others.embedding),
+            fingerprint=fingerprint,
+        )
 
 
 @dataclass(frozen=True)

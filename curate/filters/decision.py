@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from curate.filters.config import FilterConfig
 from curate.filters.motion import VECTORS_MISSING
@@ -41,28 +41,54 @@ def decide(
         config: Thresholds.
         pending: Names of scores that a later stage writes; their thresholds are skipped until then.
     """
-    for key, bound, name, threshold in _thresholds(config):
-        score = scores.get(name)
-        if score is None or math.isnan(score):
-            if name in pending:
+    for threshold in thresholds(config):
+        score = scores.get(threshold.name, math.nan)
+        if math.isnan(score):
+            if threshold.name in pending:
                 continue
-            return Rejection(f"filter.{name}", _missing(name, key, scores), None, threshold, "failed")
-        if score < threshold if bound == "min" else score > threshold:
-            side = "below" if bound == "min" else "above"
-            reason = f"{name} {score:.4g} is {side} filters.{key} = {threshold:g}"
-            return Rejection(f"filter.{name}", reason, score, threshold)
+            return threshold.missing(scores.get("motion_source"))
+        if threshold.rejects(score):
+            return threshold.beyond(score)
     return None
 
 
+class Threshold(NamedTuple):
+    """One threshold that is set.
+
+    Attributes:
+        key: Field of `FilterConfig`.
+        bound: "min" or "max".
+        name: Name of the score.
+        value: Threshold.
+    """
+
+    key: str
+    bound: str
+    name: str
+    value: float
+
+    def rejects(self, score: float) -> bool:
+        """Return whether a score is beyond the threshold."""
+        return score < self.value if self.bound == "min" else score > self.value
+
+    def beyond(self, score: float) -> Rejection:
+        """Return the rejection of a score."""
+        side = "below" if self.bound == "min" else "above"
+        reason = f"{self.name} {score:.4g} is {side} filters.{self.key} = {self.value:g}"
+        return Rejection(f"filter.{self.name}", reason, score, self.value)
+
+    def missing(self, motion_source: float | None) -> Rejection:
+        """Return the rejection of a clip without the score."""
+        cause = "was not measured"
+        if motion_source == VECTORS_MISSING and self.name.startswith("motion"):
+            cause = "could not be measured, because a codec that has motion vectors gave none"
+        reason = f"{self.name} {cause}, and filters.{self.key} asks for it"
+        return Rejection(f"filter.{self.name}", reason, None, self.value, "failed")
+
+
 @functools.lru_cache
-def _thresholds(config: FilterConfig) -> tuple[tuple[str, str, str, float], ...]:
-    """Return key, "min" or "max", name of the score and value of each threshold that is set, in order."""
-    values = ((key, *key.split("_", 1), getattr(config, key)) for key in FilterConfig.model_fields)
-    return tuple(one for one in values if one[3] is not None)
-
-
-def _missing(name: str, key: str, scores: Mapping[str, float]) -> str:
-    cause = "was not measured"
-    if scores.get("motion_source") == VECTORS_MISSING and name.startswith("motion"):
-        cause = "could not be measured, because a codec that has motion vectors gave none"
-    return f"{name} {cause}, and filters.{key} asks for it"
+def thresholds(config: FilterConfig) -> tuple[Threshold, ...]:
+    """Return the thresholds that are set, in order."""
+    split = ((key, *key.partition("_")) for key in FilterConfig.model_fields)
+    values = (Threshold(key, bound, name, getattr(config, key)) for key, bound, _, name in split)
+    return tuple(one for one in values if one.value is not None)

@@ -1,18 +1,22 @@
 """Arrays of clips as deduplication and shards take them: vectors in memory, fingerprints read when asked for."""
 
+import bisect
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import pyarrow as pa
+from numpy.typing import DTypeLike, NDArray
 
 from curate.ledger import Ledger
+from curate.run.tables.columns import Rows, places_in
 
 _VECTOR, _FINGERPRINT = ".perceptual", ".fingerprint"
 _MOST_BYTES = 512 << 20
 """Fingerprints in memory: those of the sources that were asked for last. All of them are 13 KB per 5 s of video."""
+
+_BLOCK = 4096
 
 
 class ClipArrays:
@@ -24,36 +28,60 @@ class ClipArrays:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._read: dict[str, list[str]] = {}
-        self._vectors: dict[str, tuple[NDArray[Any], str]] = {}
+        self._names: list[str] = []  # of the arrays that were read, in order
+        self._starts: list[int] = []  # first vector of each
+        self._read: dict[str, int] = {}  # place in these lists
+        self._ids = pa.array([], pa.string())
+        self._blocks: list[NDArray[Any]] = []
         self._fingerprints: OrderedDict[str, dict[str, NDArray[np.uint8]]] = OrderedDict()
         self._bytes = 0
 
     def read(self, names: Iterable[str]) -> None:
         """Read the vectors that are kept under names in the ledger, as far as they are not read yet."""
         new = [name for name in dict.fromkeys(names) if name not in self._read]
+        ids, parts = [self._ids], _Parts()
         for name, arrays in zip(new, self._ledger.many_arrays(new, _is_vector), strict=True):
-            clip_ids = {key.removesuffix(_VECTOR): vector for key, vector in arrays.items()}
-            self._read[name] = list(clip_ids)
-            self._vectors.update((clip_id, (vector, name)) for clip_id, vector in clip_ids.items())
+            self._read[name] = len(self._names)
+            self._names.append(name)
+            self._starts.append(len(self._ids) + parts.count)
+            if block := parts.add({key.removesuffix(_VECTOR): vector for key, vector in arrays.items()}):
+                ids.append(block[0])
+                self._blocks.append(block[1])
+        if block := parts.rest():
+            ids.append(block[0])
+            self._blocks.append(block[1])
+        self._ids = pa.concat_arrays(ids)
 
     def forget(self, name: str) -> None:
         """Forget what was read under a name, which is about to be written again."""
-        for clip_id in self._read.pop(name, ()):
-            self._vectors.pop(clip_id, None)
         self._bytes -= _size(self._fingerprints.pop(name, {}))
+        place = self._read.pop(name, None)
+        if place is not None:
+            end = self._starts[place + 1] if place + 1 < len(self._starts) else len(self._ids)
+            start = self._starts[place]
+            self._ids = pa.concat_arrays(
+                [self._ids[:start], pa.nulls(end - start, pa.string()), self._ids[end:]]
+            )
 
-    def vector(self, clip_id: str) -> NDArray[Any] | None:
-        """Return the perceptual embedding of a clip, float [D], or None."""
-        found = self._vectors.get(clip_id)
-        return None if found is None else found[0]
+    def find(self, clip_ids: pa.Array) -> Rows:
+        """Return the place of each clip's perceptual embedding, -1 where there is none."""
+        return places_in(clip_ids, self._ids)
 
-    def fingerprint(self, clip_id: str) -> Callable[[], NDArray[np.uint8] | None] | None:
-        """Return a function that reads the fingerprint of a clip; None where there is none."""
-        found = self._vectors.get(clip_id)
-        return None if found is None else partial(self._fingerprint, found[1], clip_id)
+    def vectors(self, places: Rows, dtype: DTypeLike | None = None) -> NDArray[Any]:
+        """Return perceptual embeddings by their places, [places, D]; zeros for -1."""
+        if not self._blocks:
+            return np.zeros((len(places), 1), dtype or np.float16)
+        found = np.zeros((len(places), self._blocks[0].shape[1]), dtype or self._blocks[0].dtype)
+        first = 0
+        for block in self._blocks:
+            here = (places >= first) & (places < first + len(block))
+            found[here] = block[places[here] - first]
+            first += len(block)
+        return found
 
-    def _fingerprint(self, name: str, clip_id: str) -> NDArray[np.uint8] | None:
+    def fingerprint(self, place: int) -> NDArray[np.uint8] | None:
+        """Return the fingerprint of the clip whose embedding is at a place, or None."""
+        name = self._names[bisect.bisect_right(self._starts, place) - 1]
         if name not in self._fingerprints:
             arrays = self._ledger.read_arrays(name, lambda key: key.endswith(_FINGERPRINT))
             self._fingerprints[name] = {
@@ -63,7 +91,31 @@ class ClipArrays:
         self._fingerprints.move_to_end(name)
         while self._bytes > _MOST_BYTES and len(self._fingerprints) > 1:
             self._bytes -= _size(self._fingerprints.popitem(last=False)[1])
-        return self._fingerprints[name].get(clip_id)
+        return self._fingerprints[name].get(self._ids[place].as_py())
+
+
+class _Parts:
+    """Vectors of few clips each, which become blocks of many."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._ids: list[str] = []
+        self._vectors: list[NDArray[Any]] = []
+
+    def add(self, vectors: dict[str, NDArray[Any]]) -> tuple[pa.Array, NDArray[Any]] | None:
+        """Add vectors by identity of their clip; return a block once there are enough."""
+        self.count += len(vectors)
+        self._ids += vectors
+        self._vectors += vectors.values()
+        return self.rest() if len(self._ids) >= _BLOCK else None
+
+    def rest(self) -> tuple[pa.Array, NDArray[Any]] | None:
+        """Return identities and vectors of all that is in no block yet."""
+        if not self._ids:
+            return None
+        block = pa.array(self._ids, pa.string()), np.stack(self._vectors)
+        self._ids, self._vectors = [], []
+        return block
 
 
 def _is_vector(key: str) -> bool:

@@ -1,10 +1,17 @@
 """Stages over clips that are cut already: read clips, ask a model, and record the results in the ledger."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from curate.ledger import Ledger, digest
-from curate.records import ClipResult, Record
+from curate.records import ClipResult
+from curate.run.tables.clips import clip_ids
+from curate.run.tables.closed import ClosedSources
+from curate.run.tables.columns import column
 from curate.source_pass.tasks import ClipPlace, ClipTask, CurationTask
 from loader.errors import RunError
 
@@ -13,6 +20,24 @@ ReadClip = Callable[[ClipTask], bytes]
 
 StageFn = Callable[[Sequence[ClipTask], ReadClip], Sequence[ClipResult]]
 """Returns a result for each task; a `Fault` where there is none."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Identity of what a stage's result for a clip depends on, asked of a task and of many clips; both must agree.
+
+    Attributes:
+        of_task: Function from a task to its identity.
+        of_clips: Function from clips, results of earlier stages and closed sources to identities, null where no clip
+            was cut.
+    """
+
+    of_task: Callable[[ClipTask], str]
+    of_clips: Callable[[pa.Table, Mapping[str, pa.Table], ClosedSources], pa.Array]
+
+    def __call__(self, task: ClipTask) -> str:
+        """Return the identity of a task."""
+        return self.of_task(task)
 
 
 @dataclass(frozen=True)
@@ -33,7 +58,7 @@ class ClipStage:
     fingerprint: str
     ledger: Ledger
     function: StageFn
-    identity: Callable[[ClipTask], str]
+    identity: Identity
     go_on: Callable[[ClipTask], bool] = lambda _: True
     after_dedup: bool = False
 
@@ -47,7 +72,7 @@ class ClipStage:
             results = self.function(list(mine.values()), lambda task: read_clip(self.ledger, task))
             for (at, task), result in zip(mine.items(), results, strict=True):
                 self.ledger.close(self.name, self.fingerprint, self.identity(task), result)
-                done = task.with_result(self.name, result)
+                done = replace(task.with_result(self.name, result), made=(*task.made, self.name))
                 todo = tuple(name for name in task.todo if name != self.name) if self.go_on(done) else ()
                 after[at] = replace(done, todo=todo)
         return after
@@ -59,28 +84,48 @@ def read_clip(ledger: Ledger, task: ClipTask) -> bytes:
     Raises:
         RunError: it is in neither.
     """
-    return clip_bytes(ledger, task.record, task.place)
+    return clip_bytes(ledger, task.record.clip_id, task.place)
 
 
-def clip_bytes(ledger: Ledger, record: Record, place: ClipPlace | None) -> bytes:
-    """Return the clip of a record; see `read_clip`."""
+def clip_bytes(ledger: Ledger, clip_id: str, place: ClipPlace | None) -> bytes:
+    """Return a clip by the identity of its bytes; see `read_clip`."""
     try:
-        return ledger.read_clip(record.clip_id)
+        return ledger.read_clip(clip_id)
     except FileNotFoundError:
         if place is None:
             raise RunError(
-                f"clip {record.clip_id} is missing from {ledger.storage.uri('.ledger/clips')};"
+                f"clip {clip_id} is missing from {ledger.storage.uri('.ledger/clips')};"
                 " run again with --retry-failed to cut it anew"
             ) from None
     return ledger.storage.read(*place)
 
 
-def clip_identity(task: ClipTask) -> str:
-    """Return the identity of a result that depends on the clip's bytes alone."""
+def _clip_id(task: ClipTask) -> str:
     return task.record.clip_id
 
 
-def caption_identity(task: ClipTask) -> str:
-    """Return the identity of a caption, which may also come from what stands beside the source."""
-    written = digest(task.record.source, task.caption or "", dict(task.tags))
-    return f"{task.record.clip_id}-{written[:16]}"
+def _clip_ids(clips: pa.Table, _found: Mapping[str, pa.Table], _closed: ClosedSources) -> pa.Array:
+    return clip_ids(clips)
+
+
+def _caption_id(task: ClipTask) -> str:
+    return f"{task.record.clip_id}-{digest(task.record.source, task.caption or '', dict(task.tags))[:16]}"
+
+
+def _caption_ids(clips: pa.Table, _found: Mapping[str, pa.Table], closed: ClosedSources) -> pa.Array:
+    numbers, which = np.unique(column(clips, "source").to_numpy(), return_inverse=True)
+    written = [
+        digest(source.uri, source.caption or "", dict(closed.tags(number)))[:16]
+        for number in numbers.tolist()
+        for source in [closed.sources[number]]
+    ]
+    return pc.binary_join_element_wise(
+        clip_ids(clips), pa.array(written, pa.string()).take(pa.array(which)), "-"
+    )
+
+
+clip_identity = Identity(_clip_id, _clip_ids)
+"""Identity of a result that depends on the clip's bytes alone."""
+
+caption_identity = Identity(_caption_id, _caption_ids)
+"""Identity of a caption, which may also come from what stands beside the source."""

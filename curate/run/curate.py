@@ -3,9 +3,13 @@
 import importlib.metadata
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from curate.config import CurateConfig
 from curate.ledger import LEDGER, Ledger, digest
@@ -16,14 +20,16 @@ from curate.run.reference_sets import fingerprints
 from curate.run.runners.progress import Progress
 from curate.run.shard import STAGE as SHARD
 from curate.run.state import CurationState, clips_of
+from curate.run.tables.clips import clip_ids
+from curate.run.tables.columns import column, equal, kept, mask_of, places_in
+from curate.run.tables.samples import accounting_table, scores_table
 from curate.run.write_shards import write_shards
 from curate.sources.inputs import SourceRef, list_sources, shown
 from curate.takedown.forget import forget
 from curate.takedown.takedown import STAGE as REMOVAL
 from curate.takedown.takedown import TakeDowns
-from loader.dataset import ACCOUNTING, SCORES, Content, Dataset, Manifest, publish, settle
+from loader.dataset import Content, Dataset, Manifest, publish, settle
 from loader.dataset.manifest import MANIFEST
-from loader.dataset.tables.parquet import to_table
 from loader.errors import UsageError
 from loader.settings import differences
 from loader.storage import Storage, leased, open_storage
@@ -136,19 +142,19 @@ def _curate(
     if retry_failed:
         state.forget_failures()
     driver = Driver(state, progress)
-    records = driver.decide(missing)
-    shards = write_shards(state, records, progress, driver.kind)
-    scored = (record for record in records if record.key and record.stage != REMOVAL)
+    clips = driver.decide(missing)
+    shards = write_shards(state, clips, progress, driver.kind)
+    cut = mask_of(pc.is_valid(column(clips, "key"))) & ~equal(clips, "stage", REMOVAL)
     content = Content(
-        accounting=to_table((record.columns(ACCOUNTING.names) for record in records), ACCOUNTING),
-        scores=to_table((record.columns(SCORES.names) for record in scored), SCORES),
+        accounting=accounting_table(clips, state.listed),
+        scores=scores_table(kept(clips, cut), state.listed),
         config=asked,
         versions={**versions(), **weights},
         removals=dataset.manifest.removals if dataset is not None else [],
     )
-    rejected = {record.clip_id for record in records if record.state != "kept" and record.sha256}
+    rejected = clip_ids(kept(clips, ~equal(clips, "state", "kept") & ~equal(clips, "sha256", "")))
     seconds, said = driver.seconds(), driver.notes()
-    del state, driver, records  # publishing takes as much memory again
+    del state, driver, clips  # publishing takes as much memory again
     ledger.write_note("inputs", {"inputs": list(inputs), "sources": [_stored(source) for source in sources]})
     manifest = publish(storage, shards, content, dataset.manifest if dataset is not None else None)
     _tidy(ledger, Dataset(storage), config, rejected)
@@ -177,7 +183,7 @@ def _joined(
     return joined, sorted([*sources, *kept], key=lambda source: source.uri), notes
 
 
-def _tidy(ledger: Ledger, dataset: Dataset, config: CurateConfig, rejected: Set[str] | None = None) -> None:
+def _tidy(ledger: Ledger, dataset: Dataset, config: CurateConfig, rejected: pa.Array | None = None) -> None:
     """Remove staged clips that lie in a shard, and everything that the published revision replaced.
 
     Args:
@@ -187,9 +193,10 @@ def _tidy(ledger: Ledger, dataset: Dataset, config: CurateConfig, rejected: Set[
         rejected: Identities of clips that may come back; None for all staged ones.
     """
     forget(ledger, TakeDowns(tuple(dataset.manifest.removals)))
-    staged = ledger.staged_clips()
-    keep = staged if rejected is None else staged & rejected
-    ledger.drop_clips(staged - (keep - clips_of(dataset) if config.run.keep_rejected else set()))
+    staged = pa.array(ledger.staged_clips(), pa.string())
+    keep = np.ones(len(staged), bool) if rejected is None else places_in(staged, rejected) >= 0
+    stay = keep & (places_in(staged, clips_of(dataset)) < 0) & config.run.keep_rejected
+    ledger.drop_clips(staged.filter(pa.array(~stay)).to_pylist())
     dataset.storage.delete_tree(f"{LEDGER}{SHARD}/")
     dataset.storage.sweep()
 

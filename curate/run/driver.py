@@ -4,16 +4,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cached_property
 
-from curate.records import Record
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from curate.run.clip_stages import ClipStage
 from curate.run.model_files import weights_mb
 from curate.run.model_stages import pipeline_stages
 from curate.run.runners.await_cluster import await_cluster
 from curate.run.runners.passes import Pass, plan_notes, run_pass, total_seconds
 from curate.run.runners.pipeline import SILENCE_S, Kind, Pool, Stage, cluster_size, startable
-from curate.run.runners.progress import ClipMeter, Meter, Progress
+from curate.run.runners.progress import ClipMeter, Finished, Meter, Progress
 from curate.run.runners.room import Share
 from curate.run.state import CurationState
+from curate.run.tables.columns import column, kept, mask_of, places_in
 from curate.source_pass.at_work import watching
 from curate.source_pass.stage import STAGE as CUT
 from curate.source_pass.stage import SourceStage
@@ -44,25 +47,25 @@ class Driver:
         self._kind: Kind | None = None
         self._slowest: tuple[tuple[str, float], ...] = ()
 
-    def decide(self, notes: Sequence[str] = ()) -> list[Record]:
-        """Return the final record of every span; see `decide_some`.
+    def decide(self, notes: Sequence[str] = ()) -> pa.Table:
+        """Return every span in its final state; see `decide_some`.
 
         Args:
             notes: Sentences for the person who runs this, kept with the duration of the run.
         """
         self._await_cluster()
         began = time.monotonic()
-        records = self.decide_some(self._state.sources.keys())
+        clips = self.decide_some(self._state.sources.keys())
         if seconds := self.seconds():
             note = {"wall_s": time.monotonic() - began, "worker_seconds": seconds, "notes": notes}
             self._state.ledger.write_note(RUN, {**note, "plans": plan_notes(self._passes)})
         self._state.ledger.pack(CUT, self._state.cut.fingerprint)
         for stage in self._state.stages:
             self._state.ledger.pack(stage.name, stage.fingerprint)
-        return records
+        return clips
 
-    def decide_some(self, chosen: Set[str]) -> list[Record]:
-        """Return the final record of every span of some sources, after they went through all stages.
+    def decide_some(self, chosen: Set[str]) -> pa.Table:
+        """Return every span of some sources in its final state, after they went through all stages.
 
         Duplicates are sought before later stages ask their models, so that those receive kept clips only.
         Where a later stage fails a clip that others were dropped for, duplicates are sought once more without it.
@@ -73,17 +76,18 @@ class Driver:
         """
         state = self._state
         self._do_sources(chosen)
-        failed: set[tuple[str, int]] = set()
+        failed: set[tuple[int, int]] = set()
         while True:
-            records = state.verdict(chosen, failed)
-            if state.forget_lost(records):
+            clips = state.verdict(chosen, failed)
+            if state.forget_lost(clips):
                 self._do_sources(chosen)
                 continue
-            self._do_later(records)
-            finished = [state.finished(record) for record in records]
-            gone = [now for now, then in zip(finished, records, strict=True) if now.state != then.state]
-            failed |= {(record.source, record.part) for record in gone}
-            if not {record.key for record in gone} & {record.duplicate_of for record in records}:
+            self._do_later(clips)
+            finished = state.finished(clips)
+            gone = kept(finished, mask_of(pc.not_equal(finished.column("state"), clips.column("state"))))
+            spans = (column(gone, name).to_pylist() for name in ("source", "part"))
+            failed |= set(zip(*spans, strict=True))
+            if (places_in(column(clips, "duplicate_of"), column(gone, "key")) < 0).all():
                 return finished
 
     def kind(self) -> Kind:
@@ -122,7 +126,10 @@ class Driver:
     def _do_sources(self, chosen: Set[str]) -> None:
         """Send the chosen sources, and their clips that are still wanted, through the stages beside cutting."""
         state = self._state
-        meter = Meter(list(state.sources.values()), state.summaries, self._progress, state.ledger)
+        before = Finished(
+            {uri for uri in state.sources if uri in state.closed}, state.closed.pixel_s, state.closed.states()
+        )
+        meter = Meter(list(state.sources.values()), before, self._progress, state.ledger)
         meter.show()
 
         def take(task: CurationTask) -> None:
@@ -141,14 +148,14 @@ class Driver:
             self._passes.append(run_pass("sources", tasks, stages, kind, take))
         SourceStage.close()
         self._slowest = meter.slowest
-        if missing := sorted(chosen - state.summaries.keys()):
+        if missing := sorted(uri for uri in chosen if uri not in state.closed):
             raise RunError(
                 f"{missing[0]} and {len(missing) - 1} other sources gave no result; run the same command again"
             )
 
-    def _do_later(self, records: Sequence[Record]) -> None:
+    def _do_later(self, clips: pa.Table) -> None:
         """Send all kept clips through the stages after deduplication."""
-        tasks: Sequence[CurationTask] = self._state.later_tasks(records)
+        tasks: Sequence[CurationTask] = self._state.later_tasks(clips)
         if not tasks:
             return
         meter = ClipMeter(len(tasks), self._progress, self._state.ledger, self._slowest)

@@ -4,6 +4,9 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from curate.caption import CaptionConfig, Captioner
 from curate.caption import availability as caption_availability
 from curate.caption.types import NO_CAPTION, Caption
@@ -16,8 +19,10 @@ from curate.models.clip_frames import Fault
 from curate.models.embed import ClipEmbedder, Embedding
 from curate.models.text_embed import Array, TextEmbedder
 from curate.records import ClipEmbedding, ClipResult, PackedArray, Record, TextEmbedding
-from curate.run.clip_stages import ClipStage, ReadClip, StageFn, caption_identity, clip_identity
+from curate.run.clip_stages import ClipStage, Identity, ReadClip, StageFn, caption_identity, clip_identity
 from curate.run.runners.pipeline import Pool, Stage
+from curate.run.tables.closed import ClosedSources
+from curate.run.tables.columns import column
 from curate.run.verdict import caption_of, judged
 from curate.search.search import WEIGHTS_VERSION
 from curate.shots import check_detector
@@ -245,6 +250,15 @@ class EmbedTexts:
         return TextEmbedding(len(array), name, hashlib.sha256(npy_bytes(array)).hexdigest())
 
 
-def text_identity(task: ClipTask) -> str:
-    """Return the identity of a text embedding: the caption it is made of."""
+def _text_id(task: ClipTask) -> str:
     return digest(caption_of(task.found).text)
+
+
+def _text_ids(clips: pa.Table, found: Mapping[str, pa.Table], _closed: ClosedSources) -> pa.Array:
+    texts = pc.fill_null(column(found[CAPTIONS], "caption"), "").dictionary_encode()
+    ids = pa.array([digest(text) for text in texts.dictionary.to_pylist()], pa.string()).take(texts.indices)
+    return pc.if_else(pc.is_valid(column(clips, "key")), ids, None)
+
+
+text_identity = Identity(_text_id, _text_ids)
+"""Identity of a text embedding: the caption it is made of."""

@@ -1,19 +1,17 @@
 """Clips that other datasets hold already: older ones, and evaluation sets."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+import numpy as np
+import pyarrow.compute as pc
 
 from curate.config import CurateConfig
-from curate.dedup import DedupItem, Duplicate, contaminated, dedup
+from curate.dedup import DedupClips, Duplicate, Vectors, contaminated, dedup
 from curate.ledger import Ledger
-from curate.records import Record, clip_id
 from curate.run.clip_arrays import ClipArrays
+from curate.run.tables.clips import clip_ids
+from curate.run.tables.columns import column
 from curate.search.vectors import stored_vector
 from loader.dataset import Dataset, open_dataset
-from loader.dataset.tables.parquet import to_rows
 from loader.errors import RunError, UsageError
-
-_COLUMNS = ["key", "sha256", "source", "duration_s"]
 
 
 def fingerprints(config: CurateConfig) -> dict[str, str]:
@@ -25,36 +23,32 @@ def fingerprints(config: CurateConfig) -> dict[str, str]:
     return {uri: _opened(uri, config).fingerprint for uri in (*config.dedup.evaluation, *config.dedup.older)}
 
 
-def without_known(
-    records: Sequence[Record], new: Sequence[DedupItem], old: Sequence[DedupItem], config: CurateConfig
-) -> list[Record]:
-    """Return the records; clips that evaluation sets hold, and new ones that older datasets hold, are filtered.
+def known(clips: DedupClips, config: CurateConfig) -> dict[str, tuple[str, Duplicate]]:
+    """Return the stage and the twin of each clip that other datasets hold, by key.
+
+    Clips of evaluation sets are found among all, clips of older datasets among new ones.
 
     Args:
-        records: of the whole run.
-        new: its kept clips.
-        old: its kept clips that are in the dataset already; an older dataset takes none of these away.
-        config: which datasets, and what counts as the same.
+        clips: Kept clips of the run.
+        config: Datasets, and the thresholds of duplicates.
 
     Raises:
         UsageError: a dataset cannot be compared with.
     """
     found: dict[str, tuple[str, Duplicate]] = {}
     for uri in config.dedup.evaluation:
-        for key, twin in contaminated([*new, *old], items_of(uri, config), config.dedup).items():
+        for key, twin in contaminated(clips, clips_of(uri, config), config.dedup).items():
             found.setdefault(key, ("dedup.evaluation", twin))
     for uri in config.dedup.older:
-        there = items_of(uri, config)
-        names = {item.key for item in there}
-        for key, twin in dedup(new, config.dedup, there).items():
+        there = clips_of(uri, config)
+        names = set(there.keys.to_pylist())
+        for key, twin in dedup(clips.fresh(there), config.dedup).items():
             if twin.of in names:
                 found.setdefault(key, ("dedup.older", twin))
-    return [
-        _filtered(record, *found[record.key or ""]) if record.key in found else record for record in records
-    ]
+    return found
 
 
-def items_of(uri: str, config: CurateConfig) -> list[DedupItem]:
+def clips_of(uri: str, config: CurateConfig) -> DedupClips:
     """Return the samples of another dataset for deduplication; keys are ``URI#KEY``, unlike any of ours.
 
     Raises:
@@ -64,23 +58,22 @@ def items_of(uri: str, config: CurateConfig) -> list[DedupItem]:
     ledger = Ledger(dataset.storage)
     arrays = ClipArrays(ledger)
     arrays.read(ledger.array_names())
-    rows = to_rows(dataset.index.select(_COLUMNS))
-    items = []
-    for number, row in enumerate(rows):
-        identity = clip_id(row["key"], row["sha256"])
-        items.append(
-            DedupItem(
-                key=f"{uri}#{row['key']}",
-                sha256=row["sha256"],
-                source=row["source"],
-                duration_s=row["duration_s"],
-                quality=(),
-                fingerprint=arrays.fingerprint(identity),
-                embedding=stored_vector(dataset, number) if config.dedup.semantic.enabled else None,
-                global_embedding=arrays.vector(identity),
-            )
-        )
-    return items
+    samples = dataset.index.select(["key", "sha256", "source"]).combine_chunks()
+    places = arrays.find(clip_ids(samples))
+    semantic = config.dedup.semantic.enabled
+    rows = np.flatnonzero(places >= 0)
+    return DedupClips(
+        keys=pc.binary_join_element_wise(f"{uri}#", column(samples, "key"), ""),
+        sha256=column(samples, "sha256"),
+        sources=column(samples, "source"),
+        quality=np.zeros((len(samples), 0)),
+        old=np.zeros(len(samples), bool),
+        footage=Vectors(rows, arrays.vectors(places[rows], np.float32)),
+        embedding=Vectors.of(
+            [stored_vector(dataset, row) if semantic else None for row in range(len(samples))]
+        ),
+        fingerprint=lambda row: arrays.fingerprint(int(places[row])) if places[row] >= 0 else None,
+    )
 
 
 def _opened(uri: str, config: CurateConfig) -> Dataset:
@@ -105,9 +98,3 @@ def _opened(uri: str, config: CurateConfig) -> Dataset:
             " dedup.semantic.enabled=false"
         )
     return dataset
-
-
-def _filtered(record: Record, stage: str, twin: Duplicate) -> Record:
-    return replace(
-        record, state="filtered", stage=stage, reason=twin.reason, score=twin.score, threshold=twin.threshold
-    )

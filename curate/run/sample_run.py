@@ -3,9 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
+import numpy as np
+import pyarrow as pa
+
 from curate.config import CurateConfig
 from curate.ledger import Ledger, digest
-from curate.records import Record
 from curate.run.curate import COMMAND
 from curate.run.driver import Driver
 from curate.run.forecast import Forecast, ForecastConfig, SourceCost, choose_sample, extents, forecast
@@ -13,6 +15,7 @@ from curate.run.model_files import model_digests
 from curate.run.model_stages import check
 from curate.run.runners.progress import Progress
 from curate.run.state import CurationState
+from curate.run.tables.columns import column, equal, kept
 from curate.sources.headers import read_headers
 from curate.sources.inputs import SourceRef, list_sources
 from loader.errors import UsageError
@@ -50,29 +53,34 @@ def forecast_curation(
         if not sample:
             raise UsageError("no source with a video that can be read; there is nothing to forecast")
         driver = Driver(state, progress)
-        records = driver.decide_some({source.uri for source in sample})
-        found = forecast(_costs(sample, records, state, driver.gpu_seconds()), sources, extent, rates)
+        clips = driver.decide_some({source.uri for source in sample})
+        found = forecast(_costs(sample, clips, state, driver.gpu_seconds()), sources, extent, rates)
         ledger.write_note("forecast", asdict(found))
         return found
 
 
 def _costs(
-    sample: Sequence[SourceRef], records: Sequence[Record], state: CurationState, gpu_s: float
+    sample: Sequence[SourceRef], clips: pa.Table, state: CurationState, gpu_s: float
 ) -> list[SourceCost]:
     """Return the cost of each source of a sample; seconds of GPUs are divided by its clips."""
-    kept: dict[str, list[Record]] = {source.uri: [] for source in sample}
-    for record in records:
-        if record.state == "kept":
-            kept[record.source].append(record)
-    gpu_s_of_clip = gpu_s / max(1, sum(map(len, kept.values())))
+    clips = kept(clips, equal(clips, "state", "kept"))
+    numbers = column(clips, "source").to_numpy()
+
+    def totals(name: str) -> list[float]:
+        sums: list[float] = np.bincount(numbers, column(clips, name).to_numpy(), len(state.listed)).tolist()
+        return sums
+
+    counts = np.bincount(numbers, minlength=len(state.listed)).tolist()
+    clip_bytes, clip_s = totals("clip_bytes"), totals("duration_s")
     return [
         SourceCost(
-            uri=uri,
-            clips=len(clips),
-            clip_bytes=sum(clip.clip_bytes for clip in clips),
-            clip_s=sum(clip.duration_s for clip in clips),
-            core_s=state.summaries[uri].cpu_s or 0.0,
-            gpu_s=gpu_s_of_clip * len(clips),
+            uri=source.uri,
+            clips=counts[number],
+            clip_bytes=int(clip_bytes[number]),
+            clip_s=clip_s[number],
+            core_s=state.closed.cpu_s(source.uri),
+            gpu_s=gpu_s / max(1, len(clips)) * counts[number],
         )
-        for uri, clips in kept.items()
+        for source in sample
+        for number in [state.closed.numbers[source.uri]]
     ]

@@ -1,53 +1,27 @@
 """Shards of kept samples: planning all, writing one."""
 
-import bisect
 import hashlib
-import json
-from collections import defaultdict
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from numpy.typing import NDArray
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from curate.config import BinConfig, ShardConfig
+from curate.config import ShardConfig
 from curate.ledger import Ledger
-from curate.records import Record, TextEmbedding, from_json
+from curate.records import from_json
 from curate.run.clip_stages import clip_bytes
+from curate.run.tables.columns import column, places_in
+from curate.run.tables.samples import embedding_digests, from_ipc, index_columns, to_ipc, vectors_of
 from curate.source_pass.tasks import ClipPlace
-from loader.dataset import INDEX, Row, Sample, ShardRecord, write_shard
-from loader.dataset.schema import PLACEMENT
-from loader.dataset.shard import npy_bytes
+from loader.dataset import Sample, ShardRecord, write_shard
+from loader.dataset.tables.parquet import to_rows
 from loader.dataset.tables.shard_rows import TableRows, as_table
 
 STAGE = "shard"
-
-
-@dataclass(frozen=True)
-class KeptSample:
-    """A sample on its way into a shard.
-
-    Attributes:
-        record: Record of the clip.
-        embedding: Video embedding, float [D], or None.
-        text: Text embedding, or None.
-        place: Place of the clip in the dataset's present revision, or None.
-    """
-
-    record: Record
-    embedding: NDArray[Any] | None = None
-    text: TextEmbedding | None = None
-    place: ClipPlace | None = None
-
-    @property
-    def row(self) -> Row:
-        """The sample's index row without its placement: all that its bytes follow from."""
-        digests = {}
-        if self.text:
-            digests["text.npy"] = self.text.sha256
-        if self.embedding is not None:
-            digests["video.npy"] = hashlib.sha256(npy_bytes(self.embedding)).hexdigest()
-        return {**index_row(self.record), "embeddings": digests}
 
 
 @dataclass(frozen=True)
@@ -57,81 +31,86 @@ class ShardPlan:
     Attributes:
         number: Place of the shard among all shards.
         id: Digest of the number and the content.
-        samples: The samples; none once the shard is written.
+        samples: The samples, see `curate.run.tables.samples`; None once the shard is written.
     """
 
     number: int
     id: str
-    samples: tuple[KeptSample, ...]
+    samples: pa.Table | None
 
     @staticmethod
-    def of(number: int, samples: Sequence[KeptSample]) -> "ShardPlan":
+    def of(number: int, samples: pa.Table) -> "ShardPlan":
         """Plan a shard with samples."""
-        content = json.dumps([kept.row for kept in samples], sort_keys=True)
-        digest = hashlib.sha256(content.encode()).hexdigest()
-        return ShardPlan(number, f"{number:06d}-{digest[:16]}", tuple(samples))
+        # Where a clip lies now says nothing of what the shard will hold.
+        content = samples.drop_columns(["place.shard", "place.offset", "place.size"])
+        digest = hashlib.sha256(to_ipc(content)).hexdigest()
+        return ShardPlan(number, f"{number:06d}-{digest[:16]}", samples)
 
     @property
     def clip_bytes(self) -> int:
         """Size of all its clips."""
-        return sum(kept.record.clip_bytes for kept in self.samples)
+        return (
+            0 if self.samples is None else int(pc.sum(self.samples.column("clip_bytes"), min_count=0).as_py())
+        )
+
+    def __getstate__(self) -> dict[str, object]:
+        # A pickled slice would carry the whole table.
+        return {**vars(self), "samples": None if self.samples is None else to_ipc(self.samples)}
+
+    def __setstate__(self, state: Mapping[str, object]) -> None:
+        data = state["samples"]
+        vars(self).update(state, samples=from_ipc(data) if isinstance(data, bytes) else None)
 
 
-def split_of(source_sha256: str, val_share: float) -> str:
-    """Return the split of all clips of a source, decided by its content, so that it never changes sides."""
-    return "val" if int(source_sha256[:12], 16) < val_share * 16**12 else "train"
-
-
-def bin_of(record: Record, config: BinConfig) -> str:
-    """Return the group of shapes of a clip, such as "aspect_1-frames_0"; "all" when nothing is grouped.
-
-    A number counts the edges at or below the value, so that every clip has a group.
-    """
-    values = {
-        "aspect": record.width / record.height,
-        "short_side_px": min(record.width, record.height),
-        "frames": record.frames,
-    }
-    edges = {name: sorted(getattr(config, name)) for name in values}
-    groups = [f"{name}_{bisect.bisect_right(edges[name], values[name])}" for name in values if edges[name]]
-    return "-".join(groups) or "all"
-
-
-def plan_shards(kept: Sequence[KeptSample], config: ShardConfig, first_number: int = 0) -> list[ShardPlan]:
+def plan_shards(samples: pa.Table, config: ShardConfig, first_number: int = 0) -> list[ShardPlan]:
     """Plan shards of one split and bin each, samples sorted by key, a new shard where the next clip exceeds the limit.
 
     A pure function. A clip larger than the limit gets a shard of its own.
 
     Args:
-        kept: Samples, in any order.
+        samples: Samples, in any order; see `curate.run.tables.samples`.
         config: The limit.
         first_number: Number of the first shard.
     """
-    groups: dict[tuple[str, str], list[KeptSample]] = defaultdict(list)
-    for sample in sorted(kept, key=lambda sample: sample.record.key or ""):
-        groups[sample.record.split, sample.record.bin].append(sample)
+    order = pc.sort_indices(samples, [(name, "ascending") for name in ("split", "bin", "key")])
+    samples = samples.take(order).combine_chunks()
     limit = config.max_shard_mb * 1e6
-    shards: list[list[KeptSample]] = []
-    for _, members in sorted(groups.items()):
-        filled = limit + 1
-        for sample in members:
-            if filled + sample.record.clip_bytes > limit:
-                shards.append([])
-                filled = 0
-            shards[-1].append(sample)
-            filled += sample.record.clip_bytes
-    return [ShardPlan.of(number, samples) for number, samples in enumerate(shards, first_number)]
+    plans: list[ShardPlan] = []
+    for group in _groups(samples):
+        ends = np.cumsum(column(samples, "clip_bytes").to_numpy()[group])
+        first = filled = 0
+        while first < len(ends):
+            after = max(first + 1, int(np.searchsorted(ends, filled + limit, "right")))
+            plans.append(
+                ShardPlan.of(first_number + len(plans), samples.slice(group.start + first, after - first))
+            )
+            first, filled = after, int(ends[after - 1])
+    return plans
 
 
-def untouched(shards: Sequence[ShardRecord], wanted: Sequence[KeptSample]) -> list[ShardRecord]:
+def _groups(samples: pa.Table) -> Iterator[slice]:
+    """Yield the rows of each split and bin of sorted samples."""
+    changes = np.zeros(max(0, len(samples) - 1), bool)
+    for name in ("split", "bin"):
+        codes = column(samples, name).dictionary_encode().indices.to_numpy()
+        changes |= np.diff(codes) != 0
+    starts = [0, *(np.flatnonzero(changes) + 1).tolist(), len(samples)]
+    return (slice(start, end) for start, end in itertools.pairwise(starts) if end > start)
+
+
+def untouched(shards: Sequence[ShardRecord], wanted: pa.Table) -> list[ShardRecord]:
     """Return the shards of the present revision that may stay as they are: all their samples are wanted, unchanged."""
-    present = {row["key"] for shard in shards for row in shard.rows}
-    now = {sample.record.key: sample.row for sample in wanted if sample.record.key in present}
 
-    def stays(row: Row) -> bool:
-        return now.get(row["key"]) == {name: value for name, value in row.items() if name not in PLACEMENT}
+    def stays(shard: ShardRecord) -> bool:
+        present = as_table(shard.rows)
+        rows = places_in(column(present, "key"), column(wanted, "key"))
+        if not len(rows) or (rows < 0).any():
+            return False
+        samples = wanted.take(pa.array(rows))
+        now = index_columns(samples).append_column("embeddings", embedding_digests(samples))
+        return bool(present.select(now.column_names).cast(now.schema).equals(now))
 
-    return [shard for shard in shards if shard.rows and all(stays(row) for row in shard.rows)]
+    return [shard for shard in shards if stays(shard)]
 
 
 Written = TypeVar("Written", bound=ShardRecord)
@@ -170,19 +149,20 @@ class WriteShard:
         return [self._write(plan) for plan in plans]
 
     def _write(self, plan: ShardPlan) -> ShardPlan:
-        written = write_shard(self.ledger.storage, plan.number, map(self._sample, plan.samples))
+        assert plan.samples is not None
+        written = write_shard(self.ledger.storage, plan.number, self._samples(plan.samples))
         self.ledger.close(STAGE, self.fingerprint, plan.id, written)
-        return replace(plan, samples=())
+        return replace(plan, samples=None)
 
-    def _sample(self, kept: KeptSample) -> Sample:
-        embeddings = {}
-        if kept.text:
-            embeddings["text.npy"] = self.ledger.read_arrays(kept.text.arrays)["text"]
-        if kept.embedding is not None:
-            embeddings["video.npy"] = kept.embedding
-        return Sample(index_row(kept.record), clip_bytes(self.ledger, kept.record, kept.place), embeddings)
-
-
-def index_row(record: Record) -> Row:
-    """Return the sample's index row, without the placement that writing decides."""
-    return record.columns(name for name in INDEX.names if name not in (*PLACEMENT, "embeddings"))
+    def _samples(self, samples: pa.Table) -> Iterator[Sample]:
+        rows = to_rows(index_columns(samples))
+        beside = samples.select(["clip_id", "text.arrays", "place.shard", "place.offset", "place.size"])
+        for row, own, vector in zip(rows, beside.to_pylist(), vectors_of(samples), strict=True):
+            embeddings = {}
+            if own["text.arrays"] is not None:
+                embeddings["text.npy"] = self.ledger.read_arrays(own["text.arrays"])["text"]
+            if vector is not None:
+                embeddings["video.npy"] = vector
+            where = (own["place.shard"], own["place.offset"], own["place.size"])
+            place = None if where[0] is None else ClipPlace(*where)
+            yield Sample(row, clip_bytes(self.ledger, own["clip_id"], place), embeddings)

@@ -1,23 +1,17 @@
-"""Final state of every clip: thresholds, faults, take-downs, duplicates.
+"""State of one clip after its own scores and results: what workers ask, and the rule of `curate.run.tables.judge`."""
 
-Metadata only: nothing here reads a clip, so that another threshold costs no more than a pass over a table.
-"""
-
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import bisect
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from curate.caption.types import NO_CAPTION, Caption
-from curate.config import ShardConfig
-from curate.dedup import Duplicate
+from curate.config import BinConfig, ShardConfig
 from curate.filters import FilterConfig, decide
 from curate.models.clip_frames import Fault
 from curate.records import ClipEmbedding, ClipResult, ClipScores, Record, TextEmbedding
-from curate.run.shard import bin_of, split_of
-from curate.sources.inputs import SourceRef
-from curate.takedown.takedown import TakeDowns, emptied
 from loader.text import count_tokens
 
-_AFTER_FILTERS = ("captions", "text_embed")
+AFTER_FILTERS = ("captions", "text_embed")
 """Stages whose faults count only for clips that pass all thresholds."""
 
 
@@ -49,7 +43,7 @@ def judged(
     if record.state != "kept":
         return record
     for stage, result in results.items():
-        if stage not in _AFTER_FILTERS and isinstance(result, Fault):
+        if stage not in AFTER_FILTERS and isinstance(result, Fault):
             return replace(record, state="failed", stage=stage, reason=result.reason)
     scores = scored(record, results)
     rejection = decide(scores, filters, pending)
@@ -63,7 +57,7 @@ def judged(
             score=rejection.score,
             threshold=rejection.threshold,
         )
-    for stage in _AFTER_FILTERS:
+    for stage in AFTER_FILTERS:
         if isinstance(fault := results.get(stage), Fault):
             return replace(record, scores=scores, state="failed", stage=stage, reason=fault.reason)
     caption, text = caption_of(results), results.get("text_embed")
@@ -85,67 +79,21 @@ def caption_of(results: Mapping[str, ClipResult]) -> Caption:
     return found if isinstance(found, Caption) else NO_CAPTION
 
 
-def taken_down(records: Iterable[Record], down: TakeDowns) -> list[Record]:
-    """Return the records after take-downs of single samples, which stay out for ever."""
-    found = ((record, down.of(record)) for record in records)
-    return [emptied(record, removal) if removal else record for record, removal in found]
+def split_of(source_sha256: str, val_share: float) -> str:
+    """Return the split of all clips of a source, decided by its content, so that it never changes sides."""
+    return "val" if int(source_sha256[:12], 16) < val_share * 16**12 else "train"
 
 
-def without_copies(records: Iterable[Record]) -> list[Record]:
-    """Return the records, every further clip of one key as a duplicate of the first; two names of a source give these.
+def bin_of(record: Record, config: BinConfig) -> str:
+    """Return the group of shapes of a clip, such as "aspect_1-frames_0"; "all" when nothing is grouped.
 
-    ``records`` are sorted, so that the name that is kept does not depend on the order of the work.
+    A number counts the edges at or below the value, so that every clip has a group.
     """
-    first: dict[str, Record] = {}
-    result = []
-    for record in records:
-        kept = first.setdefault(record.key, record) if record.state == "kept" and record.key else record
-        if kept is not record:
-            reason = f"the same span of the same content as in {kept.source}"
-            record = duplicate(record, kept.key or "", "dedup.source", reason)
-        result.append(record)
-    return result
-
-
-def without_duplicates(records: Sequence[Record], found: Mapping[str, Duplicate]) -> list[Record]:
-    """Return the records after `curate.dedup`, which gave ``found``: the original of each duplicate, by key.
-
-    A copy of a clip that is now a duplicate itself becomes a copy of the one that is kept.
-    """
-    result = []
-    for record in records:
-        gone = found.get(record.duplicate_of or "") if record.state == "duplicate" else None
-        if gone is not None:
-            record = replace(record, duplicate_of=gone.of)
-        twin = found.get(record.key or "") if record.state == "kept" else None
-        if twin is not None:
-            record = duplicate(record, twin.of, f"dedup.{twin.kind}", twin.reason, twin.score, twin.threshold)
-        result.append(record)
-    return result
-
-
-def duplicate(
-    record: Record,
-    of: str,
-    stage: str,
-    reason: str,
-    score: float | None = None,
-    threshold: float | None = None,
-) -> Record:
-    """Return the record as a duplicate of the sample ``of``."""
-    return replace(
-        record,
-        state="duplicate",
-        stage=stage,
-        reason=reason,
-        duplicate_of=of,
-        score=score,
-        threshold=threshold,
-    )
-
-
-def described(record: Record, source: SourceRef) -> Record:
-    """Return the record with the attributes of its source in the input list."""
-    if record.attributes == source.attributes:
-        return record
-    return replace(record, attributes=dict(source.attributes))
+    values = {
+        "aspect": record.width / record.height,
+        "short_side_px": min(record.width, record.height),
+        "frames": record.frames,
+    }
+    edges = {name: sorted(getattr(config, name)) for name in values}
+    groups = [f"{name}_{bisect.bisect_right(edges[name], values[name])}" for name in values if edges[name]]
+    return "-".join(groups) or "all"

@@ -2,14 +2,18 @@
 
 from collections.abc import Callable, Sequence
 
+import pyarrow as pa
+
 from curate.config import fingerprint
-from curate.records import Record
 from curate.run.runners.pipeline import Kind, Stage, run_sequentially, runner
 from curate.run.runners.progress import Progress
 from curate.run.shard import STAGE, ShardPlan, WriteShard, plan_shards, untouched, written_shards
 from curate.run.state import CurationState
+from curate.run.tables.clips import clip_ids
+from curate.run.tables.columns import column, equal, kept, places_in
 from curate.takedown.takedown import STAGE as REMOVAL
 from loader.dataset import Dataset, ShardRecord, next_shard_number
+from loader.dataset.tables.shard_rows import as_table
 
 _SMALL_BYTES = 1e9
 """Shards of less than this in all are written by the driver: starting Ray would take longer."""
@@ -17,26 +21,27 @@ _SMALL_BYTES = 1e9
 
 def write_shards(
     state: CurationState,
-    records: Sequence[Record],
+    clips: pa.Table,
     progress: Callable[[Progress], None],
     kind: Callable[[], Kind],
 ) -> list[ShardRecord]:
-    """Return the shards that hold every kept record, written where they are not there yet.
+    """Return the shards that hold every kept clip, written where they are not there yet.
 
     Args:
         state: Embeddings and places of the clips; shards of the present revision stay where they can.
-        records: Final records of the run.
+        clips: Final state of all clips of the run.
         progress: Called after every shard.
         kind: Returns the runner; called for many bytes only.
     """
-    kept = state.samples(records)
+    samples = state.samples(clips)
     present = state.dataset.shards() if state.dataset is not None else []
-    stay = untouched(present, kept)
-    settled = {row["key"] for shard in stay for row in shard.rows}
+    stay = untouched(present, samples)
     if state.dataset is not None and state.config.run.keep_rejected:
-        _rescue(state, state.dataset, records, stay)
-    new = [one for one in kept if one.record.key not in settled]
-    plans = plan_shards(new, state.config.shard, next_shard_number(present))
+        _rescue(state, state.dataset, clips, stay)
+    for shard in stay:
+        settled = column(as_table(shard.rows), "key")
+        samples = kept(samples, places_in(column(samples, "key"), settled) < 0)
+    plans = plan_shards(samples, state.config.shard, next_shard_number(present))
     return [*stay, *_written(state, plans, progress, kind)]
 
 
@@ -65,12 +70,11 @@ def _written(
     return [closed[plan.id] for plan in plans]
 
 
-def _rescue(
-    state: CurationState, dataset: Dataset, records: Sequence[Record], stay: Sequence[ShardRecord]
-) -> None:
+def _rescue(state: CurationState, dataset: Dataset, clips: pa.Table, stay: Sequence[ShardRecord]) -> None:
     """Copy clips out of shards that will be dropped into the ledger, so that a looser threshold can restore them."""
+    leaving = ~equal(clips, "state", "kept") & ~equal(clips, "stage", REMOVAL)
     staying = {shard.path for shard in stay}
-    for record in records:
-        place = state.places.get(record.clip_id)
-        if place and place.shard not in staying and record.state != "kept" and record.stage != REMOVAL:
-            state.ledger.write_clip(record.clip_id, dataset.storage.read(*place))
+    ids = clip_ids(kept(clips, leaving))
+    for clip_id, place in zip(ids.to_pylist(), state.places_of(ids), strict=True):
+        if place and place.shard not in staying:
+            state.ledger.write_clip(clip_id, dataset.storage.read(*place))

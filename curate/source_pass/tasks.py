@@ -48,6 +48,7 @@ class ClipTask:
         tags: Text in the source's container.
         todo: Names of the stages left to do.
         found: Results so far, by stage.
+        made: Stages whose results were made by the workers that the task passed.
         place: Bytes of the clip where it lies in a shard; None where it is staged.
     """
 
@@ -57,6 +58,7 @@ class ClipTask:
     tags: Mapping[str, str] = field(default_factory=dict)
     todo: tuple[str, ...] = ()
     found: Mapping[str, ClipResult] = field(default_factory=dict)
+    made: tuple[str, ...] = ()
     place: ClipPlace | None = None
 
     def with_result(self, stage: str, result: ClipResult) -> "ClipTask":

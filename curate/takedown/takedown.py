@@ -43,6 +43,11 @@ class TakeDowns:
         spans.pop("", None)
         return spans
 
+    @property
+    def named(self) -> frozenset[str]:
+        """URIs, keys and digests of sources: a record that has none of them was not taken down."""
+        return frozenset((*self.sources, *self.keys, *self._spans))
+
     def of(self, record: Record) -> Removal | None:
         """Return the take-down of a record: by its source, its key, or a span that overlaps it."""
         found = self.sources.get(record.source) or self.keys.get(record.key or "")

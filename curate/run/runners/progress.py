@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 
 from curate.ledger import Ledger
@@ -48,12 +48,27 @@ class Progress:
     at_work: tuple[tuple[str, float, float], ...] = ()
 
 
+@dataclass(frozen=True)
+class Finished:
+    """Sources closed before this run.
+
+    Attributes:
+        uris: Their URIs.
+        pixel_s: Pixels times seconds of all of them.
+        states: Number of records per state.
+    """
+
+    uris: Set[str] = frozenset()
+    pixel_s: float = 0.0
+    states: Mapping[str, int] = field(default_factory=dict)
+
+
 class Meter:
     """Progress over the sources of a run.
 
     Args:
         sources: All sources.
-        summaries: Summaries of those closed before this run, by URI.
+        before: Those closed before this run.
         report: Called after every source.
         ledger: Place of the status file.
     """
@@ -61,21 +76,19 @@ class Meter:
     def __init__(
         self,
         sources: Sequence[SourceRef],
-        summaries: Mapping[str, SourceSummary],
+        before: Finished,
         report: Callable[[Progress], None],
         ledger: Ledger,
     ) -> None:
         self._report, self._ledger = report, ledger
         self._bytes = {source.uri: max(0, source.size) for source in sources}
-        self._waiting = set(self._bytes) - summaries.keys()
+        self._waiting = set(self._bytes) - before.uris
         # Running sums: a sum over all sources after each source would cost their square.
         self._total_bytes = sum(self._bytes.values())
         self._waiting_bytes = sum(self._bytes[uri] for uri in self._waiting)
-        self._states: Counter[str] = Counter()
+        self._states: Counter[str] = Counter(before.states)
         self._slowest: list[tuple[str, float]] = []
-        self._weight = 0.0
-        for summary in summaries.values():
-            self._count(summary)
+        self._weight = before.pixel_s
         self._weight_before, self._began = self._weight, time.monotonic()
         self._written_at = float("-inf")
         self._at_work: tuple[tuple[str, float, float], ...] = ()

@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import numpy as np
@@ -10,7 +10,8 @@ import pytest
 from av.video.reformatter import VideoReformatter
 from PIL import Image, ImageEnhance
 
-from curate.dedup import DedupConfig, DedupItem, contaminated, dedup, fingerprint, quality
+from curate import dedup as deduplication
+from curate.dedup import DedupClips, DedupConfig, DedupItem, Duplicate, fingerprint, quality
 from curate.frames.frame_times import Decoder
 from curate.frames.perceptual import embed_pictures
 from curate.frames.source import open_video
@@ -27,6 +28,18 @@ def item(key: str, pictures: np.ndarray | None = None, **changes: object) -> Ded
         values["fingerprint"] = lambda: own
         values["global_embedding"] = embed_pictures(pictures)
     return DedupItem(key, **{**values, **changes})
+
+
+def dedup(
+    items: Sequence[DedupItem], config: DedupConfig, older: Sequence[DedupItem] = ()
+) -> dict[str, Duplicate]:
+    return deduplication.dedup(DedupClips.of(items, older), config)
+
+
+def contaminated(
+    items: Sequence[DedupItem], evaluation: Sequence[DedupItem], config: DedupConfig
+) -> dict[str, Duplicate]:
+    return deduplication.contaminated(DedupClips.of(items), DedupClips.of(evaluation), config)
 
 
 @cache

@@ -225,7 +225,8 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(
 def test_interrupted_between_a_segment_and_its_entries_it_ends_with_the_same_bytes(
     raw: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("curate.run.segments._ENTRIES", 2)
+    monkeypatch.setattr("curate.run.tables.closed._ENTRIES", 2)
+    monkeypatch.setattr("curate.run.tables.results._ENTRIES", 2)
     out = tmp_path / "dataset"
     with monkeypatch.context() as patched:
         patched.setattr(Ledger, "_delete", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from curate.ledger import Ledger
-from curate.run.runners.progress import Meter, Progress
+from curate.run.runners.progress import Finished, Meter, Progress
 from curate.source_pass.at_work import at_work, noted, watching
 from curate.sources.inputs import SourceRef
 from loader.storage import open_storage
@@ -21,7 +21,7 @@ def ledger(tmp_path: Path) -> Ledger:
 def test_a_long_source_says_how_far_it_is(ledger: Ledger) -> None:
     seen: list[Progress] = []
     sources = [SourceRef("raw/film.mp4", 4000, "v"), SourceRef("raw/other.mp4", 10, "v")]
-    meter = Meter(sources, {}, seen.append, ledger)
+    meter = Meter(sources, Finished(), seen.append, ledger)
     with noted(io.BytesIO(bytes(4000)), ledger, "id", "raw/film.mp4", 4000, every_s=0) as file:
         assert file.read(1000) == bytes(1000)
         meter.show_at_work()

@@ -102,7 +102,7 @@ def test_the_ledger_keeps_nothing_of_it(folder: Path) -> None:
         ledger.close("captions", "a", f"{key}-1234-x", Caption("a kite", "input"))
         ledger.write_arrays(f"s{place}-c", {f"{key}-1234.perceptual": np.ones(2, np.float16)})
     remove(open_storage(folder), removal(source="raw/1.mp4"))
-    assert ledger.staged_clips() == {f"{stays}-1234"}
+    assert list(ledger.staged_clips()) == [f"{stays}-1234"]
     assert ledger.closed("captions", "a", clip_result).keys() == {f"{stays}-1234-x"}
     assert ledger.read_arrays("s2-c").keys() == {f"{stays}-1234.perceptual"}
     assert ledger.closed("cut", "c", source_summary).keys() == {"s2"}

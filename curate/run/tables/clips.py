@@ -1,0 +1,140 @@
+"""Records of clips as columns: a row for each span, and for each source that gave none.
+
+Sources are numbers, and each score is a column of its own: an eighth of the memory of records, and no object for a
+clip.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curate.records import Record
+from curate.run.tables.columns import Mask, column, mask_of
+
+SCORE = "scores."
+"""Start of the names of columns that are scores."""
+
+CLIPS = pa.schema(
+    {
+        "source": pa.int32(),
+        "part": pa.int32(),
+        "parts": pa.int32(),
+        "start_s": pa.float64(),
+        "end_s": pa.float64(),
+        "state": pa.string(),
+        "stage": pa.string(),
+        "reason": pa.string(),
+        "score": pa.float64(),
+        "threshold": pa.float64(),
+        "duplicate_of": pa.string(),
+        "key": pa.string(),
+        "source_sha256": pa.string(),
+        "frames": pa.int32(),
+        "fps": pa.float64(),
+        "height": pa.int32(),
+        "width": pa.int32(),
+        "duration_s": pa.float64(),
+        "audio": pa.string(),
+        "sha256": pa.string(),
+        "clip_bytes": pa.int64(),
+    }
+)
+"""Columns of `Record` that the pass over a source decides; those of scores follow."""
+
+KEPT = pa.schema(
+    {
+        "caption": pa.string(),
+        "caption_source": pa.string(),
+        "caption_provenance": pa.map_(pa.string(), pa.string()),
+        "text_tokens": pa.int32(),
+        "split": pa.string(),
+        "bin": pa.string(),
+    }
+)
+"""Columns that the verdict adds."""
+
+_AT_ONCE = 4096
+
+
+def from_records(records: Sequence[Record], numbers: Mapping[str, int]) -> pa.Table:
+    """Return the columns of records.
+
+    Args:
+        records: The records; of those columns that the verdict adds they have none.
+        numbers: Number of each source, by URI.
+    """
+    values: dict[str, pa.Array] = {
+        "source": pa.array([numbers[record.source] for record in records], pa.int32())
+    }
+    for field in CLIPS:
+        if field.name not in values:
+            values[field.name] = pa.array([getattr(record, field.name) for record in records], field.type)
+    return pa.table({**values, **score_columns([record.scores for record in records])})
+
+
+def score_columns(scores: Sequence[Mapping[str, float]]) -> dict[str, pa.Array]:
+    """Return a column for each name of a score; null where it was not measured."""
+    names = sorted({name for one in scores for name in one})
+    return {f"{SCORE}{name}": pa.array([one.get(name) for one in scores], pa.float64()) for name in names}
+
+
+def to_records(table: pa.Table, uris: Sequence[str]) -> Iterable[Record]:
+    """Yield the rows as records, without the columns that the verdict adds."""
+    names = [field.name for field in CLIPS]
+    scores = score_names(table)
+    for batch in table.select([*names, *(f"{SCORE}{name}" for name in scores)]).to_batches(_AT_ONCE):
+        for row in batch.to_pylist():
+            own = {name: row[name] for name in names}
+            measured = {name: row[f"{SCORE}{name}"] for name in scores}
+            yield Record(
+                **{**own, "source": uris[own["source"]]},
+                scores={name: value for name, value in measured.items() if value is not None},
+            )
+
+
+def joined(tables: Iterable[pa.Table]) -> pa.Table:
+    """Return all rows of tables of clips; a score that one of them lacks was not measured there."""
+    found = [CLIPS.empty_table(), *tables]
+    return pa.concat_tables(found, promote_options="default").combine_chunks()
+
+
+def by_span(table: pa.Table) -> pa.Table:
+    """Return the rows sorted by source and span."""
+    order = np.lexsort((column(table, "part").to_numpy(), column(table, "source").to_numpy()))
+    return table if (np.diff(order) == 1).all() else table.take(pa.array(order))
+
+
+def score_names(table: pa.Table) -> list[str]:
+    """Return the names of the scores that a table has, sorted."""
+    return sorted(name.removeprefix(SCORE) for name in table.column_names if name.startswith(SCORE))
+
+
+def scores_map(table: pa.Table) -> pa.Array:
+    """Return the measured scores of each row as a map, sorted by name."""
+    names = score_names(table)
+    return _map_of(
+        names,
+        np.stack([mask_of(pc.is_valid(column(table, f"{SCORE}{name}"))) for name in names], axis=1)
+        if names
+        else np.zeros((len(table), 0), bool),
+        np.stack([column(table, f"{SCORE}{name}").to_numpy(zero_copy_only=False) for name in names], axis=1)
+        if names
+        else np.zeros((len(table), 0)),
+    )
+
+
+def _map_of(names: Sequence[str], there: Mask, values: Any) -> pa.Array:
+    ends = np.cumsum(there.sum(axis=1, dtype=np.int64))
+    offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
+    which = np.broadcast_to(np.arange(len(names), dtype=np.int32), there.shape)[there]
+    keys = pa.array(names, pa.string()).take(pa.array(which))
+    return pa.MapArray.from_arrays(offsets, keys, pa.array(values[there], pa.float64()))
+
+
+def clip_ids(table: pa.Table) -> pa.Array:
+    """Return the identity of each row's clip, as `curate.records.clip_id`; null where none was cut."""
+    digests = pc.utf8_slice_codeunits(column(table, "sha256"), 0, 16)
+    return pc.binary_join_element_wise(column(table, "key"), digests, "-")

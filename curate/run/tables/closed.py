@@ -1,0 +1,117 @@
+"""Closed sources as columns: their clips, and what the driver asks of their pass."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from curate.ledger import Ledger
+from curate.records import SourceSummary, source_summary
+from curate.run.tables.clips import by_span, from_records, joined
+from curate.run.tables.columns import Mask, column, kept
+from curate.source_pass.stage import STAGE, source_id
+from curate.sources.inputs import SourceRef
+
+_ENTRIES = 4096
+"""Entries that workers wrote one by one and that become a segment together, so that a restart reads few files."""
+
+_OPEN, _LOOSE = -1, -2
+
+
+class ClosedSources:
+    """Clips of all closed sources; those closed in this run become segments of the ledger as it goes on.
+
+    Args:
+        ledger: Entries of this run and of earlier ones.
+        fingerprint: Digest of the configuration of the pass.
+        sources: All sources, sorted by URI; their numbers are their places here.
+
+    Attributes:
+        sources: See above.
+        numbers: Number of each source, by URI.
+    """
+
+    def __init__(self, ledger: Ledger, fingerprint: str, sources: Sequence[SourceRef]) -> None:
+        self._ledger, self._fingerprint, self.sources = ledger, fingerprint, sources
+        self.numbers = {source.uri: number for number, source in enumerate(sources)}
+        self._chunks: list[pa.Table] = []
+        self._chunk = np.full(len(sources), _OPEN, np.int32)  # that holds the clips of each source
+        self._cpu_s, self._pixel_s = np.zeros(len(sources)), np.zeros(len(sources))
+        self._tags: dict[int, Mapping[str, str]] = {}
+        self._loose: dict[int, SourceSummary] = {}
+        by_id = {source_id(source): number for number, source in enumerate(sources)}
+        for batch in ledger.batches(STAGE, fingerprint, source_summary):
+            self._keep({by_id[name]: summary for name, summary in batch.items() if name in by_id})
+
+    def add(self, uri: str, summary: SourceSummary) -> None:
+        """Add a source that is closed in the ledger; many become a segment."""
+        number = self.numbers[uri]
+        self._note(number, summary, _LOOSE)
+        self._loose[number] = summary
+        if len(self._loose) >= _ENTRIES:
+            entries = {source_id(self.sources[one]): found for one, found in self._loose.items()}
+            self._ledger.append(STAGE, self._fingerprint, entries)
+            self._keep(self._loose)
+            self._loose = {}
+
+    def drop(self, uris: Sequence[str]) -> None:
+        """Count sources as not closed."""
+        for uri in uris:
+            number = self.numbers[uri]
+            self._chunk[number] = _OPEN
+            self._loose.pop(number, None)
+
+    def __contains__(self, uri: str) -> bool:
+        return bool(self._chunk[self.numbers[uri]] != _OPEN)
+
+    def cpu_s(self, uri: str) -> float:
+        """Return the processor seconds of the pass over a source; 0 for one that failed."""
+        return float(self._cpu_s[self.numbers[uri]])
+
+    def tags(self, number: int) -> Mapping[str, str]:
+        """Return the text in the container of a source."""
+        return self._tags.get(number, {})
+
+    @property
+    def pixel_s(self) -> float:
+        """Pixels times seconds of all closed sources."""
+        return float(self._pixel_s[self._chunk != _OPEN].sum())
+
+    def states(self) -> Counter[str]:
+        """Return the number of clips per state, before they are judged."""
+        found: Counter[str] = Counter()
+        for table in self._tables():
+            for one in column(table, "state").value_counts().to_pylist():
+                found[one["values"]] += one["counts"]
+        return found
+
+    def clips(self, chosen: Mask | None = None) -> pa.Table:
+        """Return the clips of chosen sources, or of all, by source and span."""
+        tables = self._tables()
+        if chosen is not None:
+            tables = [kept(table, chosen[column(table, "source").to_numpy()]) for table in tables]
+        return by_span(joined(tables))
+
+    def _tables(self) -> list[pa.Table]:
+        tables = [
+            kept(table, self._chunk[column(table, "source").to_numpy()] == place)
+            for place, table in enumerate(self._chunks)
+        ]
+        return [*tables, self._table(self._loose)]
+
+    def _table(self, summaries: Mapping[int, SourceSummary]) -> pa.Table:
+        return from_records([one for found in summaries.values() for one in found.records], self.numbers)
+
+    def _keep(self, summaries: Mapping[int, SourceSummary]) -> None:
+        for number, summary in summaries.items():
+            self._note(number, summary, len(self._chunks))
+        self._chunks.append(self._table(summaries))
+
+    def _note(self, number: int, summary: SourceSummary, chunk: int) -> None:
+        self._chunk[number] = chunk
+        self._cpu_s[number], self._pixel_s[number] = summary.cpu_s or 0.0, summary.pixel_s or 0.0
+        if summary.tags:
+            self._tags[number] = summary.tags
+        else:
+            self._tags.pop(number, None)

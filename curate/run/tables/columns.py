@@ -1,0 +1,83 @@
+"""Steps over tables that pyarrow has no function for."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+Mask = NDArray[np.bool_]
+Rows = NDArray[np.int64]
+
+
+def column(table: pa.Table, name: str) -> pa.Array:
+    """Return a column as one array."""
+    found = table.column(name)
+    return found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
+
+
+def mask_of(values: pa.Array) -> Mask:
+    """Return truth values as numpy's; null is false."""
+    return np.asarray(pc.fill_null(values, False).to_numpy(zero_copy_only=False), bool)
+
+
+def equal(table: pa.Table, name: str, value: object) -> Mask:
+    """Return where a column has a value."""
+    return mask_of(pc.equal(column(table, name), value))
+
+
+def places_in(values: pa.Array, among: pa.Array) -> Rows:
+    """Return the first place of each value among others, or -1."""
+    found = pc.fill_null(pc.index_in(values, value_set=among), -1)
+    return np.asarray(found.to_numpy(), np.int64)
+
+
+def taken(table: pa.Table, rows: Rows) -> pa.Table:
+    """Return rows of a table; a row of nulls for -1."""
+    return table.take(pa.array(rows, mask=rows < 0))
+
+
+def kept(table: pa.Table, mask: Mask) -> pa.Table:
+    """Return the rows where a mask is true."""
+    return table if mask.all() else table.filter(pa.array(mask))
+
+
+def repeated(value: object, kind: pa.DataType, count: int) -> pa.Array:
+    """Return one value many times; pyarrow's own function knows no empty maps."""
+    return pa.array([value], kind).take(pa.array(np.zeros(count, np.int64)))
+
+
+def changed(table: pa.Table, mask: Mask, values: Mapping[str, Sequence[Any] | pa.Array | object]) -> pa.Table:
+    """Return the table with other values in the rows where a mask is true.
+
+    Args:
+        table: The table.
+        mask: Rows to change.
+        values: By column: a sequence or an array with a value for each changed row, or one value for all of them.
+    """
+    count = int(mask.sum())
+    if not count:
+        return table
+    where = pa.array(mask)
+    for name, value in values.items():
+        kind = table.schema.field(name).type
+        if isinstance(value, pa.Array):
+            new = value.cast(kind)
+        elif isinstance(value, list | np.ndarray):
+            new = pa.array(value, kind)
+        else:
+            new = repeated(value, kind, count)
+        at = table.schema.get_field_index(name)
+        table = table.set_column(at, table.schema.field(name), _put(column(table, name), mask, where, new))
+    return table
+
+
+def _put(values: pa.Array, mask: Mask, where: pa.Array, new: pa.Array) -> pa.Array:
+    if not pa.types.is_nested(values.type):
+        return pc.replace_with_mask(values, where, new)
+    # There is no such function for maps.
+    rows = np.arange(len(mask))
+    rows[mask] = len(mask) + np.arange(int(mask.sum()))
+    return pa.concat_arrays([values, new]).take(pa.array(rows))

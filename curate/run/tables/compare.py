@@ -1,0 +1,110 @@
+"""State of clips after they are compared with take-downs and with each other."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from curate.dedup import Duplicate
+from curate.run.tables.clips import KEPT, SCORE, by_span, from_records, joined, to_records
+from curate.run.tables.columns import changed, column, equal, kept, mask_of, places_in
+from curate.takedown.takedown import TakeDowns, emptied
+
+
+def taken_down(clips: pa.Table, down: TakeDowns, numbers: Mapping[str, int]) -> pa.Table:
+    """Return clips after take-downs, which stay out for ever.
+
+    Args:
+        clips: The clips.
+        down: Take-downs of the dataset.
+        numbers: Number of each source, by URI.
+    """
+    uris = list(numbers)
+    named = np.isin(
+        column(clips, "source").to_numpy(), [numbers[uri] for uri in down.named if uri in numbers]
+    )
+    for name in ("key", "source_sha256"):
+        named |= mask_of(pc.is_in(column(clips, name), value_set=pa.array(sorted(down.named), pa.string())))
+    found = [(record, down.of(record)) for record in to_records(kept(clips, named), uris)]
+    named[named] = [removal is not None for _, removal in found]
+    gone = [emptied(record, removal) for record, removal in found if removal is not None]
+    return by_span(joined([kept(clips, ~named), from_records(gone, numbers)])) if gone else clips
+
+
+def without_copies(clips: pa.Table, uris: Sequence[str]) -> pa.Table:
+    """Return clips, every further one of one key as a duplicate of the first; two names of a source give these.
+
+    Clips are sorted, so that the name that is kept does not depend on the order of the work.
+    """
+    rows = np.flatnonzero(equal(clips, "state", "kept") & mask_of(pc.is_valid(column(clips, "key"))))
+    keys = column(clips, "key").take(pa.array(rows))
+    _, first, which = np.unique(
+        keys.dictionary_encode().indices.to_numpy(), return_index=True, return_inverse=True
+    )
+    kept_row = rows[first[which]]
+    copies = kept_row != rows
+    mask = np.zeros(len(clips), bool)
+    mask[rows[copies]] = True
+    sources = column(clips, "source").to_numpy()[kept_row[copies]].tolist()
+    values = {
+        "duplicate_of": keys.filter(pa.array(copies)),
+        "reason": [f"the same span of the same content as in {uris[source]}" for source in sources],
+    }
+    return changed(clips, mask, {**values, "state": "duplicate", "stage": "dedup.source"})
+
+
+def without_duplicates(clips: pa.Table, found: Mapping[str, Duplicate]) -> pa.Table:
+    """Return clips after `curate.dedup`, which gave ``found``: the original of each duplicate, by key.
+
+    A copy of a clip that is now a duplicate itself becomes a copy of the one that is kept.
+    """
+    twins = list(found.values())
+    keys = pa.array(list(found), pa.string())
+    followed = places_in(column(clips, "duplicate_of"), keys)
+    followed[~equal(clips, "state", "duplicate")] = -1
+    clips = changed(
+        clips, followed >= 0, {"duplicate_of": [twins[one].of for one in followed[followed >= 0]]}
+    )
+    return _decided(clips, keys, twins, "duplicate", [f"dedup.{one.kind}" for one in twins])
+
+
+def without_known(clips: pa.Table, found: Mapping[str, tuple[str, Duplicate]]) -> pa.Table:
+    """Return clips, those that other datasets hold as filtered: the stage that found each, and its twin, by key."""
+    stages, twins = [stage for stage, _ in found.values()], [twin for _, twin in found.values()]
+    return _decided(clips, pa.array(list(found), pa.string()), twins, "filtered", stages)
+
+
+def _decided(
+    clips: pa.Table, keys: pa.Array, twins: Sequence[Duplicate], state: str, stages: Sequence[str]
+) -> pa.Table:
+    rows = places_in(column(clips, "key"), keys)
+    rows[~equal(clips, "state", "kept")] = -1
+    chosen = rows[rows >= 0].tolist()
+    values: dict[str, object] = {
+        name: [getattr(twins[row], name) for row in chosen] for name in ("reason", "score", "threshold")
+    }
+    if state == "duplicate":
+        values["duplicate_of"] = [twins[row].of for row in chosen]
+    return changed(clips, rows >= 0, {**values, "state": state, "stage": [stages[row] for row in chosen]})
+
+
+def qualities(clips: pa.Table) -> NDArray[np.float64]:
+    """Return `curate.dedup.quality` of each clip, [clips, 4]."""
+    width, height, size, duration_s = (
+        column(clips, name).to_numpy() for name in ("width", "height", "clip_bytes", "duration_s")
+    )
+    aesthetic = np.zeros(len(clips))
+    if f"{SCORE}aesthetic" in clips.column_names:
+        aesthetic = pc.fill_null(column(clips, f"{SCORE}aesthetic"), 0.0).to_numpy()
+    # numpy rounds decimals otherwise than Python.
+    lengths, which = np.unique(duration_s, return_inverse=True)
+    rounded = np.array([round(length, 1) for length in lengths.tolist()], np.float64)
+    bits = np.rint(size / np.maximum(duration_s, 1e-6))
+    return np.stack([width.astype(np.float64) * height, aesthetic, rounded[which], bits], axis=1)
+
+
+def plain(clips: pa.Table) -> pa.Table:
+    """Return clips without the columns that the verdict adds."""
+    return clips.drop_columns([field.name for field in KEPT if field.name in clips.column_names])

@@ -1,0 +1,169 @@
+"""State of every clip after its own scores and results: `curate.run.verdict.judged` over columns."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from curate.config import BinConfig, ShardConfig
+from curate.filters import FilterConfig
+from curate.filters.decision import thresholds
+from curate.run.tables.clips import KEPT, SCORE, score_names
+from curate.run.tables.columns import Mask, changed, column, equal, mask_of, repeated
+from curate.run.tables.results import there
+from curate.run.verdict import AFTER_FILTERS, split_of
+from loader.text import count_tokens
+
+
+def judged(
+    clips: pa.Table,
+    results: Mapping[str, pa.Table],
+    filters: FilterConfig,
+    shard: ShardConfig,
+    waiting: Mapping[str, Sequence[str]],
+) -> pa.Table:
+    """Return clips after their own scores and results, before they are compared with other clips.
+
+    Args:
+        clips: Clips after the pass over their source; those that are not kept stay as they are.
+        results: Results of later stages, by name, a row for each clip.
+        filters: Thresholds.
+        shard: Splits and bins.
+        waiting: Scores that each stage writes; their thresholds wait for its result.
+    """
+    clips = _with_defaults(clips)
+    left = equal(clips, "state", "kept")
+    for stage, found in results.items():
+        if stage not in AFTER_FILTERS:
+            clips, left = _failed(clips, left, stage, found)
+    clips = _scored(clips, left, results)
+    pending = {
+        name: ~there(results[stage]) if stage in results else np.ones(len(clips), bool)
+        for stage, names in waiting.items()
+        for name in names
+    }
+    clips, left = _filtered(clips, left, filters, pending)
+    for stage in AFTER_FILTERS:
+        if stage in results:
+            clips, left = _failed(clips, left, stage, results[stage])
+    return _captioned(clips, left, results, shard)
+
+
+def _with_defaults(clips: pa.Table) -> pa.Table:
+    """Return clips with the columns that the verdict adds."""
+    defaults = {"caption": "", "caption_source": "none", "text_tokens": 0, "split": "train", "bin": "all"}
+    for field in KEPT:
+        if field.name not in clips.column_names:
+            clips = clips.append_column(field, repeated(defaults.get(field.name, []), field.type, len(clips)))
+    return clips
+
+
+def _failed(clips: pa.Table, left: Mask, stage: str, found: pa.Table) -> tuple[pa.Table, Mask]:
+    """Return clips, those for which a stage has a fault as failed, and which of them are left."""
+    faults = column(found, "fault")
+    failed = left & mask_of(pc.is_valid(faults))
+    values = {"state": "failed", "stage": stage, "reason": faults.filter(pa.array(failed))}
+    return changed(clips, failed, values), left & ~failed
+
+
+def _scored(clips: pa.Table, left: Mask, results: Mapping[str, pa.Table]) -> pa.Table:
+    """Return clips with the scores that stages found for those that are left."""
+    for found in results.values():
+        for name in score_names(found):
+            scores = column(found, f"{SCORE}{name}")
+            where = left & mask_of(pc.is_valid(scores))
+            if f"{SCORE}{name}" not in clips.column_names:
+                clips = clips.append_column(f"{SCORE}{name}", pa.nulls(len(clips), pa.float64()))
+            clips = changed(clips, where, {f"{SCORE}{name}": scores.filter(pa.array(where))})
+    return clips
+
+
+def _filtered(
+    clips: pa.Table, left: Mask, filters: FilterConfig, pending: Mapping[str, Mask]
+) -> tuple[pa.Table, Mask]:
+    """Return clips, each with the first threshold that rejects it, and which of them are left."""
+    codec = _score(clips, "motion_source")
+    rows, rejections = [], []
+    for threshold in thresholds(filters):
+        scores = _score(clips, threshold.name)
+        beyond = scores < threshold.value if threshold.bound == "min" else scores > threshold.value
+        missing = np.isnan(scores) & ~pending.get(threshold.name, np.zeros(len(clips), bool))
+        gone = np.flatnonzero(left & (beyond | missing))
+        left = left & ~(beyond | missing)
+        for row, score, source in zip(
+            gone.tolist(), scores[gone].tolist(), codec[gone].tolist(), strict=True
+        ):
+            rows.append(row)
+            rejections.append(threshold.beyond(score) if beyond[row] else threshold.missing(source))
+    order = np.argsort(rows).tolist()
+    mask = np.zeros(len(clips), bool)
+    mask[rows] = True
+    names = ("state", "stage", "reason", "score", "threshold")
+    values = {name: [getattr(rejections[place], name) for place in order] for name in names}
+    return changed(clips, mask, values), left
+
+
+def _score(clips: pa.Table, name: str) -> NDArray[np.float64]:
+    """Return a score of each clip, NaN where it was not measured."""
+    if f"{SCORE}{name}" not in clips.column_names:
+        return np.full(len(clips), np.nan)
+    return np.asarray(column(clips, f"{SCORE}{name}").to_numpy(zero_copy_only=False))
+
+
+def _captioned(clips: pa.Table, left: Mask, results: Mapping[str, pa.Table], shard: ShardConfig) -> pa.Table:
+    """Return clips, those that are left with their caption, split and bin."""
+    where = pa.array(left)
+    values: dict[str, pa.Array] = {}
+    if "captions" in results:
+        found = results["captions"].filter(where)
+        written = pc.is_valid(column(found, "caption"))
+        values["caption"] = pc.fill_null(column(found, "caption"), "")
+        values["caption_source"] = pc.if_else(written, column(found, "caption_source"), "none")
+        values["caption_provenance"] = _maps(column(found, "caption_provenance"))
+    else:
+        count = int(left.sum())
+        values["caption"] = repeated("", pa.string(), count)
+    tokens = token_counts(values["caption"])
+    if "text_embed" in results:
+        tokens = pc.coalesce(column(results["text_embed"].filter(where), "tokens"), tokens)
+    digests = column(clips, "source_sha256").filter(where).dictionary_encode()
+    splits = [split_of(one, shard.val_share) for one in digests.dictionary.to_pylist()]
+    values["text_tokens"] = tokens
+    values["split"] = pa.array(splits, pa.string()).take(digests.indices)
+    values["bin"] = _bins(clips.filter(where), shard.bins)
+    return changed(clips, left, values)
+
+
+def _maps(values: pa.Array) -> pa.Array:
+    """Return maps, empty ones where there is none."""
+    rows = np.arange(len(values))
+    rows[mask_of(pc.is_null(values))] = len(values)
+    return pa.concat_arrays([values, pa.array([[]], values.type)]).take(pa.array(rows))
+
+
+def token_counts(texts: pa.Array) -> pa.Array:
+    """Return `loader.text.count_tokens` of each text; only letters beyond ASCII need its rules."""
+    counts = pc.count_substring_regex(texts, pattern="[0-9A-Za-z_]+").to_numpy().astype(np.int32)
+    for row in np.flatnonzero(~mask_of(pc.string_is_ascii(texts))).tolist():
+        counts[row] = count_tokens(texts[row].as_py())
+    return pa.array(counts)
+
+
+def _bins(clips: pa.Table, config: BinConfig) -> pa.Array:
+    """Return the bin of each clip; see `curate.run.verdict.bin_of`."""
+    width, height = (column(clips, name).to_numpy() for name in ("width", "height"))
+    values = {
+        "aspect": width / height,
+        "short_side_px": np.minimum(width, height),
+        "frames": column(clips, "frames").to_numpy(),
+    }
+    groups = [
+        pc.binary_join_element_wise(
+            name, pa.array(np.searchsorted(edges, found, "right")).cast(pa.string()), "_"
+        )
+        for name, found in values.items()
+        if (edges := sorted(getattr(config, name)))
+    ]
+    return pc.binary_join_element_wise(*groups, "-") if groups else repeated("all", pa.string(), len(clips))

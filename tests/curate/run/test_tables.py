@@ -1,0 +1,218 @@
+"""Columns decide as records do: each rule over tables beside the same rule for one clip."""
+
+import math
+import random
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curate.caption.types import Caption
+from curate.config import BinConfig, ShardConfig
+from curate.dedup import quality
+from curate.filters import FilterConfig
+from curate.models.clip_frames import Fault
+from curate.records import ClipEmbedding, ClipResult, ClipScores, PackedArray, Record, TextEmbedding
+from curate.run.shard import plan_shards
+from curate.run.tables.clips import KEPT, from_records, scores_map, to_records
+from curate.run.tables.columns import column
+from curate.run.tables.compare import qualities
+from curate.run.tables.judge import judged, token_counts
+from curate.run.tables.results import RESULTS, from_results, to_results
+from curate.run.tables.samples import samples_of, vector_column
+from curate.run.verdict import judged as judged_record
+from curate.sources.inputs import SourceRef
+from loader.text import count_tokens
+
+FILTERS = FilterConfig(
+    min_motion=0.3, max_motion=0.9, min_aesthetic=4.0, max_text_share=0.6, min_short_side_px=128.0
+)
+SHARD = ShardConfig(max_shard_mb=0.002, val_share=0.4, bins=BinConfig(aspect=(1.0, 1.5), frames=(50, 90)))
+WAITING = {"embed": ("aesthetic",)}
+TEXTS = (
+    "",
+    "a kite over the sea",
+    "Zwei Häuser, ein Weg",
+    "雪の 日",
+    "one_word 2 three's",
+    "e\u0301te\u0301 kelvin \u212a",
+)
+STAGES = ("embed", "captions", "text_embed")
+
+
+def records(count: int, seed: int = 1) -> list[Record]:
+    rng = random.Random(seed)
+    made = []
+    for number in range(count):
+        names = (
+            "motion",
+            "text_share",
+            "duration_s",
+            "short_side_px",
+            "black_share",
+            "white_share",
+            "frozen_share",
+        )
+        scores = {name: rng.choice((0.0, 0.3, rng.random(), rng.random(), math.nan)) for name in names}
+        scores |= {"duration_s": rng.choice((0.5, 1.0, 4.0)), "short_side_px": rng.choice((128.0, 720.0))}
+        if rng.random() < 0.1:
+            del scores[rng.choice(names)]
+        if rng.random() < 0.2:
+            scores["motion_source"] = float(rng.randrange(3))
+        made.append(
+            Record(
+                source=f"{number // 7:02d}.mp4",
+                part=number % 7,
+                parts=7,
+                start_s=float(number),
+                end_s=number + rng.random(),
+                state=rng.choice(("kept", "kept", "kept", "kept", "failed")),
+                key=f"{rng.randrange(16**12):020x}",
+                source_sha256=f"{rng.randrange(16**12):012x}{'0' * 52}",
+                frames=rng.choice((25, 50, 89, 90, 125)),
+                fps=25.0,
+                height=rng.choice((360, 720)),
+                width=rng.choice((360, 540, 1280)),
+                duration_s=rng.choice((2.675, 0.15, 0.25, 0.35, rng.random() * 9)),
+                sha256=f"{rng.randrange(16**12):064x}",
+                clip_bytes=rng.choice((0, 300, 900, 1100, 5000)),
+                scores=scores,
+            )
+        )
+    return made
+
+
+def results(count: int) -> list[dict[str, ClipResult]]:
+    rng = random.Random(2)
+    found: list[dict[str, ClipResult]] = []
+    for number in range(count):
+        packed = PackedArray.of(np.full(4, number, np.float16))
+        one: dict[str, ClipResult] = {
+            "embed": rng.choice(
+                (
+                    ClipEmbedding(packed, {"aesthetic": rng.uniform(3, 7)}),
+                    ClipEmbedding(packed),
+                    Fault("no picture"),
+                )
+            ),
+            "captions": rng.choice(
+                (
+                    Caption(rng.choice(TEXTS), "input"),
+                    Caption("seen", "model:m", {"seed": "1", "a": "b"}),
+                    Fault("mute"),
+                )
+            ),
+            "text_embed": rng.choice((TextEmbedding(9, f"text-{number}", "0" * 64), Fault("long"))),
+        }
+        for name in STAGES:
+            if rng.random() < 0.15:
+                del one[name]
+        found.append(one)
+    return found
+
+
+def tables_of(found: list[dict[str, ClipResult]]) -> dict[str, pa.Table]:
+    """The results of each stage, a row for each clip."""
+    tables = {}
+    for stage in STAGES:
+        there = {str(row): one[stage] for row, one in enumerate(found) if stage in one}
+        rows = [list(there).index(str(row)) if str(row) in there else None for row in range(len(found))]
+        tables[stage] = from_results(there).take(pa.array(rows, pa.int64()))
+    return tables
+
+
+def numbers_of(clips: list[Record]) -> dict[str, int]:
+    return {uri: number for number, uri in enumerate(sorted({clip.source for clip in clips}))}
+
+
+def as_records(clips: pa.Table, uris: list[str]) -> list[Record]:
+    added = clips.select(KEPT.names).to_pylist(maps_as_pydicts="strict")
+    return [replace(one, **more) for one, more in zip(to_records(clips, uris), added, strict=True)]
+
+
+def same(one: Record, other: Record) -> bool:
+    """Whether two records are equal, NaN among their scores too; maps of tables are sorted."""
+
+    def shown(record: Record) -> str:
+        maps = {
+            name: dict(sorted(getattr(record, name).items())) for name in ("scores", "caption_provenance")
+        }
+        return repr(replace(record, **maps))
+
+    return shown(one) == shown(other)
+
+
+def test_columns_are_judged_as_records_are() -> None:
+    clips, found = records(1500), results(1500)
+    numbers = numbers_of(clips)
+    table = judged(from_records(clips, numbers), tables_of(found), FILTERS, SHARD, WAITING)
+    reasons = set()
+    for clip, own, now in zip(clips, found, as_records(table, list(numbers)), strict=True):
+        pending = () if "embed" in own else ("aesthetic",)
+        expected = judged_record(clip, own, FILTERS, SHARD, pending)
+        assert same(now, expected), (now, expected)
+        reasons.add((expected.state, expected.stage, expected.bin, expected.split))
+    assert len(reasons) > 20
+    again = judged(table, tables_of(found), FILTERS, SHARD, WAITING)
+    assert again.drop_columns(_nan(again)).equals(table.drop_columns(_nan(table)))
+
+
+def _nan(table: pa.Table) -> list[str]:
+    """Columns with NaN, which equals nothing."""
+    return [name for name in table.column_names if table.schema.field(name).type == pa.float64()]
+
+
+def test_records_and_results_come_back_from_their_columns() -> None:
+    clips = records(50)
+    numbers = numbers_of(clips)
+    assert all(map(same, to_records(from_records(clips, numbers), list(numbers)), clips))
+    found = {str(row): one for row, own in enumerate(results(50)) for one in own.values()}
+    found["scored"] = ClipScores({"loop": 0.5})
+    back = to_results(from_results(found))
+    assert back == list(found.values())
+    assert to_results(RESULTS.empty_table().take(pa.array([], pa.int64()))) == []
+
+
+def test_scores_without_a_value_are_not_in_the_map() -> None:
+    clips = records(200)
+    found = scores_map(from_records(clips, numbers_of(clips))).to_pylist(maps_as_pydicts="strict")
+    assert repr(found) == repr([dict(sorted(clip.scores.items())) for clip in clips])
+    assert scores_map(from_records([Record("00.mp4")], {"00.mp4": 0})).to_pylist() == [[]]
+
+
+def test_qualities_and_words_are_those_of_one_clip() -> None:
+    clips = [replace(one, scores={**one.scores, "aesthetic": 1.0}) for one in records(300)] + records(300, 2)
+    expected = [quality(one.scores, one.width, one.height, one.clip_bytes, one.duration_s) for one in clips]
+    assert qualities(from_records(clips, numbers_of(clips))).tolist() == [list(one) for one in expected]
+    assert token_counts(pa.array(TEXTS)).to_pylist() == [count_tokens(text) for text in TEXTS]
+
+
+def test_shards_are_filled_in_order_of_keys_up_to_their_limit() -> None:
+    clips = [replace(one, state="kept") for one in records(400)]
+    numbers = numbers_of(clips)
+    filters = FilterConfig(**dict.fromkeys(FilterConfig.model_fields))
+    table = judged(from_records(clips, numbers), {}, filters, SHARD, {})
+    sources = [SourceRef(uri, 1, "v", attributes={"licence": "CC-BY", "b": uri}) for uri in numbers]
+    places = pa.table({name: pa.nulls(len(clips), pa.string()) for name in ("shard", "offset", "size")})
+    vectors = vector_column(np.zeros((len(clips), 2), np.float16), np.arange(len(clips)) % 3 > 0)
+    samples = samples_of(table, sources, places, vectors, None)
+    plans = plan_shards(samples, SHARD, 5)
+    groups: dict[tuple[str, str], list[tuple[str, int]]] = defaultdict(list)
+    rows = samples.select(["split", "bin", "key", "clip_bytes"]).to_pylist()
+    for row in sorted(rows, key=lambda row: row["key"]):
+        groups[row["split"], row["bin"]].append((row["key"], row["clip_bytes"]))
+    expected: list[list[str]] = []
+    for _, members in sorted(groups.items()):
+        filled = math.inf
+        for key, size in members:
+            if filled + size > SHARD.max_shard_mb * 1e6:
+                expected.append([])
+                filled = 0
+            expected[-1].append(key)
+            filled += size
+    assert [column(plan.samples, "key").to_pylist() for plan in plans if plan.samples] == expected
+    assert [plan.number for plan in plans] == list(range(5, 5 + len(expected)))
+    shuffled = samples.take(pc.sort_indices(column(samples, "sha256")))
+    assert [plan.id for plan in plan_shards(shuffled, SHARD, 5)] == [plan.id for plan in plans]
