@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test kernels oldest-torch lint docs lock locked sbom dist clean thorough
+.PHONY: demo test kernels oldest-torch lint docs lock image-locks pin locked sbom dist clean thorough
 
 # cyclonedx-bom brings it, and does without it. Whatever imports jsonschema, so every process of Ray, takes 2.4 s longer with
 # it, and on a busy machine Ray's processes then miss the seconds that they have to start.
@@ -72,10 +72,25 @@ locked:
 	$(BIN)/python -m pip uninstall --quiet --yes $(SLOW)
 	touch .venv/.installed
 
-# Newest versions that pyproject.toml allows, for every platform; no index is named in it.
+# Newest versions that pyproject.toml allows, for every platform; no index is named in it. The images' locks follow it.
+COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --quiet --generate-hashes --no-emit-index-url --no-header --no-annotate
 lock: .venv/.installed
-	$(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --upgrade --quiet \
-	    --generate-hashes --no-emit-index-url --no-header --no-annotate --output-file requirements.lock
+	$(COMPILE) pyproject.toml --all-extras --upgrade --output-file requirements.lock
+	$(MAKE) image-locks
+
+IMAGE = $(COMPILE) --constraints requirements.lock pyproject.toml
+image-locks: .venv/.installed
+	$(IMAGE) infra/locks/curate.in --extra ray --extra metrics --override infra/locks/curate-cpu.override \
+	    --output-file infra/locks/curate-cpu.txt
+	$(IMAGE) infra/locks/curate.in --extra curate --extra metrics --output-file infra/locks/curate.txt
+	$(IMAGE) infra/locks/train.in --extra cascade --extra diffusers --extra fp8 --extra metrics --extra vae --extra wandb \
+	    --output-file infra/locks/train.txt
+
+# The newest image of that tag, by its digest. It asks the registry, so docker must reach it.
+pin:
+	digest=$$(docker buildx imagetools inspect python:3.11-slim --format '{{.Manifest.Digest}}') && \
+	    sed -i "s|^FROM python:3.11-slim[^ ]*|FROM python:3.11-slim@$$digest|" infra/Dockerfile
+	grep -qE '^FROM python:3.11-slim@sha256:[0-9a-f]{64} ' infra/Dockerfile
 
 sbom: .venv/.installed
 	$(BIN)/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml --output-reproducible \

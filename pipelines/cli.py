@@ -12,6 +12,7 @@ from loader.base.printable import printable
 from loader.errors import RunError, UsageError
 from pipelines.terminal.arguments import Parser, Program, add_global, did_you_mean
 from pipelines.terminal.completion import SHELLS, completion
+from pipelines.terminal.extras import missing
 from pipelines.terminal.noise import hide_secrets, set_verbosity, silence_noise
 
 GROUPS = {
@@ -69,6 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(error, 2, verbose)
     except RunError as error:
         return _fail(error, 1, verbose)
+    except ModuleNotFoundError as error:
+        if (message := missing(error)) is None:
+            raise
+        return _fail(message, 2, verbose)
     except KeyboardInterrupt:
         return _fail("interrupted; the same command goes on where it stopped", 130)
     except BrokenPipeError:

@@ -25,7 +25,9 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that `make dist` writes, from the Makefile and what the images copy."""
     tree = tmp_path_factory.mktemp("tree")
     dockerfile = (ROOT / "infra" / "Dockerfile").read_text()
-    copied = [name for line in re.findall(r"^COPY (.+) \S+$", dockerfile, re.M) for name in line.split()]
+    copied = [
+        name for line in re.findall(r"^COPY (?!infra)(.+) \S+$", dockerfile, re.M) for name in line.split()
+    ]
     for name in ("Makefile", *copied):
         if (ROOT / name).is_dir():
             shutil.copytree(

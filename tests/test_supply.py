@@ -14,10 +14,10 @@ ROOT = Path(__file__).parent.parent
 LOCK = ROOT / "requirements.lock"
 
 
-def locked() -> dict[str, dict[str, set[str]]]:
+def locked(lock: Path = LOCK) -> dict[str, dict[str, set[str]]]:
     """Hashes by name and version; a package may have one version for each version of Python."""
     found: dict[str, dict[str, set[str]]] = {}
-    for entry in re.split(r"\n(?=\S)", LOCK.read_text().replace("\\\n", " ")):
+    for entry in re.split(r"\n(?=\S)", lock.read_text().replace("\\\n", " ")):
         if match := re.match(r"([\w.-]+)(?:\[[\w,-]+\])?==([^\s;]+)", entry):
             hashes = set(re.findall(r"--hash=sha256:([0-9a-f]{64})(?!\w)", entry))
             assert hashes, f"{match[1]} has no hash"
@@ -36,8 +36,11 @@ def test_the_lock_holds_every_dependency_in_a_version_that_is_allowed() -> None:
             assert any(requirement.specifier.contains(one) for one in versions), f"make lock: {requirement}"
 
 
-def test_the_lock_names_no_index_and_no_file() -> None:
-    assert not re.search(r"://|--(extra-)?index|--find-links|^-e ", LOCK.read_text(), re.MULTILINE)
+def test_the_locks_name_no_index_and_no_file() -> None:
+    locks = [LOCK, *(ROOT / "infra" / "locks").glob("*.txt")]
+    assert len(locks) == 4
+    for lock in locks:
+        assert not re.search(r"://|--(extra-)?index|--find-links|^-e ", lock.read_text(), re.MULTILINE)
 
 
 def test_the_bill_of_materials_is_the_lock(tmp_path: Path) -> None:

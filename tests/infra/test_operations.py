@@ -22,7 +22,7 @@ from tests.thorough import thorough
 
 pytestmark = pytest.mark.filterwarnings("ignore:Tried to parse AWS..S3..BucketPolicy")
 PAGE = ROOT / "docs" / "operations.md"
-LEFT_OUT = ("aws eks", "docker", "kubectl", "sbatch", "aws cloudformation describe-stacks", "pip")
+LEFT_OUT = ("make pin", "aws eks", "docker", "kubectl", "sbatch", "aws cloudformation describe-stacks", "pip")
 TRAIN = {
     "stream": {
         "workers": 1,
