@@ -203,7 +203,10 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
         checksum = body.pop("sha256")
         version = body.get("format_version")
         if version != FORMAT_VERSION:
-            raise RunError(f"{where} has format version {version}; this code reads version {FORMAT_VERSION}")
+            raise RunError(
+                f"{where} has format version {version}; this code reads version {FORMAT_VERSION}"
+                f" (docs/dataset.md): use Reelweave {_writer(body)}, which wrote it, or make the dataset again"
+            )
         manifest = Manifest.model_validate(body)
     except (ValueError, KeyError, AttributeError, TypeError, ValidationError) as error:
         raise RunError(f"{where} is damaged: {_first_fault(error)}") from error
@@ -212,6 +215,11 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
     if wrong := _contradiction(manifest):
         raise RunError(f"{where} is damaged: {wrong}; restore it from a copy, or make the dataset again")
     return manifest
+
+
+def _writer(body: dict[str, Any]) -> str:
+    versions = body.get("versions")
+    return str(versions.get("reelweave") if isinstance(versions, dict) else None)[:40]
 
 
 def _first_fault(error: Exception) -> str:
