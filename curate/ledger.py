@@ -2,7 +2,8 @@
 
 An entry is keyed by stage, fingerprint of that stage's own configuration, and identity of its input. Another prompt
 therefore gives new captions and keeps the clips; a threshold is no stage and repeats nothing. Workers write entries
-one by one; the driver moves them into segments as the run goes on, so that a restart reads a few large files.
+one by one; the driver moves them into segments, tables in Parquet, as the run goes on, so that a restart reads a few
+large files and no object for each entry.
 """
 
 import gzip
@@ -19,10 +20,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from curate.npz import read_npz
-from curate.records import to_json
+from curate.records import from_columns, to_columns, to_json
+from loader.dataset.tables.parquet import from_parquet, to_parquet
 from loader.errors import RunError, first_line
 from loader.storage.base import Storage
 
@@ -35,21 +38,21 @@ Values = Mapping[str, object]
 
 LEDGER = ".ledger/"
 
+_TABLE = ".parquet"
 _MOST_LOOSE = 256  # loose entries a restart may as well read one by one
 _READERS = 16
-_BROKEN = (ValueError, RecursionError, OSError, EOFError, KeyError, zlib.error, zipfile.BadZipFile)
+_AT_ONCE = 1000  # keys that S3 removes in one request
+_BROKEN = (
+    ValueError,
+    RecursionError,
+    OSError,
+    EOFError,
+    KeyError,
+    zlib.error,
+    zipfile.BadZipFile,
+    pa.ArrowException,
+)
 """Exceptions that damaged JSON, gzip and .npz raise."""
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """Identity and values of one finished item, a line of a segment."""
-
-    identity: str
-    values: Values
-
-    def line(self) -> str:
-        return json.dumps({"id": self.identity, "row": self.values}, ensure_ascii=False)
 
 
 @dataclass(frozen=True)
@@ -79,20 +82,30 @@ class Ledger:
             RunError: an entry is damaged.
         """
         found: dict[str, Stored] = {}
-        for batch in self.batches(stage, fingerprint, decode):
-            found.update(batch)
-        return found
-
-    def batches(
-        self, stage: str, fingerprint: str, decode: Callable[[Values], Stored]
-    ) -> Iterator[dict[str, Stored]]:
-        """Yield `closed` in parts, later ones of which replace earlier ones."""
         segments, loose = self._listed(stage, fingerprint)
         for path in segments:
             with self._intact(path):
-                batch = {entry.identity: decode(entry.values) for entry in self._segment(path)}
-            yield batch
-        yield dict(self._loose(loose, decode))
+                found.update((identity, decode(values)) for identity, values in self._entries(path))
+        found.update(self._loose(loose, decode))
+        return found
+
+    def tables(
+        self, stage: str, fingerprint: str, decode: "Callable[[Values], DataclassInstance]"
+    ) -> Iterator[pa.Table]:
+        """Yield `closed` in parts as columns, later ones of which replace earlier ones.
+
+        The columns are those of `curate.records.to_columns`, after the identity as ``id``; no part has a column that is
+        null in all its rows.
+        """
+        segments, loose = self._listed(stage, fingerprint)
+        for path in segments:
+            with self._intact(path):
+                if path.endswith(_TABLE):
+                    table = self._table(path)
+                else:
+                    table = _columns({name: decode(values) for name, values in self._entries(path)})
+            yield table
+        yield _columns(dict(self._loose(loose, decode)))
 
     def _loose(
         self, paths: Sequence[str], decode: Callable[[Values], Stored]
@@ -103,35 +116,39 @@ class Ledger:
                 stored = decode(_object(json.loads(data)))
             yield _identity(path), stored
 
-    def pack(self, stage: str, fingerprint: str) -> None:
+    def pack(self, stage: str, fingerprint: str, decode: "Callable[[Values], DataclassInstance]") -> None:
         """Move the loose entries into a segment when there are many. Only while nobody writes entries."""
         _, loose = self._listed(stage, fingerprint)
         if len(loose) > _MOST_LOOSE:
-            self._append(stage, fingerprint, dict(self._loose(loose, dict)))
+            self.append(stage, fingerprint, dict(self._loose(loose, decode)))
 
     def append(self, stage: str, fingerprint: str, records: "Mapping[str, DataclassInstance]") -> None:
         """Move recorded entries, given by identity, into a segment of their own, which wins over earlier ones.
 
         Killed in between, it leaves entries twice, with the same content.
         """
-        self._append(stage, fingerprint, {name: to_json(record) for name, record in records.items()})
-
-    def _append(self, stage: str, fingerprint: str, entries: Mapping[str, Values]) -> None:
         folder = _folder(stage, fingerprint)
         segments = self.storage.list(f"{folder}packed/")
         number = 1 + max((int(_identity(item.path)) for item in segments), default=-1)
-        path = f"{folder}packed/{number:06d}.jsonl"
-        self._write_segment(path, itertools.starmap(_Entry, sorted(entries.items())))
-        self._delete(f"{folder}{identity}.json" for identity in entries)
+        table = _columns({identity: records[identity] for identity in sorted(records)})
+        self.storage.write(f"{folder}packed/{number:06d}{_TABLE}", to_parquet(table))
+        self._delete(f"{folder}{identity}.json" for identity in records)
 
     def forget(self, stage: str, fingerprint: str, gone: Callable[[str], bool]) -> None:
         """Remove the entries whose identity ``gone`` accepts, packed ones too."""
         segments, loose = self._listed(stage, fingerprint)
         for path in segments:
-            entries = list(self._segment(path))
-            left = [entry for entry in entries if not gone(entry.identity)]
+            if path.endswith(_TABLE):
+                table = self._table(path)
+                stays = [not gone(identity) for identity in table.column("id").to_pylist()]
+                if not all(stays):
+                    self.storage.write(path, to_parquet(table.filter(pa.array(stays))))
+                continue
+            entries = list(self._entries(path))
+            left = [{"id": identity, "row": values} for identity, values in entries if not gone(identity)]
             if len(left) < len(entries):
-                self._write_segment(path, left)
+                lines = "\n".join(json.dumps(line, ensure_ascii=False) for line in left)
+                self.storage.write(path, gzip.compress(lines.encode(), mtime=0))
         for path in loose:
             if gone(_identity(path)):
                 self.storage.delete(path)
@@ -194,6 +211,20 @@ class Ledger:
             while some := list(itertools.islice(rest, 4 * _READERS)):
                 yield from readers.map(read, some)
 
+    def write_table(self, name: str, table: pa.Table) -> None:
+        """Write a table beside entries, under a name of its own, such as "shard/rows/ID"."""
+        self.storage.write(f"{LEDGER}{name}{_TABLE}", to_parquet(table))
+
+    def read_table(self, name: str) -> pa.Table | None:
+        """Return a table, or None."""
+        path = f"{LEDGER}{name}{_TABLE}"
+        try:
+            data = self.storage.read(path)
+        except FileNotFoundError:
+            return None
+        with self._intact(path):
+            return from_parquet(data)
+
     def drop_arrays(self, name: str) -> None:
         """Remove all arrays kept under a name."""
         self.storage.delete(_arrays_path(name))
@@ -220,29 +251,33 @@ class Ledger:
         with self._intact(path):
             return json.loads(data)
 
-    def _segment(self, path: str) -> Iterator[_Entry]:
+    def _entries(self, path: str) -> Iterator[tuple[str, Values]]:
+        """Yield identity and JSON object of each entry of a segment, a table or, of earlier versions, lines."""
+        if path.endswith(_TABLE):
+            table = self._table(path)
+            values = from_columns(table.drop_columns(["id"]))
+            yield from zip(table.column("id").to_pylist(), values, strict=True)
+            return
         data = self.storage.read(path)
         with self._intact(path), gzip.GzipFile(fileobj=io.BytesIO(data)) as lines:
             for line in lines:
                 entry = _object(json.loads(line))
                 if set(entry) != {"id", "row"}:
                     raise ValueError("it holds something else than entries")
-                yield _Entry(str(entry["id"]), _object(entry["row"]))
+                yield str(entry["id"]), _object(entry["row"])
 
-    def _write_segment(self, path: str, entries: Iterable[_Entry]) -> None:
-        lines = "\n".join(entry.line() for entry in entries)
-        self.storage.write(path, gzip.compress(lines.encode(), mtime=0))
+    def _table(self, path: str) -> pa.Table:
+        with self._intact(path):
+            table = from_parquet(self.storage.read(path))
+            if "id" not in table.column_names:
+                raise ValueError("it holds something else than entries")
+        return table
 
     def _delete(self, paths: Iterable[str]) -> None:
         every = list(paths)
-
-        def delete(part: Sequence[str]) -> None:
-            for path in part:
-                self.storage.delete(path)
-
-        # A part for each thread: one future for each path would take longer than its deletion.
+        parts = (every[first : first + _AT_ONCE] for first in range(0, len(every), _AT_ONCE))
         with ThreadPoolExecutor(_READERS) as writers:
-            list(writers.map(delete, (every[first::_READERS] for first in range(_READERS))))
+            list(writers.map(self.storage.delete_many, parts))
 
     @contextmanager
     def _intact(self, path: str) -> Iterator[None]:
@@ -265,6 +300,11 @@ def digest(*parts: object) -> str:
     """Return an identity made of texts and JSON values."""
     text = "\0".join(part if isinstance(part, str) else json.dumps(part, sort_keys=True) for part in parts)
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def _columns(records: "Mapping[str, DataclassInstance]") -> pa.Table:
+    """Return entries as columns, the identity first."""
+    return pa.table({"id": pa.array(list(records), pa.string()), **to_columns(list(records.values()))})
 
 
 def _object(value: object) -> Values:

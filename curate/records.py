@@ -1,17 +1,20 @@
-"""Records that curation stores, and the one place that turns them into JSON and back.
+"""Records that curation stores, and the one place that turns them into JSON or columns and back.
 
 In memory and between processes they are frozen objects. On disk, in the ledger, they are JSON objects with the same
-names in the same order.
+names in the same order, and many of them are a table with the same names.
 """
 
 import base64
 import functools
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+import itertools
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter
 
@@ -201,6 +204,71 @@ def from_json(kind: type[Stored], values: Mapping[str, object]) -> Stored:
     """
     found: Stored = _adapter(kind).validate_python(values)
     return found
+
+
+def to_columns(records: "Sequence[DataclassInstance]") -> dict[str, pa.Array]:
+    """Return a column for each field that one of the records has, by its name in JSON; null where it is None."""
+    own: list[dict[str, tuple[str, Any]]] = [_fields(kind) for kind in _types(records)]
+    columns = {}
+    for name, kind in {name: kind for each in own for name, (_, kind) in each.items()}.items():
+        values = [
+            getattr(record, each[name][0]) if name in each else None
+            for each, record in zip(own, records, strict=True)
+        ]
+        columns[name] = _array(values, kind)
+    return columns
+
+
+def from_columns(table: pa.Table) -> Iterable[dict[str, object]]:
+    """Yield the JSON object of each row of `to_columns`."""
+    for batch in table.to_batches(_ROWS):
+        for row in batch.to_pylist(maps_as_pydicts="strict"):
+            yield {name: value for name, value in row.items() if value is not None}
+
+
+_ROWS = 256
+
+
+def _types(records: Sequence[Any]) -> list[Any]:
+    return [type(record) for record in records]
+
+
+@functools.cache
+def _fields(kind: type) -> dict[str, tuple[str, Any]]:
+    """Return attribute and type of each field of a record, by its name in JSON."""
+    found = {}
+    for one in fields(kind):
+        name, own = one.name, one.type
+        if get_origin(own) is Annotated:
+            own, info = get_args(own)
+            name = info.alias or name
+        found[name] = one.name, own
+    return found
+
+
+def _array(values: Sequence[Any], kind: Any) -> pa.Array:
+    """Return values of a field's type as an array."""
+    inner = get_args(kind)
+    if get_origin(kind) is types.UnionType:
+        return _array(values, inner[0])  # or None
+    if kind in _SCALARS:
+        return pa.array(values, _SCALARS[kind])
+    mask = pa.array([one is None for one in values])
+    if not inner:  # a record
+        own: dict[str, tuple[str, Any]] = _fields(kind)
+        arrays = [_array([one and getattr(one, at) for one in values], each) for at, each in own.values()]
+        return pa.StructArray.from_arrays(arrays, list(own), mask=mask)
+    filled = [one or () for one in values]
+    offsets = pa.array(np.cumsum([0, *map(len, filled)], dtype=np.int32))
+    if get_origin(kind) is tuple:
+        flat = list(itertools.chain.from_iterable(filled))
+        return pa.ListArray.from_arrays(offsets, _array(flat, inner[0]), mask=mask)
+    keys = _array(list(itertools.chain.from_iterable(filled)), inner[0])
+    items = itertools.chain.from_iterable(one.values() for one in filled if one)
+    return pa.MapArray.from_arrays(offsets, keys, _array(list(items), inner[1]), mask=mask)
+
+
+_SCALARS: dict[Any, pa.DataType] = {str: pa.string(), int: pa.int64(), float: pa.float64()}
 
 
 def source_summary(values: Mapping[str, object]) -> SourceSummary:

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from curate.dedup.clusters import clusters
 from curate.dedup.fingerprint import PICTURES_PER_S, fingerprint, match
-from curate.dedup.neighbours import Places, near_pairs, near_references
+from curate.dedup.neighbours import Floats, Places, near_pairs, near_references
 from curate.dedup.types import (
     DedupClips,
     DedupConfig,
@@ -36,7 +35,6 @@ __all__ = [
 ]
 
 Compare = Callable[[int, int, float], Duplicate | None]
-Mask = NDArray[np.bool_]
 
 _NEIGHBOURS = 32
 """Maximum number of candidates per clip: thousands of clips of one camera would otherwise cost their square."""
@@ -61,54 +59,60 @@ def dedup(clips: DedupClips, config: DedupConfig) -> dict[str, Duplicate]:
         config: Kinds of duplicates and their thresholds.
     """
     found: dict[int, Duplicate] = {}
-    ordered = clips.take(clips.order())
-    for enabled, find in (
-        (config.exact.enabled, _exact),
-        (config.perceptual.enabled, lambda clips, left: _perceptual(clips, left, config)),
-        (config.semantic.enabled, lambda clips, left: _semantic(clips, left, config)),
-    ):
-        if enabled:
-            found.update(find(ordered, _without(ordered, found)))
-    by_key = {ordered.keys[row].as_py(): duplicate for row, duplicate in found.items()}
+    order = clips.order()
+    if config.exact.enabled:
+        found |= _exact(clips, order)
+    if config.perceptual.enabled:
+        found |= _perceptual(clips, _without(order, found), config)
+    if config.semantic.enabled:
+        found |= _semantic(clips, _without(order, found), config)
+    by_key = {clips.keys[row].as_py(): duplicate for row, duplicate in found.items()}
     return {key: _followed(duplicate, by_key) for key, duplicate in by_key.items()}
 
 
 def contaminated(clips: DedupClips, evaluation: DedupClips, config: DedupConfig) -> dict[str, Duplicate]:
     """Find the clips that are also in an evaluation set, by key; duplicates among the clips do not count."""
     found: dict[int, Duplicate] = {}
-    theirs = evaluation.take(evaluation.order())
+    order, every = evaluation.order(), np.arange(len(clips))
     if config.exact.enabled:
-        same = pc.fill_null(pc.index_in(clips.sha256, value_set=theirs.sha256), -1).to_numpy()
-        found |= {row: _same_bytes(theirs, int(same[row])) for row in np.flatnonzero(same >= 0).tolist()}
+        places = pc.index_in(clips.sha256, value_set=evaluation.sha256.take(order))
+        same = pc.fill_null(places, -1).to_numpy()
+        found |= {
+            row: _same_bytes(evaluation, int(order[same[row]])) for row in np.flatnonzero(same >= 0).tolist()
+        }
     for enabled, vectors, others, least, compare in (
         (
             config.perceptual.enabled,
             clips.footage,
-            theirs.footage,
+            evaluation.footage,
             config.perceptual.candidate_similarity,
-            _footage(theirs, clips, config.perceptual),
+            _footage(evaluation, clips, config.perceptual),
         ),
         (
             config.semantic.enabled,
             clips.embedding,
-            theirs.embedding,
+            evaluation.embedding,
             config.semantic.min_similarity,
-            _kind(theirs, config.semantic),
+            _kind(evaluation, config.semantic),
         ),
     ):
-        ours = vectors.among(_without(clips, found))
-        if enabled and len(ours.rows) and len(others.rows):
-            pairs = near_references(ours.matrix, others.matrix, least, _NEIGHBOURS, config.device)
-            rows = ((int(others.rows[at]), int(ours.rows[one]), cosine) for at, one, cosine in pairs)
-            found |= _best(rows, compare)
+        ours, theirs = _with(vectors, _without(every, found)), _with(others, order)
+        if enabled and len(ours) and len(theirs):
+            pairs = near_references(
+                vectors.read(ours), others.read(theirs), least, _NEIGHBOURS, config.device
+            )
+            found |= _best(((int(theirs[at]), int(ours[one]), cosine) for at, one, cosine in pairs), compare)
     return {clips.keys[row].as_py(): duplicate for row, duplicate in found.items()}
 
 
-def _without(clips: DedupClips, found: Mapping[int, Duplicate]) -> Mask:
-    """Return which clips are no duplicate so far."""
-    left = np.ones(len(clips), bool)
-    left[list(found)] = False
-    return left
+def _without(rows: Places, found: Mapping[int, Duplicate]) -> Places:
+    """Return the rows that are no duplicate so far, in order."""
+    return rows[~np.isin(rows, list(found))] if found else rows
+
+
+def _with(vectors: Vectors, rows: Places) -> Places:
+    """Return the rows that have a vector, in order."""
+    return rows[vectors.there[rows]]
 
 
 def _followed(duplicate: Duplicate, found: Mapping[str, Duplicate]) -> Duplicate:
@@ -118,32 +122,38 @@ def _followed(duplicate: Duplicate, found: Mapping[str, Duplicate]) -> Duplicate
     return duplicate
 
 
-def _exact(clips: DedupClips, _: Mask) -> dict[int, Duplicate]:
-    codes = clips.sha256.dictionary_encode().indices.to_numpy()
+def _exact(clips: DedupClips, rows: Places) -> dict[int, Duplicate]:
+    codes = clips.sha256.dictionary_encode().indices.to_numpy()[rows]
     _, first, which = np.unique(codes, return_index=True, return_inverse=True)
-    kept = first[which]
-    later = np.flatnonzero((kept != np.arange(len(clips))) & ~clips.old)
-    return {row: _same_bytes(clips, int(kept[row])) for row in later.tolist()}
+    kept = rows[first[which]]
+    later = (kept != rows) & ~clips.old[rows]
+    return {
+        row: _same_bytes(clips, one)
+        for row, one in zip(rows[later].tolist(), kept[later].tolist(), strict=True)
+    }
 
 
-def _perceptual(clips: DedupClips, left: Mask, config: DedupConfig) -> dict[int, Duplicate]:
-    seen = clips.footage.among(left)
-    pairs = _pairs(clips, seen, config.perceptual.candidate_similarity, config.device)
+def _perceptual(clips: DedupClips, rows: Places, config: DedupConfig) -> dict[int, Duplicate]:
+    seen = _with(clips.footage, rows)
+    if not len(seen):
+        return {}
+    pairs = _pairs(
+        clips, seen, clips.footage.read(seen), config.perceptual.candidate_similarity, config.device
+    )
     return _stars(pairs, _footage(clips, clips, config.perceptual))
 
 
-def _semantic(clips: DedupClips, left: Mask, config: DedupConfig) -> dict[int, Duplicate]:
-    seen = clips.embedding.among(left)
-    if not len(seen.rows):
+def _semantic(clips: DedupClips, rows: Places, config: DedupConfig) -> dict[int, Duplicate]:
+    seen = _with(clips.embedding, rows)
+    if not len(seen):
         return {}
-    semantic = config.semantic
-    by_key = pc.sort_indices(clips.keys.take(seen.rows)).to_numpy()
-    nearest = np.empty(len(seen.rows), np.intp)
-    nearest[by_key] = clusters(seen.matrix[by_key], semantic.cluster_size, semantic.iterations, config.device)
+    semantic, vectors = config.semantic, clips.embedding.read(seen)
+    by_key = pc.sort_indices(clips.keys.take(seen)).to_numpy()
+    nearest = np.empty(len(seen), np.intp)
+    nearest[by_key] = clusters(vectors[by_key], semantic.cluster_size, semantic.iterations, config.device)
     found: dict[int, Duplicate] = {}
     for members in _members(nearest):
-        part = Vectors(seen.rows[members], seen.matrix[members])
-        pairs = _pairs(clips, part, semantic.min_similarity, config.device)
+        pairs = _pairs(clips, seen[members], vectors[members], semantic.min_similarity, config.device)
         found |= _stars(pairs, _kind(clips, semantic))
     return found
 
@@ -187,12 +197,12 @@ def _members(nearest: Places) -> list[Places]:
 
 
 def _pairs(
-    clips: DedupClips, seen: Vectors, least: float, device: Device
+    clips: DedupClips, rows: Places, vectors: Floats, least: float, device: Device
 ) -> Iterator[tuple[int, int, float]]:
-    """Yield (earlier, later, cosine) of similar clips of which the later one may be dropped."""
-    for earlier, later, cosine in near_pairs(seen.matrix, least, _NEIGHBOURS, device):
-        if not clips.old[seen.rows[later]]:
-            yield int(seen.rows[earlier]), int(seen.rows[later]), cosine
+    """Yield (earlier, later, cosine) of similar rows of which the later one may be dropped."""
+    for earlier, later, cosine in near_pairs(vectors, least, _NEIGHBOURS, device):
+        if not clips.old[rows[later]]:
+            yield int(rows[earlier]), int(rows[later]), cosine
 
 
 def _stars(pairs: Iterable[tuple[int, int, float]], compare: Compare) -> dict[int, Duplicate]:

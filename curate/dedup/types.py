@@ -42,35 +42,24 @@ class DedupItem:
 
 @dataclass(frozen=True)
 class Vectors:
-    """Vectors of some rows of a table.
+    """Vectors of some rows of a table, which are read when they are compared.
 
     Attributes:
-        rows: The rows, rising, [n].
-        matrix: Their vectors, float32 [n, D].
+        there: Rows that have one, [rows].
+        read: Function from such rows to their vectors, float32 [n, D], unit length.
     """
 
-    rows: NDArray[np.intp]
-    matrix: NDArray[np.float32]
+    there: NDArray[np.bool_]
+    read: Callable[[NDArray[np.intp]], NDArray[np.float32]]
 
     @staticmethod
     def of(vectors: Sequence[NDArray[Any] | None]) -> "Vectors":
         """Return the vectors of those rows that have one."""
-        rows = [row for row, vector in enumerate(vectors) if vector is not None]
-        matrix = [np.asarray(vectors[row], np.float32) for row in rows]
-        return Vectors(np.array(rows, np.intp), np.stack(matrix) if matrix else np.zeros((0, 1), np.float32))
 
-    def among(self, chosen: NDArray[np.bool_]) -> "Vectors":
-        """Return the vectors of chosen rows."""
-        kept = chosen[self.rows]
-        return self if kept.all() else Vectors(self.rows[kept], self.matrix[kept])
+        def read(rows: NDArray[np.intp]) -> NDArray[np.float32]:
+            return np.stack([np.asarray(vectors[row], np.float32) for row in rows.tolist()])
 
-    def reordered(self, order: NDArray[np.intp]) -> "Vectors":
-        """Return the vectors after the rows were put into an order."""
-        place = np.empty(len(order), np.intp)
-        place[order] = np.arange(len(order))
-        moved = place[self.rows]
-        by_place = np.argsort(moved)
-        return Vectors(moved[by_place], self.matrix[by_place])
+        return Vectors(np.array([vector is not None for vector in vectors], bool), read)
 
 
 @dataclass(frozen=True)
@@ -128,30 +117,22 @@ class DedupClips:
         by_key[pc.sort_indices(self.keys).to_numpy()] = np.arange(len(self))
         return np.lexsort((by_key, *(-self.quality.T[::-1]), ~self.old))
 
-    def take(self, rows: NDArray[np.intp]) -> "DedupClips":
-        """Return all clips in another order."""
-        return DedupClips(
-            self.keys.take(rows),
-            self.sha256.take(rows),
-            self.sources.take(rows),
-            self.quality[rows],
-            self.old[rows],
-            self.footage.reordered(rows),
-            self.embedding.reordered(rows),
-            lambda row: self.fingerprint(int(rows[row])),
-        )
-
     def fresh(self, others: "DedupClips") -> "DedupClips":
         """Return the new clips, and the clips of others as old ones."""
         rows = np.flatnonzero(~self.old)
         ours = len(rows)
-        place = np.cumsum(~self.old) - 1
 
         def joined(one: Vectors, other: Vectors) -> Vectors:
-            one = one.among(~self.old)
-            parts = [vectors.matrix for vectors in (one, other) if len(vectors.rows)]
-            matrix = np.concatenate(parts) if parts else one.matrix
-            return Vectors(np.concatenate([place[one.rows], other.rows + ours]), matrix)
+            def read(wanted: NDArray[np.intp]) -> NDArray[np.float32]:
+                own = wanted < ours
+                parts = [(own, one, rows[wanted[own]]), (~own, other, wanted[~own] - ours)]
+                found = [(where, vectors.read(some)) for where, vectors, some in parts if len(some)]
+                matrix = np.empty((len(wanted), found[0][1].shape[1]), np.float32)
+                for where, some in found:
+                    matrix[where] = some
+                return matrix
+
+            return Vectors(np.concatenate([one.there[rows], other.there]), read)
 
         def fingerprint(row: int) -> NDArray[np.uint8] | None:
             return self.fingerprint(int(rows[row])) if row < ours else others.fingerprint(row - ours)
@@ -160,12 +141,11 @@ class DedupClips:
         padded = [
             np.pad(one, ((0, 0), (0, ranks - one.shape[1]))) for one in (self.quality[rows], others.quality)
         ]
+        sources = [one.cast(pa.string()) for one in (self.sources.take(rows), others.sources)]
         return DedupClips(
             keys=pa.concat_arrays([self.keys.take(rows), others.keys]),
             sha256=pa.concat_arrays([self.sha256.take(rows), others.sha256]),
-            sources=pa.concat_arrays(
-                [one.cast(pa.string()) for one in (self.sources.take(rows), others.sources)]
-            ),
+            sources=pa.concat_arrays(sources),
             quality=np.concatenate(padded),
             old=np.arange(ours + len(others)) >= ours,
             footage=joined(self.footage, others.footage),

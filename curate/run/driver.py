@@ -7,6 +7,7 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.records import clip_result, source_summary
 from curate.run.clip_stages import ClipStage
 from curate.run.model_files import weights_mb
 from curate.run.model_stages import pipeline_stages
@@ -59,9 +60,9 @@ class Driver:
         if seconds := self.seconds():
             note = {"wall_s": time.monotonic() - began, "worker_seconds": seconds, "notes": notes}
             self._state.ledger.write_note(RUN, {**note, "plans": plan_notes(self._passes)})
-        self._state.ledger.pack(CUT, self._state.cut.fingerprint)
+        self._state.ledger.pack(CUT, self._state.cut.fingerprint, source_summary)
         for stage in self._state.stages:
-            self._state.ledger.pack(stage.name, stage.fingerprint)
+            self._state.ledger.pack(stage.name, stage.fingerprint, clip_result)
         return clips
 
     def decide_some(self, chosen: Set[str]) -> pa.Table:

@@ -255,7 +255,7 @@ def _text_id(task: ClipTask) -> str:
 
 
 def _text_ids(clips: pa.Table, found: Mapping[str, pa.Table], _closed: ClosedSources) -> pa.Array:
-    texts = pc.fill_null(column(found[CAPTIONS], "caption"), "").dictionary_encode()
+    texts = pc.fill_null(column(found[CAPTIONS], "text"), "").dictionary_encode()
     ids = pa.array([digest(text) for text in texts.dictionary.to_pylist()], pa.string()).take(texts.indices)
     return pc.if_else(pc.is_valid(column(clips, "key")), ids, None)
 

@@ -61,14 +61,13 @@ def clips_of(uri: str, config: CurateConfig) -> DedupClips:
     samples = dataset.index.select(["key", "sha256", "source"]).combine_chunks()
     places = arrays.find(clip_ids(samples))
     semantic = config.dedup.semantic.enabled
-    rows = np.flatnonzero(places >= 0)
     return DedupClips(
         keys=pc.binary_join_element_wise(f"{uri}#", column(samples, "key"), ""),
         sha256=column(samples, "sha256"),
         sources=column(samples, "source"),
         quality=np.zeros((len(samples), 0)),
         old=np.zeros(len(samples), bool),
-        footage=Vectors(rows, arrays.vectors(places[rows], np.float32)),
+        footage=Vectors(places >= 0, lambda rows: arrays.vectors(places[rows], np.float32)),
         embedding=Vectors.of(
             [stored_vector(dataset, row) if semantic else None for row in range(len(samples))]
         ),

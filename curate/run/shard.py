@@ -128,13 +128,15 @@ def written_shards(ledger: Ledger, stage: str, fingerprint: str, kind: type[Writ
         kind: Type of its records.
     """
     sizes = {item.path: item.size for item in ledger.storage.list("shards/")}
-    closed = ledger.closed(stage, fingerprint, lambda values: _tabular(from_json(kind, values)))
-    return {name: shard for name, shard in closed.items() if sizes.get(shard.path) == shard.size}
+    closed = ledger.closed(stage, fingerprint, lambda values: from_json(kind, values))
+    whole = {name: shard for name, shard in closed.items() if sizes.get(shard.path) == shard.size}
+    return {name: replace(shard, rows=_rows(ledger, stage, name, shard)) for name, shard in whole.items()}
 
 
-def _tabular(shard: Written) -> Written:
-    """Return the shard with its rows as a table."""
-    return replace(shard, rows=TableRows(as_table(shard.rows)))
+def _rows(ledger: Ledger, stage: str, name: str, shard: ShardRecord) -> TableRows:
+    """Return the index rows of a shard as a table, whether they lie beside its entry or in it."""
+    beside = None if shard.rows else ledger.read_table(f"{stage}/rows/{name}")
+    return TableRows(as_table(shard.rows) if beside is None else beside)
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,8 @@ class WriteShard:
     def _write(self, plan: ShardPlan) -> ShardPlan:
         assert plan.samples is not None
         written = write_shard(self.ledger.storage, plan.number, self._samples(plan.samples))
-        self.ledger.close(STAGE, self.fingerprint, plan.id, written)
+        self.ledger.write_table(f"{STAGE}/rows/{plan.id}", as_table(written.rows))
+        self.ledger.close(STAGE, self.fingerprint, plan.id, replace(written, rows=()))
         return replace(plan, samples=None)
 
     def _samples(self, samples: pa.Table) -> Iterator[Sample]:

@@ -236,24 +236,23 @@ class CurationState:
         clips = kept(clips, equal(clips, "state", "kept"))
         self._read_arrays(clips)
         places = self._arrays.find(clip_ids(clips))
-        rows = np.flatnonzero(places >= 0)
-        numbers = pa.array(column(clips, "source"))
+        numbers = column(clips, "source")
         return DedupClips(
             keys=column(clips, "key"),
             sha256=column(clips, "sha256"),
             sources=pa.DictionaryArray.from_arrays(numbers, pa.array(self._uris, pa.string())),
             quality=qualities(clips),
             old=places_in(clip_ids(clips), column(self.places, "id")) >= 0,
-            footage=Vectors(rows, self._arrays.vectors(places[rows], np.float32)),
+            footage=Vectors(places >= 0, lambda rows: self._arrays.vectors(places[rows], np.float32)),
             embedding=self._model_vectors(clips),
             fingerprint=lambda row: self._arrays.fingerprint(int(places[row])) if places[row] >= 0 else None,
         )
 
     def _model_vectors(self, clips: pa.Table) -> Vectors:
         if self.config.embed.backend == "perceptual":
-            return Vectors.of([])
+            return Vectors.of([None] * len(clips))
         matrix, found = packed_arrays(self._known(clips)[EMBED])
-        return Vectors(np.flatnonzero(found), matrix[found].astype(np.float32))
+        return Vectors(found, lambda rows: matrix[rows].astype(np.float32))
 
     def samples(self, clips: pa.Table) -> pa.Table:
         """Return the kept clips as samples of shards; see `curate.run.tables.samples`."""

@@ -66,6 +66,9 @@ class Storage(Protocol):
     def delete(self, path: str) -> None:
         """Remove the object; a missing object is no error."""
 
+    def delete_many(self, paths: Iterable[str]) -> None:
+        """Remove objects; missing ones are no error."""
+
     def delete_tree(self, prefix: str) -> None:
         """Remove every object whose path starts with ``prefix``."""
 

@@ -30,7 +30,7 @@ from curate import dedup
 from curate.caption.types import Caption
 from curate.config import CurateConfig
 from curate.ledger import Ledger
-from curate.records import Record, SourceSummary, clip_key
+from curate.records import Record, SourceSummary, clip_key, clip_result, source_summary
 from curate.run import curate as phases
 from curate.run.clip_stages import caption_identity
 from curate.run.driver import Driver
@@ -106,8 +106,8 @@ def make(folder: Path, sources: int, per_source: int, pictures: int) -> None:
             ledger.close(captions.name, captions.fingerprint, identity, Caption(words, "input"))
         ledger.write_arrays(arrays_name(source, state.cut.fingerprint), arrays)
         ledger.close(STAGE, state.cut.fingerprint, source_id(source), summary)
-    ledger.pack(STAGE, state.cut.fingerprint)
-    ledger.pack(captions.name, captions.fingerprint)
+    ledger.pack(STAGE, state.cut.fingerprint, source_summary)
+    ledger.pack(captions.name, captions.fingerprint, clip_result)
 
 
 def cut(source: SourceRef, clips: int, pictures: int) -> tuple[SourceSummary, dict[str, Any]]:

@@ -1,5 +1,7 @@
 """The ledger: entries by stage and configuration, many of them in few files, arrays without pickles."""
 
+import gzip
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 from curate.caption.types import Caption
 from curate.config import CurateConfig, SourceStageConfig, fingerprint
 from curate.ledger import Ledger, digest
+from curate.models.clip_frames import Fault
 from curate.records import ClipResult, Record, SourceSummary, clip_result, source_summary
 from loader.errors import RunError
 from loader.storage import open_storage
@@ -36,7 +39,7 @@ def test_another_configuration_has_done_nothing(ledger: Ledger) -> None:
 def test_many_entries_become_one_file_and_later_ones_win(ledger: Ledger) -> None:
     for number in range(300):
         ledger.close("captions", "a", f"clip{number}", Caption(f"number {number} ж ü", "input"))
-    ledger.pack("captions", "a")
+    ledger.pack("captions", "a", clip_result)
     assert files(ledger) == 1
     ledger.close("captions", "a", "clip7", Caption("new", "input"))
     found = captions(ledger)
@@ -52,13 +55,15 @@ def test_a_pack_that_was_killed_before_it_tidied_costs_nothing(
         ledger.close("captions", "a", f"clip{number}", Caption(str(number), "input"))
     before = captions(ledger)
     with monkeypatch.context() as patched:
-        patched.setattr(type(ledger.storage), "delete", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(
+            type(ledger.storage), "delete_many", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         with pytest.raises(KeyboardInterrupt):
-            ledger.pack("captions", "a")
+            ledger.pack("captions", "a", clip_result)
         with pytest.raises(KeyboardInterrupt):
             ledger.append("captions", "a", {"clip7": Caption("7", "input")})
     assert captions(ledger) == before
-    ledger.pack("captions", "a")
+    ledger.pack("captions", "a", clip_result)
     assert captions(ledger) == before
 
 
@@ -81,7 +86,7 @@ def test_segments_are_read_in_order_and_loose_entries_win(ledger: Ledger) -> Non
 def test_what_is_forgotten_is_gone_from_packs_too(ledger: Ledger) -> None:
     for number in range(300):
         ledger.close("captions", "a", f"k{number}-x", Caption(str(number), "input"))
-    ledger.pack("captions", "a")
+    ledger.pack("captions", "a", clip_result)
     ledger.close("captions", "a", "k300-x", Caption("300", "input"))
     ledger.forget("captions", "a", lambda identity: identity in ("k5-x", "k300-x"))
     left = captions(ledger)
@@ -132,6 +137,28 @@ def test_a_damaged_entry_is_named(ledger: Ledger, tmp_path: Path, data: bytes) -
     path.write_bytes(data)
     with pytest.raises(RunError, match=r"one\.json is damaged .*; remove it"):
         ledger.closed("cut", "f", source_summary)
+
+
+def test_segments_of_earlier_versions_are_read_and_damaged_ones_named(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.append("captions", "a", {"clip0": Caption("new", "input"), "clip1": Fault("mute")})
+    folder = tmp_path / ".ledger/captions/a/packed"
+    line = {"id": "clip0", "row": {"text": "old", "source": "input", "provenance": {}}}
+    other = {"id": "clip2", "row": {"text": "ж", "source": "model:m", "provenance": {"seed": "1"}}}
+    lines = "\n".join(json.dumps(one, ensure_ascii=False) for one in (line, other))
+    folder.joinpath("000000.parquet").rename(folder / "000001.parquet")
+    folder.joinpath("000000.jsonl").write_bytes(gzip.compress(lines.encode()))
+    assert captions(ledger) == {
+        "clip0": Caption("new", "input"),
+        "clip1": Fault("mute"),
+        "clip2": Caption("ж", "model:m", {"seed": "1"}),
+    }
+    ledger.forget("captions", "a", lambda identity: identity in ("clip0", "clip1"))
+    assert captions(ledger).keys() == {"clip2"}
+    folder.joinpath("000001.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(RunError, match=r"000001\.parquet is damaged .*; remove it"):
+        captions(ledger)
+    with pytest.raises(RunError, match=r"000001\.parquet is damaged .*; remove it"):
+        list(ledger.tables("captions", "a", clip_result))
 
 
 def test_identities_tell_parts_apart() -> None:

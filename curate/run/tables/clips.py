@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.records import Record
-from curate.run.tables.columns import Mask, column, mask_of
+from curate.run.tables.columns import Mask, column, mask_of, repeated
 
 SCORE = "scores."
 """Start of the names of columns that are scores."""
@@ -79,6 +79,51 @@ def score_columns(scores: Sequence[Mapping[str, float]]) -> dict[str, pa.Array]:
     """Return a column for each name of a score; null where it was not measured."""
     names = sorted({name for one in scores for name in one})
     return {f"{SCORE}{name}": pa.array([one.get(name) for one in scores], pa.float64()) for name in names}
+
+
+def wide_scores(scores: pa.Array) -> dict[str, pa.Array]:
+    """Return a column for each name in maps of scores, as `score_columns`."""
+    count = len(scores)
+    offsets = scores.offsets.to_numpy()[: count + 1]
+    inside = slice(int(offsets[0]), int(offsets[-1]))
+    names = scores.keys[inside.start : inside.stop].dictionary_encode()
+    codes, values = names.indices.to_numpy(), scores.items[inside.start : inside.stop].to_numpy()
+    row = np.repeat(np.arange(count), np.diff(offsets))
+    found = {}
+    for code, name in enumerate(names.dictionary.to_pylist()):
+        here = codes == code
+        column, missing = np.zeros(count), np.ones(count, bool)
+        column[row[here]], missing[row[here]] = values[here], False
+        found[f"{SCORE}{name}"] = pa.array(column, mask=missing)
+    return dict(sorted(found.items()))
+
+
+def with_columns(table: pa.Table, columns: Mapping[str, pa.Array]) -> pa.Table:
+    """Return a table with further columns."""
+    for name, values in columns.items():
+        table = table.append_column(name, values)
+    return table
+
+
+def from_entries(entries: pa.Table, numbers: pa.Array) -> pa.Table:
+    """Return the columns of the records in entries of the pass over sources.
+
+    Args:
+        entries: Columns of `curate.records.SourceSummary`.
+        numbers: Number of each entry's source.
+    """
+    lists = column(entries, "records")
+    records = lists.flatten()
+    there = {field.name for field in records.type}  # an earlier version knew fewer fields
+    values = {
+        field.name: records.field(field.name)
+        if field.name in there
+        else repeated(getattr(Record, field.name, None), field.type, len(records))
+        for field in CLIPS
+        if field.name != "source"
+    }
+    table = pa.table({"source": numbers.take(pc.list_parent_indices(lists)), **values}).cast(CLIPS)
+    return with_columns(table, wide_scores(records.field("scores")))
 
 
 def to_records(table: pa.Table, uris: Sequence[str]) -> Iterable[Record]:

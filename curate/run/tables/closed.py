@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from curate.ledger import Ledger
-from curate.records import SourceSummary, source_summary
-from curate.run.tables.clips import by_span, from_records, joined
-from curate.run.tables.columns import Mask, column, kept
+from curate.records import SourceSummary, source_summary, to_columns
+from curate.run.tables.clips import by_span, from_entries, joined
+from curate.run.tables.columns import Mask, Rows, column, kept, places_in
 from curate.source_pass.stage import STAGE, source_id
 from curate.sources.inputs import SourceRef
 
@@ -40,19 +41,20 @@ class ClosedSources:
         self._cpu_s, self._pixel_s = np.zeros(len(sources)), np.zeros(len(sources))
         self._tags: dict[int, Mapping[str, str]] = {}
         self._loose: dict[int, SourceSummary] = {}
-        by_id = {source_id(source): number for number, source in enumerate(sources)}
-        for batch in ledger.batches(STAGE, fingerprint, source_summary):
-            self._keep({by_id[name]: summary for name, summary in batch.items() if name in by_id})
+        ids = pa.array([source_id(source) for source in sources], pa.string())
+        for entries in ledger.tables(STAGE, fingerprint, source_summary):
+            numbers = places_in(column(entries, "id"), ids)
+            self._keep(kept(entries, numbers >= 0), numbers[numbers >= 0])
 
     def add(self, uri: str, summary: SourceSummary) -> None:
         """Add a source that is closed in the ledger; many become a segment."""
         number = self.numbers[uri]
-        self._note(number, summary, _LOOSE)
+        self._note(np.array([number]), pa.table(to_columns([summary])), _LOOSE)
         self._loose[number] = summary
         if len(self._loose) >= _ENTRIES:
             entries = {source_id(self.sources[one]): found for one, found in self._loose.items()}
             self._ledger.append(STAGE, self._fingerprint, entries)
-            self._keep(self._loose)
+            self._keep(*self._recent())
             self._loose = {}
 
     def drop(self, uris: Sequence[str]) -> None:
@@ -98,20 +100,34 @@ class ClosedSources:
             kept(table, self._chunk[column(table, "source").to_numpy()] == place)
             for place, table in enumerate(self._chunks)
         ]
-        return [*tables, self._table(self._loose)]
+        return [*tables, _clips(*self._recent())] if self._loose else tables
 
-    def _table(self, summaries: Mapping[int, SourceSummary]) -> pa.Table:
-        return from_records([one for found in summaries.values() for one in found.records], self.numbers)
+    def _recent(self) -> tuple[pa.Table, Rows]:
+        """Return the entries of this run that are in no segment yet, and the numbers of their sources."""
+        return pa.table(to_columns(list(self._loose.values()))), np.array(list(self._loose), np.int64)
 
-    def _keep(self, summaries: Mapping[int, SourceSummary]) -> None:
-        for number, summary in summaries.items():
-            self._note(number, summary, len(self._chunks))
-        self._chunks.append(self._table(summaries))
+    def _keep(self, entries: pa.Table, numbers: Rows) -> None:
+        """Add entries of the sources with these numbers."""
+        if len(numbers):
+            self._note(numbers, entries, len(self._chunks))
+            self._chunks.append(_clips(entries, numbers))
 
-    def _note(self, number: int, summary: SourceSummary, chunk: int) -> None:
-        self._chunk[number] = chunk
-        self._cpu_s[number], self._pixel_s[number] = summary.cpu_s or 0.0, summary.pixel_s or 0.0
-        if summary.tags:
-            self._tags[number] = summary.tags
-        else:
+    def _note(self, numbers: Rows, entries: pa.Table, chunk: int) -> None:
+        """Take what is asked of each source from its entry."""
+        self._chunk[numbers] = chunk
+        for name, values in (("cpu_s", self._cpu_s), ("pixel_s", self._pixel_s)):
+            there = name in entries.column_names
+            values[numbers] = pc.fill_null(column(entries, name), 0.0).to_numpy() if there else 0.0
+        tags = (
+            entries.column("tags").to_pylist(maps_as_pydicts="strict")
+            if "tags" in entries.column_names
+            else []
+        )
+        for number, found in zip(numbers.tolist(), tags or [None] * len(numbers), strict=True):
             self._tags.pop(number, None)
+            if found:
+                self._tags[number] = found
+
+
+def _clips(entries: pa.Table, numbers: Rows) -> pa.Table:
+    return from_entries(entries, pa.array(numbers, pa.int32()))

@@ -118,10 +118,10 @@ def _captioned(clips: pa.Table, left: Mask, results: Mapping[str, pa.Table], sha
     values: dict[str, pa.Array] = {}
     if "captions" in results:
         found = results["captions"].filter(where)
-        written = pc.is_valid(column(found, "caption"))
-        values["caption"] = pc.fill_null(column(found, "caption"), "")
-        values["caption_source"] = pc.if_else(written, column(found, "caption_source"), "none")
-        values["caption_provenance"] = _maps(column(found, "caption_provenance"))
+        written = pc.is_valid(column(found, "text"))
+        values["caption"] = pc.fill_null(column(found, "text"), "")
+        values["caption_source"] = pc.if_else(written, column(found, "source"), "none")
+        values["caption_provenance"] = _maps(column(found, "provenance"))
     else:
         count = int(left.sum())
         values["caption"] = repeated("", pa.string(), count)

@@ -1,6 +1,6 @@
 """Results of a stage over clips as columns, found by the identity of what they depend on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,29 +8,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curate.caption.types import Caption
 from curate.ledger import Ledger
 from curate.models.clip_frames import Fault
-from curate.records import ClipEmbedding, ClipResult, ClipScores, PackedArray, TextEmbedding, clip_result
-from curate.run.tables.clips import SCORE, score_columns, score_names
+from curate.records import ClipResult, ClipScores, PackedArray, clip_result, to_columns
+from curate.run.tables.clips import SCORE, score_names, wide_scores, with_columns
 from curate.run.tables.columns import Mask, column, kept, mask_of, places_in, taken
+
+_PACKED = pa.struct({"dtype": pa.string(), "shape": pa.list_(pa.int64()), "data": pa.string()})
 
 RESULTS = pa.schema(
     {
         "id": pa.string(),
         "fault": pa.string(),
-        "caption": pa.string(),
-        "caption_source": pa.string(),
-        "caption_provenance": pa.map_(pa.string(), pa.string()),
-        "dtype": pa.string(),
-        "shape": pa.list_(pa.int32()),
-        "data": pa.string(),
-        "tokens": pa.int32(),
+        "text": pa.string(),
+        "source": pa.string(),
+        "provenance": pa.map_(pa.string(), pa.string()),
+        "embedding": _PACKED,
+        "tokens": pa.int64(),
         "arrays": pa.string(),
-        "arrays_sha256": pa.string(),
+        "sha256": pa.string(),
     }
 )
-"""Columns of results of any kind, null where a kind has no such field; those of scores follow."""
+"""Fields of results of any kind, null where a kind has no such field; a column for each score follows."""
 
 _ENTRIES = 4096
 
@@ -47,21 +46,22 @@ class StageResults:
     def __init__(self, ledger: Ledger, stage: str, fingerprint: str) -> None:
         self._ledger, self._stage, self._fingerprint = ledger, stage, fingerprint
         self._loose: dict[str, ClipResult] = {}
-        batches = ledger.batches(stage, fingerprint, clip_result)
-        self._newest_first = [from_results(batch) for batch in batches][::-1]
+        self._newest_first = [
+            from_entries(entries) for entries in ledger.tables(stage, fingerprint, clip_result)
+        ][::-1]
 
     def add(self, identity: str, result: ClipResult) -> None:
         """Add a result that is in the ledger; many become a segment."""
         self._loose[identity] = result
         if len(self._loose) >= _ENTRIES:
             self._ledger.append(self._stage, self._fingerprint, self._loose)
-            self._newest_first.insert(0, from_results(self._loose))
+            self._newest_first.insert(0, self._recent())
             self._loose = {}
 
     def find(self, identities: pa.Array) -> pa.Table:
         """Return the result of each identity; a row of nulls where there is none."""
         self._newest_first = [_joined(self._newest_first)]
-        [packed], loose = self._newest_first, from_results(self._loose)
+        [packed], loose = self._newest_first, self._recent()
         rows = places_in(identities, column(packed, "id"))
         recent = places_in(identities, column(loose, "id"))
         rows = np.where(recent >= 0, len(packed) + recent, rows)
@@ -74,38 +74,26 @@ class StageResults:
         ]
         self._loose = {one: found for one, found in self._loose.items() if not isinstance(found, Fault)}
 
+    def _recent(self) -> pa.Table:
+        """Return the results of this run that are in no segment yet."""
+        ids = pa.array(list(self._loose), pa.string())
+        return from_entries(pa.table({"id": ids, **to_columns(list(self._loose.values()))}))
+
 
 def _joined(tables: Sequence[pa.Table]) -> pa.Table:
     return pa.concat_tables([RESULTS.empty_table(), *tables], promote_options="default").combine_chunks()
 
 
-def from_results(results: Mapping[str, ClipResult]) -> pa.Table:
-    """Return the columns of results, given by identity."""
-    found = list(results.values())
-
-    def of(kind: type, name: str) -> list[object]:
-        return [getattr(one, name) if isinstance(one, kind) else None for one in found]
-
-    packed = [one.embedding if isinstance(one, ClipEmbedding) else None for one in found]
-    provenance = [sorted(one.provenance.items()) if isinstance(one, Caption) else None for one in found]
+def from_entries(entries: pa.Table) -> pa.Table:
+    """Return results by the columns of their entries in the ledger."""
     columns = {
-        "id": list(results),
-        "fault": of(Fault, "reason"),
-        "caption": of(Caption, "text"),
-        "caption_source": of(Caption, "source"),
-        "caption_provenance": provenance,
-        "dtype": [one and one.dtype for one in packed],
-        "shape": [one and list(one.shape) for one in packed],
-        "data": [one and one.data for one in packed],
-        "tokens": of(TextEmbedding, "tokens"),
-        "arrays": of(TextEmbedding, "arrays"),
-        "arrays_sha256": of(TextEmbedding, "sha256"),
+        field.name: column(entries, field.name).cast(field.type)
+        if field.name in entries.column_names
+        else pa.nulls(len(entries), field.type)
+        for field in RESULTS
     }
-    scores = [one.scores or {} if isinstance(one, ClipScores | ClipEmbedding) else {} for one in found]
-    table = pa.table(columns, RESULTS)
-    for name, values in score_columns(scores).items():
-        table = table.append_column(name, values)
-    return table
+    scores = wide_scores(column(entries, "scores")) if "scores" in entries.column_names else {}
+    return with_columns(pa.table(columns, RESULTS), scores)
 
 
 def to_results(table: pa.Table) -> list[ClipResult | None]:
@@ -114,17 +102,11 @@ def to_results(table: pa.Table) -> list[ClipResult | None]:
     found: list[ClipResult | None] = []
     for row in table.to_pylist(maps_as_pydicts="strict"):
         scores = {name: value for name in names if (value := row[f"{SCORE}{name}"]) is not None}
+        values = {name: row[name] for name in RESULTS.names if name != "id" and row[name] is not None}
         if row["id"] is None:
             found.append(None)
-        elif row["fault"] is not None:
-            found.append(Fault(row["fault"]))
-        elif row["caption"] is not None:
-            found.append(Caption(row["caption"], row["caption_source"], row["caption_provenance"]))
-        elif row["data"] is not None:
-            packed = PackedArray(row["dtype"], tuple(row["shape"]), row["data"])
-            found.append(ClipEmbedding(packed, scores or None))
-        elif row["arrays"] is not None:
-            found.append(TextEmbedding(row["tokens"], row["arrays"], row["arrays_sha256"]))
+        elif values:
+            found.append(clip_result({**values, "scores": scores or None}))
         else:
             found.append(ClipScores(scores))
     return found
@@ -137,8 +119,9 @@ def there(found: pa.Table) -> Mask:
 
 def packed_arrays(found: pa.Table) -> tuple[NDArray[Any], Mask]:
     """Return the embedding of each row, [rows, D], and which rows have one; the others are zero."""
-    has = mask_of(pc.is_valid(column(found, "data")))
-    rows = found.filter(pa.array(has)).select(["dtype", "shape", "data"]).to_pylist()
+    packed = column(found, "embedding")
+    has = mask_of(pc.is_valid(packed))
+    rows = packed.filter(pa.array(has)).to_pylist()
     arrays = [PackedArray(row["dtype"], tuple(row["shape"]), row["data"]).array for row in rows]
     if not arrays:
         return np.zeros((len(found), 1), np.float16), has

@@ -44,7 +44,7 @@ def samples_of(
         "clip_id": clip_ids(clips),
         "video": vectors,
         "text.arrays": nothing if texts is None else column(texts, "arrays"),
-        "text.sha256": nothing if texts is None else column(texts, "arrays_sha256"),
+        "text.sha256": nothing if texts is None else column(texts, "sha256"),
         **{f"place.{name}": column(places, name) for name in ("shard", "offset", "size")},
     }
     return pa.table(columns)

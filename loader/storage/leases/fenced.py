@@ -105,6 +105,10 @@ class FencedStorage:
         self.fence.check()
         self.inner.delete(path)
 
+    def delete_many(self, paths: Iterable[str]) -> None:
+        self.fence.check()
+        self.inner.delete_many(paths)
+
     def delete_tree(self, prefix: str) -> None:
         self.fence.check()
         self.inner.delete_tree(prefix)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 import logging
 import os
 import re
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
         ListObjectsV2RequestTypeDef,
         ObjectIdentifierTypeDef,
     )
+
+_KEYS_AT_ONCE = 1000  # limit of one deletion request
 
 T = TypeVar("T")
 Answer = TypeVar("Answer", bound=Mapping[str, Any])
@@ -166,6 +169,11 @@ class S3Storage:
     def delete(self, path: str) -> None:
         key = self._key(path)
         self._call(path, lambda s3: s3.delete_object(Bucket=self.bucket, Key=key))
+
+    def delete_many(self, paths: Iterable[str]) -> None:
+        rest = map(self._key, paths)
+        while keys := list(itertools.islice(rest, _KEYS_AT_ONCE)):
+            self._call("", functools.partial(self._delete_keys, keys=keys))
 
     def delete_tree(self, prefix: str) -> None:
         for page in self._pages(prefix):  # at most 1000 keys, the limit of one deletion request

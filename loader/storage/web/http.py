@@ -82,6 +82,9 @@ class HttpStorage:
     def delete(self, path: str) -> None:  # noqa: ARG002
         self._refuse()
 
+    def delete_many(self, paths: Iterable[str]) -> None:  # noqa: ARG002
+        self._refuse()
+
     def delete_tree(self, prefix: str) -> None:  # noqa: ARG002
         self._refuse()
 

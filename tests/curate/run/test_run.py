@@ -232,10 +232,10 @@ def test_interrupted_between_a_segment_and_its_entries_it_ends_with_the_same_byt
         patched.setattr(Ledger, "_delete", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             make(raw, out)
-    [segment] = out.rglob("packed/*.jsonl")
+    [segment] = out.rglob("packed/*.parquet")
     assert len(list(segment.parent.parent.glob("*.json"))) >= 2
     assert tree(make(raw, out)) == tree(made)
-    assert len(list(out.rglob("packed/*.jsonl"))) >= 3
+    assert len(list(out.rglob("packed/*.parquet"))) >= 3
     left = list(out.glob(".ledger/cut/*/*.json"))
     assert len(left) <= 3  # of seven sources: two that were in work when it ended, and one
 

@@ -14,13 +14,21 @@ from curate.config import BinConfig, ShardConfig
 from curate.dedup import quality
 from curate.filters import FilterConfig
 from curate.models.clip_frames import Fault
-from curate.records import ClipEmbedding, ClipResult, ClipScores, PackedArray, Record, TextEmbedding
+from curate.records import (
+    ClipEmbedding,
+    ClipResult,
+    ClipScores,
+    PackedArray,
+    Record,
+    TextEmbedding,
+    to_columns,
+)
 from curate.run.shard import plan_shards
 from curate.run.tables.clips import KEPT, from_records, scores_map, to_records
 from curate.run.tables.columns import column
 from curate.run.tables.compare import qualities
 from curate.run.tables.judge import judged, token_counts
-from curate.run.tables.results import RESULTS, from_results, to_results
+from curate.run.tables.results import RESULTS, from_entries, to_results
 from curate.run.tables.samples import samples_of, vector_column
 from curate.run.verdict import judged as judged_record
 from curate.sources.inputs import SourceRef
@@ -111,6 +119,11 @@ def results(count: int) -> list[dict[str, ClipResult]]:
                 del one[name]
         found.append(one)
     return found
+
+
+def from_results(found: dict[str, ClipResult]) -> pa.Table:
+    ids = pa.array(list(found), pa.string())
+    return from_entries(pa.table({"id": ids, **to_columns(list(found.values()))}))
 
 
 def tables_of(found: list[dict[str, ClipResult]]) -> dict[str, pa.Table]:

@@ -191,6 +191,10 @@ def test_deleting_twice_is_no_error(storage):
     storage.delete("a")
     storage.delete("no/such/folder/a")
     assert storage.stat("a") is None
+    for name in ("a/1", "a/2", "b"):
+        storage.write(name, b"")
+    storage.delete_many(["a/1", "no/such/folder/a", "a", "b", "a/1"])
+    assert paths(storage) == ["a/2"]
 
 
 def test_delete_tree_removes_what_starts_with_the_prefix_and_nothing_else(storage):
@@ -246,6 +250,7 @@ def test_no_path_leaves_the_root(storage, path, tmp_path):
         lambda: storage.write_file(path, Path(__file__)),
         lambda: storage.create(path, b""),
         lambda: storage.delete(path),
+        lambda: storage.delete_many([path]),
     ]
     for attempt in attempts:
         with pytest.raises(UsageError):

@@ -131,6 +131,7 @@ def test_writing_and_deleting_do_not_follow_links_out(storage, tmp_path):
         lambda: storage.write("folder/deep/new", b""),
         lambda: storage.create("folder/new", b""),
         lambda: storage.delete("folder/kept"),
+        lambda: storage.delete_many(["folder/kept"]),
         lambda: storage.delete_tree(""),
     ]
     for attempt in attempts:

@@ -72,6 +72,7 @@ def test_every_request_survives_a_busy_server(proxy, storage, large_file):
         lambda: storage.create("b", b"") is True,
         lambda: storage.write_file("c", large_file) is None,
         lambda: storage.delete("a") is None,
+        lambda: storage.delete_many(["b"]) is None,
         lambda: storage.delete_tree("") is None,
     ]:
         proxy.answer(503, "SlowDown", times=3)
