@@ -4,7 +4,7 @@ import importlib.metadata
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -234,4 +234,4 @@ def _sources_digest(sources: Sequence[SourceRef]) -> str:
 
 def _stored(source: SourceRef) -> dict[str, object]:
     """Return a source as it may be stored: without the address, which holds a password or a signature."""
-    return asdict(replace(source, address=""))
+    return {**vars(source), "address": ""}

@@ -19,7 +19,7 @@ from curate.run.tables.samples import embedding_digests, from_ipc, index_columns
 from curate.source_pass.tasks import ClipPlace
 from loader.dataset import Sample, ShardRecord, write_shard
 from loader.dataset.tables.parquet import to_rows
-from loader.dataset.tables.shard_rows import TableRows, as_table
+from loader.dataset.tables.shard_rows import TableRows, as_table, read_back
 
 STAGE = "shard"
 
@@ -136,7 +136,7 @@ def written_shards(ledger: Ledger, stage: str, fingerprint: str, kind: type[Writ
 def _rows(ledger: Ledger, stage: str, name: str, shard: ShardRecord) -> TableRows:
     """Return the index rows of a shard as a table, whether they lie beside its entry or in it."""
     beside = None if shard.rows else ledger.read_table(f"{stage}/rows/{name}")
-    return TableRows(as_table(shard.rows) if beside is None else beside)
+    return TableRows(as_table(shard.rows) if beside is None else read_back(beside))
 
 
 @dataclass(frozen=True)

@@ -191,6 +191,8 @@ class CurationState:
         return taken(self.places, places_in(ids, column(self.places, "id")))
 
     def _at_hand(self, clips: pa.Table) -> Mask:
+        if not len(clips):
+            return np.zeros(0, bool)
         ids = clip_ids(clips)
         staged = pa.array(self.ledger.staged_clips(), pa.string())
         return (places_in(ids, staged) >= 0) | (places_in(ids, column(self.places, "id")) >= 0)

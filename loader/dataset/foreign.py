@@ -30,7 +30,7 @@ from loader.dataset.manifest import (
 from loader.dataset.plan_index import from_index, to_arrow
 from loader.dataset.schema import ACCOUNTING, INDEX, SCORES
 from loader.dataset.shard import idx_bytes
-from loader.dataset.tables.parquet import from_parquet, to_parquet, to_rows, to_table
+from loader.dataset.tables.parquet import from_parquet, to_parquet, to_table
 from loader.dataset.tars.energon import EnergonShard, energon_files
 from loader.dataset.tars.members import media_members
 from loader.dataset.writer import publish_files
@@ -274,17 +274,15 @@ def _energon(tars: Sequence[TarIndex], kept: Sequence[NDArray[np.bool_]]) -> Ite
     for tar, own in zip(tars, kept, strict=True):
         in_tar = np.asarray(pc.greater(tar.table.column("size"), 0))
         whole = tar.whole.select(columns)
-        rows = to_rows(whole.filter(pa.array(own[in_tar])))
+        rows = whole.filter(pa.array(own[in_tar]))
         places = np.flatnonzero(own[in_tar]).tolist()
-        used = {row["key"] for row in rows}
+        used = set(rows.column("key").to_pylist())
         # Energon excludes by the key in the tar, so a duplicate of a used key cannot be excluded alone.
         unused = whole.filter(
             pa.array([key not in used for key in whole.column("key").to_pylist()], pa.bool_())
         )
         excluded = _plain(tar, unused.column("key")).to_pylist()
-        yield EnergonShard(
-            tar.path, tar.sha256, len(whole), zip(places, rows, strict=True), "train", excluded
-        )
+        yield EnergonShard(tar.path, tar.sha256, len(whole), rows, places, "train", excluded)
 
 
 def _plain(tar: TarIndex, key: Any) -> Any:

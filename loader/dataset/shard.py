@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from loader.dataset.samples.preview import summary, table
 from loader.dataset.schema import INDEX, MEMBER_ORDER, OPTIONAL, PLACEMENT, Row
-from loader.dataset.tables.shard_rows import narrow
+from loader.dataset.tables.shard_rows import as_table
 from loader.dataset.tars.energon import ENERGON_COLUMNS, EnergonShard
 from loader.dataset.tars.tar_format import TAR_BLOCK
 from loader.errors import RunError
@@ -81,8 +81,8 @@ class ShardRecord:
     @property
     def energon(self) -> EnergonShard:
         """Description of the shard for Energon."""
-        rows = narrow(self.rows, ENERGON_COLUMNS)
-        return EnergonShard(self.path, self.sha256, len(self.rows), enumerate(rows), self.split)
+        rows = as_table(self.rows).select(ENERGON_COLUMNS)
+        return EnergonShard(self.path, self.sha256, len(rows), rows, range(len(rows)), self.split)
 
 
 def shard_path(number: int, sha256: str) -> str:

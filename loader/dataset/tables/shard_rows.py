@@ -1,6 +1,6 @@
 """Index rows of shards as tables: a row as a dict takes ten times the memory."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import overload
 
 import pyarrow as pa
@@ -51,6 +51,6 @@ def as_table(rows: Sequence[Row]) -> pa.Table:
     return to_table(rows, _WITH_CRC32 if all(CRC32 in row for row in rows) else INDEX)
 
 
-def narrow(rows: Sequence[Row], names: Sequence[str]) -> Iterable[Row]:
-    """Return index rows with at least the named columns."""
-    return TableRows(rows.table.select(names)) if isinstance(rows, TableRows) else rows
+def read_back(table: pa.Table) -> pa.Table:
+    """Return index rows that were stored in Parquet, which names the elements of lists and maps otherwise."""
+    return table.cast(_WITH_CRC32 if CRC32 in table.column_names else INDEX)

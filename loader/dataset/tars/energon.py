@@ -7,9 +7,12 @@ import tempfile
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
-from loader.dataset.schema import Row
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 ENERGON_VERSION = "7.4.1"
 ENERGON_COLUMNS = ("key", "offset", "size", "members")
@@ -37,7 +40,8 @@ class EnergonShard:
         path: path of the tar.
         sha256: checksum of the tar.
         samples: number of samples in the tar, as its ``.idx`` counts them.
-        rows: index columns key, offset, size and members of usable samples, by their place in the tar.
+        rows: columns `ENERGON_COLUMNS` of usable samples.
+        places: their places in the tar.
         split: "train" or "val".
         excluded: keys of unusable samples.
     """
@@ -45,7 +49,8 @@ class EnergonShard:
     path: str
     sha256: str
     samples: int
-    rows: Iterable[tuple[int, Row]]
+    rows: pa.Table
+    places: Sequence[int]
     split: str = "train"
     excluded: Sequence[str] = ()
 
@@ -61,7 +66,7 @@ def energon_files(shards: Iterable[EnergonShard]) -> dict[str, bytes]:
         db = sqlite3.connect(path)
         db.executescript(_TABLES)
         for number, shard in enumerate(shards):
-            _insert(db, number, shard.rows)
+            _insert(db, number, shard)
             counts[shard.path] = shard.samples
             parts[shard.split].append(shard.path)
             excluded += [f"{shard.path}/{key}" for key in shard.excluded]
@@ -95,16 +100,15 @@ def _yaml(name: str) -> str:
     return json.dumps(re.sub(r"([\\{}])", r"\\\1", name))
 
 
-def _insert(db: sqlite3.Connection, number: int, rows: Iterable[tuple[int, Row]]) -> None:
-    for place, row in rows:
-        db.execute(
-            "INSERT INTO samples VALUES (?, ?, ?, ?, ?)",
-            (number, row["key"], place, row["offset"], row["size"]),
-        )
-        db.executemany(
-            "INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)",
-            [
-                (number, place, member["suffix"], member["offset"], member["size"])
-                for member in row["members"]
-            ],
-        )
+def _insert(db: sqlite3.Connection, number: int, shard: EnergonShard) -> None:
+    keys, offsets, sizes = (shard.rows.column(name).to_pylist() for name in ENERGON_COLUMNS[:3])
+    members = shard.rows.column("members").combine_chunks()
+    ends = np.cumsum(members.value_lengths().to_numpy()).tolist()
+    parts = [pc.struct_field(members.flatten(), name).to_pylist() for name in ("suffix", "offset", "size")]
+    first = 0
+    # A sample, then its parts: the file's pages follow from the order.
+    for place, key, offset, size, end in zip(shard.places, keys, offsets, sizes, ends, strict=True):
+        db.execute("INSERT INTO samples VALUES (?, ?, ?, ?, ?)", (number, key, place, offset, size))
+        own = zip(repeat(number), repeat(place), *(part[first:end] for part in parts), strict=False)
+        db.executemany("INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)", own)
+        first = end
