@@ -31,6 +31,7 @@ _LEAST_CYCLES, _LEAST_SHARE = 8, 0.8  # of the cycles that move; cuts and noise 
 _LONGEST = (
     18  # moving cycles in a row without the cadence, three seconds: more is a part that is not telecined
 )
+_AT_ONCE = 20  # frames that are measured together; the trial is a multiple
 _TRIAL, _TRIAL_SHARE = 900, 0.5  # frames after which a film of a smaller share is not looked at any more
 
 # Frames by which pictures lag behind their frames, about: no cadence then meets the middle of a slot.
@@ -64,6 +65,7 @@ class FieldDifferences:
         self._measures = rate is not None and any(abs(rate - one) <= _RATE_TOLERANCE * one for one in _RATES)
         self._kind: tuple[int, int, str] | None = None
         self._before: NDArray[np.int16] | None = None
+        self._waiting: list[NDArray[np.uint8]] = []
         self._differences = (array("d"), array("d"))  # of the upper and the lower field
 
     def push(self, frame: VideoFrame) -> None:
@@ -73,30 +75,38 @@ class FieldDifferences:
         kind = (frame.width, frame.height, frame.format.name)
         if frame.format.name not in _FORMATS or self._kind not in (None, kind) or min(kind[:2]) < _SMALLEST:
             self._measures = False
+            self._waiting.clear()
             return
         self._kind = kind
         plane = frame.planes[0]
-        rows = np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)[
-            : frame.height, : frame.width
-        ]
         # Rows of both fields that lie side by side.
-        down = 2 * max(1, round(frame.height / (2 * _ROWS)))
-        last, across = frame.height // down * down, max(1, round(frame.width / _COLUMNS))
-        fields = np.stack([rows[first:last:down, ::across] for first in (0, 1)]).astype(np.int16)
-        moved = np.zeros(2)
-        if self._before is not None:
-            change = (fields - self._before).astype(np.float32)
-            moved = np.sqrt(np.einsum("fij,fij->f", change, change) / change[0].size)
-        for differences, one in zip(self._differences, moved.tolist(), strict=True):
-            differences.append(one)
-        self._before = fields
-        if len(self._differences[0]) == _TRIAL:
-            shares = [share for _, _, share in self._found()]
-            self._measures = any(share is None or share >= _TRIAL_SHARE for share in shares)
+        down, across = 2 * max(1, round(frame.height / (2 * _ROWS))), max(1, round(frame.width / _COLUMNS))
+        shape = (2, frame.height // down, -(-frame.width // across))
+        strides = (plane.line_size, down * plane.line_size, across)
+        self._waiting.append(np.ndarray(shape, np.uint8, memoryview(plane), 0, strides).copy())
+        if len(self._waiting) == _AT_ONCE:
+            self._measure()
+            if len(self._differences[0]) == _TRIAL:
+                shares = [share for _, _, share in self._found()]
+                self._measures = any(share is None or share >= _TRIAL_SHARE for share in shares)
+
+    def _measure(self) -> None:
+        """Measure the frames that wait."""
+        if not self._waiting:
+            return
+        fields = np.stack(self._waiting).astype(np.int16)
+        before = fields[0] if self._before is None else self._before
+        change = (fields - np.concatenate([before[None], fields[:-1]])).astype(np.float32)
+        moved = np.sqrt(np.einsum("nfij,nfij->nf", change, change) / change[0, 0].size)
+        for differences, one in zip(self._differences, moved.astype(np.float64).T, strict=True):
+            differences.extend(one.tolist())
+        self._before = fields[-1]
+        self._waiting.clear()
 
     def pulldown(self) -> Pulldown | None:
         """Return the pulldown of the source, or None where its frames do not show one throughout."""
         if self._measures:
+            self._measure()
             for order, repeats, share in self._found():
                 if share is not None and share >= _LEAST_SHARE:
                     return Pulldown(order, tuple(repeats))
@@ -148,19 +158,20 @@ def _log(differences: Floats, usual: Floats) -> Floats:
 
 def _cadence(evidence: Floats) -> list[int]:
     """Return the frames, one of five but for changes of the cadence, with the most evidence (Viterbi, 1967)."""
-    frames = len(evidence)
-    best = np.zeros(_CYCLE)
-    came = np.zeros((frames, _CYCLE), np.int8)
-    for frame in range(frames):
-        switched = int(np.argmax(best))
-        came[frame] = np.where(best >= best[switched] - _SWITCH, np.arange(_CYCLE), switched)
-        best = np.maximum(best, best[switched] - _SWITCH)
-        best[frame % _CYCLE] += evidence[frame]
-    phase, repeats = int(np.argmax(best)), []
-    for frame in range(frames - 1, -1, -1):
+    best = [0.0] * _CYCLE
+    came: list[list[int]] = []
+    # Plain numbers: an operation of numpy on five takes longer than all of them.
+    for frame, more in enumerate(evidence.tolist()):
+        most = max(best)
+        switched, least = best.index(most), most - _SWITCH
+        came.append([phase if one >= least else switched for phase, one in enumerate(best)])
+        best = [max(one, least) for one in best]
+        best[frame % _CYCLE] += more
+    phase, repeats = best.index(max(best)), []
+    for frame in range(len(came) - 1, -1, -1):
         if frame % _CYCLE == phase:
             repeats.append(frame)
-        phase = int(came[frame, phase])
+        phase = came[frame][phase]
     return repeats[::-1]
 
 

@@ -88,11 +88,20 @@ class SampleEmbeddings:
 
     def between(self, first: int, end: int) -> Floats:
         """Return the embeddings of frames [first, end), float32 [n, D]."""
-        self._describe()
-        low, high = bisect.bisect_left(self._numbers, first), bisect.bisect_left(self._numbers, end)
+        low, high = self._places(first, end)
         if low >= high:
             return np.zeros((0, 0), np.float32)
+        if high > len(self._vectors):
+            self._describe()
         return np.stack(self._vectors[low:high]).astype(np.float32)
+
+    def any_between(self, first: int, end: int) -> bool:
+        """Return True when one of frames [first, end) is a sample."""
+        low, high = self._places(first, end)
+        return low < high
+
+    def _places(self, first: int, end: int) -> tuple[int, int]:
+        return bisect.bisect_left(self._numbers, first), bisect.bisect_left(self._numbers, end)
 
 
 def stitch(
@@ -121,12 +130,13 @@ def stitch(
         Transition
     ] = []  # ``first`` is the first frame of the shot before the boundary, as merged so far
     for place, boundary in enumerate(boundaries):
-        end = boundaries[place + 1][0].start_frame + 1 if place + 1 < len(boundaries) else frames
-        before = samples.between(first, boundary[0].start_frame + 1)
-        after = samples.between(boundary[-1].end_frame, end)
-        if any(one.kind != "cut" for one in boundary) or not _one_scene(before, after, config):
-            left.extend(boundary)
-            first = boundary[-1].end_frame
+        if all(one.kind == "cut" for one in boundary):
+            end = boundaries[place + 1][0].start_frame + 1 if place + 1 < len(boundaries) else frames
+            before = samples.between(first, boundary[0].start_frame + 1)
+            if _one_scene(before, samples.between(boundary[-1].end_frame, end), config):
+                continue
+        left.extend(boundary)
+        first = boundary[-1].end_frame
     return left
 
 
@@ -134,7 +144,7 @@ def _boundaries(transitions: list[Transition], samples: SampleEmbeddings) -> lis
     """Group transitions without a sample between them."""
     found = [[one] for one in transitions[:1]]
     for one, other in pairwise(transitions):
-        if len(samples.between(one.end_frame, other.start_frame + 1)):
+        if samples.any_between(one.end_frame, other.start_frame + 1):
             found.append([other])
         else:
             found[-1].append(other)
