@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
+from math import floor
 
 import av
 from av.audio.frame import AudioFrame
@@ -90,11 +90,9 @@ def sound_of(
         return Sound()
     chosen = packets[begin:stop]
     try:
-        decoded = _decoded(stream, chosen)
-        if _copyable(codec, slices[begin:stop], chosen):
-            deque(decoded, maxlen=0)
+        if _copyable(codec, slices[begin:stop], chosen):  # whether it decodes is verified in the clip
             return Sound(f"copy:{codec}", _copy(stream, chosen, slices[begin:stop], rate))
-        track = aac.samples(decoded, start_s, duration_s)
+        track = aac.samples(_decoded(stream, chosen), start_s, duration_s)
         return Sound("aac", aac.encode(track, config.audio_bitrate_kbps)) if track is not None else Sound()
     except (av.error.FFmpegError, ValueError) as error:
         return Sound(fault=f"its {codec} sound is damaged: {error}")
@@ -115,19 +113,32 @@ def slices_of(
         frame_size: Samples per packet by the codec, or 0.
     """
     tick = time_base * rate
+    apart = floor(max(Fraction(1), tick))
+    # Whole numbers: a packet's fractions would take longer than its copy.
+    step, unit = time_base.numerator * start_s.denominator * rate, time_base.denominator * start_s.denominator
+    origin = start_s.numerator * time_base.denominator * rate
+    lasting = {
+        duration: frame_size
+        if frame_size and (not duration or abs(duration * tick - frame_size) <= tick)
+        else round(duration * tick)
+        for duration in {duration for _, duration in times}
+    }
     slices: list[SoundSlice] = []
+    expected: int | None = None
     for pts, duration in times:
-        stated = duration * tick
-        samples = (
-            frame_size if frame_size and (not duration or abs(stated - frame_size) <= tick) else round(stated)
-        )
-        begin = round((pts * time_base - start_s) * rate)
-        if slices:
-            expected = slices[-1].begin + slices[-1].samples
-            if abs(begin - expected) <= max(Fraction(1), tick):
-                begin = expected
+        begin = _nearest(pts * step - origin, unit)
+        if expected is not None and abs(begin - expected) <= apart:
+            begin = expected
+        samples = lasting[duration]
         slices.append(SoundSlice(begin, samples))
+        expected = begin + samples
     return slices
+
+
+def _nearest(numerator: int, denominator: int) -> int:
+    """Return the whole number nearest to a fraction, the even one of two, as `round` does."""
+    below, rest = divmod(numerator, denominator)
+    return below + (2 * rest > denominator or (2 * rest == denominator and below % 2))
 
 
 def covering(slices: Sequence[SoundSlice], end: int, before: int) -> tuple[int, int]:

@@ -2,12 +2,14 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Literal, Protocol
 
+import numpy as np
 from av.video.frame import VideoFrame
 
+from curate.filters.sample import Floats
 from curate.frames.picture import Geometry
 from curate.shots.spans import Span
 
@@ -26,6 +28,7 @@ class CutClip:
         audio: Sound track: "none", "copy:" and the codec for packets of the source, or the codec of encoded
             sound.
         audio_fault: Reason why the source's sound is not in the clip, or None.
+        audio_dbfs: Loudness of the sound track, as `curate.filters.sound.levels`; empty without one.
     """
 
     span: Span
@@ -36,6 +39,7 @@ class CutClip:
     codec_mode: Literal["encode", "copy"] = "encode"
     audio: str = "none"
     audio_fault: str | None = None
+    audio_dbfs: Floats = field(default_factory=lambda: np.zeros(0, np.float32), compare=False)
 
     @property
     def sha256(self) -> str:

@@ -23,7 +23,7 @@ from curate.cut.config import CutConfig
 from curate.cut.copy import PacketInfo, copy, copyable, format_of, packet_infos
 from curate.cut.feed import Feed, choose_sound
 from curate.cut.mp4 import fast_start, merge
-from curate.cut.verify import verify
+from curate.cut.verify import DamagedSoundError, verify
 from curate.frames.frame_times import Decoder, FrameTimes, source_frames
 from curate.frames.picture import Finisher, Geometry
 from curate.frames.sound_clock import SoundClock
@@ -260,10 +260,12 @@ class _Pass:
         if sound.data:
             try:
                 data = fast_start(merge(picture, sound.data))
-                verify(data, frames, rate, size, sound=True, extent=extent)
-                return CutClip(span, data, frames, rate, size, mode, sound.name)
+                audio_dbfs = verify(data, frames, rate, size, sound=True, extent=extent)
+                return CutClip(span, data, frames, rate, size, mode, sound.name, audio_dbfs=audio_dbfs)
+            except DamagedSoundError as error:
+                sound = Sound(fault=f"its {sound.name.removeprefix('copy:')} sound is damaged: {error}")
             except (av.error.FFmpegError, ValueError, CutError) as error:
                 sound = Sound(fault=f"its sound does not fit beside its pictures: {error}")
         data = fast_start(picture)
-        verify(data, frames, rate, size, sound=False, extent=extent)
-        return CutClip(span, data, frames, rate, size, mode, audio_fault=sound.fault)
+        audio_dbfs = verify(data, frames, rate, size, sound=False, extent=extent)
+        return CutClip(span, data, frames, rate, size, mode, audio_fault=sound.fault, audio_dbfs=audio_dbfs)

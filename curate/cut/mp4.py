@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import heapq
 import io
+import math
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from fractions import Fraction
 
 import av
 from av.container import InputContainer, OutputContainer
@@ -60,10 +60,11 @@ def merge(picture: bytes, sound: bytes) -> bytes:
             (audio, audio.streams.audio[0]),
         ]
         merged = Mp4()
-        packets: list[Iterator[tuple[Fraction, int, Packet[Stream]]]] = []
+        packets: list[Iterator[tuple[int, int, Packet[Stream]]]] = []
+        ticks = math.lcm(*(stream.time_base.denominator for _, stream in tracks if stream.time_base))
         for place, (container, stream) in enumerate(tracks):
             packets.append(
-                _timed(container, stream, merged.container.add_stream_from_template(stream), place)
+                _timed(container, stream, merged.container.add_stream_from_template(stream), ticks, place)
             )
         for _, _, packet in heapq.merge(*packets, key=lambda timed: timed[:2]):
             merged.container.mux_one(packet)
@@ -71,13 +72,16 @@ def merge(picture: bytes, sound: bytes) -> bytes:
 
 
 def _timed(
-    container: InputContainer, stream: Stream, target: Stream, place: int
-) -> Iterator[tuple[Fraction, int, Packet[Stream]]]:
+    container: InputContainer, stream: Stream, target: Stream, ticks: int, place: int
+) -> Iterator[tuple[int, int, Packet[Stream]]]:
+    """Yield each packet of a stream behind its time, in ``ticks`` a second, which all time bases divide."""
+    assert stream.time_base is not None
+    tick = int(stream.time_base * ticks)
     for packet in container.demux(stream):
         if packet.size and packet.dts is not None:
-            time_s = packet.dts * packet.time_base
+            time = packet.dts * tick
             packet.stream = target
-            yield time_s, place, packet
+            yield time, place, packet
 
 
 def fast_start(data: bytes) -> bytes:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, cast
 
 import av
+import numpy as np
+from av.audio.stream import AudioStream
 from av.packet import Packet
 from av.stream import Stream
 from av.video.frame import VideoFrame
@@ -14,7 +16,13 @@ from av.video.stream import VideoStream
 
 from curate.cut.clip import CutError
 from curate.cut.mp4 import read
+from curate.filters.sample import Floats
+from curate.filters.sound import LoudnessMeter
 from curate.frames.picture import Geometry
+
+
+class DamagedSoundError(CutError):
+    """Reason why the sound track of a clip does not decode."""
 
 
 def verify(
@@ -25,8 +33,8 @@ def verify(
     *,
     sound: bool,
     extent: Literal["ends", "whole"] = "ends",
-) -> None:
-    """Read a clip as a player would: count its packets and decode its ends, or all of it.
+) -> Floats:
+    """Read a clip as a player would: count its packets, decode its sound, and the ends of its pictures or all of them.
 
     Args:
         data: Bytes of the MP4 file.
@@ -36,7 +44,11 @@ def verify(
         sound: True when a sound track that begins with the first picture is expected.
         extent: Decoded part: the first and the last frame with their references, or all.
 
+    Returns:
+        Loudness of its sound, as `curate.filters.sound.levels`.
+
     Raises:
+        DamagedSoundError: Its sound does not decode.
         CutError: The clip differs.
     """
     try:
@@ -52,6 +64,7 @@ def verify(
             if sound != bool(heard) or (sound and not _begins_in_time(heard)):
                 raise CutError("its sound track was not written as it should be")
             _check_pictures(stream, picture, size, extent)
+            return _loudness(container.streams.audio[0], heard) if heard else np.zeros(0, np.float32)
     except (av.error.FFmpegError, ValueError, IndexError) as error:
         raise CutError(f"its clip cannot be read: {error}") from error
 
@@ -72,6 +85,22 @@ def _begins_in_time(packets: list[Packet[Stream]]) -> bool:
         packet for packet in packets if packet.pts is not None and packet.pts + (packet.duration or 0) > 0
     ]
     return bool(heard) and (heard[0].pts or 0) <= (heard[0].duration or 0)
+
+
+def _loudness(stream: AudioStream, packets: list[Packet[Stream]]) -> Floats:
+    """Decode a sound track and return its loudness; an error in any packet raises."""
+    meter = LoudnessMeter()
+    context = stream.codec_context
+    context.thread_count = 1
+    try:
+        for packet in [*packets, None]:
+            for frame in context.decode(cast("Packet[AudioStream] | None", packet)):
+                if frame.is_corrupt:
+                    raise DamagedSoundError("it decodes with damage")
+                meter.push(frame)
+    except (av.error.FFmpegError, ValueError) as error:
+        raise DamagedSoundError(str(error)) from error
+    return meter.take()
 
 
 def _check_pictures(

@@ -28,8 +28,7 @@ def levels(data: bytes) -> Floats:
         float32 [windows]: root mean square of every 100 ms over all channels, dBFS, at least -120. A broken
         track has the windows before its first error. The array is empty without a sound track.
     """
-    powers: list[float] = []
-    rest = np.zeros(0, np.float32)
+    meter = LoudnessMeter()
     try:
         with io.BytesIO(data) as file, av.open(file, mode="r", metadata_errors="replace") as container:
             if not container.streams.audio:
@@ -37,19 +36,40 @@ def levels(data: bytes) -> Floats:
             stream = container.streams.audio[0]
             stream.codec_context.thread_count = 1
             for frame in container.decode(stream):
-                if not 0 < frame.sample_rate <= _MAX_RATE or frame.layout.nb_channels > _MAX_CHANNELS:
-                    break
-                rest = np.concatenate([rest, _power(frame)])
-                size = max(1, round(frame.sample_rate * WINDOW_S))
-                whole = len(rest) // size
-                powers += rest[: whole * size].reshape(whole, size).mean(axis=1).tolist()
-                rest = rest[whole * size :]
+                meter.push(frame)
     except (av.error.FFmpegError, OSError, ValueError):
         pass  # score whatever decoded before the error
-    if not powers and len(rest):
-        powers = [float(rest.mean())]
-    floor = 10 ** (_FLOOR_DBFS / 10)
-    return np.asarray(10 * np.log10(np.maximum(powers, floor)), np.float32).reshape(-1)
+    return meter.take()
+
+
+class LoudnessMeter:
+    """Loudness of a sound track, frame by frame."""
+
+    def __init__(self) -> None:
+        self._powers: list[float] = []
+        self._rest = np.zeros(0, np.float32)
+        self._measures = True
+
+    def push(self, frame: AudioFrame) -> None:
+        """Take the next decoded frame; the first one that cannot be measured ends the measurement."""
+        if not 0 < frame.sample_rate <= _MAX_RATE or frame.layout.nb_channels > _MAX_CHANNELS:
+            self._measures = False
+        if not self._measures:
+            return
+        rest = np.concatenate([self._rest, _power(frame)])
+        size = max(1, round(frame.sample_rate * WINDOW_S))
+        whole = len(rest) // size
+        if whole:
+            self._powers += rest[: whole * size].reshape(whole, size).mean(axis=1).tolist()
+        self._rest = rest[whole * size :]
+
+    def take(self) -> Floats:
+        """Return the loudness of each window, as `levels` does."""
+        powers = self._powers
+        if not powers and len(self._rest):
+            powers = [float(self._rest.mean())]
+        floor = 10 ** (_FLOOR_DBFS / 10)
+        return np.asarray(10 * np.log10(np.maximum(powers, floor)), np.float32).reshape(-1)
 
 
 def sound_scores(sample: ClipSample) -> dict[str, float]:

@@ -12,7 +12,7 @@ from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
 from curate.cut import CutClip
-from curate.filters import ClipSample, MotionMeter, ScoreConfig, SpanMotion, levels
+from curate.filters import ClipSample, MotionMeter, ScoreConfig, SpanMotion
 
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 _AT_ONCE = 16  # pictures
@@ -98,7 +98,7 @@ class ClipPictures:
             frames=clip.frames,
             fps=float(clip.rate),
             duration_s=float(clip.frames / clip.rate),
-            audio_dbfs=levels(clip.data),
+            audio_dbfs=clip.audio_dbfs,
         )
 
 
