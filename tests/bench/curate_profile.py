@@ -62,7 +62,7 @@ PARTS = {
         "curate.source_pass.sampling:PictureCollector.push",
         "curate.source_pass.sampling:PictureCollector.take",
     ),
-    "sound": ("curate.cut.clips:sound_of", "curate.cut.clips:merge", "curate.source_pass.sampling:levels"),
+    "sound": ("curate.cut.clips:sound_of", "curate.cut.clips:merge", "curate.cut.verify:_loudness"),
     "verify": ("curate.cut.clips:verify",),
     "scores": ("curate.source_pass.stage:scores",),
     "fingerprints": ("curate.source_pass.stage:embed_pictures", "curate.source_pass.stage:dedup_fingerprint"),

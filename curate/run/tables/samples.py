@@ -77,7 +77,8 @@ def accounting_table(clips: pa.Table, sources: Sequence[SourceRef]) -> pa.Table:
 def scores_table(clips: pa.Table, sources: Sequence[SourceRef]) -> pa.Table:
     """Return the scores of clips that were cut, a row for each."""
     own = {"source": uris(clips, sources), "scores": scores_map(clips)}
-    return pa.table({name: own.get(name) or column(clips, name) for name in SCORES.names}, SCORES)
+    columns = {name: own[name] if name in own else column(clips, name) for name in SCORES.names}
+    return pa.table(columns, SCORES)
 
 
 def vector_column(matrix: NDArray[Any], there: Mask) -> pa.Array:
