@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 
 from curate.dedup.clusters import clusters
 from curate.dedup.fingerprint import PICTURES_PER_S, fingerprint, match
-from curate.dedup.neighbours import Floats, Places, near_pairs, near_references
+from curate.dedup.neighbours import near_pairs, near_references
+from curate.dedup.products import Floats, Places
 from curate.dedup.types import (
     DedupClips,
     DedupConfig,

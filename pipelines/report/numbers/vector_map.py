@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curate.dedup.clusters import clusters
-from curate.dedup.neighbours import nearest_centre
+from curate.dedup.products import nearest_centre
 from pipelines.report.numbers.spread import spread
 
 MOST_DIMENSIONS = 1024

@@ -1,0 +1,176 @@
+"""Cells of similar vectors: a vector is compared with those of the cells nearest to it instead of with all.
+
+An inverted file (Sivic and Zisserman 2003; as in FAISS, Johnson et al. 2017) whose cells are those of k-means in two
+levels, so that the time grows with the number of vectors and not with its square.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from curate.dedup.kmeans import GRID, kmeans, on_grid
+from curate.dedup.products import Floats, Nominated, Places, slices, strongest
+
+CELL = 1024
+"""Mean number of vectors in a cell."""
+PROBES = 16
+"""Number of cells whose vectors a vector is compared with."""
+
+_COARSE_PROBES, _FIRST_PROBES = 16, 2
+_COARSE_SAMPLE, _FINE_SAMPLE = 256, 64  # vectors per centre that k-means looks at
+_ITERATIONS = 10
+_ROWS = 65_536
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Centres of cells, in two levels.
+
+    Attributes:
+        coarse: Centres of the first level, float32 [C, D].
+        fine: Centres of the cells, those of a coarse centre one after the other, float32 [F, D].
+        first: Number of the first cell of each coarse centre, and F, [C + 1].
+    """
+
+    coarse: Floats
+    fine: Floats
+    first: Places
+
+    @classmethod
+    def of(cls, vectors: Floats, cell: int | None = None) -> "Cells":
+        """Divide vectors into cells.
+
+        Args:
+            vectors: float32 [n, D], unit length, n at least 1.
+            cell: Mean number of vectors in a cell; None: `CELL`.
+        """
+        cell = cell or CELL
+        count = max(1, len(vectors) // cell)
+        coarse_count = max(1, round(np.sqrt(count)))
+        sample = _spread(np.arange(len(vectors)), _COARSE_SAMPLE * coarse_count)
+        coarse, _ = kmeans(on_grid(vectors[sample]), coarse_count, _ITERATIONS)
+        owner = _nearest_of_all(vectors, cls(coarse, coarse, np.arange(coarse_count + 1)))
+        used, fine = [], []
+        for centre, members in grouped(owner):
+            number = max(1, round(len(members) / cell))
+            some = on_grid(vectors[_spread(members, _FINE_SAMPLE * number)])
+            used.append(centre)
+            fine.append(kmeans(some, number, _ITERATIONS)[0])
+        return cls(coarse[used], np.concatenate(fine), np.cumsum([0, *map(len, fine)]))
+
+    def nearest(self, vectors: Floats, count: int) -> Places:
+        """Return the cells nearest to vectors, [n, count], by falling cosine; -1 beyond the cells that there are."""
+        vectors = on_grid(vectors)
+        known = len(self.coarse) == len(self.fine)
+        probed = _largest(vectors @ self.coarse.T, count if known else _COARSE_PROBES)
+        if known:
+            return probed
+        values = np.full((len(vectors), count), -2, np.float32)  # less than any product
+        places = np.full((len(vectors), count), -1, np.intp)
+        for centre, at in grouped(probed.ravel()):
+            rows = at // probed.shape[1]
+            cells = np.arange(self.first[centre], self.first[centre + 1])
+            products = np.concatenate([values[rows], vectors[rows] @ self.fine[cells].T], axis=1)
+            named = np.concatenate([places[rows], np.broadcast_to(cells, (len(rows), len(cells)))], axis=1)
+            best = _largest(products, count)
+            values[rows] = np.take_along_axis(products, best, axis=1)
+            places[rows] = np.take_along_axis(named, best, axis=1)
+        return places
+
+
+@dataclass(frozen=True, eq=False)
+class InvertedFile:
+    """Vectors by cell.
+
+    Attributes:
+        vectors: float32 [m, D], unit length.
+        cells: Division of them.
+        owner: Cell of each vector, [m].
+        members: Rising places of the vectors of each cell, one cell after the other, [m].
+        starts: First of each cell in ``members``, and m, [F + 1].
+    """
+
+    vectors: Floats
+    cells: Cells
+    owner: Places
+    members: Places
+    starts: Places
+
+    @classmethod
+    def of(cls, vectors: Floats, cell: int | None = None) -> "InvertedFile":
+        """Sort vectors into cells made for them."""
+        cells = Cells.of(vectors, cell)
+        owner = _nearest_of_all(vectors, cells)
+        starts = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(cells.fine)))])
+        return cls(vectors, cells, owner, np.argsort(owner, kind="stable"), starts)
+
+    def near(
+        self, vectors: Floats, least: float, most: int, probes: int = PROBES, first: int | None = None
+    ) -> Nominated:
+        """Return products that reach ``least`` within the cells nearest to each row; columns are places in the file.
+
+        Args:
+            vectors: float32 [n, D], unit length.
+            least: Minimum product.
+            most: Number of largest products of each row that are sure to be among them.
+            probes: Number of cells that a row is compared with.
+            first: Place of row 0 among the file's own vectors, of which only earlier ones count; None: all count.
+        """
+        probed = self.cells.nearest(vectors, probes)
+        # What the nearest cells hold bounds what can count of the others.
+        found = self._within(probed[:, :_FIRST_PROBES], vectors, np.full(len(vectors), least), most, first)
+        bounds = np.maximum(found.bounds(most, 0.0, len(vectors)), least)
+        return Nominated.joined(
+            [found, self._within(probed[:, _FIRST_PROBES:], vectors, bounds, most, first)]
+        )
+
+    def _within(
+        self, probed: Places, vectors: Floats, least: Floats, most: int, first: int | None
+    ) -> Nominated:
+        found = []
+        for cell, at in grouped(probed.ravel()):
+            rows = at // probed.shape[1]
+            places = self.members[self.starts[cell] : self.starts[cell + 1]]
+            if first is not None:
+                places = places[: np.searchsorted(places, first + rows[-1])]
+            products = vectors[rows] @ self.vectors[places].T
+            if first is not None and len(places) and places[-1] >= first:
+                products[places >= first + rows[:, None]] = -1
+            near = strongest(products, least[rows, None], most)
+            found.append(Nominated(rows[near.row], places[near.column], near.product))
+        return Nominated.joined(found)
+
+
+def grouped(labels: Places) -> Iterator[tuple[int, Places]]:
+    """Yield each label but -1, rising, with the rising places where it occurs."""
+    order = np.argsort(labels, kind="stable")
+    order = order[np.searchsorted(labels[order], 0) :]
+    starts = np.flatnonzero(np.diff(labels[order], prepend=-1))
+    for start, end in zip(starts, np.append(starts, len(order))[1:], strict=True):
+        yield int(labels[order[start]]), order[start:end]
+
+
+def _nearest_of_all(vectors: Floats, cells: Cells) -> Places:
+    return np.concatenate([cells.nearest(vectors[rows], 1)[:, 0] for rows in slices(0, len(vectors), _ROWS)])
+
+
+def _spread(places: Places, most: int) -> Places:
+    """Return at most so many places, spaced evenly."""
+    return places[np.linspace(0, len(places) - 1, min(most, len(places))).astype(np.intp)]
+
+
+def _largest(products: Floats, count: int) -> Places:
+    """Return the columns of the largest products of each row, by falling product, the first of equal ones first.
+
+    Products are multiples of 1 / GRID^2, so that product and column fit one whole number: no two are equal.
+    """
+    width = products.shape[1]
+    ranks = (products * GRID**2).astype(np.int64) * width - np.arange(width)
+    if width > count:
+        best = np.argpartition(ranks, width - count, axis=1)[:, width - count :]
+        ranks = np.take_along_axis(ranks, best, axis=1)
+    else:
+        best = np.broadcast_to(np.arange(width), products.shape)
+    best = np.take_along_axis(best, np.argsort(-ranks, axis=1), axis=1)
+    return np.pad(best, ((0, 0), (0, max(0, count - width))), constant_values=-1)

@@ -1,0 +1,138 @@
+"""Inner products of many vectors, block by block, on a CPU or a GPU."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curate.models.device import Device, pick_device
+
+Floats = NDArray[np.float32]
+Places = NDArray[np.intp]
+
+_ROWS = 1024
+_GPU_PAYS_FROM = 20_000  # number of vectors below which starting CUDA takes longer than the products
+
+
+class Nominated(NamedTuple):
+    """Large products of two matrices.
+
+    Attributes:
+        row: Row of each, [p].
+        column: Column of each, [p].
+        product: Float32 [p].
+    """
+
+    row: Places
+    column: Places
+    product: Floats
+
+    @classmethod
+    def joined(cls, parts: Sequence["Nominated"]) -> "Nominated":
+        """Concatenate products."""
+        none = cls(np.zeros(0, np.intp), np.zeros(0, np.intp), np.zeros(0, np.float32))
+        return cls(*(np.concatenate(columns) for columns in zip(none, *parts, strict=True)))
+
+    def kept(self, which: NDArray[np.bool_] | Places) -> "Nominated":
+        """Return some of them."""
+        return Nominated(self.row[which], self.column[which], self.product[which])
+
+    def strongest(self, most: int, slack: float) -> "Nominated":
+        """Leave out what cannot be among the ``most`` largest of its row where each is off by ``slack`` at most."""
+        return self.kept(self.product >= self.bounds(most, slack, int(self.row.max(initial=0)) + 1)[self.row])
+
+    def bounds(self, most: int, slack: float, rows: int) -> Floats:
+        """Return the least product that may be among the ``most`` largest of each row, [rows]; -1: it has fewer."""
+        order = np.lexsort((-self.product, self.row))
+        starts = np.searchsorted(self.row[order], np.arange(rows + 1))
+        full = np.flatnonzero(np.diff(starts) >= most)
+        bounds = np.full(rows, -1, np.float32)
+        bounds[full] = self.product[order[starts[full] + most - 1]] - 2 * slack
+        return bounds
+
+
+class Blocks(Protocol):
+    """Products of one matrix with another, block by block."""
+
+    def near(self, rows: slice, columns: slice, least: float, most: int) -> Nominated:
+        """Return products within the block that reach ``least``, with the ``most`` largest per row at most."""
+
+    def best(self, rows: slice) -> Places:
+        """Return the column of the largest product of each row."""
+
+
+class CpuBlocks:
+    """`Blocks` with numpy."""
+
+    def __init__(self, rows: Floats, columns: Floats) -> None:
+        self._rows, self._columns = rows, columns
+
+    def near(self, rows: slice, columns: slice, least: float, most: int) -> Nominated:
+        return strongest(self._rows[rows] @ self._columns[columns].T, least, most)
+
+    def best(self, rows: slice) -> Places:
+        return np.asarray(np.argmax(self._rows[rows] @ self._columns.T, axis=1))
+
+
+class TorchBlocks:
+    """`Blocks` with torch; all vectors are in the memory of the device."""
+
+    def __init__(self, rows: Floats, columns: Floats, device: str) -> None:
+        import torch
+
+        self._rows = torch.from_numpy(rows).to(device)
+        self._columns = self._rows if columns is rows else torch.from_numpy(columns).to(device)
+
+    def near(self, rows: slice, columns: slice, least: float, most: int) -> Nominated:
+        products = self._rows[rows] @ self._columns[columns].T
+        values, place = products.topk(min(most, products.shape[1]), dim=1)
+        found, rank = (values >= least).nonzero(as_tuple=True)
+        return Nominated(
+            found.cpu().numpy(), place[found, rank].cpu().numpy(), values[found, rank].cpu().numpy()
+        )
+
+    def best(self, rows: slice) -> Places:
+        return np.asarray((self._rows[rows] @ self._columns.T).argmax(dim=1).cpu().numpy(), np.intp)
+
+
+def on_gpu(count: int, device: Device) -> bool:
+    """Return whether products of so many vectors belong on a GPU.
+
+    Raises:
+        UsageError: There is no such device.
+    """
+    return (
+        not (device == "cpu" or (device == "auto" and count < _GPU_PAYS_FROM))
+        and pick_device(device) != "cpu"
+    )
+
+
+def blocks(rows: Floats, columns: Floats, device: Device) -> Blocks:
+    """Return products of ``rows`` with ``columns``, on a GPU where it pays."""
+    if on_gpu(len(rows), device):
+        return TorchBlocks(rows, columns, pick_device(device))
+    return CpuBlocks(rows, columns)
+
+
+def strongest(products: Floats, least: float | Floats, most: int) -> Nominated:
+    """Return the products that reach ``least``, with the ``most`` largest per row at most."""
+    found, place = np.nonzero(products >= least)
+    crowded = np.flatnonzero(np.bincount(found, minlength=len(products)) > most)
+    if len(crowded):
+        largest = np.argpartition(products[crowded], -most, axis=1)[:, -most:]
+        calm = ~np.isin(found, crowded)
+        found = np.concatenate([found[calm], np.repeat(crowded, most)])
+        place = np.concatenate([place[calm], largest.ravel()])
+    return Nominated(found, place, products[found, place])
+
+
+def nearest_centre(vectors: Floats, centres: Floats, device: Device = "cpu") -> Places:
+    """Return the centre with the largest inner product for each vector, [n]; the first of equal ones."""
+    products = blocks(vectors, centres, device)
+    return np.concatenate([products.best(rows) for rows in slices(0, len(vectors), _ROWS)])
+
+
+def slices(first: int, last: int, step: int) -> Iterator[slice]:
+    """Divide a range into slices of at most ``step``."""
+    return (slice(start, min(start + step, last)) for start in range(first, last, step))
