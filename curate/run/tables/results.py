@@ -14,13 +14,14 @@ from curate.records import ClipResult, ClipScores, PackedArray, clip_result, to_
 from curate.run.tables.clips import SCORE, score_names, wide_scores, with_columns
 from curate.run.tables.columns import Mask, column, kept, mask_of, places_in, taken
 
-_PACKED = pa.struct({"dtype": pa.string(), "shape": pa.list_(pa.int64()), "data": pa.string()})
+# Embeddings and captions of a million clips exceed the 2 GiB that offsets of 32 bits reach.
+_PACKED = pa.struct({"dtype": pa.string(), "shape": pa.list_(pa.int64()), "data": pa.large_string()})
 
 RESULTS = pa.schema(
     {
         "id": pa.string(),
         "fault": pa.string(),
-        "text": pa.string(),
+        "text": pa.large_string(),
         "source": pa.string(),
         "provenance": pa.map_(pa.string(), pa.string()),
         "embedding": _PACKED,
