@@ -3,6 +3,8 @@
 Numbers of the streaming examples: tests/loader/stream/test_frameworks.py.
 """
 
+import ast
+import json
 import re
 import runpy
 import shlex
@@ -22,6 +24,7 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 COMMAND = re.compile(r"^(?:# )?((?:python|reelweave|torchrun) .+)$", re.M)
 IMPORTED = {"my_model.py", "videos.csv", "README.md"}
+NOTEBOOK = "look_at_a_dataset.ipynb"
 Run = Callable[[str], list[str]]
 
 
@@ -83,10 +86,11 @@ def test_every_example_says_how_it_is_run_and_is_short() -> None:
     files = {path.name for path in EXAMPLES.iterdir() if path.is_file()}
     assert files > IMPORTED
     page = (EXAMPLES / "README.md").read_text()
-    for name in files - IMPORTED:
+    assert f"({NOTEBOOK})" in page
+    for name in files - IMPORTED - {NOTEBOOK}:
         assert any(f"examples/{name}" in command for command in commands(name)), name
         assert f"({name})" in page
-    for name in files - {"README.md"}:
+    for name in files - {"README.md", NOTEBOOK}:
         assert len((EXAMPLES / name).read_text().splitlines()) <= 60, name
 
 
@@ -118,3 +122,25 @@ def test_a_tiny_wan_is_finetuned_and_sampled(dataset: Path, place: Path, run: Ru
     assert len(run("finetune_tiny_wan.yaml")) == 4
     assert (place / "wan-lora" / "pytorch_lora_weights.safetensors").is_file()
     assert (place / "sample.mp4").is_file()
+
+
+def test_the_notebook_runs_from_its_first_cell_to_its_last(
+    dataset: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    cells = json.loads((EXAMPLES / NOTEBOOK).read_text())["cells"]
+    seen: dict[str, object] = {}
+    shown = []
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []  # nothing of whoever ran it last is kept
+            *before, last = ast.parse("".join(cell["source"])).body
+            exec(compile(ast.Module(before, []), NOTEBOOK, "exec"), seen)
+            shown.append(eval(compile(ast.Expression(last.value), NOTEBOOK, "eval"), seen))
+    _, sample, rows, accounting, scores, buckets, picture = shown
+    assert "<img" in sample._repr_html_()
+    assert len(rows) == len(open_dataset(dataset))
+    assert accounting["sum"].sum() == pytest.approx(10 * 26 / 25)
+    assert "motion" in scores.index
+    assert buckets["samples"].sum() == len(rows)
+    assert picture.size[1] == 176
