@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.ledger import Ledger, digest
+from curate.ledger import Ledger
 from curate.records import ClipResult
 from curate.run.tables.clips import clip_ids
-from curate.run.tables.closed import ClosedSources
+from curate.run.tables.closed import ClosedSources, text_id
 from curate.run.tables.columns import column
 from curate.source_pass.tasks import ClipPlace, ClipTask, CurationTask
 from loader.errors import RunError
@@ -109,16 +109,12 @@ def _clip_ids(clips: pa.Table, _found: Mapping[str, pa.Table], _closed: ClosedSo
 
 
 def _caption_id(task: ClipTask) -> str:
-    return f"{task.record.clip_id}-{digest(task.record.source, task.caption or '', dict(task.tags))[:16]}"
+    return f"{task.record.clip_id}-{text_id(task.record.source, task.caption, task.tags)}"
 
 
 def _caption_ids(clips: pa.Table, _found: Mapping[str, pa.Table], closed: ClosedSources) -> pa.Array:
     numbers, which = np.unique(column(clips, "source").to_numpy(), return_inverse=True)
-    written = [
-        digest(source.uri, source.caption or "", dict(closed.tags(number)))[:16]
-        for number in numbers.tolist()
-        for source in [closed.sources[number]]
-    ]
+    written = [closed.text_id(number) for number in numbers.tolist()]
     return pc.binary_join_element_wise(
         clip_ids(clips), pa.array(written, pa.string()).take(pa.array(which)), "-"
     )

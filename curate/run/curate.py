@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from curate.config import CurateConfig
 from curate.ledger import LEDGER, Ledger, digest
@@ -21,12 +20,11 @@ from curate.run.runners.progress import Progress
 from curate.run.shard import STAGE as SHARD
 from curate.run.state import CurationState, clips_of
 from curate.run.tables.clips import clip_ids
-from curate.run.tables.columns import column, equal, kept, mask_of, places_in
+from curate.run.tables.columns import equal, kept, places_in
 from curate.run.tables.samples import accounting_table, scores_table
 from curate.run.write_shards import write_shards
 from curate.sources.inputs import SourceRef, list_sources, shown
 from curate.takedown.forget import forget
-from curate.takedown.takedown import STAGE as REMOVAL
 from curate.takedown.takedown import TakeDowns
 from loader.dataset import Content, Dataset, Manifest, publish, settle
 from loader.dataset.manifest import MANIFEST
@@ -144,10 +142,9 @@ def _curate(
     driver = Driver(state, progress)
     clips = driver.decide(missing)
     shards = write_shards(state, clips, progress, driver.kind)
-    cut = mask_of(pc.is_valid(column(clips, "key"))) & ~equal(clips, "stage", REMOVAL)
     content = Content(
         accounting=accounting_table(clips, state.listed),
-        scores=scores_table(kept(clips, cut), state.listed),
+        scores=scores_table(clips, state.listed),
         config=asked,
         versions={**versions(), **weights},
         removals=dataset.manifest.removals if dataset is not None else [],

@@ -41,8 +41,11 @@ class ShardPlan:
     @staticmethod
     def of(number: int, samples: pa.Table) -> "ShardPlan":
         """Plan a shard with samples."""
-        # Where a clip lies now says nothing of what the shard will hold.
-        content = samples.drop_columns(["place.shard", "place.offset", "place.size"])
+        # Neither where a clip lies now, nor a score that only others have, changes what the shard will hold.
+        unmeasured = [
+            name for name in samples.column_names if samples.column(name).null_count == len(samples)
+        ]
+        content = samples.drop_columns({*unmeasured, "place.shard", "place.offset", "place.size"})
         digest = hashlib.sha256(to_ipc(content)).hexdigest()
         return ShardPlan(number, f"{number:06d}-{digest[:16]}", samples)
 
@@ -72,18 +75,18 @@ def plan_shards(samples: pa.Table, config: ShardConfig, first_number: int = 0) -
         config: The limit.
         first_number: Number of the first shard.
     """
-    order = pc.sort_indices(samples, [(name, "ascending") for name in ("split", "bin", "key")])
-    samples = samples.take(order).combine_chunks()
+    names = ("split", "bin", "key")
+    order = pc.sort_indices(samples, [(name, "ascending") for name in names])
+    narrow = samples.select([*names, "clip_bytes"]).take(order)
     limit = config.max_shard_mb * 1e6
     plans: list[ShardPlan] = []
-    for group in _groups(samples):
-        ends = np.cumsum(column(samples, "clip_bytes").to_numpy()[group])
+    for group in _groups(narrow):
+        ends = np.cumsum(column(narrow, "clip_bytes").to_numpy()[group])
         first = filled = 0
         while first < len(ends):
             after = max(first + 1, int(np.searchsorted(ends, filled + limit, "right")))
-            plans.append(
-                ShardPlan.of(first_number + len(plans), samples.slice(group.start + first, after - first))
-            )
+            rows = order[group.start + first : group.start + after]
+            plans.append(ShardPlan.of(first_number + len(plans), samples.take(rows)))
             first, filled = after, int(ends[after - 1])
     return plans
 

@@ -2,11 +2,13 @@
 
     python -m tests.bench.curate_scale [--clips 10000 40000] [--per-source 10] [--pictures 10] [--folder /tmp]
 
-Makes, for each number of clips, a folder as workers leave it: entries of the cut and of captions, arrays with
-fingerprints and embeddings, staged clips of a few bytes. Then a fresh process loads, decides, plans shards and
-publishes, in the runner of one process. It reports processor time and growth of peak memory of each phase, and per
-clip. Left out are what workers do (writing shards) and the search for near pairs, which is all pairs until it is
-replaced; the seconds of both are reported apart. Needs about 1.3 KB of disk for each clip and picture.
+With ``--decide`` it measures the tables alone: entries lie in segments, and there are no arrays, staged clips and
+shards. They are loaded, judged and planned, and accounting and scores are written. Otherwise it makes, for each
+number of clips, a folder as workers leave it: entries of the cut and of captions, arrays with fingerprints and
+embeddings, staged clips of a few bytes. Then a fresh process loads, decides, plans shards and publishes, in the
+runner of one process. It reports processor time and growth of peak memory of each phase, and per clip. Left out are
+what workers do (writing shards) and the search for near pairs, which is all pairs until it is replaced; the seconds
+of both are reported apart. Needs about 1.3 KB of disk for each clip and picture.
 """
 
 import argparse
@@ -34,11 +36,13 @@ from curate.records import Record, SourceSummary, clip_key, clip_result, source_
 from curate.run import curate as phases
 from curate.run.clip_stages import caption_identity
 from curate.run.driver import Driver
-from curate.run.shard import WriteShard
+from curate.run.shard import WriteShard, plan_shards
 from curate.run.state import CurationState
+from curate.run.tables.samples import accounting_table, scores_table
 from curate.source_pass.stage import STAGE, arrays_name, source_id
 from curate.source_pass.tasks import clip_task
 from curate.sources.inputs import SourceRef, list_sources
+from loader.dataset.tables.parquet import to_parquet
 from loader.storage import open_storage
 
 CONFIG = CurateConfig.model_validate(
@@ -67,31 +71,95 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--pictures", type=int, default=10, help="pictures of a fingerprint")
     parser.add_argument("--folder", default=None, help="where the datasets are made, and removed again")
     parser.add_argument("--no-search", action="store_true", help="find no near pairs, rather than all of all")
+    parser.add_argument("--decide", action="store_true", help="measure the tables of all clips alone")
     parser.add_argument("--driver", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.driver:
-        print(json.dumps(drive(Path(options.driver), not options.no_search)))
+        folder = Path(options.driver)
+        print(json.dumps(decide(folder) if options.decide else drive(folder, not options.no_search)))
         return 0
     for clips in options.clips:
         with tempfile.TemporaryDirectory(prefix="reelweave-scale-", dir=options.folder) as name:
             began = time.monotonic()
-            make(Path(name), clips // options.per_source, options.per_source, options.pictures)
+            if options.decide:
+                make_segments(Path(name), clips // options.per_source, options.per_source)
+            else:
+                make(Path(name), clips // options.per_source, options.per_source, options.pictures)
             made_s = time.monotonic() - began
             again = [sys.executable, "-m", "tests.bench.curate_scale", "--driver", name]
             again += ["--no-search"] if options.no_search else []
+            again += ["--decide"] if options.decide else []
             measured = json.loads(subprocess.run(again, check=True, stdout=subprocess.PIPE).stdout)
         print(json.dumps({"clips": clips, "made_s": round(made_s, 1), **measured}, indent=1), flush=True)
     return 0
 
 
-def make(folder: Path, sources: int, per_source: int, pictures: int) -> None:
-    """Write a list of sources and the entries, arrays and clips that workers make of them."""
+def make_list(folder: Path, sources: int) -> None:
+    """Write a list of empty sources."""
     folder.joinpath("raw").mkdir()
     lines = ["path,caption,licence"]
     for number in range(sources):
         folder.joinpath(f"raw/{number:08d}.mp4").touch()
         lines.append(f"raw/{number:08d}.mp4,a film,CC-BY")
     folder.joinpath("list.csv").write_text("\n".join(lines) + "\n")
+
+
+def make_segments(folder: Path, sources: int, per_source: int) -> None:
+    """Write a list of sources and the segments of their entries, as a long run leaves them."""
+    make_list(folder, sources)
+    ledger = Ledger(open_storage(folder / "dataset"))
+    state = CurationState(CONFIG, ledger, [], None, {})
+    [stage] = state.stages
+    listed = list_sources([str(folder / "list.csv")], CONFIG.storage)
+    for first in range(0, len(listed), 4096):
+        summaries, captions = {}, {}
+        for source in listed[first : first + 4096]:
+            summary, _ = cut(source, per_source, 0)
+            summaries[source_id(source)] = summary
+            for record in summary.records:
+                words = " ".join(
+                    random.Random(record.sha256).choices(("a", "kite", "over", "the", "sea"), k=30)
+                )
+                captions[caption_identity(clip_task(source, summary, record))] = Caption(words, "input")
+        ledger.append(STAGE, state.cut.fingerprint, summaries)
+        ledger.append(stage.name, stage.fingerprint, captions)
+
+
+def decide(folder: Path) -> dict[str, Any]:
+    """Return what the tables of all clips cost from the ledger to shard plans, accounting and scores."""
+    clock = Clock()
+    before = peak_bytes()
+    storage = open_storage(folder / "dataset")
+    # Listing millions of small files is the storage's cost.
+    CurationState._at_hand = lambda _, clips: np.ones(len(clips), bool)  # type: ignore[method-assign]
+    sources = clock.timed("list", list_sources)([str(folder / "list.csv")], CONFIG.storage)
+    state = clock.timed("load", CurationState)(CONFIG, Ledger(storage), sources, None, {})
+    clips = clock.timed("decide", Driver(state, lambda _: None).decide)()
+    samples = clock.timed("samples", state.samples)(clips)
+    plans = clock.timed("plan", plan_shards)(samples, CONFIG.shard)
+    accounting = clock.timed("accounting", lambda: to_parquet(accounting_table(clips, state.listed)))()
+    scores = clock.timed("scores", lambda: to_parquet(scores_table(clips, state.listed)))()
+    spent_s = sum(clock.spent_s.values())
+    return {
+        "rows": len(clips),
+        "kept": len(samples),
+        "shards": len(plans),
+        "table_bytes_per_clip": round(clips.nbytes / len(clips)),
+        "before_mb": round(before / 1e6),
+        "cpu_us_per_clip": {
+            label: round(1e6 * spent / len(clips), 2) for label, spent in clock.spent_s.items()
+        },
+        "grown_bytes_per_clip": {
+            label: round((peak - before) / len(clips)) for label, peak in clock.peaks.items()
+        },
+        "us_per_clip": round(1e6 * spent_s / len(clips), 1),
+        "bytes": {"accounting": len(accounting), "scores": len(scores)},
+    }
+
+
+def make(folder: Path, sources: int, per_source: int, pictures: int) -> None:
+    """Write a list of sources and the entries, arrays and clips that workers make of them."""
+    make_list(folder, sources)
     ledger = Ledger(open_storage(folder / "dataset"))
     state = CurationState(CONFIG, ledger, [], None, {})
     [captions] = state.stages
@@ -141,10 +209,12 @@ def cut(source: SourceRef, clips: int, pictures: int) -> tuple[SourceSummary, di
             sha256=sha256,
             clip_bytes=len(sha256),
         )
+        records.append(record)
+        if not pictures:
+            continue
         vector = rng.standard_normal(264).astype(np.float32)
         arrays[f"{record.clip_id}.perceptual"] = (vector / np.linalg.norm(vector)).astype(np.float16)
         arrays[f"{record.clip_id}.fingerprint"] = rng.integers(0, 255, (pictures, 27, 48), np.uint8)
-        records.append(record)
     return SourceSummary(tuple(records), 12.0, {"title": "a film"}, 1e6, 13.0), arrays
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.ledger import Ledger
+from curate.ledger import Ledger, digest
 from curate.records import SourceSummary, source_summary, to_columns
 from curate.run.tables.clips import by_span, from_entries, joined
 from curate.run.tables.columns import Mask, Rows, column, kept, places_in
@@ -40,6 +40,7 @@ class ClosedSources:
         self._chunk = np.full(len(sources), _OPEN, np.int32)  # that holds the clips of each source
         self._cpu_s, self._pixel_s = np.zeros(len(sources)), np.zeros(len(sources))
         self._tags: dict[int, Mapping[str, str]] = {}
+        self._text_ids: dict[int, str] = {}
         self._loose: dict[int, SourceSummary] = {}
         ids = pa.array([source_id(source) for source in sources], pa.string())
         for entries in ledger.tables(STAGE, fingerprint, source_summary):
@@ -75,6 +76,13 @@ class ClosedSources:
         """Return the text in the container of a source."""
         return self._tags.get(number, {})
 
+    def text_id(self, number: int) -> str:
+        """Return `text_id` of a source."""
+        if number not in self._text_ids:
+            source = self.sources[number]
+            self._text_ids[number] = text_id(source.uri, source.caption, self.tags(number))
+        return self._text_ids[number]
+
     @property
     def pixel_s(self) -> float:
         """Pixels times seconds of all closed sources."""
@@ -100,6 +108,9 @@ class ClosedSources:
             kept(table, self._chunk[column(table, "source").to_numpy()] == place)
             for place, table in enumerate(self._chunks)
         ]
+        if len(tables) > 1:
+            self._chunk[self._chunk >= 0] = 0
+            tables = self._chunks = [by_span(joined(tables))]
         return [*tables, _clips(*self._recent())] if self._loose else tables
 
     def _recent(self) -> tuple[pa.Table, Rows]:
@@ -125,9 +136,15 @@ class ClosedSources:
         )
         for number, found in zip(numbers.tolist(), tags or [None] * len(numbers), strict=True):
             self._tags.pop(number, None)
+            self._text_ids.pop(number, None)
             if found:
                 self._tags[number] = found
 
 
 def _clips(entries: pa.Table, numbers: Rows) -> pa.Table:
     return from_entries(entries, pa.array(numbers, pa.int32()))
+
+
+def text_id(uri: str, caption: str | None, tags: Mapping[str, str]) -> str:
+    """Return a digest of all text that came with a source, which captions of its clips may be made of."""
+    return digest(uri, caption or "", dict(tags))[:16]

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curate.run.tables.clips import clip_ids, scores_map
-from curate.run.tables.columns import Mask, column
+from curate.run.tables.clips import SCORE, clip_ids, score_names, scores_map
+from curate.run.tables.columns import Mask, column, equal, kept, mask_of
 from curate.sources.inputs import SourceRef
+from curate.takedown.takedown import STAGE as REMOVAL
 from loader.dataset import ACCOUNTING, INDEX, SCORES
 from loader.dataset.schema import PLACEMENT
 from loader.dataset.shard import npy_bytes
@@ -39,7 +41,7 @@ def samples_of(
         **{name: column(clips, name) for name in _ROW if name not in ("source", "attributes", "scores")},
         "source": uris(clips, sources),
         "attributes": attributes(clips, sources),
-        "scores": scores_map(clips),
+        **{f"{SCORE}{name}": column(clips, f"{SCORE}{name}") for name in score_names(clips)},
         "clip_bytes": column(clips, "clip_bytes"),
         "clip_id": clip_ids(clips),
         "video": vectors,
@@ -63,7 +65,9 @@ def attributes(clips: pa.Table, sources: Sequence[SourceRef]) -> pa.Array:
 
 def index_columns(samples: pa.Table) -> pa.Table:
     """Return the columns of the index, without the placement that writing decides and without embeddings."""
-    return samples.select(_ROW).cast(pa.schema([INDEX.field(name) for name in _ROW]))
+    scores = scores_map(samples)
+    columns = [scores if name == "scores" else column(samples, name) for name in _ROW]
+    return pa.table(columns, _ROW).cast(pa.schema([INDEX.field(name) for name in _ROW]))
 
 
 def accounting_table(clips: pa.Table, sources: Sequence[SourceRef]) -> pa.Table:
@@ -75,7 +79,9 @@ def accounting_table(clips: pa.Table, sources: Sequence[SourceRef]) -> pa.Table:
 
 
 def scores_table(clips: pa.Table, sources: Sequence[SourceRef]) -> pa.Table:
-    """Return the scores of clips that were cut, a row for each."""
+    """Return the scores of clips that were cut and not taken down, a row for each."""
+    cut = mask_of(pc.is_valid(column(clips, "key"))) & ~equal(clips, "stage", REMOVAL)
+    clips = kept(clips, cut)
     own = {"source": uris(clips, sources), "scores": scores_map(clips)}
     columns = {name: own[name] if name in own else column(clips, name) for name in SCORES.names}
     return pa.table(columns, SCORES)
