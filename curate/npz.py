@@ -3,6 +3,7 @@
 import functools
 import io
 import zipfile
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _SUFFIX = ".npy"
+_MAGIC_BYTES = 8
 
 
 def read_npz(data: bytes, wanted: Callable[[str], bool]) -> dict[str, NDArray[Any]]:
@@ -20,15 +22,28 @@ def read_npz(data: bytes, wanted: Callable[[str], bool]) -> dict[str, NDArray[An
             `zipfile` and `numpy` for damaged files.
     """
     with zipfile.ZipFile(io.BytesIO(data)) as file:
-        names = {name.removesuffix(_SUFFIX): name for name in file.namelist()}
-        return {key: _array(file.read(name)) for key, name in names.items() if wanted(key)}
+        members = {member.filename.removesuffix(_SUFFIX): member for member in file.infolist()}
+        return {key: _array(_content(file, data, one)) for key, one in members.items() if wanted(key)}
 
 
-def _array(data: bytes) -> NDArray[Any]:
-    version = np.lib.format.read_magic(file := io.BytesIO(data))
-    width = 2 if version == (1, 0) else 4
-    start = file.tell() + width + int.from_bytes(data[file.tell() : file.tell() + width], "little")
-    shape, fortran, dtype = _header(data[file.tell() : start], version)
+def _content(file: zipfile.ZipFile, data: bytes, member: zipfile.ZipInfo) -> memoryview:
+    """Return the content of a member; zipfile takes longer to open one than to read it."""
+    start = member.header_offset
+    if member.compress_type != zipfile.ZIP_STORED or data[start : start + 4] != b"PK\3\4":
+        return memoryview(file.read(member))
+    name, extra = (int.from_bytes(data[start + at : start + at + 2], "little") for at in (26, 28))
+    start += 30 + name + extra
+    content = memoryview(data)[start : start + member.file_size]
+    if zlib.crc32(content) != member.CRC:
+        raise zipfile.BadZipFile(f"Bad CRC-32 for file {member.filename!r}")
+    return content
+
+
+def _array(data: memoryview) -> NDArray[Any]:
+    version = np.lib.format.read_magic(io.BytesIO(data[:_MAGIC_BYTES]))
+    first = _MAGIC_BYTES + (2 if version == (1, 0) else 4)
+    start = first + int.from_bytes(data[_MAGIC_BYTES:first], "little")
+    shape, fortran, dtype = _header(bytes(data[_MAGIC_BYTES:start]), version)
     flat = np.frombuffer(data, dtype, offset=start)
     return flat.reshape(shape, order="F" if fortran else "C")
 

@@ -106,7 +106,7 @@ class _Parts:
         """Add vectors by identity of their clip; return a block once there are enough."""
         self.count += len(vectors)
         self._ids += vectors
-        self._vectors += vectors.values()
+        self._vectors += (vector.copy() for vector in vectors.values())  # they hold the whole file's bytes
         return self.rest() if len(self._ids) >= _BLOCK else None
 
     def rest(self) -> tuple[pa.Array, NDArray[Any]] | None:

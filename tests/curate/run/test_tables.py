@@ -1,6 +1,7 @@
 """Columns decide as records do: each rule over tables beside the same rule for one clip."""
 
 import math
+import pickle
 import random
 from collections import defaultdict
 from dataclasses import replace
@@ -29,7 +30,7 @@ from curate.run.tables.columns import column
 from curate.run.tables.compare import qualities
 from curate.run.tables.judge import judged, token_counts
 from curate.run.tables.results import RESULTS, from_entries, to_results
-from curate.run.tables.samples import samples_of, vector_column
+from curate.run.tables.samples import samples_of, vector_column, vectors_of
 from curate.run.verdict import judged as judged_record
 from curate.sources.inputs import SourceRef
 from loader.text import count_tokens
@@ -229,3 +230,11 @@ def test_shards_are_filled_in_order_of_keys_up_to_their_limit() -> None:
     assert [plan.number for plan in plans] == list(range(5, 5 + len(expected)))
     shuffled = samples.take(pc.sort_indices(column(samples, "sha256")))
     assert [plan.id for plan in plan_shards(shuffled, SHARD, 5)] == [plan.id for plan in plans]
+    sent = pickle.dumps(plans[-1])
+    assert len(sent) < 20_000  # the samples of one shard
+    back = pickle.loads(sent)
+    assert (back.number, back.id, back.clip_bytes) == (plans[-1].number, plans[-1].id, plans[-1].clip_bytes)
+    assert back.samples.schema.names == samples.schema.names
+    assert [one is None for one in vectors_of(back.samples)] == [
+        not one for one in plans[-1].samples.column("video").is_valid().to_pylist()
+    ]
