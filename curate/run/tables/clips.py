@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.records import Record
-from curate.run.tables.columns import Mask, column, mask_of, repeated
+from curate.run.tables.columns import Mask, column, mask_of, repeated, whole
 
 SCORE = "scores."
 """Start of the names of columns that are scores."""
@@ -142,8 +142,7 @@ def to_records(table: pa.Table, uris: Sequence[str]) -> Iterable[Record]:
 
 def joined(tables: Iterable[pa.Table]) -> pa.Table:
     """Return all rows of tables of clips; a score that one of them lacks was not measured there."""
-    found = [CLIPS.empty_table(), *tables]
-    return pa.concat_tables(found, promote_options="default").combine_chunks()
+    return whole(tables, CLIPS)
 
 
 def by_span(table: pa.Table) -> pa.Table:

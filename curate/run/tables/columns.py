@@ -1,6 +1,6 @@
 """Steps over tables that pyarrow has no function for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,15 @@ def places_in(values: pa.Array, among: pa.Array) -> Rows:
     """Return the first place of each value among others, or -1."""
     found = pc.fill_null(pc.index_in(values, value_set=among), -1)
     return np.asarray(found.to_numpy(), np.int64)
+
+
+def whole(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
+    """Return all rows of tables; a column that one of them lacks is null there. One table alone is not copied."""
+    filled = [table for table in tables if len(table)]
+    if len(filled) == 1:
+        return filled[0]
+    found = [schema.empty_table(), *filled]
+    return pa.concat_tables(found, promote_options="default").combine_chunks()
 
 
 def taken(table: pa.Table, rows: Rows) -> pa.Table:

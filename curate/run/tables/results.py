@@ -1,6 +1,5 @@
 """Results of a stage over clips as columns, found by the identity of what they depend on."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from curate.ledger import Ledger
 from curate.models.clip_frames import Fault
 from curate.records import ClipResult, ClipScores, PackedArray, clip_result, to_columns
 from curate.run.tables.clips import SCORE, score_names, wide_scores, with_columns
-from curate.run.tables.columns import Mask, column, kept, mask_of, places_in, taken
+from curate.run.tables.columns import Mask, column, kept, mask_of, places_in, taken, whole
 
 # Embeddings and captions of a million clips exceed the 2 GiB that offsets of 32 bits reach.
 _PACKED = pa.struct({"dtype": pa.string(), "shape": pa.list_(pa.int64()), "data": pa.large_string()})
@@ -61,12 +60,12 @@ class StageResults:
 
     def find(self, identities: pa.Array) -> pa.Table:
         """Return the result of each identity; a row of nulls where there is none."""
-        self._newest_first = [_joined(self._newest_first)]
+        self._newest_first = [whole(self._newest_first, RESULTS)]
         [packed], loose = self._newest_first, self._recent()
         rows = places_in(identities, column(packed, "id"))
         recent = places_in(identities, column(loose, "id"))
         rows = np.where(recent >= 0, len(packed) + recent, rows)
-        return taken(_joined([packed, loose]) if self._loose else packed, rows)
+        return taken(whole([packed, loose], RESULTS) if self._loose else packed, rows)
 
     def forget_faults(self) -> None:
         """Count clips that failed as not done."""
@@ -79,10 +78,6 @@ class StageResults:
         """Return the results of this run that are in no segment yet."""
         ids = pa.array(list(self._loose), pa.string())
         return from_entries(pa.table({"id": ids, **to_columns(list(self._loose.values()))}))
-
-
-def _joined(tables: Sequence[pa.Table]) -> pa.Table:
-    return pa.concat_tables([RESULTS.empty_table(), *tables], promote_options="default").combine_chunks()
 
 
 def from_entries(entries: pa.Table) -> pa.Table:
