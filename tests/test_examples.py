@@ -19,6 +19,7 @@ import pytest
 from loader.dataset import open_dataset
 from pipelines.cli import main
 from tests.media import write_video
+from tests.thorough import thorough
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -103,6 +104,7 @@ def test_a_list_becomes_a_dataset_by_rules_of_ones_own(dataset: Path) -> None:
     assert (dataset / "report" / "index.html").is_file()
 
 
+@thorough
 def test_the_streaming_examples_start_as_they_say(dataset: Path, run: Run) -> None:
     # The others differ in the lines that test_frameworks.py runs.
     assert [command.split()[0] for command in run("stream_ddp.py")] == ["torchrun"]
@@ -110,6 +112,7 @@ def test_the_streaming_examples_start_as_they_say(dataset: Path, run: Run) -> No
     assert heads == {name: [f"torchrun --nproc-per-node 2 examples/{name} my-dataset"] for name in heads}
 
 
+@thorough
 def test_a_cluster_is_planned(place: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(run("plan_cluster.py")) == 2
     told = capsys.readouterr().out
@@ -118,6 +121,7 @@ def test_a_cluster_is_planned(place: Path, run: Run, capsys: pytest.CaptureFixtu
     assert "<svg" in (place / "plan.html").read_text()
 
 
+@thorough
 def test_a_tiny_wan_is_finetuned_and_sampled(dataset: Path, place: Path, run: Run) -> None:
     assert len(run("finetune_tiny_wan.yaml")) == 4
     assert (place / "wan-lora" / "pytorch_lora_weights.safetensors").is_file()

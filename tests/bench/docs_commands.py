@@ -97,6 +97,7 @@ LEFT_OUT = {
     "runs/high": "published weights: tests/train/models/test_wan_training.py reads such runs of tiny ones",
     "pipelines/configs/train.yaml": "a quarter of an hour",
     "infra/README.md": "a bucket in the cloud",
+    "docs/operations.md": "a bucket in the cloud: tests/infra/test_operations.py walks the page against a server",
     "--serve": "it serves until Ctrl-C: tests/pipelines/report/test_serve.py",
     "130": "memory is measured on a GPU only: tests/pipelines/plans/test_fit.py fits a made-up one",
 }
