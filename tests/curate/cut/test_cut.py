@@ -13,6 +13,7 @@ from curate.cut import CutClip, CutConfig, FailedClip, cut
 from curate.cut.clip import CutError
 from curate.cut.encode import nvenc_fault
 from curate.cut.verify import verify
+from curate.filters import levels
 from curate.frames.picture import Geometry
 from curate.shots.spans import Span
 from tests.cutting import clips_of, cut_file, describe, look
@@ -186,10 +187,10 @@ def test_the_encoder_is_chosen_by_what_works(tmp_path: Path) -> None:
         assert clip.data == clips_of(path)[0].data
 
 
-def spoilt(data: bytes, packet: int) -> bytes:
+def spoilt(data: bytes, packet: int, kind: str = "video") -> bytes:
     """A clip one packet of which, counted from the end, is noise."""
     with av.open(io.BytesIO(data)) as container:
-        packets = [found for found in container.demux(video=0) if found.size]
+        packets = [found for found in container.demux(**{kind: 0}) if found.size]
     place, size = packets[packet].pos, packets[packet].size
     noise = np.random.default_rng(3).integers(0, 256, size, np.uint8).tobytes()
     return data[:place] + noise + data[place + size :]
@@ -202,6 +203,19 @@ def test_verification_finds_damage_at_both_ends(packet: int, tmp_path: Path) -> 
     verify(clip.data, 40, clip.rate, clip.geometry, sound=False)
     with pytest.raises(CutError):
         verify(spoilt(clip.data, packet), 40, clip.rate, clip.geometry, sound=False)
+
+
+def test_damaged_sound_costs_a_clip_its_sound_alone(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", (40,), audio=True)
+    (whole,) = clips_of(path)
+    assert whole.audio == "copy:aac"
+    assert np.array_equal(whole.audio_dbfs, levels(whole.data))
+    path.write_bytes(spoilt(path.read_bytes(), 30, "audio"))
+    (clip,) = clips_of(path)
+    assert clip.audio == "none"
+    assert (clip.audio_fault or "").startswith("its aac sound is damaged: ")
+    assert not len(clip.audio_dbfs)
+    assert read_numbers(clip.data) == list(range(40))
 
 
 def test_verification_of_the_whole_finds_damage_in_the_middle(tmp_path: Path) -> None:
