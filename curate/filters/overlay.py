@@ -108,11 +108,10 @@ def _responses(rising: Edges, falling: Edges) -> Iterator[tuple[int, Floats]]:
         ].copy()  # one stroke per row and edge, whatever the width of the edge
         padded = np.pad(strokes, ((pad, pad), (0, 0))).astype(np.int32)
         sums.append(np.pad(padded.cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0))))
-    for band in _HEIGHTS:
+    bands = [band for band in _HEIGHTS if band <= height and width >= _WIDTH]
+    beside = _density(sums, _MARGIN) if bands else np.zeros((0, 0), np.float32)
+    for band in bands:
         tops = height - band + 1
-        if tops < 1 or width < _WIDTH:
-            continue
-        beside = _density(sums, _MARGIN)
         above, below = beside[:tops], beside[pad + band + _GAP :][:tops]
         response = _density(sums, band)[pad:][:tops] - np.float32(_AGAINST) * np.maximum(above, below)
         yield band, response.astype(np.float32)

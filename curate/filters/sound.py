@@ -16,6 +16,7 @@ SILENCE_DBFS = -60.0
 _FLOOR_DBFS = -120.0
 _MAX_RATE = 384_000
 _MAX_CHANNELS = 64
+_AT_ONCE = 32  # frames that are measured together
 
 
 def levels(data: bytes) -> Floats:
@@ -47,7 +48,9 @@ class LoudnessMeter:
 
     def __init__(self) -> None:
         self._powers: list[float] = []
+        self._waiting: list[NDArray[np.float32]] = []
         self._rest = np.zeros(0, np.float32)
+        self._kind = (0, 0, "")
         self._measures = True
 
     def push(self, frame: AudioFrame) -> None:
@@ -56,8 +59,21 @@ class LoudnessMeter:
             self._measures = False
         if not self._measures:
             return
-        rest = np.concatenate([self._rest, _power(frame)])
-        size = max(1, round(frame.sample_rate * WINDOW_S))
+        kind = (frame.sample_rate, frame.layout.nb_channels, frame.format.name)
+        if kind != self._kind or len(self._waiting) == _AT_ONCE:
+            self._measure()
+            self._kind = kind
+        self._waiting.append(_scaled(frame))
+
+    def _measure(self) -> None:
+        """Measure the frames that wait, which are of one kind."""
+        if not self._waiting:
+            return
+        samples = np.concatenate(self._waiting, axis=1)
+        self._waiting.clear()
+        power = np.einsum("cs,cs->s", samples, samples) / np.float32(len(samples))
+        rest = np.concatenate([self._rest, power])
+        size = max(1, round(self._kind[0] * WINDOW_S))
         whole = len(rest) // size
         if whole:
             self._powers += rest[: whole * size].reshape(whole, size).mean(axis=1).tolist()
@@ -65,6 +81,7 @@ class LoudnessMeter:
 
     def take(self) -> Floats:
         """Return the loudness of each window, as `levels` does."""
+        self._measure()
         powers = self._powers
         if not powers and len(self._rest):
             powers = [float(self._rest.mean())]
@@ -91,8 +108,8 @@ def sound_scores(sample: ClipSample) -> dict[str, float]:
     }
 
 
-def _power(frame: AudioFrame) -> NDArray[np.float32]:
-    """Return the mean square over the channels of each sample time, [samples]; 1 is full scale."""
+def _scaled(frame: AudioFrame) -> NDArray[np.float32]:
+    """Return the samples of each channel, [channels, samples]; 1 is full scale."""
     samples = frame.to_ndarray()
     if samples.dtype == np.uint8:
         scaled = (samples.astype(np.float32) - np.float32(128)) / np.float32(128)
@@ -100,7 +117,4 @@ def _power(frame: AudioFrame) -> NDArray[np.float32]:
         scaled = samples.astype(np.float32) / np.float32(2 ** (8 * samples.itemsize - 1))
     else:
         scaled = samples.astype(np.float32)
-    if not frame.format.is_planar:
-        scaled = scaled.reshape(-1, frame.layout.nb_channels).T
-    power = np.einsum("cs,cs->s", scaled, scaled) / np.float32(len(scaled))
-    return np.asarray(power, np.float32)
+    return scaled if frame.format.is_planar else scaled.reshape(-1, frame.layout.nb_channels).T
