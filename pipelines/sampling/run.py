@@ -29,7 +29,7 @@ from train.sampling.generate import VideoSampler
 from train.sampling.in_training.groups import VideoGroups
 from train.sampling.in_training.loading import video_layout
 from train.sampling.layout import VideoLayout, build_layout
-from train.sampling.mesh import SamplingMesh, SamplingRanks
+from train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
 from train.sampling.trained import Trained
 
 STAGES = ("text", "denoise", "decode", "write")

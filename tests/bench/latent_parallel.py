@@ -32,7 +32,7 @@ from train.sampling.generate import VideoSampler
 from train.sampling.latent_parallel.parts import divide
 from train.sampling.latent_parallel.rules import Rules
 from train.sampling.layout import VideoLayout, build_layout
-from train.sampling.mesh import SamplingMesh, SamplingRanks
+from train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
 
 FRAMES, SIDE, STEPS, RANKS = 17, 24, 12, 4
 CAPTIONS = ["a wave going 0", "a wave going 1", "a wave going 2", "a wave going 3"]

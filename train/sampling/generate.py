@@ -14,7 +14,6 @@ from train.models.bundle import Bundle
 from train.models.published.experts import ALL_TIMES
 from train.objectives.first_frames import picture_video
 from train.objectives.level import solve
-from train.sampling.agreement import check_same
 from train.sampling.cache.block_cache import BlockCache
 from train.sampling.config import SEEDS, SampleConfig
 from train.sampling.experts.by_time import ByTime
@@ -22,6 +21,7 @@ from train.sampling.first_frames import check_given, check_trained, pass_channel
 from train.sampling.guidance import Guided, pass_weights
 from train.sampling.layout import Divide, VideoLayout
 from train.sampling.predictor import Conditions, ModelRunner, Predictor, SchedulePoint
+from train.sampling.ranks.agreement import check_same
 from train.sampling.solvers.noise import starting_noise, step_noise
 from train.sampling.solvers.ode import sample
 from train.sampling.solvers.schedule import sampling_times

@@ -20,8 +20,8 @@ from train.sampling.experts.by_time import ExpertRunner
 from train.sampling.guidance import Guided
 from train.sampling.latent_parallel.predictor import LatentParallel
 from train.sampling.latent_parallel.rules import Rules
-from train.sampling.mesh import SamplingRanks
 from train.sampling.predictor import ModelRunner, Predictor, WholeModel
+from train.sampling.ranks.mesh import SamplingRanks
 from train.sampling.scalefusion.measure import MeasuredScaleFusion
 from train.sampling.scalefusion.runner import ScaleFusion
 from train.sampling.scalefusion.schedule import Slicing

@@ -18,7 +18,7 @@ from train.loop.trainer import Trainer
 from train.models.bundle import Bundle
 from train.sampling.config import SampleConfig
 from train.sampling.latent_parallel.volumes import LatentRun, ModelShape, exact_bytes
-from train.sampling.mesh import SamplingMesh
+from train.sampling.ranks.mesh import SamplingMesh
 from train.sampling.trained import Trained
 
 ONE = OneGpu(denoise_s=1000.0, decode_s=10.0, other_s=2.0)

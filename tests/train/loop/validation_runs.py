@@ -20,7 +20,7 @@ from train.parallel.mesh import DATA, Mesh
 from train.sampling.config import SampleLayoutConfig
 from train.sampling.generate import VideoSampler
 from train.sampling.layout import build_layout
-from train.sampling.mesh import SamplingMesh, SamplingRanks
+from train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
 from train.sampling.trained import load_trained
 
 IMPORTED_FIRST = ("pipelines.commands.train.sample", "pipelines.sampling.run", "pipelines.terminal.mp4", "av")

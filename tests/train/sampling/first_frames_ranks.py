@@ -13,7 +13,7 @@ from train.models.bundle import Bundle
 from train.sampling.config import SampleConfig, SampleLayoutConfig
 from train.sampling.generate import VideoSampler
 from train.sampling.layout import VideoLayout, build_layout
-from train.sampling.mesh import SamplingMesh, SamplingRanks
+from train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
 
 KINDS = ("dit", "st_dit", "mmdit")
 DEGREES = ({"ring": 2, "ulysses": 2}, {"cfg": 2, "ring": 2})

@@ -13,13 +13,13 @@ from train.config.run import TrainConfig
 from train.distributed.world import World, join
 from train.models.bundle import Bundle
 from train.objectives.level import Level
-from train.sampling.agreement import fingerprint
 from train.sampling.config import SampleConfig, SampleLayoutConfig
 from train.sampling.generate import VideoSampler
 from train.sampling.guidance import Guided
 from train.sampling.layout import VideoLayout, build_layout
-from train.sampling.mesh import SamplingMesh, SamplingRanks
 from train.sampling.predictor import Conditions, SchedulePoint, WholeModel
+from train.sampling.ranks.agreement import fingerprint
+from train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
 
 WEIGHTS = {1: (1.0,), 2: (5.0, -4.0), 3: (3.0, 1.5, -3.5), 4: (2.0, 1.0, -0.5, -1.5)}
 SHAPE = BUCKETS[0]

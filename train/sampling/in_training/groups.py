@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from train.distributed.world import World
 from train.parallel.mesh import DATA, MODEL, SUMMED, Ranks
-from train.sampling.mesh import VIDEO, SamplingRanks
+from train.sampling.ranks.mesh import VIDEO, SamplingRanks
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,8 @@ import torch
 from torch.nn import functional as F
 
 from train.distributed.world import World
-from train.sampling.agreement import gathered
 from train.sampling.latent_parallel.rules import Aids
+from train.sampling.ranks.agreement import gathered
 
 DECAY_FROM, DELTA_FROM, RESCALE_FROM, FINAL_FROM = 0.6, 0.55, 0.2, 0.85
 

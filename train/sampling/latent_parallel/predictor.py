@@ -14,7 +14,6 @@ from loader.errors import UsageError
 from train.distributed.world import World
 from train.models.attention.positions import Window
 from train.parallel.context.exchange import gather
-from train.sampling.agreement import check_same
 from train.sampling.guidance import Guided
 from train.sampling.latent_parallel.aids import (
     FINAL_FROM,
@@ -29,6 +28,7 @@ from train.sampling.latent_parallel.parts import Division, divide
 from train.sampling.latent_parallel.rules import Rules
 from train.sampling.latent_parallel.weights import weights_of
 from train.sampling.predictor import SchedulePoint
+from train.sampling.ranks.agreement import check_same
 
 
 @dataclass(frozen=True, eq=False)

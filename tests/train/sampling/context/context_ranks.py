@@ -35,8 +35,8 @@ from train.sampling.context.runner import ContextParallelModel
 from train.sampling.generate import VideoSampler
 from train.sampling.guidance import Guided
 from train.sampling.layout import VideoLayout, build_layout
-from train.sampling.mesh import SamplingMesh, SamplingRanks
 from train.sampling.predictor import Conditions, ModelRunner, SchedulePoint, WholeModel
+from train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
 from train.sampling.scalefusion.runner import ScaleFusion
 from train.sampling.scalefusion.schedule import Slicing
 from train.sampling.scalefusion.ulysses import UlyssesSTDiT

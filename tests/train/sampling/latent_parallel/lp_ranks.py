@@ -18,7 +18,6 @@ from train.models.attention.positions import Window
 from train.models.bundle import Bundle
 from train.parallel.context.partition import Partition
 from train.parallel.context.traffic import AttentionSize, ring_bytes
-from train.sampling.agreement import fingerprint
 from train.sampling.config import LatentParallelConfig, SampleConfig, SampleLayoutConfig
 from train.sampling.generate import VideoSampler
 from train.sampling.guidance import Guided
@@ -28,8 +27,9 @@ from train.sampling.latent_parallel.rules import Rules
 from train.sampling.latent_parallel.volumes import LatentRun, sent_bytes
 from train.sampling.latent_parallel.weights import weights_of
 from train.sampling.layout import VideoLayout, build_layout
-from train.sampling.mesh import SamplingMesh, SamplingRanks
 from train.sampling.predictor import Predictor, SchedulePoint
+from train.sampling.ranks.agreement import fingerprint
+from train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
 
 MODES = ("paper", "unite", "balanced")
 # 5 latent frames of 16 x 20: patches of 5 x 8 x 10.

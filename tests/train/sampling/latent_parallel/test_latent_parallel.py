@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from loader.errors import UsageError
-from train.sampling.agreement import fingerprint
 from train.sampling.config import LatentParallelConfig
 from train.sampling.latent_parallel.aids import aided, channel_spread, rising, smoothed
 from train.sampling.latent_parallel.axes import steps_to_mix
@@ -23,6 +22,7 @@ from train.sampling.latent_parallel.volumes import (
     shares,
 )
 from train.sampling.latent_parallel.weights import ramp, weights_of
+from train.sampling.ranks.agreement import fingerprint
 
 WAN = (16, (1, 2, 2))
 TABLE_1 = {

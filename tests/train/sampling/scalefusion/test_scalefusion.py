@@ -23,7 +23,7 @@ from train.parallel.context.slices import SliceSharding
 from train.parallel.context.traffic import AttentionSize, slices_bytes
 from train.sampling.config import SampleLayoutConfig
 from train.sampling.layout import build_layout
-from train.sampling.mesh import SamplingMesh, SamplingRanks
+from train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
 from train.sampling.scalefusion.jagged import Division, JaggedAxis, pass_bytes
 from train.sampling.scalefusion.runner import ScaleFusion
 from train.sampling.scalefusion.schedule import DSP, Slicing

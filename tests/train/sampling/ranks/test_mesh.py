@@ -6,7 +6,7 @@ import torch
 from loader.errors import UsageError
 from train.distributed.world import World
 from train.sampling.config import SampleLayoutConfig
-from train.sampling.mesh import VIDEO, SamplingMesh, SamplingRanks
+from train.sampling.ranks.mesh import VIDEO, SamplingMesh, SamplingRanks
 
 
 def test_prompts_are_what_the_other_degrees_leave():
