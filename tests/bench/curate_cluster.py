@@ -4,8 +4,9 @@
     python -m tests.bench.curate_cluster --real
 
 The second holds the simulation to Ray: sources that sleep, on two nodes (two raylets on this machine), with and without
-the loss of one. Sources go out as the runner sends them: largest first, in at most 4,096 blocks of neighbours, each on
-one core. What a lost node had finished stays in the ledger; the source that each of its cores was at is done again.
+the loss of one. Sources go out largest first, in at most 4,096 blocks, each on one core: dealt out to them in turn, as
+the runner does, or neighbours in one block, as it did. What a lost node had finished stays in the ledger; the source
+that each of its cores was at is done again.
 """
 
 import argparse

@@ -24,6 +24,7 @@ from loader.errors import RunError, UsageError, first_line
 from loader.storage.names import redacted
 
 Task = TypeVar("Task")
+Item = TypeVar("Item")
 Kind = Literal["ray", "sequential"]
 
 # More blocks than this cost the driver more than they spread the load.
@@ -176,11 +177,20 @@ def _results(
 ) -> Iterator[bytes]:
     """Yield pickled results; to unpickle them is the caller's work, as its errors are not Ray's."""
     with _in_words(ray, silence_s):
-        dataset = ray.data.from_items(items, override_num_blocks=min(len(items), _MAX_BLOCKS))
+        count = min(len(items), _MAX_BLOCKS)
+        dataset = ray.data.from_items(dealt(items, count), override_num_blocks=count)
         for together in operators(placed(stages)):
             dataset = _add(ray, dataset, together)
         for item in dataset.iter_rows():
             yield item[_COLUMN]
+
+
+def dealt(items: Sequence[Item], blocks: int) -> list[Item]:
+    """Return items in the order in which blocks of neighbours hold every ``blocks``-th of them.
+
+    Tasks come with the largest first. One core works through a block, and neighbours would be its largest.
+    """
+    return [item for first in range(blocks) for item in items[first::blocks]]
 
 
 @contextmanager

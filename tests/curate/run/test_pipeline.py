@@ -18,7 +18,7 @@ import pytest
 
 from curate.run.runners.await_cluster import await_cluster
 from curate.run.runners.passes import run_pass
-from curate.run.runners.pipeline import Pool, Runner, Stage, cluster_size, run_on_ray, run_sequentially
+from curate.run.runners.pipeline import Pool, Runner, Stage, cluster_size, dealt, run_on_ray, run_sequentially
 from curate.run.runners.ray_token import keep_token
 from curate.run.runners.room import Share
 from loader.errors import RunError
@@ -78,6 +78,15 @@ def runner(request: pytest.FixtureRequest) -> Runner:
 
 ROWS = [{"name": name, "parts": parts} for name, parts in (("a", 3), ("b", 0), ("c", 2))]
 PARTS = [("a", 0), ("a", 1), ("a", 2), ("c", 0), ("c", 1)]
+
+
+def test_no_block_holds_the_largest_of_all(ray_local: str) -> None:
+    import ray
+
+    largest_first = [{"item": size} for size in (9, 8, 7, 3, 2, 1, 1)]
+    blocks = ray.data.from_items(dealt(largest_first, 3), override_num_blocks=3).iter_internal_ref_bundles()
+    found = [ray.get(ref).column("item").to_pylist() for bundle in blocks for ref in bundle.block_refs]
+    assert sorted(found, reverse=True) == [[9, 3, 1], [8, 2], [7, 1]]
 
 
 def test_rows_fan_out_through_all_stages(runner: Runner) -> None:
