@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from curate.records import Record
 from curate.run.tables.columns import Mask, column, mask_of, repeated, whole
+from loader.errors import RunError
 
 SCORE = "scores."
 """Start of the names of columns that are scores."""
@@ -46,7 +47,7 @@ CLIPS = pa.schema(
 
 KEPT = pa.schema(
     {
-        "caption": pa.string(),
+        "caption": pa.large_string(),  # 2 GiB in all would be reached first
         "caption_source": pa.string(),
         "caption_provenance": pa.map_(pa.string(), pa.string()),
         "text_tokens": pa.int32(),
@@ -55,6 +56,9 @@ KEPT = pa.schema(
     }
 )
 """Columns that the verdict adds."""
+
+MOST_CLIPS = (2**31 - 1) // 64
+"""Rows of one run: a column of SHA-256 in hexadecimal holds 2 GiB."""
 
 _AT_ONCE = 4096
 
@@ -142,7 +146,12 @@ def to_records(table: pa.Table, uris: Sequence[str]) -> Iterable[Record]:
 
 def joined(tables: Iterable[pa.Table]) -> pa.Table:
     """Return all rows of tables of clips; a score that one of them lacks was not measured there."""
-    return whole(tables, CLIPS)
+    found = list(tables)
+    if sum(map(len, found)) > MOST_CLIPS:
+        raise RunError(
+            f"one run holds {MOST_CLIPS:,} clips; curate parts of the input into datasets of their own, and blend these"
+        )
+    return whole(found, CLIPS)
 
 
 def by_span(table: pa.Table) -> pa.Table:

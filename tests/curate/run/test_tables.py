@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 
 from curate.caption.types import Caption
 from curate.config import BinConfig, ShardConfig
@@ -25,7 +26,7 @@ from curate.records import (
     to_columns,
 )
 from curate.run.shard import plan_shards
-from curate.run.tables.clips import KEPT, from_records, scores_map, to_records
+from curate.run.tables.clips import KEPT, from_records, joined, scores_map, to_records
 from curate.run.tables.columns import column
 from curate.run.tables.compare import qualities
 from curate.run.tables.judge import judged, token_counts
@@ -33,6 +34,7 @@ from curate.run.tables.results import RESULTS, from_entries, to_results
 from curate.run.tables.samples import samples_of, vector_column, vectors_of
 from curate.run.verdict import judged as judged_record
 from curate.sources.inputs import SourceRef
+from loader.errors import RunError
 from loader.text import count_tokens
 
 FILTERS = FilterConfig(
@@ -238,3 +240,12 @@ def test_shards_are_filled_in_order_of_keys_up_to_their_limit() -> None:
     assert [one is None for one in vectors_of(back.samples)] == [
         not one for one in plans[-1].samples.column("video").is_valid().to_pylist()
     ]
+
+
+def test_more_clips_than_columns_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("curate.run.tables.clips.MOST_CLIPS", 15)
+    clips = records(10)
+    table = from_records(clips, numbers_of(clips))
+    assert len(joined([table])) == 10
+    with pytest.raises(RunError, match="one run holds 15 clips; curate parts"):
+        joined([table, table])
