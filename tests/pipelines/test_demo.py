@@ -26,7 +26,7 @@ from tests.train.loop import worlds
 from tests.train.ranks import Ranks
 
 CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
-STEPS, FRAMES, SIZE = 180, 17, (48, 80)
+STEPS, FRAMES, SIZE = 240, 17, (48, 80)
 SMALLER = {
     "train.schedule.total_steps": STEPS,
     "stream.buckets.frames": [FRAMES],
