@@ -120,7 +120,7 @@ class InvertedFile:
         probed = self.cells.nearest(vectors, probes)
         # What the nearest cells hold bounds what can count of the others.
         found = self._within(probed[:, :_FIRST_PROBES], vectors, np.full(len(vectors), least), most, first)
-        bounds = np.maximum(found.bounds(most, 0.0, len(vectors)), least)
+        bounds = np.maximum(found.bounds(most, len(vectors)), least)
         return Nominated.joined(
             [found, self._within(probed[:, _FIRST_PROBES:], vectors, bounds, most, first)]
         )

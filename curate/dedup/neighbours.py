@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curate.dedup.cells import InvertedFile
-from curate.dedup.products import Blocks, Floats, Nominated, Places, blocks, on_gpu, slices
+from curate.dedup.products import SLACK, Blocks, Floats, Nominated, Places, blocks, on_gpu, slices
 from curate.models.device import Device
 
 CELLS_FROM = 50_000
@@ -18,7 +18,6 @@ CELLS_FROM = 50_000
 
 _ROWS, _COLUMNS = 1024, 16384  # size of a block: 67 MB
 _ROWS_OF_CELLS = 65_536
-_SLACK = 1e-4  # bound on the error of a 32-bit product
 _AT_ONCE = 4096  # batch of cosines in 64 bits
 
 
@@ -75,7 +74,7 @@ def _in_cells(
     file = InvertedFile.of(vectors if others is None else others)
     for rows in slices(0, len(vectors), _ROWS_OF_CELLS):
         first = rows.start if others is None else None
-        found = file.near(vectors[rows], least - _SLACK, most, first=first)
+        found = file.near(vectors[rows], least - SLACK, most, first=first)
         yield from _nearest(vectors, file.vectors, rows.start, found, least, most)
 
 
@@ -93,7 +92,7 @@ def _among_all(
     for part in columns:
         itself = part == rows and others is vectors
         # All later rows may be nearer than the earlier ones, so none may be cut off here.
-        near = products.near(rows, part, least - _SLACK, _ROWS if itself else most)
+        near = products.near(rows, part, least - SLACK, _ROWS if itself else most)
         if itself:
             near = near.kept(near.column < near.row)
         found.append(near._replace(column=near.column + part.start))
@@ -104,7 +103,7 @@ def _nearest(
     vectors: Floats, others: Floats, first: int, nominated: Nominated, least: float, most: int
 ) -> Iterator[tuple[int, int, float]]:
     """Yield nominated pairs that reach ``least``, by ``later``, then by falling cosine, at most ``most`` of each."""
-    nominated = nominated.strongest(most, _SLACK)
+    nominated = nominated.strongest(most)
     later, earlier = nominated.row + first, nominated.column
     cosines = _cosines(vectors, others, later, earlier)
     order = np.lexsort((earlier, -cosines, later))

@@ -11,6 +11,9 @@ from curate.models.device import Device, pick_device
 Floats = NDArray[np.float32]
 Places = NDArray[np.intp]
 
+SLACK = 1e-4
+"""Bound on the error of a 32-bit product."""
+
 _ROWS = 1024
 _GPU_PAYS_FROM = 20_000  # number of vectors below which starting CUDA takes longer than the products
 
@@ -38,17 +41,17 @@ class Nominated(NamedTuple):
         """Return some of them."""
         return Nominated(self.row[which], self.column[which], self.product[which])
 
-    def strongest(self, most: int, slack: float) -> "Nominated":
-        """Leave out what cannot be among the ``most`` largest of its row where each is off by ``slack`` at most."""
-        return self.kept(self.product >= self.bounds(most, slack, int(self.row.max(initial=0)) + 1)[self.row])
+    def strongest(self, most: int) -> "Nominated":
+        """Leave out what cannot be among the ``most`` largest of its row, with each off by `SLACK` at most."""
+        return self.kept(self.product >= self.bounds(most, int(self.row.max(initial=0)) + 1)[self.row])
 
-    def bounds(self, most: int, slack: float, rows: int) -> Floats:
+    def bounds(self, most: int, rows: int) -> Floats:
         """Return the least product that may be among the ``most`` largest of each row, [rows]; -1: it has fewer."""
         order = np.lexsort((-self.product, self.row))
         starts = np.searchsorted(self.row[order], np.arange(rows + 1))
         full = np.flatnonzero(np.diff(starts) >= most)
         bounds = np.full(rows, -1, np.float32)
-        bounds[full] = self.product[order[starts[full] + most - 1]] - 2 * slack
+        bounds[full] = self.product[order[starts[full] + most - 1]] - 2 * SLACK
         return bounds
 
 
