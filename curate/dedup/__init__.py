@@ -15,7 +15,6 @@ from curate.dedup.products import Floats, Places
 from curate.dedup.types import (
     DedupClips,
     DedupConfig,
-    DedupItem,
     Duplicate,
     PerceptualConfig,
     SemanticConfig,
@@ -26,27 +25,17 @@ from curate.models.device import Device
 __all__ = [
     "DedupClips",
     "DedupConfig",
-    "DedupItem",
     "Duplicate",
     "Vectors",
     "contaminated",
     "dedup",
     "fingerprint",
-    "quality",
 ]
 
 Compare = Callable[[int, int, float], Duplicate | None]
 
 _NEIGHBOURS = 32
 """Maximum number of candidates per clip: thousands of clips of one camera would otherwise cost their square."""
-
-
-def quality(
-    scores: Mapping[str, float], width: int, height: int, clip_bytes: int, duration_s: float
-) -> tuple[float, ...]:
-    """Return the quality of a clip, by falling priority: pixels, aesthetic score, length, bits per second."""
-    bits = clip_bytes / max(duration_s, 1e-6)
-    return (float(width * height), scores.get("aesthetic", 0.0), round(duration_s, 1), round(bits))
 
 
 def dedup(clips: DedupClips, config: DedupConfig) -> dict[str, Duplicate]:

@@ -11,15 +11,17 @@ import numpy as np
 
 from curate.dedup.kmeans import GRID, kmeans, on_grid
 from curate.dedup.products import Floats, Nominated, Places, slices, strongest
+from curate.models.device import Device
 
 CELL = 1024
 """Mean number of vectors in a cell."""
 PROBES = 16
 """Number of cells whose vectors a vector is compared with."""
+ITERATIONS = 10
+"""Maximum number of iterations of k-means."""
 
 _COARSE_PROBES, _FIRST_PROBES = 16, 2
 _COARSE_SAMPLE, _FINE_SAMPLE = 256, 64  # vectors per centre that k-means looks at
-_ITERATIONS = 10
 _ROWS = 65_536
 
 
@@ -38,25 +40,29 @@ class Cells:
     first: Places
 
     @classmethod
-    def of(cls, vectors: Floats, cell: int | None = None) -> "Cells":
+    def of(
+        cls, vectors: Floats, cell: int | None = None, iterations: int = ITERATIONS, device: Device = "cpu"
+    ) -> "Cells":
         """Divide vectors into cells.
 
         Args:
             vectors: float32 [n, D], unit length, n at least 1.
             cell: Mean number of vectors in a cell; None: `CELL`.
+            iterations: Maximum number of iterations of k-means.
+            device: Device of k-means, as in `curate.dedup.neighbours.near_pairs`.
         """
         cell = cell or CELL
         count = max(1, len(vectors) // cell)
         coarse_count = max(1, round(np.sqrt(count)))
         sample = _spread(np.arange(len(vectors)), _COARSE_SAMPLE * coarse_count)
-        coarse, _ = kmeans(on_grid(vectors[sample]), coarse_count, _ITERATIONS)
+        coarse, _ = kmeans(on_grid(vectors[sample]), coarse_count, iterations, device)
         owner = _nearest_of_all(vectors, cls(coarse, coarse, np.arange(coarse_count + 1)))
         used, fine = [], []
         for centre, members in grouped(owner):
             number = max(1, round(len(members) / cell))
             some = on_grid(vectors[_spread(members, _FINE_SAMPLE * number)])
             used.append(centre)
-            fine.append(kmeans(some, number, _ITERATIONS)[0])
+            fine.append(kmeans(some, number, iterations, device)[0])
         return cls(coarse[used], np.concatenate(fine), np.cumsum([0, *map(len, fine)]))
 
     def nearest(self, vectors: Floats, count: int) -> Places:
@@ -81,7 +87,7 @@ class Cells:
 
 @dataclass(frozen=True, eq=False)
 class InvertedFile:
-    """Vectors by cell.
+    """Vectors sorted into cells, which nominates similar pairs.
 
     Attributes:
         vectors: float32 [m, D], unit length.
@@ -98,9 +104,11 @@ class InvertedFile:
     starts: Places
 
     @classmethod
-    def of(cls, vectors: Floats, cell: int | None = None) -> "InvertedFile":
-        """Sort vectors into cells made for them."""
-        cells = Cells.of(vectors, cell)
+    def of(
+        cls, vectors: Floats, cell: int | None = None, iterations: int = ITERATIONS, device: Device = "cpu"
+    ) -> "InvertedFile":
+        """Sort vectors into cells made for them; see `Cells.of`."""
+        cells = Cells.of(vectors, cell, iterations, device)
         owner = _nearest_of_all(vectors, cells)
         starts = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(cells.fine)))])
         return cls(vectors, cells, owner, np.argsort(owner, kind="stable"), starts)

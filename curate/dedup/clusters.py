@@ -22,5 +22,5 @@ def clusters(vectors: Floats, size: int, iterations: int, device: Device = "cpu"
     """
     count = max(1, len(vectors) // size)
     if count > _FLAT:
-        return InvertedFile.of(vectors, size).owner
+        return InvertedFile.of(vectors, size, iterations, device).owner
     return kmeans(on_grid(vectors), count, iterations, device)[1]

@@ -1,7 +1,7 @@
 """Neighbour search by cosine similarity, in memory independent of the number of vectors.
 
-Products nominate pairs: all of them on a GPU or for a few vectors, those within near cells for many on a CPU. The
-cosine of a pair is computed separately in 64 bits, so that neighbours do not depend on the device.
+Products nominate pairs: all of them for few vectors, those within near cells for many. The cosine of a pair is
+computed separately in 64 bits, so that neighbours do not depend on the device.
 """
 
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curate.dedup.cells import InvertedFile
-from curate.dedup.products import SLACK, Blocks, Floats, Nominated, Places, blocks, on_gpu, slices
+from curate.dedup.products import SLACK, Blocks, Floats, Nominated, Places, blocks, slices
 from curate.models.device import Device
 
 CELLS_FROM = 50_000
-"""Number of vectors from which a processor compares within near cells alone."""
+"""Number of vectors from which they are compared within near cells alone, whatever the device."""
 
 _ROWS, _COLUMNS = 1024, 16384  # size of a block: 67 MB
 _ROWS_OF_CELLS = 65_536
@@ -31,14 +31,14 @@ def near_pairs(
         least: Minimum cosine.
         most: Maximum number of pairs per ``later``; the nearest, ordered by ``later``, then by falling
             cosine.
-        device: Device of the products; auto is a GPU where there is one and enough work. Without one, pairs of
+        device: Device of the products of few vectors; auto is a GPU where there is one and enough work. Pairs of
             `CELLS_FROM` vectors and more are sought in the nearest cells alone, and some are missed.
 
     Raises:
         UsageError: There is no such device.
     """
-    if len(vectors) >= CELLS_FROM and not on_gpu(len(vectors), device):
-        yield from _in_cells(vectors, None, least, most)
+    if len(vectors) >= CELLS_FROM:
+        yield from _in_cells(vectors, None, least, most, device)
         return
     products = blocks(vectors, vectors, device)
     for rows in slices(0, len(vectors), _ROWS):
@@ -58,8 +58,8 @@ def near_references(
         most: Maximum number of pairs per vector, as in `near_pairs`.
         device: Device of the products, as in `near_pairs`; there, cells are those of ``others``.
     """
-    if len(others) >= CELLS_FROM and not on_gpu(len(vectors), device):
-        yield from _in_cells(vectors, others, least, most)
+    if len(others) >= CELLS_FROM:
+        yield from _in_cells(vectors, others, least, most, device)
         return
     products = blocks(vectors, others, device)
     columns = list(slices(0, len(others), _COLUMNS))
@@ -68,10 +68,10 @@ def near_references(
 
 
 def _in_cells(
-    vectors: Floats, others: Floats | None, least: float, most: int
+    vectors: Floats, others: Floats | None, least: float, most: int, device: Device
 ) -> Iterator[tuple[int, int, float]]:
     """Yield the nearest of the near cells for each vector, among ``others`` or among the vectors before it."""
-    file = InvertedFile.of(vectors if others is None else others)
+    file = InvertedFile.of(vectors if others is None else others, device=device)
     for rows in slices(0, len(vectors), _ROWS_OF_CELLS):
         first = rows.start if others is None else None
         found = file.near(vectors[rows], least - SLACK, most, first=first)

@@ -33,12 +33,12 @@ class Nominated(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence["Nominated"]) -> "Nominated":
-        """Concatenate products."""
+        """Return all products of several parts."""
         none = cls(np.zeros(0, np.intp), np.zeros(0, np.intp), np.zeros(0, np.float32))
         return cls(*(np.concatenate(columns) for columns in zip(none, *parts, strict=True)))
 
     def kept(self, which: NDArray[np.bool_] | Places) -> "Nominated":
-        """Return some of them."""
+        """Return the products at some places."""
         return Nominated(self.row[which], self.column[which], self.product[which])
 
     def strongest(self, most: int) -> "Nominated":
@@ -66,7 +66,7 @@ class Blocks(Protocol):
 
 
 class CpuBlocks:
-    """`Blocks` with numpy."""
+    """Products by numpy."""
 
     def __init__(self, rows: Floats, columns: Floats) -> None:
         self._rows, self._columns = rows, columns
@@ -79,7 +79,7 @@ class CpuBlocks:
 
 
 class TorchBlocks:
-    """`Blocks` with torch; all vectors are in the memory of the device."""
+    """Products by torch; all vectors are in the memory of the device."""
 
     def __init__(self, rows: Floats, columns: Floats, device: str) -> None:
         import torch
@@ -99,23 +99,16 @@ class TorchBlocks:
         return np.asarray((self._rows[rows] @ self._columns.T).argmax(dim=1).cpu().numpy(), np.intp)
 
 
-def on_gpu(count: int, device: Device) -> bool:
-    """Return whether products of so many vectors belong on a GPU.
+def blocks(rows: Floats, columns: Floats, device: Device) -> Blocks:
+    """Return products of ``rows`` with ``columns``, on a GPU where it pays.
 
     Raises:
         UsageError: There is no such device.
     """
-    return (
-        not (device == "cpu" or (device == "auto" and count < _GPU_PAYS_FROM))
-        and pick_device(device) != "cpu"
-    )
-
-
-def blocks(rows: Floats, columns: Floats, device: Device) -> Blocks:
-    """Return products of ``rows`` with ``columns``, on a GPU where it pays."""
-    if on_gpu(len(rows), device):
-        return TorchBlocks(rows, columns, pick_device(device))
-    return CpuBlocks(rows, columns)
+    if device == "cpu" or (device == "auto" and len(rows) < _GPU_PAYS_FROM):
+        return CpuBlocks(rows, columns)
+    picked = pick_device(device)
+    return CpuBlocks(rows, columns) if picked == "cpu" else TorchBlocks(rows, columns, picked)
 
 
 def strongest(products: Floats, least: float | Floats, most: int) -> Nominated:

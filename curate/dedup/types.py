@@ -15,32 +15,6 @@ from loader.settings import Settings
 
 
 @dataclass(frozen=True)
-class DedupItem:
-    """Clip with the properties that deduplication compares.
-
-    Attributes:
-        key: Key of the clip.
-        sha256: Digest of the clip's bytes.
-        source: URI of the source.
-        duration_s: Duration of the clip.
-        quality: Rank among duplicates: the larger tuple is kept; ties go to the smaller key.
-        fingerprint: Function that reads uint8 [pictures, 27, 48] from `curate.dedup.fingerprint`, and returns None
-            where there is none; called for candidates only, since fingerprints of all clips fill a memory. Or None.
-        embedding: Model embedding, float [D], unit length, or None.
-        global_embedding: Perceptual embedding, float [D], for the candidate search; or None.
-    """
-
-    key: str
-    sha256: str
-    source: str
-    duration_s: float
-    quality: tuple[float, ...]
-    fingerprint: Callable[[], NDArray[np.uint8] | None] | None = None
-    embedding: NDArray[Any] | None = None
-    global_embedding: NDArray[Any] | None = None
-
-
-@dataclass(frozen=True)
 class Vectors:
     """Vectors of some rows of a table, which are read when they are compared.
 
@@ -64,17 +38,18 @@ class Vectors:
 
 @dataclass(frozen=True)
 class DedupClips:
-    """Clips with the properties that deduplication compares, as columns; see `DedupItem` for each.
+    """Clips with the properties that deduplication compares, as columns.
 
     Attributes:
         keys: Keys.
         sha256: Digests of the clips' bytes.
         sources: URIs of the sources.
-        quality: Rank among duplicates, larger first, [clips, properties].
+        quality: Rank among duplicates: the larger row is kept, ties go to the smaller key, [clips, properties].
         old: Whether a clip lies in the dataset already, [clips].
         footage: Perceptual embeddings of clips that have a fingerprint.
         embedding: Embeddings by a model.
-        fingerprint: Function from the row of a clip to its fingerprint.
+        fingerprint: Function from the row of a clip to its fingerprint, uint8 [pictures, 27, 48], or None; called for
+            candidates only, since fingerprints of all clips fill a memory.
     """
 
     keys: pa.Array
@@ -85,28 +60,6 @@ class DedupClips:
     footage: Vectors
     embedding: Vectors
     fingerprint: Callable[[int], NDArray[np.uint8] | None]
-
-    @staticmethod
-    def of(items: Sequence[DedupItem], older: Sequence[DedupItem] = ()) -> "DedupClips":
-        """Return the columns of new items and of old ones."""
-        every = [*items, *older]
-
-        def fingerprint(row: int) -> NDArray[np.uint8] | None:
-            read = every[row].fingerprint
-            return None if read is None else read()
-
-        return DedupClips(
-            keys=pa.array([item.key for item in every], pa.string()),
-            sha256=pa.array([item.sha256 for item in every], pa.string()),
-            sources=pa.array([item.source for item in every], pa.string()),
-            quality=np.array([item.quality for item in every], np.float64).reshape(
-                len(every), len(every[0].quality) if every else 0
-            ),
-            old=np.arange(len(every)) >= len(items),
-            footage=Vectors.of([None if one.fingerprint is None else one.global_embedding for one in every]),
-            embedding=Vectors.of([one.embedding for one in every]),
-            fingerprint=fingerprint,
-        )
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -232,5 +185,6 @@ class DedupConfig(Settings):
     )
     device: Device = Field(
         "auto",
-        description="device of the candidate search; auto: a GPU, if there is one and at least 20,000 clips",
+        description="device of the candidate search among up to 50,000 clips, and of k-means; auto: a GPU, if there is"
+        " one and at least 20,000 clips",
     )

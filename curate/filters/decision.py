@@ -4,7 +4,10 @@ import functools
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from curate.filters.config import FilterConfig
 from curate.filters.motion import VECTORS_MISSING
@@ -67,8 +70,12 @@ class Threshold(NamedTuple):
     name: str
     value: float
 
-    def rejects(self, score: float) -> bool:
-        """Return whether a score is beyond the threshold."""
+    @overload
+    def rejects(self, score: float) -> bool: ...
+    @overload
+    def rejects(self, score: NDArray[np.float64]) -> NDArray[np.bool_]: ...
+    def rejects(self, score: Any) -> Any:
+        """Return whether a score is beyond the threshold, or which of many are; NaN is not."""
         return score < self.value if self.bound == "min" else score > self.value
 
     def beyond(self, score: float) -> Rejection:

@@ -91,7 +91,7 @@ def _decided(
 
 
 def qualities(clips: pa.Table) -> NDArray[np.float64]:
-    """Return `curate.dedup.quality` of each clip, [clips, 4]."""
+    """Return the quality of clips, by falling priority: pixels, aesthetic score, length, bits a second, [clips, 4]."""
     width, height, size, duration_s = (
         column(clips, name).to_numpy() for name in ("width", "height", "clip_bytes", "duration_s")
     )

@@ -88,7 +88,7 @@ def _filtered(
     rows, rejections = [], []
     for threshold in thresholds(filters):
         scores = _score(clips, threshold.name)
-        beyond = scores < threshold.value if threshold.bound == "min" else scores > threshold.value
+        beyond = threshold.rejects(scores)
         missing = np.isnan(scores) & ~pending.get(threshold.name, np.zeros(len(clips), bool))
         gone = np.flatnonzero(left & (beyond | missing))
         left = left & ~(beyond | missing)

@@ -11,10 +11,11 @@ from av.video.reformatter import VideoReformatter
 from PIL import Image, ImageEnhance
 
 from curate import dedup as deduplication
-from curate.dedup import DedupClips, DedupConfig, DedupItem, Duplicate, fingerprint, quality
+from curate.dedup import DedupConfig, Duplicate, fingerprint
 from curate.frames.frame_times import Decoder
 from curate.frames.perceptual import embed_pictures
 from curate.frames.source import open_video
+from tests.curate.dedup.items import DedupItem, columns
 from tests.media import CORPUS, NO_CORPUS
 
 CONFIG = DedupConfig()
@@ -22,7 +23,7 @@ SEMANTIC = DedupConfig.model_validate({"perceptual": {"enabled": False}, "semant
 
 
 def item(key: str, pictures: np.ndarray | None = None, **changes: object) -> DedupItem:
-    values: dict = {"sha256": key, "source": f"{key}.mp4", "duration_s": 6.0, "quality": (1.0,)}
+    values: dict = {"sha256": key, "source": f"{key}.mp4", "quality": (1.0,)}
     if pictures is not None:
         own = fingerprint(pictures, np.arange(len(pictures)) / 2)
         values["fingerprint"] = lambda: own
@@ -33,13 +34,13 @@ def item(key: str, pictures: np.ndarray | None = None, **changes: object) -> Ded
 def dedup(
     items: Sequence[DedupItem], config: DedupConfig, older: Sequence[DedupItem] = ()
 ) -> dict[str, Duplicate]:
-    return deduplication.dedup(DedupClips.of(items, older), config)
+    return deduplication.dedup(columns(items, older), config)
 
 
 def contaminated(
     items: Sequence[DedupItem], evaluation: Sequence[DedupItem], config: DedupConfig
 ) -> dict[str, Duplicate]:
-    return deduplication.contaminated(DedupClips.of(items), DedupClips.of(evaluation), config)
+    return deduplication.contaminated(columns(items), columns(evaluation), config)
 
 
 @cache
@@ -106,7 +107,7 @@ def test_a_piece_of_a_longer_clip_is_a_duplicate_and_the_longer_one_stays() -> N
 def test_the_best_is_kept_whatever_the_order() -> None:
     rows = [(640, 360, 900_000), (1920, 1080, 2_000_000), (1920, 1080, 3_000_000)]
     items = [
-        item(f"k{number}", sha256="same", quality=quality({}, width, height, size, 6.0))
+        item(f"k{number}", sha256="same", quality=(width * height, size))
         for number, (width, height, size) in enumerate(rows)
     ]
     for seed in range(5):

@@ -1,5 +1,7 @@
 """Near neighbours and clusters: the same whatever the blocks, and with torch."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -111,17 +113,33 @@ def test_cells_of_any_vectors() -> None:
         assert set(found.row) == set(range(len(vectors)))
 
 
-def test_clusters_are_the_same_with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("flat", [100, 10], ids=["one level", "two levels"])
+def test_clusters_are_the_same_with_torch(flat: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[clusters.__module__], "_FLAT", flat)  # the module has the function's name
     vectors = unit(500, 8, 3)
     expected = clusters(vectors, 20, 10)
+    assert not np.array_equal(clusters(vectors, 20, 1), expected)
     monkeypatch.setattr(products, "blocks", torch_blocks)
     assert np.array_equal(clusters(vectors, 20, 10), expected)
 
 
-def test_a_gpu_that_is_not_there_is_said() -> None:
+def test_no_device_finds_other_pairs_among_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells, "CELL", 50)
+    monkeypatch.setattr(neighbours, "CELLS_FROM", 1)
+    vectors = scenes(1000, 24, 5)
+    expected = list(near_pairs(vectors, 0.5, 8))
+    for module in (products, neighbours):
+        monkeypatch.setattr(module, "blocks", torch_blocks)
+    assert list(near_pairs(vectors, 0.5, 8)) == expected
+
+
+def test_a_gpu_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
+    with pytest.raises(UsageError, match="finds none here"):
+        list(near_pairs(unit(4, 8, 0), 0.5, 2, "cuda"))
+    monkeypatch.setattr(neighbours, "CELLS_FROM", 1)
     with pytest.raises(UsageError, match="finds none here"):
         list(near_pairs(unit(4, 8, 0), 0.5, 2, "cuda"))

@@ -13,7 +13,6 @@ import pytest
 
 from curate.caption.types import Caption
 from curate.config import BinConfig, ShardConfig
-from curate.dedup import quality
 from curate.filters import FilterConfig
 from curate.models.clip_frames import Fault
 from curate.records import (
@@ -198,9 +197,20 @@ def test_scores_without_a_value_are_not_in_the_map() -> None:
     assert scores_map(from_records([Record("00.mp4")], {"00.mp4": 0})).to_pylist() == [[]]
 
 
+def quality(one: Record) -> tuple[float, ...]:
+    """Pixels, aesthetic score, length, bits per second."""
+    bits = one.clip_bytes / max(one.duration_s, 1e-6)
+    return (
+        float(one.width * one.height),
+        one.scores.get("aesthetic", 0.0),
+        round(one.duration_s, 1),
+        round(bits),
+    )
+
+
 def test_qualities_and_words_are_those_of_one_clip() -> None:
     clips = [replace(one, scores={**one.scores, "aesthetic": 1.0}) for one in records(300)] + records(300, 2)
-    expected = [quality(one.scores, one.width, one.height, one.clip_bytes, one.duration_s) for one in clips]
+    expected = [quality(one) for one in clips]
     assert qualities(from_records(clips, numbers_of(clips))).tolist() == [list(one) for one in expected]
     assert token_counts(pa.array(TEXTS)).to_pylist() == [count_tokens(text) for text in TEXTS]
 
