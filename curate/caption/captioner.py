@@ -12,6 +12,7 @@ from curate.caption.attempts import AcceptedAnswer, accepted_answers
 from curate.caption.checks import SENTENCE_ENDS
 from curate.caption.config import CaptionConfig
 from curate.caption.models.backend import Ask, Backend
+from curate.caption.models.endpoint import EndpointModel
 from curate.caption.models.rewrite import TEXT
 from curate.caption.models.transformers_model import TransformersModel
 from curate.caption.models.vllm_backend import VllmModel
@@ -148,13 +149,22 @@ def _vision_model(config: CaptionConfig) -> Backend:
     if config.model is None:
         raise UsageError("captions.model is empty; give the folder of a vision-language model")
     named = NamedModel("captions.model", config.model)
-    return VllmModel(config, named) if config.backend == "vllm" else TransformersModel(config, named, VISION)
+    match config.backend:
+        case "endpoint":
+            return EndpointModel(config, named)
+        case "vllm":
+            return VllmModel(config, named)
+        case "transformers":
+            return TransformersModel(config, named, VISION)
 
 
 def _text_model(config: CaptionConfig) -> Backend | None:
     if config.rewrite_model is None:
         return None
-    return TransformersModel(config, NamedModel("captions.rewrite_model", config.rewrite_model), TEXT)
+    named = NamedModel("captions.rewrite_model", config.rewrite_model)
+    if config.backend == "endpoint":
+        return EndpointModel(config, named)
+    return TransformersModel(config, named, TEXT)
 
 
 def caption_input(data: bytes, config: CaptionConfig) -> CaptionInput | Fault:

@@ -1,19 +1,22 @@
 """Settings of captions and caption models."""
 
 from typing import ClassVar, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from curate.models.device import Device
 from loader.settings import Settings
 
-Backend = Literal["transformers", "vllm"]
+Backend = Literal["transformers", "vllm", "endpoint"]
 
 
-class CaptionConfig(Settings):
+class CaptionConfig(Settings, hide_input_in_errors=True):
     """Captions written by people first, then captions by a vision-language model."""
 
-    SPEED_ONLY: ClassVar = frozenset({"device", "threads", "batch_clips", "vllm_gpu_share"})
+    SPEED_ONLY: ClassVar = frozenset(
+        {"device", "threads", "batch_clips", "vllm_gpu_share", "endpoint_url", "endpoint_timeout_s"}
+    )
 
     sidecars: bool = Field(True, description="read captions from NAME.txt and NAME.json beside NAME.mp4")
     container: bool = Field(
@@ -32,9 +35,22 @@ class CaptionConfig(Settings):
     model: str | None = Field(
         None,
         description="folder of a transformers vision-language model (Qwen-VL, SmolVLM ...), or OWNER/NAME on the hub;"
-        " empty: no model",
+        " with backend=endpoint its name at the server; empty: no model",
     )
-    backend: Backend = Field("transformers", description="inference library; vllm is faster and needs a GPU")
+    backend: Backend = Field(
+        "transformers",
+        description="inference library; vllm: faster, needs a GPU; endpoint: a server with OpenAI's chat protocol",
+    )
+    endpoint_url: str | None = Field(
+        None,
+        description="address of the server for backend=endpoint, such as http://host:8000/v1; its API key, if any, is"
+        " read from REELWEAVE_CAPTIONS_KEY in the environment",
+    )
+    endpoint_timeout_s: float = Field(
+        600.0,
+        gt=0,
+        description="maximum time for one answer of the server, with its queue and all retries, in seconds",
+    )
     window_frames: int = Field(
         256, ge=1, description="maximum length of a window, which gets a caption of its own, frames"
     )
@@ -93,7 +109,8 @@ class CaptionConfig(Settings):
         8,
         ge=1,
         le=1024,
-        description="clips captioned together; on a GPU also the maximum batch of windows of equal shape",
+        description="clips captioned together; on a GPU also the maximum batch of windows of equal shape, with"
+        " backend=endpoint the number of requests in flight (at most 64)",
     )
     threads: int = Field(1, ge=1, le=256, description="CPU threads of the model, on the CPU")
     vllm_gpu_share: float = Field(0.85, gt=0, lt=1, description="share of the GPU's memory for vLLM")
@@ -105,6 +122,26 @@ class CaptionConfig(Settings):
     def _windows_fit(self) -> Self:
         if self.min_window_frames > self.window_frames:
             raise ValueError("min_window_frames must not be larger than window_frames")
+        return self
+
+    @field_validator("endpoint_url")
+    @classmethod
+    def _refuse_secrets(cls, url: str | None) -> str | None:
+        if url is None:
+            return None
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("write it as http(s)://host[:port]/v1")
+        if "@" in parts.netloc or parts.query or parts.fragment:
+            raise ValueError(
+                "leave out user, password and query; the API key comes from REELWEAVE_CAPTIONS_KEY in the environment"
+            )
+        return url
+
+    @model_validator(mode="after")
+    def _endpoint_is_named(self) -> Self:
+        if self.model is not None and self.backend == "endpoint" and self.endpoint_url is None:
+            raise ValueError("backend=endpoint needs endpoint_url, such as http://host:8000/v1")
         return self
 
 

@@ -76,9 +76,11 @@ def _models(config: CurateConfig) -> Iterator[tuple[str, Path | str]]:
         # Weights of a tag are the library's: the configuration says which.
     if config.aesthetic.weights is not None:
         yield "aesthetic.weights", Path(config.aesthetic.weights)
+    # Behind an endpoint models have names and no files.
+    captions = None if config.captions.backend == "endpoint" else config.captions.model
     for key, named in (
-        ("captions.model", config.captions.model),
-        ("captions.rewrite_model", config.captions.rewrite_model if config.captions.model else None),
+        ("captions.model", captions),
+        ("captions.rewrite_model", config.captions.rewrite_model if captions else None),
         ("text_embed.model", config.text_embed.model),
     ):
         if named is not None:

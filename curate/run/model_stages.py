@@ -124,7 +124,9 @@ def pipeline_stages(
         CAPTIONS: config.captions.batch_clips,
         TEXT_EMBED: config.text_embed.batch,
     }
-    shares = {EMBED: run.embed_gpus, CAPTIONS: run.caption_gpus, TEXT_EMBED: run.text_embed_gpus}
+    served = config.captions.backend == "endpoint"
+    captions = 0.0 if served else run.caption_gpus
+    shares = {EMBED: run.embed_gpus, CAPTIONS: captions, TEXT_EMBED: run.text_embed_gpus}
     made: list[Stage[CurationTask]] = []
     for stage in stages:
         if not has_model(stage.name, config):

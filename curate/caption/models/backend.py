@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from curate.models.clip_frames import Fault
 
+TOP_P = 0.9
+"""Share of the likelihood that servers draw from, for a temperature above 0."""
+
 _THOUGHTS = re.compile(r"^.*?</think>", re.DOTALL)
 
 

@@ -5,14 +5,12 @@ from importlib.util import find_spec
 from typing import Any
 
 from curate.caption.config import CaptionConfig
-from curate.caption.models.backend import Ask, Draft, draft
+from curate.caption.models.backend import TOP_P, Ask, Draft, draft
 from curate.caption.models.chat import chat_text, takes_video, video
 from curate.caption.models.vlm import load_processor
 from curate.models.clip_frames import Fault
 from curate.models.hf_model import NamedModel
 from loader.errors import UsageError, first_line
-
-_TOP_P = 0.9
 
 
 class VllmModel:
@@ -96,7 +94,7 @@ def _request(processor: Any, ask: Ask) -> dict[str, Any]:
 def _sampling(ask: Ask) -> Any:
     from vllm import SamplingParams  # type: ignore[import-not-found, unused-ignore]
 
-    top_p = _TOP_P if ask.temperature else 1.0
+    top_p = TOP_P if ask.temperature else 1.0
     return SamplingParams(
         temperature=ask.temperature, top_p=top_p, top_k=0, max_tokens=ask.max_new_tokens, seed=ask.seed
     )

@@ -1,0 +1,199 @@
+"""Vision-language model behind an OpenAI-style endpoint, such as `vllm serve`, SGLang or TGI on other machines."""
+
+import base64
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from numpy.typing import NDArray
+from PIL import Image
+
+from curate.caption.config import CaptionConfig
+from curate.caption.models.backend import TOP_P, Ask, Draft, draft
+from curate.models.clip_frames import Fault
+from curate.models.hf_model import NamedModel
+from loader.errors import RunError, UsageError
+from loader.storage import StorageConfig
+from loader.storage.remote.retry import FAULTS, StatusError, retry
+from loader.storage.web.connections import pools
+
+KEY_VARIABLE = "REELWEAVE_CAPTIONS_KEY"
+"""Environment variable with the endpoint's API key, where it asks for one."""
+
+_JPEG_QUALITY = 95
+_MOST_BYTES = 16 << 20  # of an answer
+_MOST_SHOWN = 200  # characters of an error that the server describes
+_REJECTED = (400, 413, 422)  # the question's fault; another may be answered
+_CHECK_S = 10.0
+_ATTEMPTS = 100  # time ends the retries: a server that starts again loads its weights for minutes
+_IN_FLIGHT = 64  # connections that a pool keeps
+
+
+class _RejectedError(Exception):
+    """Question that the server does not take, in its own words."""
+
+
+class EndpointModel:
+    """Text generation by a server; a `curate.caption.models.backend.Backend`.
+
+    The server batches by itself: the questions of a call are in flight together, at most ``batch_clips`` and 64.
+    """
+
+    def __init__(self, config: CaptionConfig, named: NamedModel) -> None:
+        self._config = config
+        self._named = named
+
+    def check(self) -> None:
+        """Check that the server answers and lists the model.
+
+        Raises:
+            UsageError: It does not; the message says what to do.
+        """
+        at = f"captions.endpoint_url={self._config.endpoint_url}"
+        try:
+            found = self._request("GET", "/models", None, once=True)
+        except StatusError as error:
+            if error.status == 404:  # a server without a list; it names an unknown model itself
+                return
+            raise UsageError(f"{at}: {_said(error)}") from error
+        except (*FAULTS, ValueError) as error:
+            raise UsageError(
+                f"{at} does not answer as an OpenAI-style server ({type(error).__name__}); start it, or correct the"
+                " address, which usually ends in /v1"
+            ) from error
+        listed = found.get("data") if isinstance(found, dict) else None
+        names = [str(one.get("id")) for one in listed or () if isinstance(one, dict)]
+        if names and self._named.name not in names:
+            raise UsageError(
+                f"{self._named.key}={self._named.name} is not served at {at}; it serves {', '.join(names[:8])}"
+            )
+
+    def identity(self) -> Mapping[str, str]:
+        """Return the name of the model, of a path its last part. The server does not tell which weights it runs."""
+        name = self._named.name
+        return {"model": PurePosixPath(name).name if name.startswith("/") else name, "runtime": "endpoint"}
+
+    def __call__(self, asks: Sequence[Ask]) -> list[Draft | Fault]:
+        """Return an answer or a fault for each question.
+
+        Raises:
+            RunError: The server fails for a reason that is no question's fault, after all retries.
+        """
+        if not asks:
+            return []
+        with ThreadPoolExecutor(min(len(asks), self._config.batch_clips, _IN_FLIGHT)) as threads:
+            return list(threads.map(self._answer, asks))
+
+    def _answer(self, ask: Ask) -> Draft | Fault:
+        where = f"the endpoint {self._config.endpoint_url}"
+        again = "; run the same command again to go on"
+        try:
+            found = self._request("POST", "/chat/completions", _question(self._named.name, ask))
+            return _read(found)
+        except _RejectedError as error:
+            return Fault(f"the model does not take the question: {error}")
+        except StatusError as error:
+            raise RunError(f"{where}: {_said(error)}{again}") from error
+        except FAULTS as error:
+            raise RunError(f"{where} does not answer ({type(error).__name__}){again}") from error
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            raise RunError(f"{where} answers with something that is no chat completion{again}") from error
+
+    def _request(self, method: str, path: str, body: Mapping[str, Any] | None, once: bool = False) -> Any:
+        """Return the JSON answer to a request, which is repeated while that may help."""
+        url = str(self._config.endpoint_url).rstrip("/") + path
+        limits = _limits(_CHECK_S, 1) if once else _limits(self._config.endpoint_timeout_s, _ATTEMPTS)
+        sent = {"User-Agent": "reelweave", "Accept-Encoding": "identity", "Content-Type": "application/json"}
+        if key := os.environ.get(KEY_VARIABLE):
+            sent["Authorization"] = f"Bearer {key}"
+        data = None if body is None else json.dumps(body).encode()
+        parts = urlsplit(url)
+        proxy = None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
+
+        def send() -> Any:
+            response = pools(limits, proxy, only_public=False, pid=os.getpid()).request(
+                method, url, body=data, headers=sent, redirect=False, retries=False, preload_content=False
+            )
+            try:
+                content = response.read(_MOST_BYTES + 1)
+            finally:
+                response.release_conn()
+            if response.status in _REJECTED:
+                raise _RejectedError(_words(content))
+            if response.status != 200:
+                wait = response.headers.get("Retry-After", "")
+                raise StatusError(response.status, float(wait) if wait.isascii() and wait.isdigit() else 0.0)
+            if len(content) > _MOST_BYTES:
+                raise ValueError("the answer is too large")
+            return json.loads(content)
+
+        return retry(send, limits, url)
+
+
+def _limits(timeout_s: float, attempts: int) -> StorageConfig:
+    """Return the limits of a request: of its wait for an answer, and of all retries together."""
+    return StorageConfig(
+        max_attempts=attempts,
+        backoff_base_s=0.5,
+        read_timeout_s=timeout_s,
+        request_timeout_s=timeout_s,
+        min_rate_kib_s=0,
+    )
+
+
+def _question(model: str, ask: Ask) -> dict[str, Any]:
+    pictures = [] if ask.pictures is None else [_picture(one) for one in ask.pictures]
+    return {
+        "model": model,
+        "messages": [{"role": "user", "content": [*pictures, {"type": "text", "text": ask.prompt}]}],
+        "max_tokens": ask.max_new_tokens,
+        "temperature": ask.temperature,
+        "top_p": TOP_P if ask.temperature else 1.0,
+        "seed": ask.seed,
+    }
+
+
+def _picture(pixels: NDArray[Any]) -> dict[str, Any]:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG", quality=_JPEG_QUALITY)
+    url = f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _read(found: Any) -> Draft:
+    """Return the answer in a chat completion."""
+    choice, usage = found["choices"][0], found.get("usage") or {}
+    text = choice["message"].get("content")
+    return draft(
+        text if isinstance(text, str) else "",
+        choice.get("finish_reason") != "length",
+        int(usage.get("prompt_tokens") or 0),
+        int(usage.get("completion_tokens") or 0),
+    )
+
+
+def _words(content: bytes) -> str:
+    """Return how the server describes an error, bounded and on one line."""
+    try:
+        found = json.loads(content)
+        said = found.get("error", found)
+        text = said.get("message", said) if isinstance(said, dict) else said
+    except (ValueError, AttributeError):
+        text = content.decode(errors="replace")
+    return " ".join(str(text).split())[:_MOST_SHOWN] or "it gives no reason"
+
+
+def _said(error: StatusError) -> str:
+    if error.status in (401, 403):
+        return f"it refuses the API key (HTTP {error.status}); set it in the environment as {KEY_VARIABLE}"
+    if error.status == 404:
+        return (
+            "it knows no such address or model (HTTP 404); look at captions.endpoint_url and captions.model"
+        )
+    return f"it answers with HTTP {error.status}"
