@@ -74,8 +74,10 @@ def commands() -> list[str]:
     pod = runtime["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     args = pod["containers"][0]["args"]
     stands_for = {
-        "kubectl apply -f infra/kuberay/rayjob.yaml": job["spec"]["entrypoint"],
-        "kubectl apply -f infra/kubeflow/trainjob.yaml": shlex.join(args[args.index("reelweave") :]),
+        "infra/fill infra/kuberay/rayjob.yaml | kubectl apply -f -": job["spec"]["entrypoint"],
+        "infra/fill infra/kubeflow/trainjob.yaml | kubectl apply -f -": shlex.join(
+            args[args.index("reelweave") :]
+        ),
     }
     return [stands_for.get(line, line) for line in found]
 
