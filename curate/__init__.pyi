@@ -1,4 +1,10 @@
 from .config import CurateConfig as CurateConfig
+from .models.clip_frames import ClipError as ClipError
+from .models.clip_frames import Fault as Fault
+from .models.custom.types import Clip as Clip
+from .models.custom.types import CustomStage as CustomStage
+from .models.custom.types import Embedded as Embedded
+from .models.custom.types import StageConfig as StageConfig
 from .models.embed import ClipEmbedder as ClipEmbedder
 from .models.embed import EmbedConfig as EmbedConfig
 from .run.curate import Outcome as Outcome

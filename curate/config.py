@@ -4,9 +4,9 @@ import hashlib
 import json
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, SerializeAsAny, ValidationInfo, WithJsonSchema, field_validator
 
 from curate.caption import CaptionConfig
 from curate.cut import CutConfig
@@ -14,6 +14,8 @@ from curate.dedup import DedupConfig
 from curate.filters import FilterConfig, ScoreConfig
 from curate.frames.probe import ProbeConfig
 from curate.models.aesthetic import AestheticConfig
+from curate.models.custom.configured import check_thresholds, configured
+from curate.models.custom.types import StageConfig
 from curate.models.embed import EmbedConfig
 from curate.models.text_embed import TextEmbedConfig
 from curate.shots import ShotConfig
@@ -124,6 +126,10 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
 class CurateConfig(SourceStageConfig, frozen=True, extra="forbid"):
     """One model per stage, in pipeline order."""
 
+    stages: Annotated[
+        dict[str, SerializeAsAny[StageConfig]],
+        WithJsonSchema({"type": "object", "additionalProperties": {"type": "object"}}),
+    ] = Field({}, description="stages of your own by name, in the order in which they run")
     filters: FilterConfig = FilterConfig()
     embed: EmbedConfig = EmbedConfig()
     aesthetic: AestheticConfig = AestheticConfig()
@@ -134,9 +140,22 @@ class CurateConfig(SourceStageConfig, frozen=True, extra="forbid"):
     storage: StorageConfig = StorageConfig()
     run: RunConfig = RunConfig()
 
+    @field_validator("stages", mode="before")
+    @classmethod
+    def _stages(cls, values: Any) -> Any:
+        return configured(values)
+
+    @field_validator("filters", mode="after")
+    @classmethod
+    def _thresholds(cls, filters: FilterConfig, known: ValidationInfo) -> FilterConfig:
+        if "stages" in known.data:
+            check_thresholds(filters, known.data["stages"])
+        return filters
+
     def content(self) -> dict[str, Any]:
         """Return the settings that decide the bytes of the dataset, without storage and execution."""
-        return {name: values for name, values in content_of(self).items() if name not in ("storage", "run")}
+        left_out = ("storage", "run") if self.stages else ("storage", "run", "stages")
+        return {name: values for name, values in content_of(self).items() if name not in left_out}
 
     def source_stage(self) -> SourceStageConfig:
         """Return the settings that decide what a source becomes."""
@@ -149,6 +168,8 @@ def content_of(config: BaseModel) -> dict[str, Any]:
     for name in values:
         if isinstance(part := getattr(config, name), BaseModel):
             values[name] = content_of(part)
+        elif isinstance(part, dict):
+            values[name] |= {key: content_of(own) for key, own in part.items() if isinstance(own, BaseModel)}
     return values
 
 

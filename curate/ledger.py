@@ -153,6 +153,11 @@ class Ledger:
             if gone(_identity(path)):
                 self.storage.delete(path)
 
+    def stages(self, start: str) -> list[str]:
+        """Return the stages with entries whose name has this start."""
+        paths = (item.path for item in self.storage.list(f"{LEDGER}{start}"))
+        return sorted({path.removeprefix(LEDGER).split("/", 1)[0] for path in paths})
+
     def fingerprints(self, stage: str) -> list[str]:
         """Return the configurations under which a stage has entries."""
         start = f"{LEDGER}{stage}/"

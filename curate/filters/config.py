@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from loader.settings import Settings
 
@@ -27,8 +27,13 @@ class ScoreConfig(Settings):
 class FilterConfig(Settings):
     """Filter thresholds, named after the scores; a clip beyond one is filtered, an unset one accepts every clip.
 
-    The first threshold that rejects a clip, in this order, is the reason in the accounting.
+    The first threshold that rejects a clip, in this order, is the reason in the accounting. Further keys are
+    `min_NAME` and `max_NAME` of the scores that `stages` give.
     """
+
+    # A curation's configuration refuses those of no stage: `curate.models.custom.configured`.
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, float | None]
 
     min_duration_s: float | None = Field(1.0, description="minimum clip length, seconds")
     max_duration_s: float | None = Field(None, description="maximum clip length, seconds")

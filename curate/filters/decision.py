@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, overload
 
@@ -32,9 +32,7 @@ class Rejection:
     state: Literal["filtered", "failed"] = "filtered"
 
 
-def decide(
-    scores: Mapping[str, float], config: FilterConfig, pending: Collection[str] = ()
-) -> Rejection | None:
+def decide(scores: Mapping[str, float], config: FilterConfig) -> Rejection | None:
     """Return the first threshold that rejects the scores, in the order of `FilterConfig`, or None for a kept clip.
 
     A threshold on a score that is missing or NaN makes the clip fail. A score equal to its threshold passes.
@@ -42,13 +40,15 @@ def decide(
     Args:
         scores: Scores of a clip, by name.
         config: Thresholds.
-        pending: Names of scores that a later stage writes; their thresholds are skipped until then.
     """
-    for threshold in thresholds(config):
+    return first_rejection(scores, thresholds(config))
+
+
+def first_rejection(scores: Mapping[str, float], wanted: "Iterable[Threshold]") -> Rejection | None:
+    """Return the first of some thresholds that rejects the scores; see `decide`."""
+    for threshold in wanted:
         score = scores.get(threshold.name, math.nan)
         if math.isnan(score):
-            if threshold.name in pending:
-                continue
             return threshold.missing(scores.get("motion_source"))
         if threshold.rejects(score):
             return threshold.beyond(score)
@@ -96,6 +96,29 @@ class Threshold(NamedTuple):
 @functools.lru_cache
 def thresholds(config: FilterConfig) -> tuple[Threshold, ...]:
     """Return the thresholds that are set, in order."""
-    split = ((key, *key.partition("_")) for key in FilterConfig.model_fields)
-    values = (Threshold(key, bound, name, getattr(config, key)) for key, bound, _, name in split)
+    keys = (*FilterConfig.model_fields, *sorted(config.model_extra or {}))
+    values = (Threshold(key, key[:3], score_of(key), getattr(config, key)) for key in keys)
     return tuple(one for one in values if one.value is not None)
+
+
+def by_stage(
+    config: FilterConfig, waiting: Mapping[str, Sequence[str]]
+) -> tuple[list[Threshold], dict[str, list[Threshold]]]:
+    """Return the thresholds on scores of the pass over sources, and those on the scores of each later stage.
+
+    Args:
+        config: Thresholds.
+        waiting: Names of the scores that each later stage writes.
+    """
+    stages = {name: stage for stage, names in waiting.items() for name in names}
+    at_once: list[Threshold] = []
+    later: dict[str, list[Threshold]] = {}
+    for threshold in thresholds(config):
+        stage = stages.get(threshold.name)
+        (at_once if stage is None else later.setdefault(stage, [])).append(threshold)
+    return at_once, later
+
+
+def score_of(key: str) -> str:
+    """Return the name of the score that a key of `FilterConfig` bounds: "motion" of "min_motion"."""
+    return key.partition("_")[2]

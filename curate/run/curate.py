@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from curate.config import CurateConfig
 from curate.ledger import LEDGER, Ledger, digest
+from curate.run.custom_stages import stage_facts
 from curate.run.driver import Driver
 from curate.run.model_files import model_digests
 from curate.run.model_stages import availability, check
@@ -127,6 +128,8 @@ def _curate(
         asked["others"] = others
     if models := model_digests(config, ledger):
         asked["models"] = models
+    if config.stages:
+        asked["stages"] = {name: stage_facts(one) for name, one in config.stages.items()}
     if dataset is not None and not retry_failed and dataset.manifest.config == asked:
         settle(storage, dataset.manifest, dataset.shards())
         _tidy(ledger, dataset, config)
@@ -212,6 +215,9 @@ def _other_dataset(there: Mapping[str, Any], asked: Mapping[str, Any], out: str)
     changed = sorted(key for key, *_ in differences(there.get("curate", {}), asked["curate"]))
     if not changed and there.get("others") != asked.get("others"):
         changed = ["content of a dataset that dedup names"]
+    if not changed:
+        code = differences(there.get("stages", {}), asked.get("stages", {}))
+        changed = sorted({f"code of stages.{key.split('.')[0]}" for key, *_ in code})
     if not changed:
         models = differences(there.get("models", {}), asked.get("models", {}))
         changed = sorted(f"model at {name}" for name, *_ in models)

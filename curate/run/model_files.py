@@ -11,6 +11,7 @@ from typing import Any
 
 from curate.config import CurateConfig
 from curate.ledger import Ledger
+from curate.models.custom.configured import stage_class
 from curate.models.hub import cached, hub_commit, local_folder
 from loader.storage.checksums import file_sha256, files_sha256
 
@@ -45,8 +46,13 @@ def weights_mb(config: CurateConfig) -> dict[str, float]:
     """
     found: dict[str, float] = defaultdict(float)
     for key, model in _models(config):
-        found[key.split(".")[0]] += _weights_bytes(model) / 1e6
+        found[section_of(key)] += _weights_bytes(model) / 1e6
     return dict(found)
+
+
+def section_of(key: str) -> str:
+    """Return the section of a model's key: "captions" of "captions.model", "stages.NAME" of "stages.NAME.0"."""
+    return key.rpartition(".")[0]
 
 
 def _weights_bytes(model: Path | str) -> int:
@@ -78,6 +84,10 @@ def _models(config: CurateConfig) -> Iterator[tuple[str, Path | str]]:
         yield "aesthetic.weights", Path(config.aesthetic.weights)
     # Behind an endpoint models have names and no files.
     captions = None if config.captions.backend == "endpoint" else config.captions.model
+    for name, own in config.stages.items():
+        for number, model in enumerate(stage_class(own.code).models(own)):
+            path = Path(model).expanduser()
+            yield f"stages.{name}.{number}", path if path.is_file() else local_folder(model) or model
     for key, named in (
         ("captions.model", captions),
         ("captions.rewrite_model", config.captions.rewrite_model if captions else None),

@@ -16,10 +16,13 @@ from curate.filters import FilterConfig, check_ocr
 from curate.ledger import Ledger, digest
 from curate.models.aesthetic import AestheticHead
 from curate.models.clip_frames import Fault
+from curate.models.custom.configured import stage_class
 from curate.models.embed import ClipEmbedder, Embedding
 from curate.models.text_embed import Array, TextEmbedder
 from curate.records import ClipEmbedding, ClipResult, PackedArray, Record, TextEmbedding
 from curate.run.clip_stages import ClipStage, Identity, ReadClip, StageFn, caption_identity, clip_identity
+from curate.run.custom_stages import custom_stage, stage_name
+from curate.run.model_files import section_of
 from curate.run.runners.pipeline import Pool, Stage
 from curate.run.tables.closed import ClosedSources
 from curate.run.tables.columns import column
@@ -54,14 +57,14 @@ class Judge:
 
     def judged(self, record: Record, results: Mapping[str, ClipResult]) -> Record:
         """Return the record after its results; see `curate.run.verdict.judged`."""
-        pending = {name for stage, names in self.scores.items() if stage not in results for name in names}
-        return judged(record, results, self.filters, self.shard, pending)
+        return judged(record, results, self.filters, self.shard, self.scores)
 
 
 def judge(config: CurateConfig) -> Judge:
     """Return the predicate of a configuration."""
     scores = {EMBED: ("aesthetic",)} if config.aesthetic.weights is not None else {}
-    return Judge(config.filters, config.shard, scores)
+    own = {stage_name(name): tuple(stage_class(one.code).scores) for name, one in config.stages.items()}
+    return Judge(config.filters, config.shard, scores | own)
 
 
 def clip_stages(config: CurateConfig, ledger: Ledger, models: Mapping[str, str]) -> list[ClipStage]:
@@ -74,7 +77,7 @@ def clip_stages(config: CurateConfig, ledger: Ledger, models: Mapping[str, str])
     """
 
     def named(*sections: str) -> str:
-        own = {key: value for key, value in models.items() if key.split(".")[0] in sections}
+        own = {key: value for key, value in models.items() if section_of(key) in sections}
         return fingerprint(*(getattr(config, section) for section in sections), models=own)
 
     wanted = judge(config)
@@ -89,8 +92,11 @@ def clip_stages(config: CurateConfig, ledger: Ledger, models: Mapping[str, str])
         head = None if config.aesthetic.weights is None else AestheticHead(config.aesthetic)
         function = EmbedClips(ClipEmbedder(config.embed), head)
         stages.append(ClipStage(EMBED, named(EMBED, "aesthetic"), ledger, function, clip_identity, wanted))
+    own = [custom_stage(name, one, ledger, models, wanted, by_model) for name, one in config.stages.items()]
+    stages += [stage for stage in own if not stage.after_dedup]
     if by_model:
         stages.append(captions)
+    stages += [stage for stage in own if stage.after_dedup]
     if config.text_embed.model is not None:
         name = named(TEXT_EMBED)
         function = EmbedTexts(TextEmbedder(config.text_embed), ledger, name)
@@ -127,6 +133,9 @@ def pipeline_stages(
     served = config.captions.backend == "endpoint"
     captions = 0.0 if served else run.caption_gpus
     shares = {EMBED: run.embed_gpus, CAPTIONS: captions, TEXT_EMBED: run.text_embed_gpus}
+    own = {stage_name(name): one for name, one in config.stages.items()}
+    batches |= {name: one.batch_clips for name, one in own.items()}
+    shares |= {name: one.gpus for name, one in own.items()}
     made: list[Stage[CurationTask]] = []
     for stage in stages:
         if not has_model(stage.name, config):
@@ -143,7 +152,7 @@ def pipeline_stages(
                 stage,
                 batches[stage.name],
                 pool,
-                cpus=run.model_cpus,
+                cpus=own[stage.name].cpus if stage.name in own else run.model_cpus,
                 gpus=share,
                 memory_mb=memory_mb,
             )

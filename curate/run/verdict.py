@@ -1,18 +1,16 @@
 """State of one clip after its own scores and results: what workers ask, and the rule of `curate.run.tables.judge`."""
 
 import bisect
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from curate.caption.types import NO_CAPTION, Caption
 from curate.config import BinConfig, ShardConfig
-from curate.filters import FilterConfig, decide
+from curate.filters import FilterConfig
+from curate.filters.decision import by_stage, first_rejection
 from curate.models.clip_frames import Fault
 from curate.records import ClipEmbedding, ClipResult, ClipScores, Record, TextEmbedding
 from loader.text import count_tokens
-
-AFTER_FILTERS = ("captions", "text_embed")
-"""Stages whose faults count only for clips that pass all thresholds."""
 
 
 def scored(record: Record, results: Mapping[str, ClipResult]) -> dict[str, float]:
@@ -29,24 +27,26 @@ def judged(
     results: Mapping[str, ClipResult],
     filters: FilterConfig,
     shard: ShardConfig,
-    pending: Collection[str] = (),
+    waiting: Mapping[str, Sequence[str]],
 ) -> Record:
     """Return a clip's record after its own scores and results, before it is compared with other clips.
 
     Args:
         record: Record after the pass over its source.
-        results: Results of later stages, by name.
+        results: Results of later stages, by name, in the order of the stages.
         filters: Thresholds.
         shard: Splits and bins.
-        pending: Scores that a later stage will write; their thresholds wait.
+        waiting: Scores that each stage writes; their thresholds wait for its result.
     """
     if record.state != "kept":
         return record
-    for stage, result in results.items():
-        if stage not in AFTER_FILTERS and isinstance(result, Fault):
-            return replace(record, state="failed", stage=stage, reason=result.reason)
     scores = scored(record, results)
-    rejection = decide(scores, filters, pending)
+    at_once, later = by_stage(filters, waiting)
+    rejection = first_rejection(scores, at_once)
+    for stage, result in results.items():
+        if rejection is None and isinstance(result, Fault):
+            return replace(record, scores=scores, state="failed", stage=stage, reason=result.reason)
+        rejection = rejection or first_rejection(scores, later.get(stage, ()))
     if rejection is not None:
         return replace(
             record,
@@ -57,9 +57,6 @@ def judged(
             score=rejection.score,
             threshold=rejection.threshold,
         )
-    for stage in AFTER_FILTERS:
-        if isinstance(fault := results.get(stage), Fault):
-            return replace(record, scores=scores, state="failed", stage=stage, reason=fault.reason)
     caption, text = caption_of(results), results.get("text_embed")
     return replace(
         record,

@@ -39,7 +39,7 @@ def forget(ledger: Ledger, down: TakeDowns) -> None:
 
     known = {record.clip_id for record in records if record.sha256}
     ledger.drop_clips([clip for clip in ledger.staged_clips() if of_them(clip) or clip not in known])
-    for stage in ("embed", CAPTIONS):
+    for stage in ("embed", CAPTIONS, *ledger.stages("stages.")):
         for name in ledger.fingerprints(stage):
             ledger.forget(stage, name, of_them)
     _forget_texts(ledger)

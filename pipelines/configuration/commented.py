@@ -38,6 +38,11 @@ def _lines(config: BaseModel, path: tuple[str, ...], comment: Comment) -> Iterat
                 yield ""
             yield f"{indent}{name}:  # {summary(type(inner))}"
             yield from _lines(inner, own, comment)
+        elif isinstance(inner, dict) and any(isinstance(one, BaseModel) for one in inner.values()):
+            yield f"\n{indent}{name}:  # {described(own, field)}"
+            for key, one in inner.items():
+                yield f"{indent}  {key}:  # {summary(type(one))}"
+                yield from _lines(one, (*own, key), comment)
         else:
             yield f"{indent}{name}: {_flow(values[name])}  # {comment(own, field)}".rstrip(" #")
 

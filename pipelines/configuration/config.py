@@ -110,7 +110,21 @@ def given(file: File, overrides: Sequence[str]) -> Given:
         return given_text(text, str(file), overrides)
     reach = [option for option in overrides if option.strip().startswith("storage.")]
     storage = given_text("{}", OVERRIDE, reach).validated(_Reach).storage
-    return given_text(_read_remote(str(file), storage), redacted(str(file)), overrides)
+    found = given_text(_read_remote(str(file), storage), redacted(str(file)), overrides)
+    _check_no_code(found)
+    return found
+
+
+def _check_no_code(found: Given) -> None:
+    """Refuse code by path or module in a file that others may have written or replaced on its way."""
+    stages = found.values.get("stages")
+    for name, one in stages.items() if isinstance(stages, dict) else ():
+        use = one.get("use") if isinstance(one, dict) else None
+        if use and found.origin(("stages", name, "use")) != OVERRIDE:
+            raise UsageError(
+                f"stages.{shown_name(str(name))}.use ({found.origin(('stages', name, 'use'))}): a configuration from"
+                " an address may name installed stages only; save it here and read it, or give that key with --set"
+            )
 
 
 def _read_remote(uri: str, config: StorageConfig) -> bytes:

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from loader.settings import summary
 from pipelines.configuration.commented import commented_yaml
-from pipelines.configuration.keys import Key, choices_of, keys_of, models_of, tag_of
+from pipelines.configuration.keys import Key, choices_of, inside, keys_of, models_of, tag_of
 
 CURATE_HEAD = """# Every key of `reelweave curate`
 
@@ -52,7 +52,7 @@ def page(model: type[BaseModel], head: str) -> str:
         for section in sections:
             title = f"{name}, {tag_of(section)}" if len(sections) > 1 else name
             unset = f" Unset by default: {field.description}." if field.default is None else ""
-            rows = [_row(key) for key in keys_of(section, name) if not key.section]
+            rows = [_row(key) for key in keys_of(section, inside(name, field)) if not key.section]
             parts += [f"\n## {title}\n\n{summary(section)}{unset}\n", _table(rows), ""]
     if single := [_row(key) for key in keys_of(model) if "." not in key.path and not key.section]:
         parts += ["\n## Keys without a section\n", _table(single), ""]

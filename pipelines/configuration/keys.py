@@ -53,9 +53,15 @@ def keys_of(model: type[BaseModel], path: str = "", only: str = "") -> Iterator[
             continue
         own = f"{path}.{name}" if path else name
         yield Key(own, field, only)
+        own = inside(own, field)
         sections = models_of(field.annotation)
         for section in sections:
             yield from keys_of(section, own, tag_of(section) if len(sections) > 1 else only)
+
+
+def inside(path: str, field: FieldInfo) -> str:
+    """Return the path of what a section holds: its own, or that of any name where it maps names to sections."""
+    return f"{path}.NAME" if get_origin(field.annotation) is dict else path
 
 
 def models_of(annotation: Any) -> list[type[BaseModel]]:

@@ -10,20 +10,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curate.filters import FilterConfig
 from loader.dataset import Dataset
 from pipelines.report.numbers.places import places
 from pipelines.report.numbers.scores import Scores, ScoreStats
 from pipelines.report.web.files import Files, data_file
 
-BOUNDS = ("min", "max")
-
 
 def can_be_set(stats: ScoreStats) -> list[str]:
-    """Return the keys of `FilterConfig` that bound a score and on which something depends."""
-    keys = [key for bound in BOUNDS if (key := f"{bound}_{stats.name}") in FilterConfig.model_fields]
+    """Return the keys of `filters` that bound a score and on which something depends."""
     is_set = stats.min_threshold is not None or stats.max_threshold is not None
-    return keys if stats.distinct > 1 or is_set else []
+    return stats.bounds if stats.distinct > 1 or is_set else []
 
 
 def threshold_files(dataset: Dataset, scores: Scores) -> Files:

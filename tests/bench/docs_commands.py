@@ -176,6 +176,9 @@ def prepared(folder: Path) -> None:
     shutil.copytree(folder / "runs" / "first", folder / "runs" / "second")
     shutil.copytree(folder / "my-dataset", folder / "other-dataset")
     written(folder / "demo-out" / "train.yaml", TRAIN)
+    page = (ROOT / "docs" / "stages.md").read_text()
+    for kind, name in (("python", "loop.py"), ("yaml", "my-stages.yaml")):
+        (folder / name).write_text(page.split(f"```{kind}\n")[1].split("```")[0])
     _trace(folder)
     cluster = {"nodes": 8, "gpus_per_node": 4, "distances": [["PIX", "NODE"], ["NODE", "PIX"]] * 2}
     written(folder / "cluster.yaml", cluster)

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from curate.config import BinConfig, ShardConfig
 from curate.filters import FilterConfig
-from curate.filters.decision import thresholds
+from curate.filters.decision import Threshold, by_stage
 from curate.run.tables.clips import KEPT, SCORE, score_names
 from curate.run.tables.columns import Mask, changed, column, equal, mask_of, repeated
 from curate.run.tables.results import there
-from curate.run.verdict import AFTER_FILTERS, split_of
+from curate.run.verdict import split_of
 from loader.text import count_tokens
 
 
@@ -28,26 +28,19 @@ def judged(
 
     Args:
         clips: Clips after the pass over their source; those that are not kept stay as they are.
-        results: Results of later stages, by name, a row for each clip.
+        results: Results of later stages, by name and in their order, a row for each clip.
         filters: Thresholds.
         shard: Splits and bins.
         waiting: Scores that each stage writes; their thresholds wait for its result.
     """
     clips = _with_defaults(clips)
     left = equal(clips, "state", "kept")
-    for stage, found in results.items():
-        if stage not in AFTER_FILTERS:
-            clips, left = _failed(clips, left, stage, found)
     clips = _scored(clips, left, results)
-    pending = {
-        name: ~there(results[stage]) if stage in results else np.ones(len(clips), bool)
-        for stage, names in waiting.items()
-        for name in names
-    }
-    clips, left = _filtered(clips, left, filters, pending)
-    for stage in AFTER_FILTERS:
-        if stage in results:
-            clips, left = _failed(clips, left, stage, results[stage])
+    at_once, later = by_stage(filters, waiting)
+    clips, left = _filtered(clips, left, at_once, left)
+    for stage, found in results.items():
+        clips, left = _failed(clips, left, stage, found)
+        clips, left = _filtered(clips, left, later.get(stage, ()), there(found))
     return _captioned(clips, left, results, shard)
 
 
@@ -81,17 +74,24 @@ def _scored(clips: pa.Table, left: Mask, results: Mapping[str, pa.Table]) -> pa.
 
 
 def _filtered(
-    clips: pa.Table, left: Mask, filters: FilterConfig, pending: Mapping[str, Mask]
+    clips: pa.Table, left: Mask, wanted: Sequence[Threshold], measured: Mask
 ) -> tuple[pa.Table, Mask]:
-    """Return clips, each with the first threshold that rejects it, and which of them are left."""
+    """Return clips, each with the first threshold that rejects it, and which of them are left.
+
+    Args:
+        clips: All clips.
+        left: Clips to decide on.
+        wanted: Thresholds.
+        measured: Clips for which there is a result of the stage that these thresholds wait for.
+    """
     codec = _score(clips, "motion_source")
     rows, rejections = [], []
-    for threshold in thresholds(filters):
+    for threshold in wanted:
         scores = _score(clips, threshold.name)
         beyond = threshold.rejects(scores)
-        missing = np.isnan(scores) & ~pending.get(threshold.name, np.zeros(len(clips), bool))
-        gone = np.flatnonzero(left & (beyond | missing))
-        left = left & ~(beyond | missing)
+        out = left & measured & (beyond | np.isnan(scores))
+        gone = np.flatnonzero(out)
+        left = left & ~out
         for row, score, source in zip(
             gone.tolist(), scores[gone].tolist(), codec[gone].tolist(), strict=True
         ):

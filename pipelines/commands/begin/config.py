@@ -37,16 +37,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "explain", help="say what a key means, its unit, its default, where to set it"
     )
     explain.add_argument("key", metavar="KEY", help="a key or the end of one: cut.crf, memory_tokens")
-    for action in (show, explain):
+    stages = actions.add_parser(
+        "stages", help="list stages of your own: those that a curation configures, and installed ones"
+    )
+    for action in (show, explain, stages):
         add_config(action, "YAML configuration")
-    for action in (init, show, schema, explain):
+    for action in (init, show, schema, explain, stages):
         action.set_defaults(parser=action)
         add_global(action.add_argument_group("options of every command"))
 
 
 def run(options: argparse.Namespace) -> int:
     """Print what is asked for."""
-    {"init": _init, "show": _show, "schema": _schema, "explain": _explain}[options.action](options)
+    actions = {"init": _init, "show": _show, "schema": _schema, "explain": _explain, "stages": _stages}
+    actions[options.action](options)
     return 0
 
 
@@ -95,6 +99,58 @@ def _show(options: argparse.Namespace) -> None:
 
 def _schema(options: argparse.Namespace) -> None:
     print_json(KINDS[options.kind].model().model_json_schema())
+
+
+def _stages(options: argparse.Namespace) -> None:
+    """List stages; of those that are installed only what the configuration names is imported."""
+    from curate.config import CurateConfig
+    from curate.models.custom.code import installed, version_of
+    from curate.models.custom.configured import stage_class
+
+    config = given(options.config, options.set).validated(CurateConfig)
+    rows: list[dict[str, Any]] = []
+    for name, one in config.stages.items():
+        made, code = stage_class(one.code), one.code
+        rows.append(
+            {
+                "stage": name,
+                "configured": True,
+                "code": code.place,
+                "package": code.version or None,
+                "scores": dict(made.scores),
+                "keys": {key: field.description for key, field in type(one).model_fields.items()},
+            }
+        )
+    for point in installed():
+        if point.name not in config.stages:
+            rows.append(
+                {
+                    "stage": point.name,
+                    "configured": False,
+                    "code": point.value,
+                    "package": version_of(point) or None,
+                    "scores": {},
+                    "keys": {},
+                }
+            )
+    if options.json:
+        print_json(rows)
+        return
+    out = stdout()
+    if not rows:
+        out.print("no stage is configured or installed; docs/stages.md says how to write one", soft_wrap=True)
+    for row in rows:
+        of = f" of {row['package']}" if row["package"] else ""
+        out.print(f"{row['stage']}: {row['code']}{of}", markup=False, soft_wrap=True)
+        if not row["configured"]:
+            out.print(
+                f"  installed; to run it: --set stages.{row['stage']}={{}}", markup=False, soft_wrap=True
+            )
+        for score, meaning in row["scores"].items():
+            said = f"  score {score}: {meaning}; filters.min_{score}, filters.max_{score}"
+            out.print(said, markup=False, soft_wrap=True)
+        for key, said in row["keys"].items():
+            out.print(f"  stages.{row['stage']}.{key}: {said}", markup=False, soft_wrap=True)
 
 
 def _explain(options: argparse.Namespace) -> None:

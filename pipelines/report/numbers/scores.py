@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curate.filters import FilterConfig
+from curate.models.custom.configured import NAME as SCORE_NAME
 from loader.dataset import Dataset
 from loader.dataset.schema import STATES
 from loader.errors import RunError
@@ -36,6 +37,7 @@ class ScoreStats:
         min_threshold: threshold below which clips are rejected; None without one.
         max_threshold: threshold above which clips are rejected; None without one.
         rejected: clips that these two reject, whatever else rejects them; a missing score is rejected.
+        bounds: keys of `filters` that a threshold on it can be set by.
         edges: edges of bins of equal width, or the values themselves where they are `FEW` and of no threshold.
         counts: clips per bin, or per value, by state.
     """
@@ -49,6 +51,7 @@ class ScoreStats:
     min_threshold: float | None
     max_threshold: float | None
     rejected: int
+    bounds: list[str]
     edges: list[float]
     counts: dict[str, list[int]]
 
@@ -67,12 +70,14 @@ class Scores:
         state_N: place of each clip's state in `STATES`.
         columns: float64 [N] by score; NaN where a clip has none.
         thresholds: set thresholds by key of `FilterConfig`.
+        of_stages: names of the scores of users' own stages.
     """
 
     clips: pa.Table
     state_N: NDArray[np.int8]
     columns: dict[str, NDArray[np.float64]]
     thresholds: dict[str, float]
+    of_stages: frozenset[str]
 
     @classmethod
     def of(cls, dataset: Dataset) -> "Scores":
@@ -85,7 +90,8 @@ class Scores:
         places = pc.fill_null(pc.index_in(table.column("state"), pa.array(STATES)), len(STATES))
         state_N = places.to_numpy().astype(np.int8)
         columns = score_columns(table.column("scores"))
-        return cls(table.drop_columns(["scores"]), state_N, columns, thresholds(dataset))
+        clips = table.drop_columns(["scores"])
+        return cls(clips, state_N, columns, thresholds(dataset), _of_stages(dataset))
 
     def stats(self, name: str) -> ScoreStats | None:
         """Return the distribution of one score; None where no clip has a value of it."""
@@ -96,8 +102,8 @@ class Scores:
             return None
         low, high = self.thresholds.get(f"min_{name}"), self.thresholds.get(f"max_{name}")
         found = np.unique(values_M)
-        can_be_set = {f"min_{name}", f"max_{name}"} & set(FilterConfig.model_fields)
-        by_value = len(found) <= FEW and not can_be_set
+        bounds = [key for key in (f"min_{name}", f"max_{name}") if self._can_be_set(key, name)]
+        by_value = len(found) <= FEW and not bounds
         edges = found if by_value else bin_edges(float(found[0]), float(found[-1]), _bins(len(values_M)))
         place_M = np.searchsorted(edges, values_M, side="right") - 1
         bins = len(edges) if by_value else len(edges) - 1
@@ -116,6 +122,7 @@ class Scores:
             min_threshold=low,
             max_threshold=high,
             rejected=int(self._rejected(name).sum()),
+            bounds=bounds,
             edges=edges.tolist(),
             counts=counts,
         )
@@ -125,6 +132,9 @@ class Scores:
         """Distributions of all scores, those with a threshold first, then by name."""
         found = [stats for name in sorted(self.columns) if (stats := self.stats(name))]
         return sorted(found, key=lambda one: one.min_threshold is None and one.max_threshold is None)
+
+    def _can_be_set(self, key: str, name: str) -> bool:
+        return key in FilterConfig.model_fields or name in self.of_stages
 
     def _rejected(self, name: str) -> NDArray[np.bool_]:
         values_N = self.columns[name]
@@ -180,6 +190,15 @@ def thresholds(dataset: Dataset) -> dict[str, float]:
         for name, value in named
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MOST
     }
+
+
+def _of_stages(dataset: Dataset) -> frozenset[str]:
+    """Return the names of the scores of users' own stages in a manifest, which may be another program's."""
+    stages = dataset.manifest.config.get("stages")
+    named = stages.values() if isinstance(stages, dict) else ()
+    scores = [one["scores"] for one in named if isinstance(one, dict) and isinstance(one.get("scores"), dict)]
+    # They become names of files.
+    return frozenset(name for one in scores for name in one if SCORE_NAME.fullmatch(name))
 
 
 def drawn(values_N: NDArray[np.float64]) -> NDArray[np.bool_]:

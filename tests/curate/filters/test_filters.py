@@ -9,6 +9,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from curate.filters import FilterConfig, ScoreConfig, crop_of_bars, decide, ocr_scores, scores, sound_scores
+from curate.filters.decision import by_stage, first_rejection
 from curate.filters.ocr import check_ocr
 from loader.errors import UsageError
 from tests.filter_footage import HEIGHT, RATE, WIDTH, Picture, encode, over, pan, sample_of, still, texture
@@ -249,7 +250,9 @@ def test_a_missing_score_is_a_failure_unless_it_is_still_to_come(scores: dict[st
     rejection = decide(scores, config)
     assert rejection is not None
     assert (rejection.state, rejection.stage) == ("failed", "filter.aesthetic")
-    assert decide(scores, config, pending={"aesthetic"}) is None
+    at_once, later = by_stage(config, {"embed": ("aesthetic",)})
+    assert first_rejection(scores, at_once) is None
+    assert first_rejection(scores, later["embed"]) == rejection
 
 
 def test_ocr_measures_the_area_of_what_it_reads(tmp_path: Path) -> None:

@@ -165,8 +165,7 @@ def test_columns_are_judged_as_records_are() -> None:
     table = judged(from_records(clips, numbers), tables_of(found), FILTERS, SHARD, WAITING)
     reasons = set()
     for clip, own, now in zip(clips, found, as_records(table, list(numbers)), strict=True):
-        pending = () if "embed" in own else ("aesthetic",)
-        expected = judged_record(clip, own, FILTERS, SHARD, pending)
+        expected = judged_record(clip, own, FILTERS, SHARD, WAITING)
         assert same(now, expected), (now, expected)
         reasons.add((expected.state, expected.stage, expected.bin, expected.split))
     assert len(reasons) > 20

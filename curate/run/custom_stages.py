@@ -1,0 +1,194 @@
+"""Stages of users among the stages over clips: what a worker calls, and what its results depend on."""
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curate.config import fingerprint
+from curate.ledger import Ledger, digest
+from curate.models.clip_frames import ClipError, Fault
+from curate.models.custom.code import StageCode
+from curate.models.custom.configured import stage_class
+from curate.models.custom.types import Clip, CustomStage, Embedded, StageConfig
+from curate.models.device import one_thread, pick_device
+from curate.records import ClipEmbedding, ClipResult, ClipScores, PackedArray
+from curate.run.clip_stages import ClipStage, Identity, ReadClip, clip_identity
+from curate.run.model_files import section_of
+from curate.run.tables.clips import clip_ids
+from curate.run.tables.closed import ClosedSources
+from curate.run.tables.columns import column
+from curate.run.verdict import caption_of
+from curate.source_pass.tasks import ClipTask
+from loader.errors import RunError, UsageError, first_line
+
+CAPTIONS = "captions"
+
+
+def stage_name(name: str) -> str:
+    """Return the name of a user's stage in the ledger and the accounting, which no stage of ours has."""
+    return f"stages.{name}"
+
+
+def custom_stage(
+    name: str,
+    config: StageConfig,
+    ledger: Ledger,
+    models: Mapping[str, str],
+    go_on: Callable[[ClipTask], bool],
+    captions_late: bool,
+) -> ClipStage:
+    """Return a user's stage as runners call it.
+
+    Args:
+        name: Name in the configuration.
+        config: Its configuration.
+        ledger: Destination of results.
+        models: Identities from `curate.run.model_files.model_digests`.
+        go_on: Whether later stages shall receive a clip.
+        captions_late: Whether captions come after deduplication.
+    """
+    own = stage_name(name)
+    known = {key: value for key, value in models.items() if section_of(key) == own}
+    reads = stage_class(config.code).reads_caption
+    return ClipStage(
+        own,
+        fingerprint(config, models=known | {"code": config.code.digest}),
+        ledger,
+        CustomClips(config.code, config.model_dump(mode="json"), config.cpus, config.gpus > 0, reads),
+        captioned_identity if reads else clip_identity,
+        go_on,
+        after_dedup=config.after_dedup or (reads and captions_late),
+    )
+
+
+def stage_facts(config: StageConfig) -> dict[str, object]:
+    """Return what a manifest says of a user's stage: its code, and what each of its scores means."""
+    version = {"version": config.code.version} if config.code.version else {}
+    return {"code": config.code.digest, **version, "scores": dict(stage_class(config.code).scores)}
+
+
+class CustomClips:
+    """Function from clips to the results of a user's stage, which is loaded on first use and not pickled.
+
+    Whatever its code raises for a clip is that clip's fault. What it raises while it loads ends the run.
+
+    Args:
+        code: Code of the stage.
+        values: Its configuration; the model is known to the code alone.
+        cpus: Processors of a worker, and so threads of PyTorch.
+        may_use_gpu: Whether a worker has a GPU where there are any.
+        reads_caption: Whether it receives captions.
+    """
+
+    def __init__(
+        self, code: StageCode, values: Mapping[str, Any], cpus: float, may_use_gpu: bool, reads_caption: bool
+    ) -> None:
+        self._code, self._values, self._cpus = code, values, cpus
+        self._may_use_gpu, self._reads_caption = may_use_gpu, reads_caption
+        self._stage: CustomStage | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_stage": None}
+
+    def __call__(self, tasks: Sequence[ClipTask], read: ReadClip) -> list[ClipResult]:
+        """Return a result for each clip."""
+        clips = [self._clip(task, read(task)) for task in tasks]
+        with _threads(self._cpus):
+            stage = self._loaded()
+            try:
+                return self._results(stage, clips)
+            except Exception:  # noqa: BLE001 - a user's code may raise anything
+                return [self._alone(stage, clip) for clip in clips]
+
+    def _clip(self, task: ClipTask, data: bytes) -> Clip:
+        """Return a clip with what the identity of its result covers, so that no result outlives its reasons."""
+        one = task.record
+        text = caption_of(task.found).text if self._reads_caption else ""
+        known = (one.frames, one.fps, one.height, one.width, one.duration_s, one.audio)
+        return Clip(data, one.key or "", *known, caption=text)
+
+    def _loaded(self) -> CustomStage:
+        if self._stage is None:
+            try:
+                made = stage_class(self._code)
+                config = made.Config.model_validate(self._values)
+                self._stage = made(config, pick_device("auto") if self._may_use_gpu else "cpu")
+            except (UsageError, RunError) as error:
+                raise RunError(str(error)) from error
+            except Exception as error:
+                raise RunError(f"stages.{self._code.stage} cannot be loaded: {_said(error)}") from error
+        return self._stage
+
+    def _alone(self, stage: CustomStage, clip: Clip) -> ClipResult:
+        try:
+            return self._results(stage, [clip])[0]
+        except ClipError as error:
+            return Fault(str(error))
+        except Exception as error:  # noqa: BLE001 - as above
+            return Fault(_said(error))
+
+    def _results(self, stage: CustomStage, clips: Sequence[Clip]) -> list[ClipResult]:
+        found = list(stage(clips))
+        if len(found) != len(clips):
+            raise ValueError(f"{len(found)} results for {len(clips)} clips")
+        return [self._result(stage, one) for one in found]
+
+    def _result(self, stage: CustomStage, found: object) -> ClipResult:
+        if isinstance(found, Fault):
+            return found
+        given = found.scores if isinstance(found, Embedded) else found
+        if not isinstance(given, Mapping):
+            raise TypeError(
+                f"a result is a mapping of scores, Embedded or Fault, and no {type(found).__name__}"
+            )
+        scores = {str(name): float(value) for name, value in given.items()}
+        for name, value in scores.items():
+            if name not in stage.scores:
+                raise ValueError(f"the score {name} is not among the `scores` that the stage names")
+            if not math.isfinite(value):
+                raise ValueError(f"the score {name} is {value}")
+        if not isinstance(found, Embedded):
+            return ClipScores(scores)
+        vector = np.asarray(found.vector)
+        if vector.ndim != 1 or not len(vector) or vector.dtype.kind != "f" or not np.isfinite(vector).all():
+            raise ValueError("a vector must be finite floating-point numbers in one dimension")
+        return ClipEmbedding(PackedArray.of(vector), scores or None)
+
+
+@contextmanager
+def _threads(cpus: float) -> Iterator[None]:
+    """Limit the threads of numpy's products to one, and those of PyTorch, where it is loaded, to the processors."""
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else 0
+    if torch:
+        torch.set_num_threads(max(1, int(cpus)))
+    try:
+        with one_thread():
+            yield
+    finally:
+        if torch:
+            torch.set_num_threads(before)
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+def _captioned_id(task: ClipTask) -> str:
+    return f"{task.record.clip_id}-{digest(caption_of(task.found).text)}"
+
+
+def _captioned_ids(clips: pa.Table, found: Mapping[str, pa.Table], _closed: ClosedSources) -> pa.Array:
+    texts = pc.fill_null(column(found[CAPTIONS], "text"), "").dictionary_encode()
+    ids = pa.array([digest(text) for text in texts.dictionary.to_pylist()], pa.string()).take(texts.indices)
+    return pc.binary_join_element_wise(clip_ids(clips), ids, "-")
+
+
+captioned_identity = Identity(_captioned_id, _captioned_ids)
+"""Identity of a result that depends on the clip's bytes and on its caption."""
