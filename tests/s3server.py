@@ -101,6 +101,7 @@ class Fault:
     shorten_to: int | None = None
     reset: bool = False
     lose: bool = False
+    held: threading.Event | None = None
     then: Callable[[], None] | None = None
 
 
@@ -157,6 +158,12 @@ class FaultyProxy:
         """Lets the server do the work, then resets the connection without a word."""
         self._faults.append(Fault(match, times, lose=True, reset=True))
 
+    def hold(self, match: str = "", times: int = 1) -> threading.Event:
+        """Says nothing until the event that it returns is set, and then answers as the server does."""
+        held = threading.Event()
+        self._faults.append(Fault(match, times, held=held))
+        return held
+
     def lines(self, match: str = "") -> list[str]:
         """ "METHOD /path?query" of the requests so far that match."""
         return [exchange.line for exchange in self.exchanges if re.search(match, exchange.line)]
@@ -207,6 +214,8 @@ def _handler(proxy: FaultyProxy, upstream: str) -> type[BaseHTTPRequestHandler]:
             exchange = Exchange(line, dict(self.headers), named=named)
             proxy.exchanges.append(exchange)
             fault = proxy.next_fault(line) or Fault("", 0)
+            if fault.held:
+                fault.held.wait()
             if fault.answer:
                 status, code = fault.answer
                 headers = {"Content-Type": "application/xml"}

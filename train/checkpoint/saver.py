@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -26,6 +27,7 @@ from train.distributed.world import RankError, World
 _LATE_S = 60.0
 
 T = TypeVar("T")
+_Act = Callable[[Callable[[str], None]], None]
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +42,10 @@ class Progress(NamedTuple):
 
     done: float = 0.0
     failed: float = 0.0
+
+    def over(self, ranks: int) -> bool:
+        """Return True if no rank is still at it."""
+        return self.done + self.failed == ranks
 
 
 class Checkpoints:
@@ -146,18 +152,23 @@ class Checkpoints:
     def save(self, state: CheckpointState, last: bool = False) -> None:
         """Begin to write a checkpoint; a collective.
 
+        While ranks still write the one before, it waits for ``max_wait_s`` and then leaves this one out: the storage of
+        one rank may stall for minutes, and the steps of all go on.
+
         Args:
             state: state after the finished step.
-            last: wait until it is complete, as at the end of a run.
+            last: wait as long as it takes until it is complete, as at the end of a run.
 
         Raises:
             RunError: this checkpoint and the one before failed, or the last one of the run failed.
         """
-        self._land()
+        if not self._land(math.inf if last else self._config.max_wait_s):
+            self._leave_out(state.step)
+            return
         state = state.model_copy(update={"groups": list(self._groups), "writers": self._world.size})
         copied = self._stage()
         headers: dict[str, str] = {}
-        self._flight = _Flight(state, headers, lambda: headers.update(self._write(state, copied)))
+        self._flight = _Flight(state, headers, lambda at: headers.update(self._write(state, copied, at)))
         if last or not self._config.background:
             self._land()
         if last and self._failed_before:
@@ -178,7 +189,9 @@ class Checkpoints:
         return self._flight.progress() if self._flight else Progress()
 
     def advance(self, total: Progress) -> None:
-        """Advance the checkpoint in flight as far as all ranks are; a collective if one failed or all are done.
+        """Advance the checkpoint in flight as far as all ranks are; a collective once none is still at it.
+
+        A rank that failed is reported when the others are over, too: to wait for them would stop the steps.
 
         Args:
             total: sum of the `progress` of all ranks.
@@ -187,26 +200,42 @@ class Checkpoints:
             RunError: this checkpoint and the one before failed.
         """
         flight = self._flight
-        if flight is None:
+        if flight is None or not total.over(self._world.size):
             return
         if total.failed:
             self._flight = None
             self._report(flight)
-        elif total.done == self._world.size:
-            if flight.publishing:
-                self._flight, self._failed_before = None, False
-            else:
-                said = self._world.gather_text(json.dumps(flight.headers))
-                headers = {path: crc for text in said for path, crc in json.loads(text).items()}
-                flight.state = flight.state.model_copy(update={"headers": headers})
-                first = self._world.rank == 0
-                flight.publish(self._publish if first else lambda _: None)
+        elif flight.publishing:
+            self._flight, self._failed_before = None, False
+        else:
+            said = self._world.gather_text(json.dumps(flight.headers))
+            headers = {path: crc for text in said for path, crc in json.loads(text).items()}
+            flight.state = flight.state.model_copy(update={"headers": headers})
+            first = self._world.rank == 0
+            flight.publish(self._publish if first else lambda *_: None)
 
-    def _land(self) -> None:
-        """Wait for the checkpoint in flight; a collective."""
+    def _land(self, most_s: float = math.inf) -> bool:
+        """Wait for the checkpoint in flight, for so many seconds, and return True if it is over; a collective."""
+        end = time.monotonic() + most_s
         while self._flight is not None:
-            self._flight.wait()
-            self.advance(Progress(*self._world.sums(self.progress())))
+            self._flight.wait(end - time.monotonic())
+            total = Progress(*self._world.sums(self.progress()))
+            if not total.over(self._world.size):
+                return False
+            self.advance(total)
+        return True
+
+    def _leave_out(self, step: int) -> None:
+        """Tell which ranks are late, and with what; a collective."""
+        said = self._world.gather_text("" if self._flight is None else self._flight.unfinished())
+        late = [f"rank {rank} still writes {uri}" for rank, uri in enumerate(said) if uri]
+        if self._world.rank == 0:
+            _log.warning(
+                "%s is left out, since after %g s %s; training goes on, and the next one counts",
+                self.uri(step),
+                self._config.max_wait_s,
+                ", ".join(late[:3]) or "the one before is not published",
+            )
 
     def _stage(self) -> Callable[[], None]:
         """Copy this rank's tensors into staging memory; returns a function that waits for the copies.
@@ -227,8 +256,10 @@ class Checkpoints:
         event.record()
         return event.synchronize
 
-    def _write(self, state: CheckpointState, copied: Callable[[], None]) -> dict[str, str]:
-        """Write this rank's parts and return the checksum of each header by path."""
+    def _write(
+        self, state: CheckpointState, copied: Callable[[], None], at: Callable[[str], None]
+    ) -> dict[str, str]:
+        """Write this rank's parts and return the checksum of each header by path; tell ``at`` the URI of each."""
         copied()
         headers = {}
         for group, pieces in self._mine.items():
@@ -238,10 +269,13 @@ class Checkpoints:
             headers[path] = crc32(head)
             size = len(head) + sum(piece.bytes for piece in pieces)
             data = data_of(list(staged.values()))
-            self._storage.write_chunks(f"{folder_of(state.step)}/{path}", (head, *data), size)
+            path = f"{folder_of(state.step)}/{path}"
+            at(self._storage.uri(path))
+            self._storage.write_chunks(path, (head, *data), size)
         return headers
 
-    def _publish(self, state: CheckpointState) -> None:
+    def _publish(self, state: CheckpointState, at: Callable[[str], None]) -> None:
+        at(self._storage.uri(f"{folder_of(state.step)}/{STATE}"))
         self._await_parts(state)
         if not self._storage.create(f"{folder_of(state.step)}/{STATE}", state.encoded()):
             raise RunError(
@@ -281,18 +315,19 @@ class _Flight:
     Args:
         state: state of the checkpoint.
         headers: checksums of the headers of this rank's parts, filled by ``write``.
-        write: function that writes these parts.
+        write: function that writes these parts, and tells its argument the URI of each before.
     """
 
-    def __init__(self, state: CheckpointState, headers: Mapping[str, str], write: Callable[[], None]) -> None:
+    def __init__(self, state: CheckpointState, headers: Mapping[str, str], write: _Act) -> None:
         self.state, self.headers = state, headers
         self.publishing = False
+        self._uri = ""
         self._begin(write)
 
-    def publish(self, act: Callable[[CheckpointState], None]) -> None:
+    def publish(self, act: Callable[[CheckpointState, Callable[[str], None]], None]) -> None:
         """Start the second half: publication."""
         self.publishing = True
-        self._begin(lambda: act(self.state))
+        self._begin(lambda at: act(self.state, at))
 
     def progress(self) -> Progress:
         """Return how far this rank is with the present half."""
@@ -300,21 +335,27 @@ class _Flight:
             return Progress()
         return Progress(failed=1.0) if self._error else Progress(done=1.0)
 
-    def wait(self) -> None:
-        """Wait until the present half is over."""
-        self._thread.join()
+    def wait(self, most_s: float) -> None:
+        """Wait until the present half is over, for so many seconds."""
+        self._thread.join(min(max(0.0, most_s), threading.TIMEOUT_MAX))
+
+    def unfinished(self) -> str:
+        """Return the URI that this rank is writing; empty if it is over."""
+        return self._uri if self._thread.is_alive() else ""
 
     def complaint(self) -> str:
         """Return the error of this rank; empty without one."""
-        self.wait()  # no write of this checkpoint may overlap with the next one
         return first_line(self._error) if self._error else ""
 
-    def _begin(self, act: Callable[[], None]) -> None:
+    def _begin(self, act: _Act) -> None:
         self._error: BaseException | None = None
+
+        def at(uri: str) -> None:
+            self._uri = uri
 
         def run() -> None:
             try:
-                act()
+                act(at)
             except BaseException as error:  # noqa: BLE001 - reported to all ranks
                 self._error = error
 

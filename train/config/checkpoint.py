@@ -14,6 +14,12 @@ class CheckpointConfig(Settings):
         None, ge=1, description="keep the checkpoints of every such step forever; a multiple of every_steps"
     )
     background: bool = Field(True, description="write checkpoints in the background while training goes on")
+    max_wait_s: float = Field(
+        60.0,
+        ge=0,
+        description="longest wait of a step for the checkpoint before, seconds; its own is left out if that is not"
+        " written by then, as where storage stalls",
+    )
 
     @model_validator(mode="after")
     def _kept_ones_are_written(self) -> "CheckpointConfig":
