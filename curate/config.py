@@ -14,9 +14,9 @@ from curate.dedup import DedupConfig
 from curate.filters import FilterConfig, ScoreConfig
 from curate.frames.probe import ProbeConfig
 from curate.models.aesthetic import AestheticConfig
-from curate.models.custom.configured import check_thresholds, configured
+from curate.models.custom.configured import check_embeds, check_thresholds, configured
 from curate.models.custom.types import StageConfig
-from curate.models.embed import EmbedConfig
+from curate.models.embed import STAGES, EmbedConfig
 from curate.models.text_embed import TextEmbedConfig
 from curate.shots import ShotConfig
 from curate.shots.spans import SpanConfig
@@ -151,6 +151,13 @@ class CurateConfig(SourceStageConfig, frozen=True, extra="forbid"):
         if "stages" in known.data:
             check_thresholds(filters, known.data["stages"])
         return filters
+
+    @field_validator("embed", mode="after")
+    @classmethod
+    def _vectors(cls, embed: EmbedConfig, known: ValidationInfo) -> EmbedConfig:
+        if embed.backend.startswith(STAGES) and "stages" in known.data:
+            check_embeds(embed.backend.removeprefix(STAGES), known.data["stages"])
+        return embed
 
     def content(self) -> dict[str, Any]:
         """Return the settings that decide the bytes of the dataset, without storage and execution."""

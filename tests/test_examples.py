@@ -4,6 +4,7 @@ Numbers of the streaming examples: tests/loader/stream/test_frameworks.py.
 """
 
 import ast
+import io
 import json
 import re
 import runpy
@@ -14,12 +15,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from loader.dataset import open_dataset
 from pipelines.cli import main
 from tests.media import write_video
 from tests.thorough import thorough
+from tests.tiny_models import tiny_classifier, tiny_two_towers
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -102,6 +105,31 @@ def test_a_list_becomes_a_dataset_by_rules_of_ones_own(dataset: Path) -> None:
     assert "A boat crosses the bay, seen from a cliff" in captions
     assert {sample.row["attributes"]["photographer"] for sample in samples} == {"N. N."}
     assert (dataset / "report" / "index.html").is_file()
+
+
+def test_stages_with_models_embed_and_judge_clips(
+    place: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny_two_towers(place / "models/siglip2", "siglip")
+    tiny_two_towers(place / "models/clip", "clip")
+    tiny_classifier(place / "models/safety", ("normal", "nsfw"))
+    assert len(run("curate_stages.yaml")) == 2
+    listed = capsys.readouterr().out
+    assert "score unsafe: probability" in listed
+    assert "stages.safety.labels: classes that are unsafe" in listed
+    dataset = open_dataset(place / "my-stages")
+    rows = dataset.accounting.to_pylist()
+    assert {(Path(row["source"]).stem, row["state"], row["reason"]) for row in rows} == {
+        ("boat", "kept", ""),
+        ("market", "failed", "it has no caption"),
+    }
+    sample = next(iter(dataset))
+    assert np.load(io.BytesIO(sample.embeddings["video.npy"])).shape == (16,)
+    assert 0 < sample.row["scores"]["unsafe"] < 0.9
+    assert -1 < sample.row["scores"]["caption_match"] < 1
+    for name, stage in (("siglip2", "siglip2"), ("caption_match", "match"), ("safety", "safety")):
+        (command,) = run(f"stage_{name}.py")
+        assert f"stages.{stage}.use=examples/stage_{name}.py:" in command
 
 
 @thorough

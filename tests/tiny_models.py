@@ -1,6 +1,7 @@
 """Tiny random models saved on disk as real ones are, so that tests go through the real loading code."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -53,6 +54,43 @@ def tiny_text_encoder(folder: Path, kind: Literal["t5", "umt5", "clip", "bert"])
     else:
         model = transformers.BertModel(transformers.BertConfig(**wide))
     model.save_pretrained(folder)
+    return folder
+
+
+def tiny_two_towers(folder: Path, kind: Literal["clip", "siglip"]) -> Path:
+    """A CLIP or SigLIP of transformers with 32-pixel pictures, its picture processor and tokenizer."""
+    import transformers
+
+    text_kind: Literal["t5", "clip"] = "clip" if kind == "clip" else "t5"
+    size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    text = {**size, "vocab_size": _save_tokenizer(folder, text_kind), "max_position_embeddings": 12}
+    text |= {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 3, "projection_size": 16}
+    vision = {**size, "image_size": 32, "patch_size": 8}
+    torch.manual_seed(1)
+    if kind == "clip":
+        config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=16)
+        model = transformers.CLIPModel(config)
+        processor = transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=32)
+    else:
+        model = transformers.SiglipModel(transformers.SiglipConfig(text_config=text, vision_config=vision))
+        processor = transformers.SiglipImageProcessor(size={"height": 32, "width": 32})
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return folder
+
+
+def tiny_classifier(folder: Path, labels: Sequence[str]) -> Path:
+    """An image classifier of transformers with 32-pixel pictures, and its picture processor."""
+    import transformers
+
+    size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    names = dict(enumerate(labels))
+    config = transformers.ViTConfig(
+        **size, image_size=32, patch_size=8, id2label=names, label2id={name: at for at, name in names.items()}
+    )
+    torch.manual_seed(2)
+    transformers.ViTForImageClassification(config).save_pretrained(folder)
+    transformers.ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(folder)
     return folder
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from curate.frames.perceptual import PICTURE, describe
 from curate.models.clip_frames import ClipError, Fault, clip_pictures
@@ -18,16 +18,19 @@ from loader.settings import Settings
 
 Floats = NDArray[np.float32]
 
+STAGES = "stages."
+"""Start of the names of backends that are stages of users."""
+
 
 class EmbedConfig(Settings):
     """Video embedding of each clip, stored beside it as KEY.video.npy."""
 
     SPEED_ONLY: ClassVar = frozenset({"device", "threads", "batch_clips"})
 
-    backend: Literal["none", "perceptual", "open_clip"] = Field(
+    backend: str = Field(
         "perceptual",
-        description="embedding; perceptual: the look of clips, without weights; open_clip: their content by a CLIP"
-        " model, searchable by text",
+        description="embedding; none; perceptual: the look of clips, without weights; open_clip: their content by a"
+        " CLIP model, searchable by text; stages.NAME: the vectors of a stage of your own",
     )
     model: str = Field(
         "ViT-B-32",
@@ -42,6 +45,13 @@ class EmbedConfig(Settings):
     dtype: Literal["float16", "float32"] = Field("float16", description="dtype of the stored vector")
     device: Device = Field("auto", description="device of the model; auto: the GPU, if there is one")
     threads: int = Field(1, ge=1, le=256, description="CPU threads of the model, on the CPU")
+
+    @field_validator("backend")
+    @classmethod
+    def _known(cls, backend: str) -> str:
+        if backend not in ("none", "perceptual", "open_clip") and not backend.startswith(STAGES):
+            raise ValueError("write none, perceptual, open_clip, or stages.NAME for a stage of your own")
+        return backend
 
 
 @dataclass(frozen=True)
@@ -65,6 +75,11 @@ class ClipEmbedder:
     def __init__(self, config: EmbedConfig) -> None:
         if config.backend == "none":
             raise UsageError("embed.backend=none makes no embeddings; set it to perceptual or open_clip")
+        if config.backend.startswith(STAGES):
+            raise UsageError(
+                f"the embeddings were made by the stage {config.backend}, which a curation alone runs; compare with a"
+                " clip of the dataset, by its key"
+            )
         self._config = config
         self._model: _Perceptual | OpenClip | None = None
 

@@ -17,6 +17,7 @@ from curate.models.custom.code import StageCode
 from curate.models.custom.configured import stage_class
 from curate.models.custom.types import Clip, CustomStage, Embedded, StageConfig
 from curate.models.device import one_thread, pick_device
+from curate.models.embed import pooled
 from curate.records import ClipEmbedding, ClipResult, ClipScores, PackedArray
 from curate.run.clip_stages import ClipStage, Identity, ReadClip, clip_identity
 from curate.run.model_files import section_of
@@ -153,12 +154,16 @@ class CustomClips:
                 raise ValueError(f"the score {name} is not among the `scores` that the stage names")
             if not math.isfinite(value):
                 raise ValueError(f"the score {name} is {value}")
+        if isinstance(found, Embedded) != stage.embeds:
+            raise TypeError(
+                "a stage with `embeds = True` gives Embedded for each clip, and no other stage does"
+            )
         if not isinstance(found, Embedded):
             return ClipScores(scores)
-        vector = np.asarray(found.vector)
-        if vector.ndim != 1 or not len(vector) or vector.dtype.kind != "f" or not np.isfinite(vector).all():
-            raise ValueError("a vector must be finite floating-point numbers in one dimension")
-        return ClipEmbedding(PackedArray.of(vector), scores or None)
+        unit = pooled(np.asarray(found.vector, np.float32).reshape(1, -1))
+        if unit is None:
+            raise ValueError("the vector is not finite, or zero")
+        return ClipEmbedding(PackedArray.of(unit.astype(np.float16)), scores or None)
 
 
 @contextmanager

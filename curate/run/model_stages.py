@@ -17,7 +17,7 @@ from curate.ledger import Ledger, digest
 from curate.models.aesthetic import AestheticHead
 from curate.models.clip_frames import Fault
 from curate.models.custom.configured import stage_class
-from curate.models.embed import ClipEmbedder, Embedding
+from curate.models.embed import STAGES, ClipEmbedder, Embedding
 from curate.models.text_embed import Array, TextEmbedder
 from curate.records import ClipEmbedding, ClipResult, PackedArray, Record, TextEmbedding
 from curate.run.clip_stages import ClipStage, Identity, ReadClip, StageFn, caption_identity, clip_identity
@@ -158,6 +158,14 @@ def pipeline_stages(
             )
         )
     return made
+
+
+def embedding_stage(config: CurateConfig) -> str | None:
+    """Return the stage over clips whose vectors are the video embedding; None where no such stage makes it."""
+    backend = config.embed.backend
+    if backend.startswith(STAGES):
+        return stage_name(backend.removeprefix(STAGES))
+    return EMBED if backend == "open_clip" else None
 
 
 def has_model(stage: str, config: CurateConfig) -> bool:

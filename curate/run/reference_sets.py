@@ -1,12 +1,16 @@
 """Clips that other datasets hold already: older ones, and evaluation sets."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow.compute as pc
 
 from curate.config import CurateConfig
 from curate.dedup import DedupClips, Duplicate, Vectors, contaminated, dedup
 from curate.ledger import Ledger
+from curate.models.embed import STAGES
 from curate.run.clip_arrays import ClipArrays
+from curate.run.custom_stages import stage_facts
 from curate.run.tables.clips import clip_ids
 from curate.run.tables.columns import column
 from curate.search.vectors import stored_vector
@@ -75,10 +79,22 @@ def clips_of(uri: str, config: CurateConfig) -> DedupClips:
     )
 
 
+def _embedding(config: Mapping[str, object]) -> list[object]:
+    """Return what a manifest's configuration says of the embeddings, also of a user's stage that made them."""
+    curate = _inside(config, "curate")
+    embed = curate.get("embed")
+    name = str(_inside(curate, "embed").get("backend")).removeprefix(STAGES)
+    return [embed, _inside(curate, "stages").get(name), _inside(config, "stages").get(name)]
+
+
+def _inside(values: Mapping[str, object], name: str) -> Mapping[str, object]:
+    found = values.get(name)
+    return found if isinstance(found, dict) else {}
+
+
 def _opened(uri: str, config: CurateConfig) -> Dataset:
     try:
         dataset = open_dataset(uri, config.storage)
-        curate = dataset.manifest.config.get("curate")
     except RunError as error:
         raise UsageError(f"dedup.evaluation or dedup.older: {error}") from error
     if (
@@ -90,8 +106,12 @@ def _opened(uri: str, config: CurateConfig) -> Dataset:
             f"{uri} has no fingerprints in its .ledger; curate that dataset again, or set"
             " dedup.perceptual.enabled=false"
         )
-    embed = curate.get("embed") if isinstance(curate, dict) else None
-    if config.dedup.semantic.enabled and embed != config.content()["embed"]:
+    if config.dedup.semantic.enabled and _embedding(dataset.manifest.config) != _embedding(
+        {
+            "curate": config.content(),
+            "stages": {name: stage_facts(one) for name, one in config.stages.items()},
+        }
+    ):
         raise UsageError(
             f"{uri} was embedded otherwise than `embed` asks for; embed both alike, or set"
             " dedup.semantic.enabled=false"

@@ -13,7 +13,7 @@ from curate.ledger import Ledger
 from curate.records import Record, SourceSummary
 from curate.run.clip_arrays import ClipArrays
 from curate.run.clip_stages import ClipStage
-from curate.run.model_stages import EMBED, TEXT_EMBED, clip_stages, judge
+from curate.run.model_stages import TEXT_EMBED, clip_stages, embedding_stage, judge
 from curate.run.reference_sets import known
 from curate.run.tables.clips import by_span, clip_ids, from_records, joined, to_records
 from curate.run.tables.closed import ClosedSources
@@ -251,9 +251,10 @@ class CurationState:
         )
 
     def _model_vectors(self, clips: pa.Table) -> Vectors:
-        if self.config.embed.backend == "perceptual":
+        stage = embedding_stage(self.config)
+        if stage is None:
             return Vectors.of([None] * len(clips))
-        matrix, found = packed_arrays(self._known(clips)[EMBED])
+        matrix, found = packed_arrays(self._known(clips)[stage])
         return Vectors(found, lambda rows: matrix[rows].astype(np.float32))
 
     def samples(self, clips: pa.Table) -> pa.Table:
@@ -264,8 +265,10 @@ class CurationState:
 
     def _embeddings(self, clips: pa.Table, found: Results) -> pa.Array:
         """Return the video embedding of each clip, of the backend that the configuration names."""
-        if self.config.embed.backend != "perceptual":
-            return vector_column(*packed_arrays(found[EMBED]))
+        if (stage := embedding_stage(self.config)) is not None:
+            return vector_column(*packed_arrays(found[stage]))
+        if self.config.embed.backend == "none":
+            return vector_column(np.zeros((len(clips), 1), np.float16), np.zeros(len(clips), bool))
         self._read_arrays(clips)
         places = self._arrays.find(clip_ids(clips))
         return vector_column(self._arrays.vectors(places), places >= 0)

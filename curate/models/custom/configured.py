@@ -98,6 +98,25 @@ def check_thresholds(filters: FilterConfig, stages: Mapping[str, StageConfig]) -
         raise ValidationError.from_exception_data("filters", wrong)
 
 
+def check_embeds(name: str, stages: Mapping[str, StageConfig]) -> None:
+    """Check that a stage gives the vectors of all clips that are compared with each other.
+
+    Raises:
+        ValueError: there is no such stage, or it gives none, or too late.
+    """
+    if name not in stages:
+        raise ValueError(f"backend names stages.{name}, and there is no such stage in the section stages")
+    made = stage_class(stages[name].code)
+    if not made.embeds:
+        raise ValueError(
+            f"backend names stages.{name}, which gives no vectors: its class lacks `embeds = True`"
+        )
+    if made.reads_caption or stages[name].after_dedup:
+        raise ValueError(
+            f"backend names stages.{name}, which runs after the comparison that needs its vectors"
+        )
+
+
 def _check_scores(stages: Mapping[str, StageConfig]) -> None:
     """Check that no two stages give a score of one name, and none one of ours."""
     givers = dict.fromkeys((*map(score_of, FilterConfig.model_fields), *_MEASURED), "reelweave itself")

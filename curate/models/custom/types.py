@@ -91,7 +91,7 @@ class Clip:
 
 @dataclass(frozen=True)
 class Embedded:
-    """Vector of a clip, [D], and its scores."""
+    """Vector of a clip, [D], which is scaled to unit length and stored as float16, and its scores."""
 
     vector: NDArray[Any]
     scores: Mapping[str, float] = field(default_factory=dict)
@@ -110,11 +110,13 @@ class CustomStage(ABC):
         Config: Model of its configuration.
         scores: Names of the scores it gives, with what each means. Thresholds are ``filters.min_NAME`` and
             ``filters.max_NAME``.
+        embeds: Whether it gives a vector for each clip, which ``embed.backend=stages.NAME`` takes for its embedding.
         reads_caption: Whether it needs captions, and so runs after them.
     """
 
     Config: ClassVar[type[StageConfig]] = StageConfig
     scores: ClassVar[Mapping[str, str]] = {}
+    embeds: ClassVar[bool] = False
     reads_caption: ClassVar[bool] = False
 
     def __init__(self, config: Any, device: str) -> None:

@@ -12,6 +12,7 @@ from curate.models.clip_frames import Fault
 from curate.records import ClipResult, ClipScores, PackedArray, clip_result, to_columns
 from curate.run.tables.clips import SCORE, score_names, wide_scores, with_columns
 from curate.run.tables.columns import Mask, column, kept, mask_of, places_in, taken, whole
+from loader.errors import RunError
 
 # Embeddings and captions of a million clips exceed the 2 GiB that offsets of 32 bits reach.
 _PACKED = pa.struct({"dtype": pa.string(), "shape": pa.list_(pa.int64()), "data": pa.large_string()})
@@ -114,13 +115,19 @@ def there(found: pa.Table) -> Mask:
 
 
 def packed_arrays(found: pa.Table) -> tuple[NDArray[Any], Mask]:
-    """Return the embedding of each row, [rows, D], and which rows have one; the others are zero."""
+    """Return the embedding of each row, [rows, D], and which rows have one; the others are zero.
+
+    Raises:
+        RunError: their sizes differ.
+    """
     packed = column(found, "embedding")
     has = mask_of(pc.is_valid(packed))
     rows = packed.filter(pa.array(has)).to_pylist()
     arrays = [PackedArray(row["dtype"], tuple(row["shape"]), row["data"]).array for row in rows]
     if not arrays:
         return np.zeros((len(found), 1), np.float16), has
+    if len(shapes := {array.shape for array in arrays}) > 1:
+        raise RunError(f"the vectors of clips have different sizes: {', '.join(map(str, sorted(shapes)))}")
     matrix = np.zeros((len(found), *arrays[0].shape), arrays[0].dtype)
     matrix[has] = np.stack(arrays)
     return matrix, has

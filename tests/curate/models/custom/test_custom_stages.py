@@ -1,11 +1,14 @@
 """Stages that users write: one file becomes part of a curation, of its accounting and of what a restart repeats."""
 
+import io
+import json
 import re
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from curate.config import CurateConfig
@@ -284,6 +287,98 @@ def test_ray_gives_the_bytes_of_one_process(raw: Path, own: Path, tmp_path: Path
     assert fates(tmp_path / "ray") == fates(tmp_path / "one")
     assert scores(tmp_path / "ray") == scores(tmp_path / "one")
     assert tree(tmp_path / "ray") == tree(tmp_path / "one")
+
+
+EMBEDS = """
+from reelweave import CustomStage, Embedded
+
+
+class Lengths(CustomStage):
+    scores = {"frames_in_all": "frames"}
+    embeds = True
+
+    def __call__(self, clips):
+        return [self.vector(clip.frames) for clip in clips]
+
+    def vector(self, frames):
+        numbers = {30: [3.0, 4.0], 40: [0.0, 0.0], 50: [3.0, 4.1], 60: [1.0, 2.0, 3.0]}[frames]
+        return Embedded(numbers, {"frames_in_all": frames})
+
+
+class Late(Lengths):
+    reads_caption = True
+
+
+class Mute(CustomStage):
+    def __call__(self, clips):
+        return [Embedded([1.0], {}) for clip in clips]
+"""
+
+
+def test_vectors_of_a_stage_are_the_embedding_of_clips(
+    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(EMBEDS)
+    sections: dict[str, Any] = {
+        "run": {"runner": "sequential", "isolate": False},
+        "spans": {"min_clip_s": 1.0},
+        "stages": {"lengths": {"use": "own.py:Lengths"}, "mute": {"use": "own.py:Mute"}},
+        "embed": {"backend": "stages.lengths"},
+    }
+    for change, said in (
+        (
+            {"embed": {"backend": "stages.length"}},
+            "line 1.: backend names stages.length, and there is no such stage",
+        ),
+        ({"embed": {"backend": "stages.mute"}}, "gives no vectors"),
+        ({"stages": {"lengths": {"use": "own.py:Late"}}}, "runs after the comparison"),
+        ({"embed": {"backend": "lengths"}}, "embed.backend .* cannot be 'lengths': write none, perceptual"),
+    ):
+        (tmp_path / "my.yaml").write_text(json.dumps(sections | change))
+        with pytest.raises(UsageError, match=said):
+            resolve(CurateConfig, tmp_path / "my.yaml", [])
+    del sections["stages"]["mute"]
+    curate([str(raw)], "ds", CurateConfig.model_validate(sections))
+    assert fates(Path("ds"))["40"] == (
+        "failed",
+        "stages.lengths",
+        "ValueError: the vector is not finite, or zero",
+    )
+    dataset = open_dataset("ds")
+    vectors = {
+        sample.row["frames"]: np.load(io.BytesIO(sample.embeddings["video.npy"])) for sample in dataset
+    }
+    assert vectors[30].tolist() == np.array([0.6, 0.8], np.float16).tolist()
+    assert vectors[50].dtype == np.float16
+    assert scores(Path("ds"))["50"]["frames_in_all"] == 50
+    key = next(row["key"] for row in dataset.index.to_pylist() if row["frames"] == 30)
+    assert main(["search", "ds", "--like", key]) == 0
+    assert main(["search", "ds", "a red kite"]) == 2
+    assert "knows no words" in capsys.readouterr().err
+    assert main(["search", "ds", "--like", str(raw / "30.mp4")]) == 2
+    assert "by its key" in capsys.readouterr().err
+    sections["dedup"] = {"semantic": {"enabled": True, "min_similarity": 0.999}}
+    curate([str(raw)], "alike", CurateConfig.model_validate(sections))
+    alike = sorted(fate[0] for fate in fates(Path("alike")).values())
+    assert alike == ["duplicate", "failed", "filtered", "kept"]
+    # Another dataset is compared by the same vectors only.
+    sections["dedup"]["older"] = ["ds"]
+    curate([str(raw / "30.mp4")], "newer", CurateConfig.model_validate(sections))
+    Path("own.py").write_text(EMBEDS + "\n")
+    with pytest.raises(UsageError, match="ds was embedded otherwise"):
+        curate([str(raw / "30.mp4")], "newest", CurateConfig.model_validate(sections))
+    sections |= {"dedup": {}, "embed": {"backend": "none"}, "filters": {"min_short_side_px": 32}}
+    curate([str(raw / "60.mp4"), str(raw / "50.mp4")], "bare", CurateConfig.model_validate(sections))
+    assert [sample.embeddings for sample in open_dataset("bare")] == [{}, {}]
+    sections["embed"] = {"backend": "stages.lengths"}
+    with pytest.raises(RunError, match="vectors of clips have different sizes"):
+        curate(
+            [str(raw / "60.mp4"), str(raw / "50.mp4")],
+            "bare",
+            CurateConfig.model_validate(sections),
+            update=True,
+        )
 
 
 def test_the_page_shows_a_whole_stage(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
