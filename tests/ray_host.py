@@ -3,16 +3,17 @@
 python -m tests.ray_host        # prints the address and the number of results, then ends Ray when its input ends
 
 Its first start times out, as Ray's own processes do on a busy machine; the runner starts it again. Until then the
-process is bound to one processor, and it prints how many Ray was told.
+process is bound to one processor, and it prints how many Ray was told, and how many workers it had before any task.
 """
 
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from curate.run.runners.pipeline import Pool, Stage, run_on_ray
+from curate.run.runners.pipeline import Pool, Stage, run_on_ray, startable
 
 RESULTS = 3
 
@@ -39,19 +40,39 @@ def serve() -> None:
 
     ray.init = times_out
     os.sched_setaffinity(0, {min(allowed)})
+    startable("ray")
+    idle = sum(_is_worker(pid) for raylet in _children(os.getpid()) for pid in _children(raylet))
     stages = [Stage("same", Same(), pool=Pool(1, 1, 1), cpus=0.5)]
     results = list(run_on_ray([{"n": n} for n in range(RESULTS)], stages))
-    print(ray.get_runtime_context().gcs_address, len(results), *told, flush=True)
+    print(ray.get_runtime_context().gcs_address, len(results), *told, idle, flush=True)
     sys.stdin.read()
     ray.shutdown()
 
 
+def _children(pid: int) -> list[int]:
+    return [
+        int(word) for path in Path(f"/proc/{pid}/task").glob("*/children") for word in _read(path).split()
+    ]
+
+
+def _is_worker(pid: int) -> bool:
+    command = _read(Path(f"/proc/{pid}/cmdline"))
+    return b"default_worker.py" in command or command.startswith(b"ray::IDLE")
+
+
+def _read(path: Path) -> bytes:
+    with suppress(OSError):  # it has ended
+        return path.read_bytes()
+    return b""
+
+
 class Started(NamedTuple):
-    """What a host printed: the address of Ray, results, processors of the first start, and standard error."""
+    """What a host printed: the address of Ray, results, processors of the first start, idle workers, standard error."""
 
     address: str
     results: int
     processors: int
+    idle_workers: int
     errors: str
 
 
@@ -86,8 +107,8 @@ class RayHost:
         line, errors = self._process.stdout.readline(), self._errors.read_text()
         if not line:
             raise RuntimeError(f"Ray did not start: {errors}")
-        address, results, processors = line.split()
-        return Started(address, int(results), int(processors), errors)
+        address, *counts = line.split()
+        return Started(address, *map(int, counts), errors=errors)
 
     def __enter__(self) -> Self:
         return self

@@ -368,6 +368,9 @@ def _start(ray: Any) -> None:
         # Attempts to join, of 40 s each where something listens that is no cluster; Ray would make twenty.
         os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "1")
     else:
+        # Ray would start a worker for each processor, and keep us until they have registered: for ever, where a busy
+        # machine ends them unregistered after 60 s. Tasks start those that they need.
+        os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
         keep_token(Path("~/.ray").expanduser())
     try:
         _check_listens(address or "")

@@ -260,6 +260,10 @@ def test_ray_is_told_the_processors_of_this_process_and_not_of_the_machine(ray_s
     assert ray_started.processors == 1
 
 
+def test_ray_starts_no_worker_before_there_is_work(ray_started: Started) -> None:
+    assert ray_started.idle_workers == 0
+
+
 @thorough
 def test_a_few_tasks_get_no_more_workers_than_they_can_use(ray_local: str) -> None:
     def stages(pools: Mapping[str, Pool]) -> list[Stage[dict]]:
