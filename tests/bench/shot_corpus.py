@@ -101,7 +101,29 @@ USUAL = Recipe(
     _DISTURBANCES,
     eased=False,
 )
-LEARNT = Recipe(
+LEARNT_COMMON = Recipe(
+    {
+        "cut": 0.28,
+        "jump": 0.15,
+        "dissolve": 0.12,
+        "long_dissolve": 0.07,
+        "fade": 0.07,
+        "blink": 0.06,
+        "wipe": 0.07,
+        "matte": 0.09,
+        "iris": 0.02,
+        "push": 0.03,
+        "slide": 0.02,
+        "zoom": 0.02,
+    },
+    _MIXED | {"dissolve": (3, 34), "matte": (4, 40), "push": (3, 20), "zoom": (3, 16)},
+    _DISTURBANCES,
+    eased=True,
+    drawn_look=0.12,
+)
+"""What the networks learn from: more of what they miss in `USUAL`, and footage made to look drawn."""
+
+LEARNT_FAST = Recipe(
     {
         "cut": 0.21,
         "montage": 0.06,
@@ -121,14 +143,14 @@ LEARNT = Recipe(
         "slide": 0.02,
         "zoom": 0.02,
     },
-    _MIXED | {"dissolve": (3, 34), "matte": (4, 40), "push": (3, 20), "zoom": (3, 16)},
+    LEARNT_COMMON.mixed,
     (*_DISTURBANCES, "whip", "pan", "jolt", "dim"),
     eased=True,
     drawn_look=0.12,
     low_rate=0.15,
     dark=0.12,
 )
-"""What the networks learn from: more of what they miss in `USUAL`, and footage made to look drawn.
+"""What the networks for cuts learn from as well: whip pans, dips, montages, videos of half the rate or nearly black.
 
 Whip pans are both between shots (`smear`) and inside one (`whip`, `pan`, `jolt`), and so are dips to dark (`dip` and
 `dim`).

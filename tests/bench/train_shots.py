@@ -1,18 +1,19 @@
 """Trains the small networks of the shot detector and writes `curate/shots/colour/probabilities.npz`.
 
-    python -m tests.bench.train_shots FOOTAGE --corpus ../shared/videos [--kept FOLDER] [--seed N] [--out FILE]
+    python -m tests.bench.train_shots FOOTAGE --corpus ../shared/videos [--kept FOLDER] [--seed N] [--only KIND]
 
 FOOTAGE holds the films that `shot_truth.json` names; those of the part `tuning` are read. Learnt from are N videos
-made of their shots and of drawn ones (`shot_corpus.film`), and the films themselves. What the truth calls not required
-is left out, and so are frames near the edges of gradual transitions that were read by eye. Where the truth is what a
-detector reported, frames of which the half-trained networks are sure of the contrary are left out too. Every sample is
-learnt from forwards and backwards in time. The same footage, seed and machine give the same numbers.
+made of their shots and of drawn ones (`shot_corpus.film`, two recipes in turn), and the films themselves. With
+`--only`, the networks of the other kind stay as they are in the file. What the truth calls not required is left out,
+and so are frames near the edges of gradual transitions that were read by eye. Where the truth is what a detector
+reported, frames of which the half-trained networks are sure of the contrary are left out too. Every sample is learnt
+from forwards and backwards in time. The same footage, seed and machine give the same numbers.
 """
 
 import argparse
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ from curate.shots.colour.probabilities import (
     levels,
 )
 from curate.shots.scale import Scaler
-from tests.bench.shot_corpus import LEARNT, Recipe, film, known_films, shots_of, truth_of
+from tests.bench.shot_corpus import LEARNT_COMMON, LEARNT_FAST, Recipe, film, known_films, shots_of, truth_of
 from tests.bench.shot_drawn import drawn_shots
 from tests.bench.shot_footage import VIDEO_SUFFIXES, Frames, Shot, read_frames
 
@@ -47,6 +48,8 @@ LEFT_OUT = 3  # frames around the edges of a gradual transition that somebody re
 IGNORED = -1
 
 Labels = NDArray[np.int8]
+Layers = list[tuple[Floats, Floats]]  # weights and biases
+KINDS = "cut", "gradual"
 
 
 def labels(frames: int, transitions: Sequence[dict[str, Any]], by_eye: bool) -> tuple[Labels, Labels]:
@@ -193,7 +196,7 @@ def reversed_in_time(offsets: Sequence[int], channels: Sequence[int]) -> NDArray
 
 def fitted(
     seen: Floats, wanted: Labels, trusted: NDArray[np.bool_], turned: NDArray[np.intp], seed: int
-) -> list[tuple[Floats, Floats]]:
+) -> Layers:
     """Train one network; its layers, with the scaling of the inputs inside the first one."""
     torch.manual_seed(seed)
     inputs, answers = torch.tensor(seen), torch.tensor(wanted.astype(np.float32))
@@ -237,14 +240,16 @@ def fitted(
     return layers
 
 
-def fit(samples: Samples, networks: int) -> dict[str, list[tuple[Floats, Floats]]]:
+def fit(samples: Samples, networks: int, kinds: Collection[str] = KINDS) -> dict[str, Layers]:
     """The layers of each `KIND_SEED`."""
     turned = (
         reversed_in_time(CUT_OFFSETS, (CHANNELS, len(RANKS))),
         reversed_in_time(GRADUAL_OFFSETS, (CHANNELS,)),
     )
     found = {}
-    for number, name in enumerate(("cut", "gradual")):
+    for number, name in enumerate(KINDS):
+        if name not in kinds:
+            continue
         seen = np.concatenate(samples.seen[number]).astype(np.float32)
         wanted, trusted = np.concatenate(samples.wanted[number]), np.concatenate(samples.trusted[number])
         for seed in range(networks):
@@ -252,9 +257,12 @@ def fit(samples: Samples, networks: int) -> dict[str, list[tuple[Floats, Floats]
     return found
 
 
-def save(path: Path, networks: dict[str, list[tuple[Floats, Floats]]]) -> None:
-    """Write the layers of each `KIND_SEED` as plain numbers, weights in half precision."""
+def save(path: Path, networks: dict[str, Layers], kinds: Collection[str] = KINDS) -> None:
+    """Write the layers of each `KIND_SEED` as plain numbers, weights in half precision; other kinds stay."""
     stored: dict[str, Any] = {}
+    if set(kinds) != set(KINDS):
+        with np.load(path, allow_pickle=False) as known:
+            stored = {name: known[name] for name in known.files if name.split("_")[0] not in kinds}
     for name, layers in networks.items():
         for number, (weights, biases) in enumerate(layers):
             stored[f"{name}_weights_{number}"] = weights.astype(np.float16)
@@ -309,11 +317,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("footage", type=Path)
-    parser.add_argument("--made", type=int, default=130)
+    parser.add_argument("--made", type=int, default=240)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--networks", type=int, default=3, help="of each kind; their mean counts")
     parser.add_argument("--corpus", type=Path, help="shared/videos: its originals/ are learnt from as well")
     parser.add_argument("--kept", type=Path, help="keep decoded films and made videos here, for the next run")
+    parser.add_argument("--only", choices=KINDS, help="train the networks of this kind alone")
     default = Path(__file__).parents[2] / "curate" / "shots" / "colour" / "probabilities.npz"
     parser.add_argument("--out", type=Path, default=default)
     arguments = parser.parse_args()
@@ -330,12 +339,13 @@ def main() -> None:
     for number in range(arguments.seed, arguments.seed + arguments.made):
 
         def make(number: int = number) -> dict[str, Any]:
-            small, transitions = made(shots, number, LEARNT)
+            small, transitions = made(shots, number, (LEARNT_COMMON, LEARNT_FAST)[number % 2])
             return {"small": small, "transitions": json.dumps(transitions)}
 
         video = kept(f"made_{number}", make)
         samples.add(video["small"], json.loads(str(video["transitions"])), real=False)
-    save(arguments.out, fit(samples, arguments.networks))
+    kinds = [arguments.only] if arguments.only else KINDS
+    save(arguments.out, fit(samples, arguments.networks, kinds), kinds)
 
 
 if __name__ == "__main__":

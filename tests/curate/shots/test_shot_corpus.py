@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.bench.shot_corpus import LEARNT, Floats, Recipe, film
+from tests.bench.shot_corpus import LEARNT_FAST, Floats, Recipe, film
 from tests.bench.shot_footage import Shot
 from tests.bench.train_shots import IGNORED, labels
 
@@ -18,7 +18,7 @@ SHOTS = [
 
 def recipe(kind: str, disturbance: str = "freeze") -> Recipe:
     return replace(
-        LEARNT,
+        LEARNT_FAST,
         kinds={kind: 1.0},
         disturbances=(disturbance,),
         eased=False,
