@@ -122,12 +122,13 @@ class FaultyProxy:
     """An HTTP proxy in front of ``upstream`` that misbehaves as scripted; faults apply in the given order.
 
     ``match`` is a regular expression searched in "METHOD /path?query". ``then`` runs when the fault has
-    happened, before the client can see it. ``exchanges`` holds every request so far. ``ignored`` headers are not
-    handed on, as by a server that does not know them.
+    happened, before the client can see it. ``exchanges`` holds every request so far. ``ignored`` headers and
+    ``unasked`` parts of a query are not handed on, as by a server that does not know them.
     """
 
-    def __init__(self, upstream: str, ignored: Collection[str] = ()) -> None:
+    def __init__(self, upstream: str, ignored: Collection[str] = (), unasked: Collection[str] = ()) -> None:
         self.ignored = {*_HOP_BY_HOP, *ignored}
+        self.unasked = unasked
         self.exchanges: list[Exchange] = []
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
@@ -248,7 +249,9 @@ def _handler(proxy: FaultyProxy, upstream: str) -> type[BaseHTTPRequestHandler]:
                 name: value for name, value in self.headers.items() if name.lower() not in proxy.ignored
             }
             connection = http.client.HTTPConnection(upstream)
-            connection.request(self.command, self.path, body, headers)
+            path, _, query = self.path.partition("?")
+            asked = [part for part in query.split("&") if part.split("=")[0] not in proxy.unasked]
+            connection.request(self.command, "?".join((path, "&".join(asked))), body, headers)
             answer = connection.getresponse()
             content = answer.read()
             connection.close()

@@ -176,8 +176,11 @@ class S3Storage:
             self._call("", functools.partial(self._delete_keys, keys=keys))
 
     def delete_tree(self, prefix: str) -> None:
+        below = self._below(prefix)
         for page in self._pages(prefix):  # at most 1000 keys, the limit of one deletion request
-            if keys := [found["Key"] for found in page.get("Contents", ())]:
+            # A server that ignores the prefix of a listing must not cost others their objects, here and below.
+            keys = [found["Key"] for found in page.get("Contents", ()) if found["Key"].startswith(below)]
+            if keys:
                 self._call(prefix, functools.partial(self._delete_keys, keys=keys))
 
     def sweep(self) -> None:
@@ -190,6 +193,7 @@ class S3Storage:
                     Bucket=self.bucket, Prefix=below
                 )
                 for upload in page.get("Uploads", ())
+                if upload["Key"].startswith(below)
             ],
         )
         for upload in uploads:
@@ -201,11 +205,12 @@ class S3Storage:
         def old(s3: S3Client) -> Iterator[ObjectIdentifierTypeDef]:
             for page in s3.get_paginator("list_object_versions").paginate(Bucket=self.bucket, Prefix=below):
                 for version in page.get("Versions", ()):
-                    if not version["IsLatest"]:
+                    if not version["IsLatest"] and version["Key"].startswith(below):
                         yield {"Key": version["Key"], "VersionId": version["VersionId"]}
                 # Delete markers go with the versions, else deleted objects would remain.
                 for marker in page.get("DeleteMarkers", ()):
-                    yield {"Key": marker["Key"], "VersionId": marker["VersionId"]}
+                    if marker["Key"].startswith(below):
+                        yield {"Key": marker["Key"], "VersionId": marker["VersionId"]}
 
         def drop(s3: S3Client) -> bool:
             try:
@@ -290,6 +295,7 @@ class S3Storage:
     def _get(self, path: str, start: int, length: int | None, etag: str = "") -> bytes:
         """Return bytes of one version of the object, resumed after broken connections."""
         key, data = self._key(path), io.BytesIO()
+        changed = ObjectError(f"{self.uri(path)} changed while it was read; read it again from its start")
 
         def get(s3: S3Client) -> None:
             nonlocal etag
@@ -305,11 +311,11 @@ class S3Storage:
                 if code_of(error) in ("InvalidRange", "416"):  # the range starts at or behind the end
                     return
                 if code_of(error) in ("PreconditionFailed", "412"):
-                    raise ObjectError(
-                        f"{self.uri(path)} changed while it was read; read it again from its start"
-                    ) from None
+                    raise changed from None
                 raise
             end = begin + _whole(answer, ("ContentLength", "ETag"), self.uri(path))["ContentLength"]
+            if etag and answer["ETag"] != etag:  # the server ignores If-Match
+                raise changed
             if "Range" in request:
                 found = _CONTENT_RANGE.fullmatch(answer.get("ContentRange", ""))
                 if not found or int(found[1]) != begin:

@@ -261,6 +261,31 @@ def test_a_sweep_ends_the_uploads_of_killed_writers_below_the_prefix_only(storag
     client.abort_multipart_upload(Bucket="bucket", Key=other["Key"], UploadId=other["UploadId"])
 
 
+def test_a_server_that_ignores_prefixes_costs_others_nothing(endpoint, direct, tmp_path):
+    client, others = s3_client(endpoint), open_storage("s3://bucket/others", direct.config)
+    others.write("a", b"theirs")
+    upload = client.create_multipart_upload(Bucket="bucket", Key="others/b")["UploadId"]
+    direct.write("a", b"ours")
+    with FaultyProxy(endpoint, unasked={"prefix"}) as careless:
+        storage = open_storage(direct.root, StorageConfig(endpoint_url=careless.url))
+        storage.sweep()
+        storage.delete_tree("")
+        assert len(careless.lines("prefix=")) >= 2
+    assert upload in [one["UploadId"] for one in unfinished_uploads(endpoint)]
+    assert others.read("a") == b"theirs"
+    assert direct.stat("a") is None
+    client.abort_multipart_upload(Bucket="bucket", Key="others/b", UploadId=upload)
+
+
+def test_a_server_that_ignores_conditions_of_reads_mixes_no_versions(endpoint, direct, config):
+    with FaultyProxy(endpoint, ignored={"if-match"}) as careless:
+        storage = open_storage(direct.root, config.model_copy(update={"endpoint_url": careless.url}))
+        storage.write("a", BODY)
+        careless.reset(after_bytes=MIB, match="^GET", then=lambda: direct.write("a", BODY[::-1]))
+        with pytest.raises(RunError, match=rf"{storage.uri('a')} changed"):
+            storage.read("a")
+
+
 def test_a_create_whose_answer_is_lost_knows_its_own_object(proxy, storage):
     proxy.lose_answer(match="^PUT")
     assert storage.create("claim", b"same") is True
