@@ -53,6 +53,12 @@ class ParallelConfig(Settings):
         lt=1,
         description="memory_budget: share of a compiled block's activations to keep",
     )
+    text_encoder: Literal["auto", "whole", "shard", "offload"] = Field(
+        "auto",
+        description="memory of a frozen text encoder: whole on every rank; shard: divided over the ranks of a node,"
+        " which gather it layer by layer and so encode in step; offload: on the host, copied to the GPU layer by layer;"
+        " auto: shard under FSDP, whose ranks run in step anyway, and whole otherwise",
+    )
     compile: bool = Field(False, description="compile each block with torch.compile")
     schedule: Literal["static", "cascade"] = Field(
         "static",
@@ -72,6 +78,11 @@ class ParallelConfig(Settings):
         if self.reduce_gradients == "step" and self.dp_shard != 1:
             raise ValueError(
                 "schedule cascade reduces the gradients of shards behind each DiT: leave reduce_gradients at microbatch"
+            )
+        if self.text_encoder == "shard":
+            raise ValueError(
+                "schedule cascade encodes text on the ranks of its plan alone, so text_encoder cannot be shard: take"
+                " offload or whole"
             )
         for name in ("ring", "ulysses", "tp", "pp"):
             if getattr(self, name) > 1:

@@ -140,6 +140,16 @@ class TrainConfig(Settings):
         return self
 
     @model_validator(mode="after")
+    def _only_frozen_encoders_are_placed(self) -> "TrainConfig":
+        placed = self.parallel.text_encoder in ("shard", "offload")
+        if placed and isinstance(self.text, HashedTextConfig):
+            raise ValueError(
+                f"parallel.text_encoder {self.parallel.text_encoder} is for a published text encoder; hashed words have"
+                " a small table that is trained: leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _scales_belong_to_whole_rows(self) -> "TrainConfig":
         if self.optimizer.moments == "8bit" and self.parallel.tp > 1:
             raise ValueError(

@@ -111,6 +111,7 @@ class Validator:
         missing = self._layout.missing_rounds(len(self._own))
         world.barrier()
         with self._untouched(), self._averaged():
+            self._layout.join_texts(self._layout.missing_texts(len(self._own) + missing))
             for number in self._own:
                 self._make(step, number)
             for _ in range(missing):

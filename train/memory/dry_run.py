@@ -7,7 +7,7 @@ operators are assumed to allocate only their outputs.
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 import torch.distributed as dist
@@ -15,7 +15,6 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from loader.errors import UsageError
 from train.config.run import TrainConfig
-from train.config.text import HashedTextConfig
 from train.distributed.world import World
 from train.memory.equal_blocks import cut_runs, equal_runs
 from train.memory.live_memory import LiveMemory
@@ -29,11 +28,13 @@ from train.parallel.layouts.parallel_model import ParallelModel
 from train.parallel.layouts.zero1 import ZeRO1
 from train.parallel.mesh import DATA, SUMMED, Mesh, Ranks
 from train.parallel.rank_grid import CONTEXT
+from train.parallel.text_encoder import place_text_, placement
 from train.step.adamw import CompactAdamW
 from train.step.ema import Ema
 from train.step.squared_errors import DenoisingInputs
 
 _FAKE = torch.device("cpu")
+_NODE = 8  # GPUs
 _FEW = 3  # blocks: with fewer, FSDP gathers not all that it gathers at once
 
 
@@ -46,8 +47,7 @@ def dry_run(
 ) -> list[Footprint]:
     """Predict the memory of a step with one microbatch of each shape per data-parallel rank, uncompiled.
 
-    Excluded are workspaces of kernels, reserves of CUDA and its libraries, and the forward of a published text
-    encoder.
+    Excluded are workspaces of kernels, and reserves of CUDA and its libraries. Nodes have 8 GPUs.
 
     Args:
         config: configuration of the run.
@@ -74,7 +74,9 @@ def dry_run(
     mesh = Mesh.of(config.parallel, ranks)
     kind = layout_of(config, mesh)
     with _world(ranks) as world:
-        rehearsal = _Rehearsal(config, kind, Ranks(mesh, world), encoded, overlapped)
+        grid = Ranks(mesh, world)
+        grid.node_size = min(ranks, _NODE)
+        rehearsal = _Rehearsal(config, kind, grid, encoded, overlapped)
         try:
             return rehearsal.footprints(shapes)
         except DataDependentOutputException as error:
@@ -120,7 +122,7 @@ class _Rehearsal:
         return found
 
     def _bundle(self, encodes: bool = True) -> Bundle:
-        bundle = Bundle(self._config, meta=True)
+        bundle = Bundle(self._config, meta=True, unread=True)
         if self._encoded or not encodes:
             bundle.tokenizer = LatentSizes(bundle.tokenizer)
         return bundle
@@ -133,7 +135,15 @@ class _Rehearsal:
         cut_runs(bundle.dit, lengths)
         parallelize(bundle.dit, grid, config)
         _meet(grid)
-        with FakeTensorMode(allow_non_fake_inputs=True), LiveMemory() as memory:
+        offloads = placement(config, grid.mesh) == "offload"
+        if not offloads:
+            place_text_(bundle.text, config, grid)
+        with FakeTensorMode(allow_non_fake_inputs=True), ExitStack() as counted:
+            if offloads:
+                # Weights on the host are not counted.
+                bundle.text.to_empty(device=_FAKE)
+                place_text_(bundle.text, config, grid)
+            memory = counted.enter_context(LiveMemory())
             layout = self._kind(bundle.to_empty(device=_FAKE), config, grid)
             average = Ema(config.ema, layout.weights)
             layout.share()
@@ -163,7 +173,7 @@ def _step(
         layout.before_backward(last=False)
         _errors(layout, config, shape, memory)[0].mean().backward()  # type: ignore[no-untyped-call]  # torch's own
     before = memory.peak = memory.live
-    errors, inside = _errors(layout, config, shape, memory)
+    errors, inside, text = _errors(layout, config, shape, memory)
     loss = errors.mean()
     del errors
     kept, forward = memory.live - before, memory.peak
@@ -177,6 +187,7 @@ def _step(
         held=before - state,
         inside=inside - before,
         kept=kept,
+        text=text,
         forward=forward,
         backward=backward,
         sums=memory.peak,
@@ -195,8 +206,12 @@ def _updating(layout: ParallelModel) -> int:
 
 def _errors(
     layout: ParallelModel, config: TrainConfig, shape: StepShape, memory: LiveMemory
-) -> tuple[torch.Tensor, int]:
-    """Return squared errors as `train.step.losses.losses` computes them, [B], and live bytes at the forward's end."""
+) -> tuple[torch.Tensor, int, int]:
+    """Compute squared errors as `train.step.losses.losses` does.
+
+    Returns:
+        The errors, [B], live bytes at the end of the forward, and the peak while the text is encoded.
+    """
     bundle = layout.bundle
     with torch.no_grad():
         clean = bundle.tokenizer.encode(torch.empty(_pixels(shape), dtype=torch.uint8))
@@ -205,10 +220,12 @@ def _errors(
     inputs = clean.new_empty((shape.batch, channels, *clean.shape[2:]))
     del clean, noise
     with torch.autocast(_FAKE.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
+        before, memory.peak = memory.peak, memory.live
         context, mask = _text(bundle, config, shape.batch)
+        text, memory.peak = memory.peak, max(before, memory.live)
         asked = DenoisingInputs([inputs], [targets], torch.empty(shape.batch), context, mask, packed=False)
         errors = layout.errors(bundle.dit, asked)
-        return errors, memory.live
+        return errors, memory.live, text
 
 
 def _pixels(shape: StepShape) -> tuple[int, ...]:
@@ -219,12 +236,9 @@ def _pixels(shape: StepShape) -> tuple[int, ...]:
 
 def _text(bundle: Bundle, config: TrainConfig, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the longest captions' context and mask."""
-    length = config.text.max_text_tokens
-    if isinstance(config.text, HashedTextConfig):
-        context, mask = bundle.text([" ".join(f"word{number}" for number in range(length))] * samples)
-        return context, mask
-    rows = length + bool(bundle.text.pooled_width)
-    return torch.empty(samples, rows, bundle.text.width), torch.ones(samples, rows, dtype=torch.bool)
+    longest = " ".join(f"word{number}" for number in range(config.text.max_text_tokens))
+    context, mask = bundle.text([longest] * samples)
+    return context, mask
 
 
 @contextmanager
@@ -248,7 +262,7 @@ def _meet(grid: Ranks) -> None:
     """Create the process groups of a layout before tensors lose their data."""
     if grid.world.size == 1:
         return
-    _ = grid.weights["dp_replicate", "dp_shard"]
+    _ = grid.weights["dp_replicate", "dp_shard"], grid.node
     for dimensions in (DATA, CONTEXT, SUMMED, ("dp_shard", *CONTEXT), ("dp_replicate",), ("tp",), ("pp",)):
         grid.along(*dimensions)
     if grid.mesh.degree(CONTEXT) > 1:

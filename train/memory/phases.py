@@ -42,6 +42,7 @@ class StepPhases(NamedTuple):
         held: gradients that earlier microbatches of the step leave beside the state.
         inside: bytes alive at the end of the forward: what it saves, and casts of weights that autocast keeps.
         kept: bytes that it saves for the backward.
+        text: peak while the text is encoded.
         forward: peak of the forward.
         backward: peak of the backward.
         sums: peak of what the gradient sum does behind the backward.
@@ -53,6 +54,7 @@ class StepPhases(NamedTuple):
     held: int
     inside: int
     kept: int
+    text: int
     forward: int
     backward: int
     sums: int
@@ -67,7 +69,7 @@ class StepPhases(NamedTuple):
             encoding: bytes that it adds while it encodes.
         """
         encodes = self.state + self.held + tokenizer + encoding
-        passes = max(encodes, tokenizer + max(self.forward, self.backward))
+        passes = max(encodes, tokenizer + max(self.text, self.forward, self.backward))
         return Footprint(
             state=self.state + tokenizer,
             kept=self.kept,

@@ -29,6 +29,7 @@ class Bundle(nn.Module):
         config: configuration of the run.
         meta: leave the denoiser on the meta device, to be sharded and then filled with `initial_weights`.
         stored: encoders that need not be loaded.
+        unread: leave a published text encoder on the meta device, where only shapes matter.
 
     Attributes:
         tokenizer: frozen video tokenizer.
@@ -40,8 +41,15 @@ class Bundle(nn.Module):
         UsageError: a published model is missing, or the modules do not match.
     """
 
-    def __init__(self, config: TrainConfig, meta: bool = False, stored: StoredEncoders | None = None) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        meta: bool = False,
+        stored: StoredEncoders | None = None,
+        unread: bool = False,
+    ) -> None:
         super().__init__()
+        self._unread = unread
         self._config, self._stored = config, stored or StoredEncoders()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
@@ -94,7 +102,7 @@ class Bundle(nn.Module):
         if isinstance(config, HashedTextConfig):
             return build_text_encoder(config)
         with torch.random.fork_rng(devices=[]):
-            return build_text_encoder(config)
+            return build_text_encoder(config, meta=self._unread)
 
     def _adapt(self, config: LoraConfig) -> None:
         if config.checkpoint is not None:

@@ -21,6 +21,7 @@ from train.parallel.layouts.parallel_model import ParallelModel
 from train.parallel.layouts.zero1 import ZeRO1
 from train.parallel.mesh import Mesh, Ranks
 from train.parallel.rank_grid import CONTEXT
+from train.parallel.text_encoder import place_text_
 from train.step.losses import no_picture
 
 
@@ -36,7 +37,7 @@ def lay_out(config: TrainConfig, ranks: Ranks, stored: StoredEncoders | None = N
         UsageError: The degrees do not fit the model or cannot be combined, or latents are stored without what it reads.
     """
     kind = layout_of(config, ranks.mesh)
-    bundle = place(config, ranks, stored)
+    bundle = place(config, ranks, stored, trains=True)
     if bundle.dit.reads_picture and stored is not None and stored.channels is not None:
         raise no_picture()
     if ranks.mesh.pp > 1 and not (ranks.neighbours.first or ranks.neighbours.last):
@@ -46,7 +47,11 @@ def lay_out(config: TrainConfig, ranks: Ranks, stored: StoredEncoders | None = N
 
 
 def place(
-    config: TrainConfig, ranks: Ranks, stored: StoredEncoders | None = None, empty: bool = False
+    config: TrainConfig,
+    ranks: Ranks,
+    stored: StoredEncoders | None = None,
+    empty: bool = False,
+    trains: bool = False,
 ) -> Bundle:
     """Build the modules of a run and divide the denoiser over its ranks, without optimizer state; a collective.
 
@@ -55,6 +60,7 @@ def place(
         ranks: Its processes.
         stored: Encoders that need not be loaded.
         empty: Leave the denoiser's weights unset, for a checkpoint that has all of them; no rank makes the whole model.
+        trains: Place the text encoder as training wants it, whose ranks all encode equally often.
 
     Raises:
         UsageError: The degrees do not fit the model or cannot be combined.
@@ -67,6 +73,8 @@ def place(
     partly = issubclass(kind, FSDP) or mesh.pp > 1 or isinstance(config.model, DiffusersConfig)
     bundle = Bundle(config, meta=partly or empty, stored=stored)
     parallelize(bundle.dit, ranks, config)
+    if trains:
+        place_text_(bundle.text, config, ranks)
     if empty:
         bundle.dit.to_empty(device=world.device)
     elif partly:

@@ -1,6 +1,7 @@
 """Grid of a training run's ranks."""
 
 import math
+import os
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -63,7 +64,13 @@ class Mesh(RankGrid):
 
 
 class Ranks(GridRanks[Mesh]):
-    """Processes of a training run in their grid, seen from one of them."""
+    """Processes of a training run in their grid, seen from one of them.
+
+    Attributes:
+        node_size: number of ranks of a node; None: as many as the launcher has started on this one.
+    """
+
+    node_size: int | None = None
 
     @classmethod
     def of(cls, config: ParallelConfig, world: World) -> "Ranks":
@@ -81,6 +88,20 @@ class Ranks(GridRanks[Mesh]):
         sizes = (mesh.pp, mesh.dp_replicate, mesh.degree(("dp_shard", *CONTEXT)), mesh.tp)
         names = ("pp", "dp_replicate", "dp_shard", "tp")
         return init_device_mesh(self.world.device.type, sizes, mesh_dim_names=names)
+
+    @cached_property
+    def node(self) -> World:
+        """Ranks on this rank's node, of its pipeline stage; of all nodes where these have unequal numbers of ranks."""
+        world = self.world
+        size = self.node_size or int(os.environ.get("LOCAL_WORLD_SIZE", world.size))
+        if world.largest(size) != -world.largest(-size):
+            size = world.size
+        others = [field.name for field in fields(self.mesh) if field.name != "pp"]
+        groups: dict[tuple[int, int], list[int]] = {}
+        for stage, members in enumerate(self.mesh.partition(others)):
+            for rank in members:
+                groups.setdefault((stage, rank // size), []).append(rank)
+        return self._world_of(list(groups.values()))
 
     @cached_property
     def neighbours(self) -> Neighbours:

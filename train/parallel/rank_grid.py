@@ -85,7 +85,10 @@ class GridRanks(Generic[Grid]):
         )
 
     def _group(self, dimensions: Sequence[str]) -> World:
-        groups = self.mesh.partition(dimensions)
+        return self._world_of(self.mesh.partition(dimensions))
+
+    def _world_of(self, groups: Sequence[list[int]]) -> World:
+        """Return this rank's of groups that partition all ranks; a collective of all processes."""
         own = next(ranks for ranks in groups if self.world.rank in ranks)
         if len(own) == self.world.size:
             return self.world

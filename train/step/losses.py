@@ -151,7 +151,9 @@ def stored_text(
     bundle: Bundle, contexts: Sequence[torch.Tensor], dropped: Sequence[bool], device: torch.device
 ) -> EncodedText:
     """Pad stored contexts, with the empty caption's context for dropped captions."""
-    empty_MD = bundle.text([""])[0][0].float() if any(dropped) else None
+    empty_MD = None
+    if any(dropped) or bundle.text.lockstep:
+        empty_MD = bundle.text([""])[0][0].float()
     return padded(
         [
             own.float() if empty_MD is None or not drop else empty_MD

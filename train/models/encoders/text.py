@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from loader.errors import UsageError, first_line
 from loader.text import words
 from train.config.text import HashedTextConfig, PooledTextConfig, PublishedTextConfig, TransformersTextConfig
+from train.models.encoders.offload import offload
 from train.models.transfer import send, send_one
 
 
@@ -34,10 +35,12 @@ class TextEncoder(nn.Module):
     Attributes:
         width: width D of the context.
         pooled_width: number of pooled caption values in the first row of the context; 0: that row is a token.
+        lockstep: True if ranks share the weights, so that all of them must encode equally often.
     """
 
     width: int
     pooled_width: int = 0
+    lockstep: bool = False
 
     def forward(self, captions: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the context, float [B, L, D], and the mask of valid tokens, bool [B, L].
@@ -51,6 +54,16 @@ class TextEncoder(nn.Module):
     def encode(self, captions: Sequence[str]) -> EncodedText:
         """Encode captions as `forward` does; the host does not wait for the device."""
         raise NotImplementedError
+
+    def join(self) -> None:
+        """Take part in an encoding of other ranks, where ranks share the weights."""
+        if self.lockstep:
+            self.encode([""])
+
+    @property
+    def frozen(self) -> list[Any]:
+        """Return the published encoders that this one runs, without trained weights."""
+        return []
 
     def lengths(self, captions: Sequence[str]) -> list[int]:
         """Return the number of valid tokens of each caption, without encoding it."""
@@ -95,18 +108,23 @@ class TransformersTextEncoder(TextEncoder):
 
     Weights are read from safetensors only, and no code that comes with a model is run.
 
+    Args:
+        config: name and limits.
+        meta: leave weights on the meta device, unread.
+
     Raises:
         UsageError: the model is missing or cannot be loaded that way.
     """
 
-    def __init__(self, config: TransformersTextConfig) -> None:
+    def __init__(self, config: TransformersTextConfig, meta: bool = False) -> None:
         super().__init__()
         self.config = config
-        self.tokenizer, self.model = _load(config, "text")
+        self.tokenizer, self.model = _load(config, "text", meta)
+        self._device: torch.device | None = None
         self.width = int(self.model.config.hidden_size)
         self.pooled: _Pooled | None = None
         if config.pooled is not None:
-            self.pooled = _Pooled(config.pooled)
+            self.pooled = _Pooled(config.pooled, meta)
             self.pooled_width = self.pooled.width
             if self.pooled_width > self.width:
                 raise UsageError(
@@ -114,12 +132,33 @@ class TransformersTextEncoder(TextEncoder):
                     f" {self.width} of a row of the context"
                 )
 
+    def offload_(self, device: torch.device) -> None:
+        """Keep the weights on the host from now on, and compute on a device."""
+        for model in self.frozen:
+            offload(model, device)
+        self._device = device
+        if self.pooled is not None:
+            self.pooled.device = device
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "TransformersTextEncoder":
+        if self._device is not None:
+            return self  # nothing moves weights that stay on the host
+        super()._apply(fn, recurse)
+        for model in self.frozen:
+            # From the meta device, a weight of two modules would come twice.
+            model.tie_weights()
+        return self
+
+    @property
+    def frozen(self) -> list[Any]:
+        return [self.model] if self.pooled is None else [self.model, self.pooled.model]
+
     @torch.no_grad()
     def encode(self, captions: Sequence[str]) -> EncodedText:
         """Encode captions; the longest context is ``max_text_tokens``, plus one row with ``pooled``."""
         config, tokens = self.config, self._tokens(captions)
         mask_BL = self._counting(tokens["attention_mask"])
-        sent_mask_BL, *sent = send([mask_BL, *tokens.values()], self.model.device)
+        sent_mask_BL, *sent = send([mask_BL, *tokens.values()], self._device or self.model.device)
         given = dict(zip(tokens, sent, strict=True))
         output = self.model(**given, output_hidden_states=config.skipped_layers > 0)
         layers = output.hidden_states if config.skipped_layers else [output.last_hidden_state]
@@ -162,10 +201,11 @@ class TransformersTextEncoder(TextEncoder):
 class _Pooled(nn.Module):
     """Encoder of one vector per caption."""
 
-    def __init__(self, config: PooledTextConfig) -> None:
+    def __init__(self, config: PooledTextConfig, meta: bool) -> None:
         super().__init__()
         self.config = config
-        self.tokenizer, self.model = _load(config, "text.pooled")
+        self.tokenizer, self.model = _load(config, "text.pooled", meta)
+        self.device: torch.device | None = None
         self.width = int(self.model.config.hidden_size)
 
     def forward(self, captions: Sequence[str]) -> torch.Tensor:
@@ -178,13 +218,13 @@ class _Pooled(nn.Module):
             return_tensors="pt",
         )
         # Without a mask, as in HunyuanVideo's pipeline: CLIP is causal, and padding follows its pooled token.
-        ids_BL = send_one(tokens["input_ids"], self.model.device)
+        ids_BL = send_one(tokens["input_ids"], self.device or self.model.device)
         pooled_BD: torch.Tensor = self.model(ids_BL).pooler_output
         return pooled_BD.float()
 
 
-def _load(config: PublishedTextConfig, key: str) -> tuple[Any, Any]:
-    """Load a tokenizer that pads on the right, and a frozen encoder."""
+def _load(config: PublishedTextConfig, key: str, meta: bool) -> tuple[Any, Any]:
+    """Load a tokenizer that pads on the right, and a frozen encoder, on the meta device if its weights are unread."""
     try:
         from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTokenizer
         from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING
@@ -193,9 +233,12 @@ def _load(config: PublishedTextConfig, key: str) -> tuple[Any, Any]:
         description = AutoConfig.from_pretrained(config.name, **place)
         # The encoder's own class does not load a T5's decoder.
         encoder = type(description) in MODEL_FOR_TEXT_ENCODING_MAPPING
-        model = (AutoModelForTextEncoding if encoder else AutoModel).from_pretrained(
-            config.name, dtype=getattr(torch, config.dtype), use_safetensors=True, **place
-        )
+        kind, dtype = AutoModelForTextEncoding if encoder else AutoModel, getattr(torch, config.dtype)
+        if meta:
+            with torch.device("meta"):
+                model = kind.from_config(description, dtype=dtype).eval()
+        else:
+            model = kind.from_pretrained(config.name, dtype=dtype, use_safetensors=True, **place)
         tokenizer = AutoTokenizer.from_pretrained(
             config.name, **place | {"subfolder": config.tokenizer_subfolder}, padding_side="right"
         )
@@ -210,7 +253,8 @@ def _load(config: PublishedTextConfig, key: str) -> tuple[Any, Any]:
     return tokenizer, model
 
 
-def build_text_encoder(config: HashedTextConfig | TransformersTextConfig) -> TextEncoder:
+def build_text_encoder(config: HashedTextConfig | TransformersTextConfig, meta: bool = False) -> TextEncoder:
+    """Build a text encoder; with ``meta`` a published one is left on the meta device, without its weights."""
     if isinstance(config, HashedTextConfig):
         return HashedTextEncoder(config)
-    return TransformersTextEncoder(config)
+    return TransformersTextEncoder(config, meta)

@@ -116,6 +116,7 @@ class ParallelModel:
             batches = list(batches)
             with clock.part("sync"):
                 dummy_rounds = self.missing_rounds(len(batches))
+                self.join_texts(self.missing_texts(dummy_rounds + len(batches)))
             yield from self._pipeline.passes(batches, weigh, dummy_rounds, clock, self.before_backward)
             return
         if self.executor is not None:
@@ -155,11 +156,24 @@ class ParallelModel:
 
     def run_dummy_steps(self, rounds: int) -> None:
         """Run the dummy steps that other ranks' collectives need before ``rounds`` runs of the model."""
-        for _ in range(self.missing_rounds(rounds)):
+        missing = self.missing_rounds(rounds)
+        # Counted before any of them: other ranks may need none, and go on to the model's collectives.
+        texts = self.missing_texts(rounds + missing)
+        for _ in range(missing):
             zero = dummy_step(self.bundle, self._config, self.ranks, self.errors)
             if zero.requires_grad:
                 self.before_backward(last=False)
                 zero.backward()  # type: ignore[no-untyped-call]  # torch's own
+        self.join_texts(texts)
+
+    def missing_texts(self, rounds: int) -> int:
+        """Return how often this rank must encode beside ``rounds`` times, for ranks that share its text encoder."""
+        return self.ranks.node.largest(rounds) - rounds if self.bundle.text.lockstep else 0
+
+    def join_texts(self, times: int) -> None:
+        """Take part in encodings of other ranks."""
+        for _ in range(times):
+            self.bundle.text.join()
 
     def sum_gradients(self) -> None:
         """Sum gradients over the ranks after all microbatches."""
