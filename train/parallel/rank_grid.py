@@ -87,7 +87,7 @@ class GridRanks(Generic[Grid]):
     def _group(self, dimensions: Sequence[str]) -> World:
         return self._world_of(self.mesh.partition(dimensions))
 
-    def _world_of(self, groups: Sequence[list[int]]) -> World:
+    def _world_of(self, groups: list[list[int]]) -> World:
         """Return this rank's of groups that partition all ranks; a collective of all processes."""
         own = next(ranks for ranks in groups if self.world.rank in ranks)
         if len(own) == self.world.size:

@@ -143,7 +143,7 @@ class TransformersTextEncoder(TextEncoder):
     def _apply(self, fn: Any, recurse: bool = True) -> "TransformersTextEncoder":
         if self._device is not None:
             return self  # nothing moves weights that stay on the host
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's own
         for model in self.frozen:
             # From the meta device, a weight of two modules would come twice.
             model.tie_weights()
