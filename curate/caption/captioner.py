@@ -94,9 +94,15 @@ class Captioner:
         Args:
             clips: Bytes of each clip, with a constant frame rate.
         """
-        views = [caption_input(data, self._config) for data in clips]
-        drafted = self._drafted(views)
-        return self._finished(drafted)
+        return self.answer([self.prepare(data) for data in clips])
+
+    def prepare(self, clip: bytes) -> CaptionInput | Fault:
+        """Return the model's input for a clip, or the fault; the model is not needed."""
+        return caption_input(clip, self._config)
+
+    def answer(self, views: Sequence[CaptionInput | Fault]) -> list[Caption | Fault]:
+        """Return a caption for each input, and each fault as it is."""
+        return self._finished(self._drafted(views))
 
     def _drafted(self, views: Sequence[CaptionInput | Fault]) -> list[JoinedCaption | Fault]:
         """Join the answers for all windows of each clip."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,30 @@ class EmbedConfig(Settings):
         return backend
 
 
+class Preprocessing(Protocol):
+    """Preprocessing of a model's pictures."""
+
+    @property
+    def picture_size(self) -> int | tuple[int, int]:
+        """Size of the pictures for `curate.models.clip_frames.clip_pictures`."""
+
+    def __call__(self, pictures: NDArray[np.uint8]) -> NDArray[Any]:
+        """Return the model's input for pictures, uint8 [n, h, w, 3] RGB."""
+
+
+@dataclass(frozen=True)
+class ClipSample:
+    """Input of the model for one clip.
+
+    Attributes:
+        pictures: Pictures after the model's preprocessing, [n, ...].
+        times_s: float64 [n], seconds after the clip's start.
+    """
+
+    pictures: NDArray[Any]
+    times_s: NDArray[np.float64]
+
+
 @dataclass(frozen=True)
 class Embedding:
     """Embedding of a clip and of its pictures.
@@ -82,6 +106,7 @@ class ClipEmbedder:
             )
         self._config = config
         self._model: _Perceptual | OpenClip | None = None
+        self._preprocessing: Preprocessing | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_model": None}
@@ -110,15 +135,46 @@ class ClipEmbedder:
 
     def __call__(self, clips: Sequence[bytes]) -> list[Embedding | Fault]:
         """Return an embedding or a fault for each clip; results do not depend on the batch."""
+        return self.embed([self.sample(clip) for clip in clips])
+
+    def sample(self, clip: bytes) -> ClipSample | Fault:
+        """Return the model's input for a clip; only the first call in a process may need the model."""
+        prepare = self.preprocessing()
+        try:
+            pictures, times_s = clip_pictures(clip, count=self._config.frames, size=prepare.picture_size)
+        except ClipError as error:
+            return Fault(str(error))
+        return ClipSample(prepare(pictures), times_s)
+
+    def preprocessing(self) -> Preprocessing:
+        """Return the preprocessing of the model, which is loaded to ask for it. Unlike the model it is pickled."""
+        if self._preprocessing is None:
+            self._preprocessing = self._loaded().preprocessing
+        return self._preprocessing
+
+    def learn_preprocessing(self) -> None:
+        """Load the model for its preprocessing alone, so that `sample` needs no model where this is unpickled."""
+        self.preprocessing()
+        self._model = None
+
+    def embed(self, samples: Sequence[ClipSample | Fault]) -> list[Embedding | Fault]:
+        """Return an embedding for each sample, and each fault as it is; results do not depend on the batch."""
         model = self._loaded()
         results: list[Embedding | Fault] = []
-        for start in range(0, len(clips), self._config.batch_clips):
-            results += self._batch(model, clips[start : start + self._config.batch_clips])
+        for start in range(0, len(samples), self._config.batch_clips):
+            some = samples[start : start + self._config.batch_clips]
+            blocks = [one.pictures for one in some if isinstance(one, ClipSample)]
+            encoded = iter(model.encode(blocks, self._config.frames))
+            results += [
+                self._embedding(next(encoded), one.times_s) if isinstance(one, ClipSample) else one
+                for one in some
+            ]
         return results
 
     def pictures(self, pictures: Sequence[NDArray[np.uint8]]) -> Floats:
         """Embed pictures, uint8 [h, w, 3] RGB; float32 [n, D], unit length."""
-        return np.concatenate(self._loaded().encode([picture[None] for picture in pictures], 1))
+        prepare = self.preprocessing()
+        return np.concatenate(self._loaded().encode([prepare(picture[None]) for picture in pictures], 1))
 
     def text(self, words: Sequence[str]) -> Floats:
         """Embed texts for comparison with pictures, float32 [n, D], unit length.
@@ -127,21 +183,6 @@ class ClipEmbedder:
             UsageError: The backend has no text encoder.
         """
         return self._open_clip().texts(words)
-
-    def _batch(self, model: "_Perceptual | OpenClip", clips: Sequence[bytes]) -> list[Embedding | Fault]:
-        size = model.picture_size
-        sampled: list[tuple[NDArray[np.uint8], NDArray[np.float64]] | Fault] = []
-        for clip in clips:
-            try:
-                sampled.append(clip_pictures(clip, count=self._config.frames, size=size))
-            except ClipError as error:
-                sampled.append(Fault(str(error)))
-        blocks = [found[0] for found in sampled if not isinstance(found, Fault)]
-        encoded = iter(model.encode(blocks, self._config.frames))
-        return [
-            found if isinstance(found, Fault) else self._embedding(next(encoded), found[1])
-            for found in sampled
-        ]
 
     def _embedding(self, frames: Floats, times_s: NDArray[np.float64]) -> Embedding | Fault:
         vector = pooled(frames)
@@ -179,13 +220,22 @@ def pooled(frames: Floats) -> Floats | None:
     return np.asarray(mean / length, np.float32)
 
 
-class _Perceptual:
-    """Perceptual embedding behind the interface of `OpenClip`."""
+class _Fitted:
+    """Scaling of pictures to those that perceptual embeddings describe."""
 
     picture_size = PICTURE
 
+    def __call__(self, pictures: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        return np.stack([_fitted(picture) for picture in pictures])
+
+
+class _Perceptual:
+    """Perceptual embedding behind the interface of `OpenClip`."""
+
+    preprocessing = _Fitted()
+
     def encode(self, blocks: Sequence[NDArray[np.uint8]], _length: int) -> list[Floats]:
-        return [describe(np.stack([_fitted(picture) for picture in block])) for block in blocks]
+        return [describe(block) for block in blocks]
 
 
 def _fitted(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:

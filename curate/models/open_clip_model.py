@@ -2,7 +2,7 @@
 
 import difflib
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,35 @@ _WEIGHTS = ("*.safetensors", "*.bin", "*.pth")
 Floats = NDArray[np.float32]
 
 
+class Preprocessing:
+    """Preprocessing of a model's pictures. It needs no weights, and is pickled as its settings.
+
+    Args:
+        settings: ``preprocess_cfg`` of the model's visual tower.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._settings = dict(settings)
+        size = self._settings["size"]
+        # Twice the network's input size: the rest of the scaling is the model's own preprocessing.
+        self.picture_size: int = 2 * (size if isinstance(size, int) else max(size))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_transform"}
+
+    @cached_property
+    def _transform(self) -> Any:
+        from open_clip.transform import PreprocessCfg, image_transform_v2
+
+        return image_transform_v2(PreprocessCfg(**self._settings), is_train=False)
+
+    def __call__(self, pictures: NDArray[np.uint8]) -> Floats:
+        """Return the model's input for pictures, uint8 [n, h, w, 3] RGB: float32 [n, 3, h, w]."""
+        from PIL import Image
+
+        return np.stack([self._transform(Image.fromarray(picture)).numpy() for picture in pictures])
+
+
 class OpenClip:
     """Loaded model of ``open_clip_torch``.
 
@@ -40,7 +69,6 @@ class OpenClip:
 
     def __init__(self, model: str, pretrained: str, device: Device, threads: int, clips: int) -> None:
         import open_clip
-        from open_clip.transform import PreprocessCfg, image_transform_v2
         from safetensors import SafetensorError
 
         name, weights = locate(model, pretrained)
@@ -71,25 +99,21 @@ class OpenClip:
                 f"embed.model={model} with embed.pretrained={pretrained!r} cannot be loaded"
                 f" ({first_line(error)}); give weights made for this model"
             ) from error
-        settings = PreprocessCfg(**self._model.visual.preprocess_cfg)
-        self._prepare: Any = image_transform_v2(settings, is_train=False)
-        size = settings.size
-        # Twice the network's input size: the rest of the scaling is the model's own preprocessing.
-        self.picture_size: int = 2 * (size if isinstance(size, int) else max(size))
+        self.preprocessing = Preprocessing(self._model.visual.preprocess_cfg)
 
     @cached_property
     def sha256(self) -> str:
         """Hex digest of the weights."""
         return weights_sha256(self._model)
 
-    def encode(self, blocks: Sequence[NDArray[np.uint8]], length: int) -> list[Floats]:
+    def encode(self, blocks: Sequence[Floats], length: int) -> list[Floats]:
         """Embed the pictures of several clips.
 
         Every forward pass has the same shape, padded with empty pictures, so that a picture's vector does not
         depend on the batch.
 
         Args:
-            blocks: Pictures of one clip each, uint8 [n, h, w, 3] with n <= ``length``.
+            blocks: Pictures of one clip each after `Preprocessing`, float32 [n, 3, h, w] with n <= ``length``.
             length: Pictures per block after padding.
 
         Returns:
@@ -100,10 +124,9 @@ class OpenClip:
         vectors: list[Floats] = []
         for start in range(0, len(blocks), self._blocks_per_pass):
             group = blocks[start : start + self._blocks_per_pass]
-            prepared = [self._prepared(block) for block in group]
-            batch = torch.zeros(self._blocks_per_pass, length, *prepared[0].shape[1:])
-            for number, block in enumerate(prepared):
-                batch[number, : len(block)] = block
+            batch = torch.zeros(self._blocks_per_pass, length, *group[0].shape[1:])
+            for number, block in enumerate(group):
+                batch[number, : len(block)] = torch.from_numpy(block)
             with inference(self._device, self._threads):
                 encoded = self._model.encode_image(batch.flatten(0, 1).to(self._device))
             unit = _unit(encoded).reshape(self._blocks_per_pass, length, -1)
@@ -116,13 +139,6 @@ class OpenClip:
         with inference(self._device, self._threads):
             encoded = self._model.encode_text(tokens.to(self._device))
         return _unit(encoded)
-
-    def _prepared(self, block: NDArray[np.uint8]) -> "torch.Tensor":
-        """Return the model's preprocessing of a block, float32 [n, 3, h, w]."""
-        import torch
-        from PIL import Image
-
-        return torch.stack([self._prepare(Image.fromarray(picture)) for picture in block])
 
 
 def locate(model: str, pretrained: str) -> tuple[str, str | None]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeGuard
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +19,15 @@ from loader.errors import RunError
 ReadClip = Callable[[ClipTask], bytes]
 """Returns the encoded clip of a task."""
 
-StageFn = Callable[[Sequence[ClipTask], ReadClip], Sequence[ClipResult]]
-"""Returns a result for each task; a `Fault` where there is none."""
+Prepare = Callable[[ClipTask, ReadClip], Any]
+"""Returns the model's input for a task. It needs no model, so processors without one can run it ahead."""
+
+StageFn = Callable[[Sequence[ClipTask], Callable[[ClipTask], Any]], Sequence[Any]]
+"""Returns a result for each task; a `Fault` where there is none. The second argument returns what `Prepare` made of a
+task; the encoded clip for a stage without."""
+
+Keep = Callable[[ClipTask, Any], ClipResult]
+"""Stores what does not belong into an entry of the ledger, and returns the entry. It needs no model."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,9 @@ class Identity:
 class ClipStage:
     """One stage over clips as runners call it; tasks that it has nothing to do for pass through.
 
+    Called, it does all for a batch. `prepare_tasks`, `run_model` and `record` are the same in three steps, for runners
+    that keep a GPU busy with the second one.
+
     Attributes:
         name: Name of the stage, as in ``ClipTask.todo``.
         fingerprint: Digest of its configuration.
@@ -52,6 +63,8 @@ class ClipStage:
         identity: Identity of what a result depends on.
         go_on: Whether later stages shall receive a clip.
         after_dedup: Whether the stage waits until duplicates are known, and receives kept clips only.
+        prepare: Makes the input of the function; the encoded clip by default.
+        keep: Makes the ledger's entry of a result, where that takes more than the result.
     """
 
     name: str
@@ -61,21 +74,51 @@ class ClipStage:
     identity: Identity
     go_on: Callable[[ClipTask], bool] = lambda _: True
     after_dedup: bool = False
+    prepare: Prepare | None = None
+    keep: Keep | None = None
 
     def __call__(self, tasks: Sequence[CurationTask]) -> list[CurationTask]:
         """Return every task, with the result where there was something to do."""
-        mine = {
-            at: task for at, task in enumerate(tasks) if isinstance(task, ClipTask) and self.name in task.todo
-        }
+        return self.record(self._answered(tasks, self._input))
+
+    def prepare_tasks(self, tasks: Sequence[CurationTask]) -> list[CurationTask]:
+        """Return every task, with the model's input where there is something to do."""
+        return [replace(task, input=self._input(task)) if self._has(task) else task for task in tasks]
+
+    def run_model(self, tasks: Sequence[CurationTask]) -> list[CurationTask]:
+        """Return every task, with what the model answers in place of its input."""
+        return self._answered(tasks, lambda task: task.input)
+
+    def record(self, tasks: Sequence[CurationTask]) -> list[CurationTask]:
+        """Return every task, with the result of what the model answered, recorded in the ledger."""
+        return [self._recorded(task) if self._has(task) else task for task in tasks]
+
+    def _has(self, task: CurationTask) -> TypeGuard[ClipTask]:
+        return isinstance(task, ClipTask) and self.name in task.todo
+
+    def _input(self, task: ClipTask) -> Any:
+        def read(task: ClipTask) -> bytes:
+            return read_clip(self.ledger, task)
+
+        return read(task) if self.prepare is None else self.prepare(task, read)
+
+    def _answered(
+        self, tasks: Sequence[CurationTask], inputs: Callable[[ClipTask], Any]
+    ) -> list[CurationTask]:
+        mine = {at: task for at, task in enumerate(tasks) if self._has(task)}
         after = list(tasks)
         if mine:
-            results = self.function(list(mine.values()), lambda task: read_clip(self.ledger, task))
-            for (at, task), result in zip(mine.items(), results, strict=True):
-                self.ledger.close(self.name, self.fingerprint, self.identity(task), result)
-                done = replace(task.with_result(self.name, result), made=(*task.made, self.name))
-                todo = tuple(name for name in task.todo if name != self.name) if self.go_on(done) else ()
-                after[at] = replace(done, todo=todo)
+            answers = self.function(list(mine.values()), inputs)
+            for (at, task), answer in zip(mine.items(), answers, strict=True):
+                after[at] = replace(task, input=None, answer=answer)
         return after
+
+    def _recorded(self, task: ClipTask) -> ClipTask:
+        result = task.answer if self.keep is None else self.keep(task, task.answer)
+        self.ledger.close(self.name, self.fingerprint, self.identity(task), result)
+        done = replace(task.with_result(self.name, result), made=(*task.made, self.name), answer=None)
+        todo = tuple(name for name in task.todo if name != self.name) if self.go_on(done) else ()
+        return replace(done, todo=todo)
 
 
 def read_clip(ledger: Ledger, task: ClipTask) -> bytes:

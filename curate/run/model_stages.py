@@ -1,14 +1,15 @@
 """Stages over clips that a configuration asks for: embeddings, captions, text embeddings."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.caption import CaptionConfig, Captioner
 from curate.caption import availability as caption_availability
+from curate.caption.captioner import CaptionInput
 from curate.caption.types import NO_CAPTION, Caption
 from curate.caption.written import find_written
 from curate.config import CurateConfig, ShardConfig, fingerprint
@@ -17,10 +18,10 @@ from curate.ledger import Ledger, digest
 from curate.models.aesthetic import AestheticHead
 from curate.models.clip_frames import Fault
 from curate.models.custom.configured import stage_class
-from curate.models.embed import STAGES, ClipEmbedder, Embedding
+from curate.models.embed import STAGES, ClipEmbedder, ClipSample, Embedding
 from curate.models.text_embed import Array, TextEmbedder
 from curate.records import ClipEmbedding, ClipResult, PackedArray, Record, TextEmbedding
-from curate.run.clip_stages import ClipStage, Identity, ReadClip, StageFn, caption_identity, clip_identity
+from curate.run.clip_stages import ClipStage, Identity, ReadClip, caption_identity, clip_identity
 from curate.run.custom_stages import custom_stage, stage_name
 from curate.run.model_files import section_of
 from curate.run.runners.pipeline import Pool, Stage
@@ -83,15 +84,16 @@ def clip_stages(config: CurateConfig, ledger: Ledger, models: Mapping[str, str])
     wanted = judge(config)
     by_model = has_model(CAPTIONS, config)
     captioner = Captioner(config.captions) if by_model else None
-    function: StageFn = CaptionClips(config.captions, config.storage, captioner)
+    caption = CaptionClips(config.captions, config.storage, captioner)
     captions = ClipStage(
-        CAPTIONS, named(CAPTIONS), ledger, function, caption_identity, wanted, after_dedup=by_model
+        CAPTIONS, named(CAPTIONS), ledger, caption, caption_identity, wanted, by_model, caption.prepare
     )
     stages = [] if by_model else [captions]
     if config.embed.backend == "open_clip":
         head = None if config.aesthetic.weights is None else AestheticHead(config.aesthetic)
-        function = EmbedClips(ClipEmbedder(config.embed), head)
-        stages.append(ClipStage(EMBED, named(EMBED, "aesthetic"), ledger, function, clip_identity, wanted))
+        embed = EmbedClips(ClipEmbedder(config.embed), head)
+        name = named(EMBED, "aesthetic")
+        stages.append(ClipStage(EMBED, name, ledger, embed, clip_identity, wanted, prepare=embed.prepare))
     own = [custom_stage(name, one, ledger, models, wanted, by_model) for name, one in config.stages.items()]
     stages += [stage for stage in own if not stage.after_dedup]
     if by_model:
@@ -99,13 +101,18 @@ def clip_stages(config: CurateConfig, ledger: Ledger, models: Mapping[str, str])
     stages += [stage for stage in own if stage.after_dedup]
     if config.text_embed.model is not None:
         name = named(TEXT_EMBED)
-        function = EmbedTexts(TextEmbedder(config.text_embed), ledger, name)
-        stages.append(ClipStage(TEXT_EMBED, name, ledger, function, text_identity, wanted, after_dedup=True))
+        texts = EmbedTexts(TextEmbedder(config.text_embed), ledger, name)
+        stages.append(
+            ClipStage(TEXT_EMBED, name, ledger, texts, text_identity, wanted, True, texts.prepare, texts.keep)
+        )
     return stages
 
 
 _WORKER_MB = 1000.0
 """Memory of a worker with a model beside its weights: PyTorch, transformers and the pictures of a batch."""
+
+_RECORD_CPUS = 0.25
+"""Share of a processor of a worker that writes small files, and so waits for the storage."""
 
 
 def pipeline_stages(
@@ -146,17 +153,16 @@ def pipeline_stages(
         size = weights.get(stage.name, 0.0) + (weights.get("aesthetic", 0.0) if stage.name == EMBED else 0.0)
         # Files often hold 16 bits, which processors compute in 32.
         memory_mb = _WORKER_MB + size * (1 if gpus else 2)
-        made.append(
-            Stage(
-                stage.name,
-                stage,
-                batches[stage.name],
-                pool,
-                cpus=own[stage.name].cpus if stage.name in own else run.model_cpus,
-                gpus=share,
-                memory_mb=memory_mb,
-            )
+        model = Stage(
+            stage.name,
+            stage,
+            batches[stage.name],
+            pool,
+            cpus=own[stage.name].cpus if stage.name in own else run.model_cpus,
+            gpus=share,
+            memory_mb=memory_mb,
         )
+        made += split_for_gpu(stage, model) if share or (served and stage.name == CAPTIONS) else [model]
     return made
 
 
@@ -166,6 +172,17 @@ def embedding_stage(config: CurateConfig) -> str | None:
     if backend.startswith(STAGES):
         return stage_name(backend.removeprefix(STAGES))
     return EMBED if backend == "open_clip" else None
+
+
+def split_for_gpu(stage: ClipStage, model: Stage[CurationTask]) -> list[Stage[CurationTask]]:
+    """Return a stage in three: other processors make inputs ahead and record answers, so that a GPU need not wait."""
+    if isinstance(stage.function, EmbedClips):
+        stage.function.embedder.learn_preprocessing()
+    return [
+        Stage(f"{stage.name}.input", stage.prepare_tasks),
+        replace(model, function=stage.run_model),
+        Stage(f"{stage.name}.record", stage.record, cpus=_RECORD_CPUS),
+    ]
 
 
 def has_model(stage: str, config: CurateConfig) -> bool:
@@ -212,9 +229,15 @@ class EmbedClips:
     embedder: ClipEmbedder
     head: AestheticHead | None
 
-    def __call__(self, tasks: Sequence[ClipTask], read: ReadClip) -> list[ClipResult]:
+    def prepare(self, task: ClipTask, read: ReadClip) -> ClipSample | Fault:
+        """Return the model's input for a clip."""
+        return self.embedder.sample(read(task))
+
+    def __call__(
+        self, tasks: Sequence[ClipTask], sample: Callable[[ClipTask], ClipSample | Fault]
+    ) -> list[ClipResult]:
         """Return a result for each clip."""
-        found = self.embedder([read(task) for task in tasks])
+        found = self.embedder.embed([sample(task) for task in tasks])
         return [one if isinstance(one, Fault) else self._result(one) for one in found]
 
     def _result(self, found: Embedding) -> ClipEmbedding:
@@ -230,16 +253,21 @@ class CaptionClips:
     storage: StorageConfig
     captioner: Captioner | None
 
-    def __call__(self, tasks: Sequence[ClipTask], read: ReadClip) -> list[ClipResult]:
+    def prepare(self, task: ClipTask, read: ReadClip) -> CaptionInput | Caption | Fault:
+        """Return the caption of a clip that has a written one, and the model's input for another."""
+        written = None if self.captioner and self.config.overwrite_written else self._written(task)
+        if written is not None:
+            return written
+        return NO_CAPTION if self.captioner is None else self.captioner.prepare(read(task))
+
+    def __call__(
+        self, tasks: Sequence[ClipTask], prepared: Callable[[ClipTask], CaptionInput | Caption | Fault]
+    ) -> list[ClipResult]:
         """Return a result for each clip."""
-        if self.captioner is None:
-            return [self._written(task) or NO_CAPTION for task in tasks]
-        if self.config.overwrite_written:
-            return list(self.captioner([read(task) for task in tasks]))
-        written = [self._written(task) for task in tasks]
-        asked = [task for task, result in zip(tasks, written, strict=True) if result is None]
-        by_model = iter(self.captioner([read(task) for task in asked]))
-        return [next(by_model) if result is None else result for result in written]
+        found = [prepared(task) for task in tasks]
+        asked = [one for one in found if isinstance(one, CaptionInput)]
+        by_model = iter(self.captioner.answer(asked) if self.captioner else ())
+        return [next(by_model) if isinstance(one, CaptionInput) else one for one in found]
 
     def _written(self, task: ClipTask) -> Caption | Fault | None:
         storage, name = open_object(task.record.source, self.storage, task.listed_in)
@@ -252,18 +280,22 @@ class CaptionClips:
 
 @dataclass(frozen=True)
 class EmbedTexts:
-    """Function from captions to their embeddings, written as arrays to the ledger."""
+    """Function from captions to their embeddings, which are written as arrays to the ledger."""
 
     embedder: TextEmbedder
     ledger: Ledger
     fingerprint: str
 
-    def __call__(self, tasks: Sequence[ClipTask], _read: ReadClip) -> list[ClipResult]:
-        """Return a result for each caption."""
-        arrays = self.embedder([caption_of(task.found).text for task in tasks])
-        return [self._result(task, array) for task, array in zip(tasks, arrays, strict=True)]
+    def prepare(self, task: ClipTask, _read: ReadClip) -> str:
+        """Return the caption of a clip."""
+        return caption_of(task.found).text
 
-    def _result(self, task: ClipTask, array: Array) -> TextEmbedding:
+    def __call__(self, tasks: Sequence[ClipTask], caption: Callable[[ClipTask], str]) -> list[Array]:
+        """Return the embedding of each caption."""
+        return self.embedder([caption(task) for task in tasks])
+
+    def keep(self, task: ClipTask, array: Array) -> TextEmbedding:
+        """Write an embedding to the ledger, and return its place."""
         name = f"text-{self.fingerprint}-{text_identity(task)}"
         self.ledger.write_arrays(name, {"text": array})
         return TextEmbedding(len(array), name, hashlib.sha256(npy_bytes(array)).hexdigest())

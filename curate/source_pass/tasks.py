@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from curate.records import ClipResult, Record, SourceSummary
 from curate.sources.inputs import SourceRef
@@ -50,6 +50,8 @@ class ClipTask:
         found: Results so far, by stage.
         made: Stages whose results were made by the workers that the task passed.
         place: Bytes of the clip where it lies in a shard; None where it is staged.
+        input: Input of the next stage's model, made ahead; None before.
+        answer: Answer of that model, not recorded yet; None before.
     """
 
     record: Record
@@ -60,6 +62,8 @@ class ClipTask:
     found: Mapping[str, ClipResult] = field(default_factory=dict)
     made: tuple[str, ...] = ()
     place: ClipPlace | None = None
+    input: Any = None
+    answer: Any = None
 
     def with_result(self, stage: str, result: ClipResult) -> "ClipTask":
         """Return the task with a stage's result."""

@@ -187,3 +187,17 @@ def test_the_perceptual_embedding_knows_no_words() -> None:
 def test_vectors_that_cancel_have_no_mean() -> None:
     assert pooled(np.array([[1, 0], [-1, 0]], np.float32)) is None
     assert pooled(np.array([[np.nan, 0]], np.float32)) is None
+
+
+def test_clips_are_prepared_where_no_model_is(tmp_path: Path, clips: list[bytes]) -> None:
+    folder = tiny_open_clip(tmp_path)
+    here = embedder(folder)
+    here.learn_preprocessing()
+    there = pickle.loads(pickle.dumps(here))
+    moved = folder.rename(tmp_path.parent / f"{tmp_path.name} moved")
+    sample, fault = there.sample(clips[1]), there.sample(b"no clip")
+    elsewhere = embedder(moved)
+    (expected,) = elsewhere([clips[1]])
+    found = elsewhere.embed([fault, sample])
+    assert isinstance(found[0], Fault)
+    np.testing.assert_array_equal(found[1].vector, expected.vector)
