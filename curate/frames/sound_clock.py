@@ -1,7 +1,8 @@
 """Repair of a source's sound stamps that step, so that sound stays with its pictures over a broken clock.
 
 A step of the sound beside a step of its pictures of like size is the same step. Where only one of them steps, the
-order of the file decides: packets lie beside those of their time, unless a remuxer sorted them by wrong stamps.
+order of the file decides: packets lie beside those of their time, unless a remuxer sorted them by wrong stamps. Then
+the ends decide, if it is the only step: streams of one recording end together.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ _MOST_STEPS = 0.02  # share of packets that step back above which stamps say not
 _NEAR_S = 5.0  # maximum distance of sound from its pictures in a file
 _COMPARED_S = 10.0  # file order before and after a step
 _AGREES, _AGREES_S = 0.4, 1.0  # share of a step, and seconds, by which the order of the file may differ
+_ENDS, _ENDS_S = 0.25, 0.5  # share of a step, and seconds, by which sound and pictures may end apart
 
 Seconds = NDArray[np.float64]
 
@@ -127,6 +129,7 @@ def repaired_sound(stamps: SoundStamps, line: FrameTimes, begin_s: float) -> Sou
     pictures = list(_picture_steps(line))
     if not pictures and not sound.steps_back():
         return None
+    alone = len(pictures) + len(sound.steps) == 1
     shifts: list[tuple[int, float]] = []
     # For each step of the pictures, whether the sound's own stamps agree with the pictures' behind it.
     together: dict[int, bool] = {}
@@ -136,14 +139,14 @@ def repaired_sound(stamps: SoundStamps, line: FrameTimes, begin_s: float) -> Sou
         if found is not None:
             number = pictures.index(found[0])
             later_s, together[number] = found[1] - shift_s, found[2]
-        elif step.joins_s > 0 and sound.agrees(step.place, step.joins_s, step.joins_s):
+        elif step.joins_s > 0 and sound.fits(step.place, step.joins_s, step.joins_s, alone):
             later_s = step.joins_s
         else:
             continue
         shift_s += later_s
         shifts.append((step.place, shift_s))
         sound.delay(step.place, later_s)
-    offsets = tuple(_offsets(pictures, together, sound, line))
+    offsets = tuple(_offsets(pictures, together, sound, line, alone))
     ticks = tuple((packet, round(seconds / stamps.tick_s)) for packet, seconds in shifts)
     return SoundClock(ticks, offsets, stamps.pictures)
 
@@ -176,14 +179,14 @@ def _same_step(
 
 
 def _offsets(
-    pictures: list[_Step], together: dict[int, bool], sound: _Sound, line: FrameTimes
+    pictures: list[_Step], together: dict[int, bool], sound: _Sound, line: FrameTimes, alone: bool
 ) -> Iterator[tuple[int, float | None]]:
     offset_s: float | None = 0.0
     for number, step in enumerate(pictures):
         before_s = offset_s
         if number in together:
             offset_s = 0.0 if together[number] else offset_s
-        elif not sound.agrees(sound.beside(step.place), 0.0, step.joins_s):
+        elif not sound.fits(sound.beside(step.place), 0.0, step.joins_s, alone):
             known = offset_s is not None and step.place not in line.breaks
             offset_s = offset_s - step.joins_s if known and offset_s is not None else None
         if offset_s != before_s:
@@ -211,6 +214,7 @@ class _Sound:
         self._behind_s = own_s - self.shown_s  # with the shifts so far
         self._compared = round(_COMPARED_S / max(usual_s, 1e-3))
         self.steps = list(_sound_steps(own_s, lasting_s))
+        self._ends_behind_s = float(own_s[-1] + lasting_s[-1] - line.times_s[-1])
 
     def steps_back(self) -> bool:
         """Return whether any stamps step back; those of a sound that pauses do not."""
@@ -224,7 +228,20 @@ class _Sound:
         """Move all packets from one on to a later time."""
         self._behind_s[packet:] += later_s
 
-    def agrees(self, packet: int, later_s: float, step_s: float) -> bool:
+    def fits(self, packet: int, later_s: float, step_s: float, alone: bool) -> bool:
+        """Return whether the order of the file, or its ends if the step is alone, say that sound is right behind it.
+
+        Args:
+            packet: First packet behind a step of pictures or sound.
+            later_s: Time by which packets behind the step would be later than now.
+            step_s: Size of the step.
+            alone: Whether nothing else steps in the film.
+        """
+        if self._agrees(packet, later_s, step_s):
+            return True
+        return alone and abs(self._ends_behind_s + later_s) < min(_ENDS * abs(step_s), _ENDS_S)
+
+    def _agrees(self, packet: int, later_s: float, step_s: float) -> bool:
         """Return whether sound lies equally far behind its pictures before and after a packet, in the file.
 
         Args:
