@@ -70,7 +70,6 @@ def find(
     state: CheckpointState,
     group: str,
     most_tensors: int,
-    headers: Mapping[str, Header] | None = None,
 ) -> dict[str, list[StoredPiece]]:
     """Locate the pieces of a group, by tensor.
 
@@ -80,14 +79,12 @@ def find(
         state: state of the checkpoint.
         group: group of tensors.
         most_tensors: maximum number of tensors; bounds the headers.
-        headers: headers of all parts, by path; None: they are read.
 
     Raises:
         RunError: a part is missing or damaged.
         UsageError: the checkpoint has no such group.
     """
-    if headers is None:
-        headers = read_headers(storage, folder, state, group, most_tensors)
+    headers = read_headers(storage, folder, state, group, most_tensors)
     found: dict[str, list[StoredPiece]] = {}
     for path, header in headers.items():
         for one in pieces_in(storage, path, group, header, state.checked):
@@ -106,7 +103,6 @@ def load_(
     group: str,
     targets: Tensors,
     shapes: Shapes,
-    headers: Mapping[str, Header] | None = None,
 ) -> None:
     """Copy a group's tensors into ``targets``, after names, dtypes and shapes have been checked.
 
@@ -117,16 +113,24 @@ def load_(
         group: group of tensors.
         targets: plain tensors or DTensors of any layout; fills this rank's part.
         shapes: shapes of the tensors of all ranks.
-        headers: headers of all parts, by path; None: they are read.
 
     Raises:
         RunError: the checkpoint is damaged.
         UsageError: its tensors do not match ``shapes``.
     """
-    found = find(storage, folder, state, group, len(shapes), headers)
+    found = find(storage, folder, state, group, len(shapes))
     stored_shapes = {name: (s[0].piece.dtype, s[0].piece.shape) for name, s in found.items()}
     if difference := _difference(stored_shapes, shapes):
         raise UsageError(f"{group} in {storage.uri(folder)} does not fit this configuration: {difference}")
+    copy_(storage, group, targets, found)
+
+
+def copy_(storage: Storage, group: str, targets: Tensors, found: Mapping[str, Sequence[StoredPiece]]) -> None:
+    """Copy a group's tensors into ``targets`` from pieces that make them whole.
+
+    Raises:
+        RunError: the checkpoint is damaged.
+    """
 
     def copy(work: tuple[torch.Tensor, StoredPiece, Overlap, int, int]) -> None:
         target, stored, (of_source, of_target), begin, end = work
@@ -156,17 +160,30 @@ def _reads(
                 yield local(target), stored, shared, begin, min(begin + step, rows.stop)
 
 
-def _difference(stored: Shapes, expected: Shapes) -> str | None:
-    """Describe the difference between stored and expected tensors."""
-    found = []
-    for name in sorted(stored.keys() | expected.keys()):
-        if name not in stored:
-            found.append(f"{name} is missing")
-        elif name not in expected:
-            found.append(f"{name} is not part of it")
-        elif stored[name][1] != expected[name][1]:
-            found.append(f"{name} has shape {list(stored[name][1])} instead of {list(expected[name][1])}")
-        elif stored[name][0] != expected[name][0]:
-            found.append(f"{name} is {stored[name][0]} instead of {expected[name][0]}")
+def difference_of(
+    name: str, stored: tuple[str, tuple[int, ...]] | None, expected: tuple[str, tuple[int, ...]] | None
+) -> str | None:
+    """Describe the difference between a stored and an expected tensor, each its dtype and shape; None without one."""
+    if stored is None:
+        return f"{name} is missing"
+    if expected is None:
+        return f"{name} is not part of it"
+    if stored[1] != expected[1]:
+        return f"{name} has shape {list(stored[1])} instead of {list(expected[1])}"
+    if stored[0] != expected[0]:
+        return f"{name} is {stored[0]} instead of {expected[0]}"
+    return None
+
+
+def described(differences: Mapping[str, str]) -> str | None:
+    """Describe differences by tensor, the first three in words; None without any."""
+    found = [differences[name] for name in sorted(differences)]
     more = f", and {len(found) - 3} more" if len(found) > 3 else ""
     return ", ".join(found[:3]) + more or None
+
+
+def _difference(stored: Shapes, expected: Shapes) -> str | None:
+    """Describe the difference between stored and expected tensors."""
+    names = stored.keys() | expected.keys()
+    texts = ((name, difference_of(name, stored.get(name), expected.get(name))) for name in names)
+    return described({name: text for name, text in texts if text})

@@ -14,11 +14,12 @@ import torch
 from loader.errors import RunError, UsageError, first_line
 from loader.storage import Storage
 from train.checkpoint.checksums import crc32, metadata_of
-from train.checkpoint.files import Header, data_of, header, in_order, sharding
+from train.checkpoint.directory import locate
+from train.checkpoint.files import data_of, header, in_order, sharding
 from train.checkpoint.folder import latest, prune, sweep
 from train.checkpoint.names import STATE, folder_of, part
 from train.checkpoint.pieces import Piece, Tensors, local, piece_of
-from train.checkpoint.reading import load_, read_headers, shapes_of
+from train.checkpoint.reading import copy_, shapes_of
 from train.checkpoint.state import CheckpointState, read_state
 from train.checkpoint.writers import pieces_of_rank, shapes_everywhere
 from train.config.checkpoint import CheckpointConfig
@@ -108,27 +109,9 @@ class Checkpoints:
                 self.uri(state.step),
             )
         for group, targets in self._groups.items():
-            self._together(partial(self._load_group, state, group, targets, self._headers(state, group)))
-
-    def _load_group(
-        self, state: CheckpointState, group: str, targets: Tensors, headers: Mapping[str, Header]
-    ) -> None:
-        folder, shapes = folder_of(state.step), self._shapes[group]
-        load_(self._storage, folder, state, group, targets, shapes, headers)
-
-    def _headers(self, state: CheckpointState, group: str) -> dict[str, Header]:
-        """Read the header of each part of a group once, by one of the ranks; a collective."""
-        world, folder = self._world, folder_of(state.step)
-        share, most = slice(world.rank, None, world.size), len(self._shapes[group])
-        own = self._together(lambda: read_headers(self._storage, folder, state, group, most, share))
-        # Latin-1 has a character for every byte.
-        texts = {path: [size, content.decode("latin-1")] for path, (size, content) in own.items()}
-        said = [json.loads(text) for text in world.gather_text(json.dumps(texts))]
-        return {
-            path: Header(size, content.encode("latin-1"))
-            for headers in said
-            for path, (size, content) in headers.items()
-        }
+            shapes, folder = self._shapes[group], folder_of(state.step)
+            found = locate(self._storage, folder, state, group, targets, shapes, self._world, self._together)
+            self._together(partial(copy_, self._storage, group, targets, found))
 
     def _together(self, act: Callable[[], T]) -> T:
         """Run an action that may fail on a single rank, and fail on all ranks if it does; a collective."""

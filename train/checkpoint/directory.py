@@ -1,0 +1,190 @@
+"""What each rank reads of a checkpoint, found together: a rank parses the headers of its share of the parts alone.
+
+With 1,024 ranks that hold a shard of every tensor, the headers list millions of pieces. Ranks exchange them as rows of
+numbers, some at a time, and each one keeps the few that overlap with its own tensors.
+"""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+
+from loader.errors import UsageError
+from loader.storage import Storage
+from train.checkpoint.damage import damaged
+from train.checkpoint.files import StoredPiece, pieces_in
+from train.checkpoint.pieces import Piece, Tensors, overlap, piece_of
+from train.checkpoint.reading import Shapes, described, difference_of, read_headers
+from train.checkpoint.state import CheckpointState
+from train.distributed.world import World
+
+ROWS = 1 << 18
+"""Rows that a rank holds of all ranks at a time."""
+_HEAD = 4  # columns before the box: tensor, part, first byte, number of checksums
+
+Rows = np.ndarray[Any, np.dtype[np.int64]]
+T = TypeVar("T")
+
+
+class Together(Protocol):
+    """Action that may fail on a single rank, and then fails on all; a collective."""
+
+    def __call__(self, act: Callable[[], T]) -> T: ...
+
+
+class Wanted:
+    """Boxes that one rank reads of a group's tensors, and the pieces that overlap with them.
+
+    Args:
+        group: group of the tensors.
+        targets: tensors of this rank.
+        shapes: dtypes and shapes of all ranks' tensors, by name.
+        paths: paths of the group's parts.
+    """
+
+    def __init__(self, group: str, targets: Tensors, shapes: Shapes, paths: Sequence[str]) -> None:
+        self._group, self._shapes, self._paths = group, shapes, paths
+        self.names = sorted(shapes)
+        self._number = {name: number for number, name in enumerate(self.names)}
+        self._part = {path: number for number, path in enumerate(paths)}
+        self._dims = max((len(shape) for _, shape in shapes.values()), default=0)
+        self._boxes = {
+            name: box for name, one in targets.items() if (box := piece_of(group, name, one)).bytes
+        }
+        self._low_ND = np.zeros((len(self.names), self._dims), np.int64)
+        self._high_ND = np.zeros_like(self._low_ND)
+        self._is_wanted_N = np.zeros(len(self.names), np.bool_)
+        for name, box in self._boxes.items():
+            number = self._number[name]
+            self._is_wanted_N[number] = True
+            self._low_ND[number], sizes_D = self._padded(box)
+            self._high_ND[number] = self._low_ND[number] + sizes_D
+        self.found: dict[str, list[StoredPiece]] = {}
+
+    def rows(self, stored: Sequence[StoredPiece]) -> tuple[Rows, Rows]:
+        """Return pieces as rows of numbers, and the checksums of all their blocks, one after the other."""
+        rows = np.zeros((len(stored), _HEAD + 2 * self._dims), np.int64)
+        for row, one in zip(rows, stored, strict=True):
+            number, part = self._number[one.piece.name], self._part[one.path]
+            row[:_HEAD] = number, part, one.start, len(one.blocks)
+            offsets_D, sizes_D = self._padded(one.piece)
+            row[_HEAD:] = [*offsets_D, *sizes_D]
+        return rows, np.array([int(block, 16) for one in stored for block in one.blocks], np.int64)
+
+    def take(self, rows: Rows, blocks: Rows) -> None:
+        """Keep the pieces that overlap with a box of this rank.
+
+        Args:
+            rows: pieces of any parts, as from `rows`.
+            blocks: their checksums, in the same order.
+        """
+        begins = np.concatenate([[0], np.cumsum(rows[:, 3])])
+        near = np.flatnonzero(self._is_wanted_N[rows[:, 0]])
+        numbers, low = rows[near, 0], rows[near, _HEAD : _HEAD + self._dims]
+        high = low + rows[near, _HEAD + self._dims :]
+        shared = np.maximum(low, self._low_ND[numbers]) < np.minimum(high, self._high_ND[numbers])
+        for place in near[shared.all(axis=1)].tolist():
+            number, part, start, count = rows[place, :_HEAD].tolist()
+            name = self.names[number]
+            dtype, shape = self._shapes[name]
+            box = rows[place, _HEAD:].reshape(2, self._dims)[:, : len(shape)].tolist()
+            own = blocks[begins[place] : begins[place] + count].tolist()
+            piece = Piece(self._group, name, dtype, shape, tuple(box[0]), tuple(box[1]))
+            found = StoredPiece(piece, self._paths[part], start, [f"{block:08x}" for block in own])
+            self.found.setdefault(name, []).append(found)
+
+    def gap(self) -> str | None:
+        """Return the name of a tensor whose pieces do not make this rank's box whole; None if all do."""
+        for name, box in self._boxes.items():
+            pieces = {one.piece.offsets: one.piece for one in self.found.get(name, ())}
+            if len(pieces) != len(self.found.get(name, ())):
+                return name
+            volume = 0
+            for piece in pieces.values():
+                shared = overlap(piece, box)
+                assert shared is not None
+                volume += math.prod(own.stop - own.start for own in shared.of_target)
+            if volume != math.prod(box.sizes):
+                return name
+        return None
+
+    def _padded(self, box: Piece) -> tuple[list[int], list[int]]:
+        missing = self._dims - len(box.shape)
+        return [*box.offsets, *([0] * missing)], [*box.sizes, *([1] * missing)]
+
+
+def locate(
+    storage: Storage,
+    folder: str,
+    state: CheckpointState,
+    group: str,
+    targets: Tensors,
+    shapes: Shapes,
+    world: World,
+    together: Together,
+) -> dict[str, list[StoredPiece]]:
+    """Locate the pieces that a rank reads of a group, by tensor; a collective.
+
+    Args:
+        storage: storage of the checkpoints.
+        folder: folder of the checkpoint.
+        state: state of the checkpoint.
+        group: group of tensors.
+        targets: tensors of this rank.
+        shapes: dtypes and shapes of all ranks' tensors, by name.
+        world: all ranks.
+        together: runs what may fail on a single rank.
+
+    Raises:
+        RunError: a part is missing or damaged, or pieces leave a gap.
+        UsageError: the checkpoint has no such group, or its tensors do not match ``shapes``.
+    """
+    wanted = Wanted(group, targets, shapes, [f"{folder}/{part}" for part in state.parts(group)])
+    share = slice(world.rank, None, world.size)
+
+    def parsed() -> list[StoredPiece]:
+        headers = read_headers(storage, folder, state, group, len(shapes), share)
+        return [
+            one
+            for path, header in headers.items()
+            for one in pieces_in(storage, path, group, header, state.checked)
+        ]
+
+    own = together(parsed)
+    if difference := _difference(own, wanted.names, shapes, world):
+        raise UsageError(f"{group} in {storage.uri(folder)} does not fit this configuration: {difference}")
+    at_once = max(1, ROWS // world.size)
+    for begin in range(0, world.largest(len(own)), at_once):
+        rows, blocks = (
+            torch.from_numpy(one).to(world.device) for one in wanted.rows(own[begin : begin + at_once])
+        )
+        wanted.take(world.gather(rows).cpu().numpy(), world.gather(blocks[:, None]).flatten().cpu().numpy())
+
+    def whole() -> None:
+        if (name := wanted.gap()) is not None:
+            path = next((one.path for one in wanted.found.get(name, ())), f"{folder}/{state.parts(group)[0]}")
+            raise damaged(storage, path, ValueError(f"the pieces of {name} do not make it whole"))
+
+    together(whole)
+    return wanted.found
+
+
+def _difference(own: Sequence[StoredPiece], names: Sequence[str], shapes: Shapes, world: World) -> str | None:
+    """Describe the difference between stored and expected tensors; a collective, the same on all ranks."""
+    told = {
+        name: text
+        for name, dtype, shape in {(one.piece.name, one.piece.dtype, one.piece.shape) for one in own}
+        if (text := difference_of(name, (dtype, shape), shapes.get(name)))
+    }
+    stored = {one.piece.name for one in own}
+    counts_N = torch.tensor([name in stored for name in names], dtype=torch.int64, device=world.device)
+    world.sum_([counts_N])
+    all_told: dict[str, str] = {}
+    for text in world.gather_text(json.dumps(told)):
+        all_told = json.loads(text) | all_told
+    missing = {name for name, count in zip(names, counts_N.tolist(), strict=True) if not count}
+    all_told |= {name: text for name in missing if (text := difference_of(name, None, shapes[name]))}
+    return described(all_told)
