@@ -23,6 +23,7 @@ class Pass:
         wall_s: Seconds from the first to the last task.
         seconds: Seconds that all workers spent, by stage.
         plan: Workers by stage after the probe; None without models, in one process, or with few tasks.
+        models: Stages whose workers keep a model.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Pass:
     wall_s: float
     seconds: Mapping[str, float]
     plan: WorkerPlan | None
+    models: tuple[str, ...] = ()
 
 
 def run_pass(
@@ -58,12 +60,13 @@ def run_pass(
             take(done.task)
 
     plan, left = None, list(tasks)
-    if tasks and kind == "ray" and any(stage.pool is not None for stage in stages({})):
+    models = tuple(stage.name for stage in stages({}) if stage.pool is not None) if tasks else ()
+    if models and kind == "ray":
         probe, left = split_probe(tasks)
         run(probe, {})
         plan = _planned(stages({}), seconds, len(probe), len(left)) if left else None
     run(left, plan.pools if plan else {})
-    return Pass(name, len(tasks), time.monotonic() - began, seconds, plan)
+    return Pass(name, len(tasks), time.monotonic() - began, seconds, plan, models)
 
 
 def total_seconds(passes: Sequence[Pass]) -> dict[str, float]:
@@ -76,7 +79,10 @@ def total_seconds(passes: Sequence[Pass]) -> dict[str, float]:
 
 
 def plan_notes(passes: Sequence[Pass]) -> list[dict[str, object]]:
-    """Return planned and achieved rates of each pass that had a plan, as JSON values for the report."""
+    """Return planned and achieved rates of each pass that had a plan, as JSON values for the report.
+
+    ``busy`` is the share of the pass, probe and start included, in which the workers of a stage with a model worked.
+    """
     return [
         {
             "of": done.name,
@@ -84,6 +90,10 @@ def plan_notes(passes: Sequence[Pass]) -> list[dict[str, object]]:
             "slowest": done.plan.slowest,
             "rows_per_s": done.plan.rows_per_s,
             "achieved_rows_per_s": done.tasks / done.wall_s,
+            "busy": {
+                stage: min(1.0, done.seconds.get(stage, 0.0) / (done.plan.pools[stage].most * done.wall_s))
+                for stage in done.models
+            },
         }
         for done in passes
         if done.plan is not None

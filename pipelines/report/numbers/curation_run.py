@@ -12,6 +12,7 @@ def run_facts(dataset: Dataset) -> dict[str, Any]:
     forecast = read_note(dataset, "forecast", ForecastNote)
     total = sum(run.worker_seconds.values())
     workers = {name: count for plan in run.plans for name, count in plan.workers.items()}
+    busy = {name: share for plan in run.plans for name, share in plan.busy.items()}
     totals = dataset.manifest.totals
     expected = (
         ("clips", forecast.clips, totals.samples),
@@ -26,6 +27,7 @@ def run_facts(dataset: Dataset) -> dict[str, Any]:
                 "seconds": seconds,
                 "share": seconds / total if total else 0.0,
                 "workers": workers.get(name),
+                "busy": busy.get(name),
             }
             for name, seconds in run.worker_seconds.items()
             if run.wall_s is not None

@@ -18,6 +18,7 @@ class PlanNote(BaseModel, frozen=True):
     slowest: str
     rows_per_s: FiniteFloat
     achieved_rows_per_s: FiniteFloat
+    busy: dict[str, FiniteFloat] = {}
 
 
 class RunNote(BaseModel, frozen=True):

@@ -6,7 +6,9 @@ from collections import deque
 
 import pytest
 
-from curate.run.runners.workers import Load, Machine, balance
+from curate.run.runners.passes import Pass, plan_notes
+from curate.run.runners.pipeline import Pool
+from curate.run.runners.workers import Load, Machine, WorkerPlan, balance
 from loader.errors import UsageError
 
 
@@ -115,3 +117,10 @@ def test_a_thousand_processors_and_twenty_stages_are_planned_at_once() -> None:
     plan = balance(loads, Machine(cpus=10_000))
     used = sum(pool.most for pool in plan.pools.values())
     assert 9_900 < used <= 10_000
+
+
+def test_a_note_says_how_busy_the_workers_of_a_model_were() -> None:
+    plan = WorkerPlan({"cut": Pool(1, 2, 1), "embed": Pool(1, 4, 2)}, 5.0, "embed")
+    (note,) = plan_notes([Pass("sources", 10, 20.0, {"cut": 30.0, "embed": 60.0}, plan, ("embed",))])
+    assert note["busy"] == {"embed": 0.75}
+    assert plan_notes([Pass("clips", 10, 20.0, {}, None)]) == []
