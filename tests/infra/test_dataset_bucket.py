@@ -8,10 +8,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.request import Request, urlopen
 from xml.etree import ElementTree
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError
 
 from loader.dataset import open_dataset
 from loader.storage import StorageConfig
@@ -246,6 +248,28 @@ def test_services_take_the_roles_unless_the_arn_of_a_role_is_given(endpoint: str
     assert trusted(other, "TrainerRoleArn") == {"AWS": arn}
     assert trusted(other, "ReaderRoleArn") == {"AWS": arn}
     assert "TrainerInstanceProfile" not in other.outputs
+    assert "RayHeadInstanceProfileArn" not in other.outputs
+
+
+@thorough
+def test_on_ec2_the_head_of_ray_launches_nodes_that_are_curators_and_no_others(endpoint: str) -> None:
+    stack = Stack(endpoint, "on-ec2", CuratorPrincipal="ec2.amazonaws.com")
+    roles = {}
+    for output in ("CuratorInstanceProfileArn", "RayHeadInstanceProfileArn"):
+        name = stack.outputs[output].rsplit("/", 1)[-1]
+        (roles[output],) = stack.client("iam").get_instance_profile(InstanceProfileName=name)[
+            "InstanceProfile"
+        ]["Roles"]
+    assert roles["CuratorInstanceProfileArn"]["Arn"] == stack.outputs["CuratorRoleArn"]
+    stack.outputs["head"] = roles["RayHeadInstanceProfileArn"]["Arn"]
+    head, curator = stack._statements("head"), stack._statements("CuratorRoleArn")
+    assert [one for one in curator if one not in head] == []
+    more = [one for one in head if one not in curator]
+    (passes,) = (one for one in more if one["Action"] == "iam:PassRole")
+    assert passes["Resource"] == stack.outputs["CuratorRoleArn"]
+    (ends,) = (one for one in more if "ec2:TerminateInstances" in as_list(one["Action"]))
+    assert ends["Condition"] == {"StringEquals": {"aws:ResourceTag/ray-cluster-name": "reelweave"}}
+    assert all(":Describe" in action for one in more if one["Resource"] == "*" for action in one["Action"])
 
 
 def test_a_prefix_that_would_lock_the_roles_out_is_refused(template: dict[str, Any]) -> None:
@@ -254,6 +278,70 @@ def test_a_prefix_that_would_lock_the_roles_out_is_refused(template: dict[str, A
         assert re.fullmatch(pattern, PREFIX)
         for wrong in ("", f"{PREFIX}/", f"/{PREFIX}", "a//b", "a*"):
             assert not re.fullmatch(pattern, wrong), wrong
+
+
+@pytest.fixture
+def judged(endpoint: str, stack: Stack) -> Iterator[Callable[[str], Any]]:
+    """Clients of roles, of a server that asks IAM before it does anything."""
+    iam, sts = stack.client("iam"), stack.client("sts")
+    taken = {}
+    for role in ROLES:
+        name = stack.role(role)["RoleName"]
+        for policy in iam.list_role_policies(RoleName=name)["PolicyNames"]:
+            # As JSON: moto keeps what CloudFormation made as a text that its own IAM cannot read.
+            document = ast.literal_eval(
+                iam.get_role_policy(RoleName=name, PolicyName=policy)["PolicyDocument"]
+            )
+            kept = [each for each in document["Statement"] if "Condition" not in each]  # moto knows none
+            iam.put_role_policy(
+                RoleName=name,
+                PolicyName=policy,
+                PolicyDocument=json.dumps(document | {"Statement": kept}),
+            )
+        session = sts.assume_role(RoleArn=stack.outputs[role], RoleSessionName="test")["Credentials"]
+        taken[role] = {
+            "aws_access_key_id": session["AccessKeyId"],
+            "aws_secret_access_key": session["SecretAccessKey"],
+            "aws_session_token": session["SessionToken"],
+        }
+    reset = f"{endpoint}/moto-api/reset-auth"
+    as_text = {"Content-Type": "text/plain"}
+    urlopen(Request(reset, b"0", as_text, method="POST")).close()
+    try:
+        yield lambda role: boto3.session.Session(**taken[role]).client("s3", endpoint_url=endpoint)
+    finally:
+        urlopen(Request(reset, b"inf", as_text, method="POST")).close()
+
+
+def may(call: Callable[..., Any], **words: Any) -> bool:
+    """Make a call, and return whether IAM let it through."""
+    try:
+        call(**words)
+    except ClientError as error:
+        if error.response["Error"]["Code"] == "AccessDenied":
+            return False
+        raise
+    return True
+
+
+def test_a_server_that_asks_iam_lets_the_roles_do_their_work_and_nothing_else(
+    stack: Stack, judged: Callable[[str], Any]
+) -> None:
+    """Allowed and denied calls by the roles' own credentials; rules that name a condition are read above."""
+    writes = {"CuratorRoleArn": {PREFIX}, "RemoverRoleArn": {PREFIX}, "TrainerRoleArn": {RUNS}}
+    for role in ROLES:
+        s3 = judged(role)
+        for prefix in (PREFIX, RUNS, "other"):
+            here = {"Bucket": stack.bucket, "Key": f"{prefix}/a"}
+            writer = prefix in writes.get(role, set())
+            assert may(s3.put_object, **here, Body=b"a") == writer, (role, prefix)
+            read = writer or (role in ("TrainerRoleArn", "ReaderRoleArn") and prefix == PREFIX)
+            assert may(s3.get_object, **here) == read, (role, prefix)
+            assert may(s3.delete_object, **here) == writer, (role, prefix)
+            if writer:
+                s3.put_object(**here, Body=b"a")  # for those who read it
+        for call in (s3.get_bucket_policy, s3.delete_bucket, s3.delete_bucket_policy):
+            assert not may(call, Bucket=stack.bucket), role
 
 
 Asked = tuple[str, str | None, str | None]

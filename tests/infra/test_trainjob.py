@@ -130,6 +130,33 @@ def until(done: Any, pod: "subprocess.Popen[bytes]") -> None:
         time.sleep(0.05)
 
 
+def test_disrupted_pods_do_not_count_against_the_restarts() -> None:
+    jobs = RUNTIME["spec"]["template"]["spec"]
+    (rule,) = jobs["failurePolicy"]["rules"]
+    assert (rule["action"], rule["onJobFailureReasons"]) == (
+        "RestartJobSetAndIgnoreMaxRestarts",
+        ["PodFailurePolicy"],
+    )
+    job = jobs["replicatedJobs"][0]["template"]["spec"]
+    (of_pods,) = job["podFailurePolicy"]["rules"]
+    assert (of_pods["action"], of_pods["onPodConditions"][0]["type"]) == ("FailJob", "DisruptionTarget")
+    assert POD["restartPolicy"] == "Never"  # which such a policy requires
+
+
+@pytest.mark.parametrize(("devices", "said"), [(8, ""), (7, "7 GPUs of 8")])
+def test_a_pod_looks_at_its_gpus_first(devices: int, said: str) -> None:
+    (check,) = POD["initContainers"]
+    assert check["resources"] == NODE["resources"]
+    assert check["command"][:2] == ["python", "-c"]
+    program = check["command"][2].replace('f"cuda:{number}"', '"cpu"')
+    begin = f"import torch\ntorch.cuda.device_count = lambda: {devices}\n"
+    ended = subprocess.run(
+        [sys.executable, "-c", begin + program], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert (ended.returncode == 0) == (not said), ended.stderr
+    assert said in ended.stderr
+
+
 def test_the_tools_that_the_container_needs_are_in_its_image() -> None:
     # bash, kill (of bash) and tail are in Debian's slim images; pkill and ps are not.
     words = " ".join([*NODE["command"], *NODE["lifecycle"]["preStop"]["exec"]["command"]])

@@ -1,0 +1,384 @@
+"""A rehearsal: curation and training by the Slurm scripts on two nodes, one of which is lost in each, under Prometheus.
+
+    infra/rehearsal [--out DIR]
+
+Nodes are namespaces of this machine, with processes, a network address, shared memory and a folder of Ray of their own.
+`srun` and `scontrol` stand for Slurm; Ray, torchrun, the trainer, the exporter and Prometheus are real. A node is lost
+by SIGKILL to all of its processes at once. The table is Markdown; 1 is returned if anything in it is wrong.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from loader.dataset import verify
+from loader.storage import open_storage
+from tests.bench.two_nodes import tree
+from tests.media import write_video
+
+ROOT = Path(__file__).parents[2]
+NETWORK = "10.77.0"
+HOSTS = [f"{NETWORK}.1", f"{NETWORK}.2"]
+LIMIT_S = 420.0
+"""Of each of the four parts."""
+EXPORTERS = {"clips": 9464, "run": 9465}
+"""Port of the exporter of each folder."""
+BEGUN = {"clips": ".ledger/status.json", "run": "metrics.jsonl"}
+"""File without which a folder has nothing to export."""
+STEPS = 24
+SOURCES = 10
+CURATE = ("shard.max_shard_mb=0.2", "spans.min_clip_s=1", "run.worker_memory_mb=512", "run.isolate=false")
+TRAIN = {
+    "stream": {
+        "workers": 1,
+        "buckets": {
+            "frames": [5, 9],
+            "sizes": [[48, 80]],
+            "compression": {"frames": 2, "height": 8, "width": 8, "causal": True},
+            "max_text_tokens": 65,
+            "memory_tokens": 500,
+        },
+    },
+    "train": {
+        "dtype": "float32",
+        "model": {"hidden": 48, "heads": 4, "layers": 2, "patch": [1, 2, 2]},
+        "tokenizer": {"frames": 2, "height": 4, "width": 4},
+        "schedule": {"total_steps": STEPS, "warmup_steps": 1},
+        "checkpoint": {"every_steps": 4},
+        "log": {"every_steps": 1},
+    },
+}
+SRUN = """#!/usr/bin/env bash
+# A task on each node at once; the first that fails is the status, as with --kill-on-bad-exit.
+while [[ $1 == --* ]]; do shift; done
+tasks=()
+for ((node = 0; node < SLURM_JOB_NUM_NODES; node++)); do
+    ip netns exec "node$node" unshare --mount --uts --pid --fork --kill-child --mount-proc bash -c '
+        hostname "node$(($1 + 1))"
+        mount --bind "$HOSTS_FILE" /etc/hosts
+        mkdir -p /tmp/ray
+        mount -t tmpfs tmpfs /dev/shm
+        mount -t tmpfs tmpfs /tmp/ray
+        SLURM_NODEID=$1 exec "${@:2}"' task "$node" "$@" &
+    tasks+=($!)
+    echo "$!" > "$NODES/$node"
+done
+status=0
+for node in "${!tasks[@]}"; do
+    # With --no-kill a job outlives its nodes.
+    wait "${tasks[node]}" || { code=$?; [[ $NO_KILL == 1 && -e $NODES/$node.lost ]] || status=$code; }
+    ((status == 0)) || { kill -TERM "${tasks[@]}" 2> /dev/null; break; }
+done
+wait
+exit "$status"
+"""
+SCONTROL = """#!/usr/bin/env bash
+printf '%s\\n' node1 node2
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the table; 1 if anything is wrong."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, help="folder that is kept, for logs; by default a temporary one")
+    options = parser.parse_args(arguments)
+    missing = [
+        name
+        for name in ("ip", "unshare", "prometheus", "ray", "torchrun", "reelweave")
+        if not shutil.which(name)
+    ]
+    if missing or os.geteuid():
+        print(
+            f"infra/rehearsal needs root and, on the PATH, {', '.join(missing) or 'what is there'}",
+            file=sys.stderr,
+        )
+        return 2
+    with tempfile.TemporaryDirectory(prefix="rehearsal-") as folder:
+        out = options.out or Path(folder)
+        out.mkdir(parents=True, exist_ok=True)
+        rows = Rehearsal(out.resolve()).run()
+    print("| what | seen | |\n|---|---|---|")
+    for what, seen, right in rows:
+        print(f"| {what} | {seen} | {'yes' if right else '**no**'} |")
+    return 0 if all(right for _, _, right in rows) else 1
+
+
+class Rehearsal:
+    """Two nodes, their jobs and what watches them, in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.rows: list[tuple[str, str, bool]] = []
+        (folder / "bin").mkdir()
+        (folder / "nodes").mkdir()
+        names = "".join(f"{host} node{number}\n" for number, host in enumerate(HOSTS, 1))
+        (folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
+        for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+            (folder / "bin" / name).write_text(text)
+            (folder / "bin" / name).chmod(0o755)
+        self.environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("RAY_")
+        } | {
+            "PATH": f"{folder}/bin:{os.environ['PATH']}",
+            "HOME": str(folder),
+            "PYTHONPATH": str(ROOT),
+            "NODES": str(folder / "nodes"),
+            "OMP_NUM_THREADS": "1",
+            "SLURM_JOB_ID": "4711",
+            "SLURM_JOB_NODELIST": "node[1-2]",
+            "HOSTS_FILE": str(folder / "hosts"),
+            "SLURM_JOB_NUM_NODES": "2",
+            "SLURM_CPUS_ON_NODE": "1",
+            "SLURM_CPUS_PER_TASK": "1",
+            "SLURM_GPUS_ON_NODE": "2",  # ranks of a node
+            "NO_KILL": "0",
+        }
+
+    def run(self) -> list[tuple[str, str, bool]]:
+        """Rehearse, and return what was seen."""
+        network()
+        clips, run = self.folder / "clips", self.folder / "run"
+        for number in range(SOURCES):
+            scenes = (30 + 2 * number, 55, 45)
+            write_video(self.folder / f"raw/{number}.mp4", scenes, size=(320, 192), first_scene=number)
+        settings = [word for one in CURATE for word in ("--set", one)]
+        alone = ["reelweave", "curate", "raw", "--out", "alone", *settings, "--set", "run.runner=sequential"]
+        subprocess.run(
+            alone, cwd=self.folder, env=self.environment, check=True, capture_output=True, timeout=LIMIT_S
+        )
+        with self.prometheus(), ExitStack() as kept:
+            self.curation(clips, settings, kept)
+            self.training(clips, run, kept)
+            self.scrapes()
+        return self.rows
+
+    def add(self, what: str, seen: object, right: bool) -> None:
+        """Add a row, and say it at once on standard error."""
+        self.rows.append((what, str(seen), right))
+        print(f"{what}: {seen}", file=sys.stderr, flush=True)
+
+    def curation(self, clips: Path, settings: list[str], kept: ExitStack) -> None:
+        """Curate on two nodes and lose the second when a quarter of the sources is done."""
+        done = 'reelweave_curation_done{phase="cut"}'
+        with self.job("curate", ["raw", "--out", clips.name, *settings], NO_KILL="1") as job:
+            self.export(clips.name, kept, job)
+            job.until(lambda: self.value(done) >= SOURCES / 4, "a quarter of the sources")
+            at, began = self.value(done), time.monotonic()
+            self.lose(1)
+            code = job.wait()
+            self.add(
+                "curation: sources done when the second node was lost", f"{at:g} of {SOURCES}", at < SOURCES
+            )
+            seconds = time.monotonic() - began
+            self.add("curation: exit status of the same job, with one node", code, code == 0)
+            self.add("curation: seconds from the loss to the end", f"{seconds:.0f}", True)
+        right = verify(open_storage(clips)).ok and dataset(clips) == dataset(self.folder / "alone")
+        self.add("curation: every byte of the dataset that of a run alone, and verified", right, right)
+
+    def training(self, clips: Path, run: Path, kept: ExitStack) -> None:
+        """Train on two nodes of two ranks, lose the second, and give the same command again."""
+        config = TRAIN | {"dataset": clips.name, "out": run.name}
+        (self.folder / "train.yaml").write_text(yaml.safe_dump(config))
+        with self.job("train", ["--config", "train.yaml"]) as job:
+            self.export(run.name, kept, job)
+            job.until(lambda: self.value("reelweave_checkpoint_step") >= 4, "the first checkpoint")
+            job.until(lambda: self.value("reelweave_train_step") >= 6, "a step behind it")
+            at = self.value("reelweave_train_step")
+            began = time.monotonic()
+            self.lose(1)
+            code = job.wait()
+            self.add(
+                "training: step at which the second node, of four ranks two, was lost",
+                f"{at:g} of {STEPS}",
+                at < STEPS,
+            )
+            self.add("training: exit status of that job", code, code != 0)
+            self.add(
+                "training: seconds until the survivors had ended", f"{time.monotonic() - began:.0f}", True
+            )
+        named = "was lost" in (self.folder / "train.log").read_text()
+        self.add("training: the survivors name who was lost", named, named)
+        with self.job("train", ["--config", "train.yaml"]) as job:
+            code = job.wait()
+        self.add("training: exit status of the same command on two nodes again", code, code == 0)
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        steps = [line["step"] for line in lines if "loss" in line]
+        whole = steps == list(range(1, STEPS + 1))
+        self.add("training: steps recorded, each once", f"{steps[0]} to {steps[-1]}", whole)
+
+    def scrapes(self) -> None:
+        """Look at what Prometheus has seen over all that time."""
+        self.until_scraped(STEPS)
+        for series in self.query('up{job="reelweave"}[1h]'):
+            place = next(
+                one for one, port in EXPORTERS.items() if series["metric"]["instance"].endswith(f":{port}")
+            )
+            answers = list(itertools.dropwhile(lambda one: one[1] != "1", series["values"]))
+            gap = max(float(b[0]) - float(a[0]) for a, b in itertools.pairwise(answers))
+            missed = sum(answer != "1" for _, answer in answers)
+            seen = f"{len(answers)}, {missed} unanswered, at most {gap:.1f} s apart"
+            self.add(
+                f"metrics: scrapes of `{place}` from its begin to the end", seen, not missed and gap < 15
+            )
+        (step,) = self.query("reelweave_train_step[1h]")
+        self.add("metrics: distinct training steps seen", len({value for _, value in step["values"]}), True)
+        finished, last = self.value("reelweave_curation_finished"), self.value("reelweave_train_step")
+        right = finished == 1 and last == STEPS
+        self.add("metrics: the curation is finished, the run at its last step", f"step {last:g}", right)
+
+    def until_scraped(self, step: int) -> None:
+        end = time.monotonic() + 30
+        while self.value("reelweave_train_step") < step and time.monotonic() < end:
+            time.sleep(0.5)
+
+    @contextmanager
+    def prometheus(self) -> Iterator[None]:
+        """Let Prometheus run with the alerts that are shipped, once a second; its targets come later."""
+        shipped = yaml.safe_load((ROOT / "infra/observability/prometheus.yaml").read_text())
+        shipped["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+        shipped["rule_files"] = [str(ROOT / "infra/observability/alerts.yaml")]
+        targets = [f"127.0.0.1:{port}" for port in EXPORTERS.values()]
+        shipped["scrape_configs"][0]["static_configs"][0]["targets"] = targets
+        (self.folder / "prometheus.yaml").write_text(yaml.safe_dump(shipped))
+        prometheus = [
+            "prometheus",
+            f"--config.file={self.folder}/prometheus.yaml",
+            f"--storage.tsdb.path={self.folder}/tsdb",
+            "--web.listen-address=127.0.0.1:9090",
+        ]
+        with self.process("prometheus", prometheus):
+            yield
+
+    def export(self, place: str, kept: ExitStack, job: "Job") -> None:
+        """Begin to export the numbers of a job as soon as its folder has some."""
+        begun = self.folder / place / BEGUN[place]
+        job.until(begun.exists, f"{begun} is there")
+        command = ["reelweave", "metrics", place, "--port", str(EXPORTERS[place])]
+        kept.enter_context(self.process(f"exporter-{place}", command))
+
+    @contextmanager
+    def process(self, name: str, command: list[str], **more: str) -> Iterator["subprocess.Popen[bytes]"]:
+        """Let a process run; it is ended at the end, with what it started."""
+        with (self.folder / f"{name}.log").open("ab") as log:
+            started = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=self.environment | more,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                yield started
+            finally:
+                if started.poll() is None:
+                    os.killpg(started.pid, signal.SIGTERM)
+                    try:
+                        started.wait(30)
+                    except subprocess.TimeoutExpired:
+                        os.killpg(started.pid, signal.SIGKILL)
+                        started.wait()
+
+    @contextmanager
+    def job(self, name: str, arguments: list[str], **more: str) -> Iterator["Job"]:
+        """Let the Slurm script of a command run."""
+        command = ["bash", str(ROOT / f"infra/slurm/{name}.sbatch"), *arguments]
+        with self.process(name, command, **more) as started:
+            yield Job(name, started, self.folder / f"{name}.log")
+
+    def lose(self, node: int) -> None:
+        """End all processes of a node at once: its first one is that of its process namespace."""
+        outer = int((self.folder / "nodes" / str(node)).read_text())
+        (self.folder / "nodes" / f"{node}.lost").touch()
+        (first,) = Path(f"/proc/{outer}/task/{outer}/children").read_text().split()
+        os.kill(int(first), signal.SIGKILL)
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """Ask Prometheus; empty while it does not answer."""
+        url = f"http://127.0.0.1:9090/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
+        try:
+            with urllib.request.urlopen(url, timeout=30) as answer:
+                found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+                return found
+        except OSError:
+            return []
+
+    def value(self, expression: str) -> float:
+        """Return the newest value; -1 without one."""
+        found = self.query(expression)
+        return float(found[0]["value"][1]) if found else -1.0
+
+
+class Job:
+    """A script that runs."""
+
+    def __init__(self, name: str, started: "subprocess.Popen[bytes]", log: Path) -> None:
+        self._name, self._started, self._log = name, started, log
+        self._end = time.monotonic() + LIMIT_S
+
+    def until(self, seen: Callable[[], bool], what: str) -> None:
+        """Wait until something is seen while the job runs."""
+        while not seen():
+            assert self._started.poll() is None, f"{self._name} ended before {what}: {self._tail()}"
+            assert time.monotonic() < self._end, f"{self._name}: not {what} in {LIMIT_S:g} s: {self._tail()}"
+            time.sleep(0.2)
+
+    def wait(self) -> int:
+        """Return the exit status."""
+        try:
+            return self._started.wait(self._end - time.monotonic())
+        except subprocess.TimeoutExpired:
+            return -1
+
+    def _tail(self) -> str:
+        return self._log.read_text(errors="replace")[-2000:]
+
+
+def dataset(folder: Path) -> dict[str, bytes]:
+    """Return path and content of every file, but for those that say how the run was set."""
+    return {
+        name: data
+        for name, data in tree(folder).items()
+        if name != "curate.yaml" and not name.startswith("report/")
+    }
+
+
+def network() -> None:
+    """Make a bridge with a network namespace for each node."""
+    run = ["ip link set lo up", "ip link add bridge type bridge", f"ip addr add {NETWORK}.254/24 dev bridge"]
+    # Names of network namespaces are mounts, which are this process's own.
+    run = ["mount -t tmpfs tmpfs /run", "ip link set lo up", *run[1:], "ip link set bridge up"]
+    for node, host in enumerate(HOSTS):
+        inside = f"ip -n node{node}"
+        run += [
+            f"ip netns add node{node}",
+            f"ip link add port{node} type veth peer name eth0 netns node{node}",
+            f"ip link set port{node} master bridge up",
+            f"{inside} link set lo up",
+            f"{inside} addr add {host}/24 dev eth0",
+            f"{inside} link set eth0 up",
+            f"{inside} route add default via {NETWORK}.254",  # Ray finds its address by it
+        ]
+    for command in run:
+        subprocess.run(command.split(), check=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
