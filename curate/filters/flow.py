@@ -6,6 +6,7 @@ remaining motion. The cost does not depend on codec or content.
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +47,41 @@ def flow(grey: Floats) -> PictureMotion:
         grey: Luminance, [n, h, w].
     """
     halved = _halved(grey)
-    height, width = halved.shape[1:]
+    motion, local, fastest = [], [], []
+    for before, after in pairwise(halved):
+        windows = window_motion(before, after)
+        # A thing that moves may fill only a part of its window.
+        places, moved = windows.places, windows.shift + windows.moved * windows.changed[:, None]
+        rest = moved - camera_motion(places, moved, np.full(len(places), 1 / len(places)))
+        lengths = np.hypot(*moved.T)
+        motion.append(float(lengths.mean()))
+        fastest.append(float(lengths.max()))
+        local.append(float(np.hypot(*rest.T).mean()))
+    diagonal = np.float32(np.hypot(*halved.shape[1:]))
+    return PictureMotion(*(np.array(each, np.float32) / diagonal for each in (motion, local, fastest)))
+
+
+class Windows(NamedTuple):
+    """Displacements of windows between two pictures, to the right and down, pixels.
+
+    Attributes:
+        places: Centres of the windows, [n, 2], as shares of width and height from the middle.
+        shift: Displacement of the whole picture, [2], whole pixels.
+        moved: Displacement of each window beside that, [n, 2]; 0 where nothing changed.
+        changed: Share of each window that changed beside that, [n].
+        structured: Windows with structure, [n]; of the others nothing can be told.
+    """
+
+    places: NDArray[np.float64]
+    shift: NDArray[np.float64]
+    moved: NDArray[np.float64]
+    changed: Floats
+    structured: NDArray[np.bool_]
+
+
+def window_motion(before: Floats, after: Floats) -> Windows:
+    """Measure the displacement of windows between two small pictures, [h, w]."""
+    height, width = before.shape
     window = min(_WINDOW_PX, height, width)
     tops, lefts = _starts(height, window), _starts(width, window)
     places = np.array(
@@ -56,26 +91,17 @@ def flow(grey: Floats) -> PictureMotion:
             for left in lefts
         ]
     )
-    share = np.full(len(places), 1 / len(places))
     whole, part = _taper(height, width), _taper(window, window)
-    motion, local, fastest = [], [], []
-    for before, after in pairwise(halved):
-        down, right = _shift(before[None], after[None], whole)[0].round().astype(int)
-        if _difference(before, after, down, right) >= _difference(before, after, 0, 0):
-            down = right = 0
-        a, b = _windows(before, after, tops, lefts, window, down, right)
-        changed = _changed(a, b) * (a.std(axis=(1, 2)) >= _MIN_CONTRAST)
-        moved = np.zeros((len(places), 2))
-        if (visible := changed > 0).any():
-            moved[visible] = _shift(a[visible], b[visible], part) * changed[visible, None]
-        moved = moved[:, ::-1] + np.array([right, down], np.float64)
-        rest = moved - camera_motion(places, moved, share)
-        lengths = np.hypot(*moved.T)
-        motion.append(float(lengths.mean()))
-        fastest.append(float(lengths.max()))
-        local.append(float(np.hypot(*rest.T).mean()))
-    diagonal = np.float32(np.hypot(height, width))
-    return PictureMotion(*(np.array(each, np.float32) / diagonal for each in (motion, local, fastest)))
+    down, right = _shift(before[None], after[None], whole)[0].round().astype(int)
+    if _difference(before, after, down, right) >= _difference(before, after, 0, 0):
+        down = right = 0
+    a, b = _windows(before, after, tops, lefts, window, down, right)
+    structured = a.std(axis=(1, 2)) >= _MIN_CONTRAST
+    changed = _changed(a, b) * structured
+    moved = np.zeros((len(places), 2))
+    if (visible := changed > 0).any():
+        moved[visible] = _shift(a[visible], b[visible], part)
+    return Windows(places, np.array([right, down], np.float64), moved[:, ::-1], changed, structured)
 
 
 def _halved(grey: Floats) -> Floats:

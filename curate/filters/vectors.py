@@ -175,11 +175,21 @@ def camera_motion(
     Returns:
         Displacements, [n, 2], pixels.
     """
-    basis = np.column_stack([np.ones(len(places)), places])
+    return np.asarray(_basis(places) @ camera_field(places, moved, share))
+
+
+def camera_field(
+    places: NDArray[np.float64], moved: NDArray[np.float64], share: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the coefficients [3, 2] of that field: displacement at the origin, and its change along x and y."""
     if len(places) > _FITTED:
         some = np.linspace(0, len(places) - 1, _FITTED).astype(np.intp)
-        return np.asarray(basis @ _fit(basis[some], moved[some], share[some] / share[some].sum()))
-    return np.asarray(basis @ _fit(basis, moved, share))
+        places, moved, share = places[some], moved[some], share[some] / share[some].sum()
+    return _fit(_basis(places), moved, share)
+
+
+def _basis(places: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.column_stack([np.ones(len(places)), places])
 
 
 def _fit(

@@ -116,15 +116,21 @@ def given(file: File, overrides: Sequence[str]) -> Given:
 
 
 def _check_no_code(found: Given) -> None:
-    """Refuse code by path or module in a file that others may have written or replaced on its way."""
-    stages = found.values.get("stages")
-    for name, one in stages.items() if isinstance(stages, dict) else ():
-        use = one.get("use") if isinstance(one, dict) else None
-        if use and found.origin(("stages", name, "use")) != OVERRIDE:
-            raise UsageError(
-                f"stages.{shown_name(str(name))}.use ({found.origin(('stages', name, 'use'))}): a configuration from"
-                " an address may name installed stages only; save it here and read it, or give that key with --set"
-            )
+    """Refuse code by path or module in a file that others may have written or replaced on its way.
+
+    The section `stages` is one of a curation's configuration, and of the section `curate` of the demo's.
+    """
+    for above in ((), ("curate",)):
+        section: Any = found.values
+        for name in (*above, "stages"):
+            section = section.get(name) if isinstance(section, dict) else None
+        for name, one in section.items() if isinstance(section, dict) else ():
+            key = (*above, "stages", str(name), "use")
+            if isinstance(one, dict) and one.get("use") and (origin := found.origin(key)) != OVERRIDE:
+                raise UsageError(
+                    f"{shown_name('.'.join(key))} ({origin}): a configuration from an address may name installed"
+                    " stages only; save it here and read it, or give that key with --set"
+                )
 
 
 def _read_remote(uri: str, config: StorageConfig) -> bytes:

@@ -21,7 +21,7 @@ from loader.dataset.manifest import Removal
 from loader.errors import RunError, UsageError
 from loader.storage import open_storage
 from pipelines.cli import main
-from pipelines.configuration.config import resolve
+from pipelines.configuration.config import given, resolve
 from tests.curate.run.test_run import tree
 from tests.media import write_video
 from tests.printed import ROOT, printed
@@ -401,4 +401,8 @@ def test_a_configuration_from_an_address_names_installed_code_only(own: Path, tm
     with pytest.raises(UsageError, match=r"stages\.frames\.use \(.*line 3\): .* installed stages only"):
         resolve(CurateConfig, file.as_uri(), [])
     assert resolve(CurateConfig, file, []).stages
+    nested = tmp_path / "demo.yaml"
+    nested.write_text(json.dumps({"curate": {"stages": {"frames": {"use": f"{own}:Frames"}}}}))
+    with pytest.raises(UsageError, match=r"curate\.stages\.frames\.use .* installed stages only"):
+        given(nested.as_uri(), [])
     assert resolve(CurateConfig, file.as_uri(), [f"stages.frames.use={own}:Frames"]).stages

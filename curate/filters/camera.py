@@ -1,0 +1,84 @@
+"""Movement of the camera over a clip: pan, tilt, zoom, roll and shake, from evenly spaced pictures.
+
+Windows of neighbouring pictures are matched by phase correlation, and an affine field is fitted that most of them
+follow (`curate.filters.vectors`), so that things that move by themselves count little. What lasts for a second is a
+movement; what changes faster is shake.
+"""
+
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curate.filters.flow import window_motion
+from curate.filters.sample import Floats
+from curate.filters.vectors import camera_field
+
+_LASTS_S = 1.0
+_MIN_WINDOWS = 6
+"""Windows with structure that a fit needs; of flat walls and dark skies nothing can be told."""
+
+_MOST_APART_PX = 1.5
+_MIN_AGREEING = 0.5
+"""Share of the windows that must follow the fitted field; else the match failed, or what moves is no camera."""
+
+_MIN_MEASURED = 0.5
+"""Share of the intervals that must be measured."""
+
+
+def camera_scores(grey: Floats, pictures_per_s: float) -> dict[str, float]:
+    """Return the movement of the camera; empty where it cannot be told: flat walls, dark skies, one picture.
+
+    ``camera_pan`` and ``camera_tilt`` are in picture widths and heights per second, ``camera_zoom`` in the natural
+    logarithm of the size per second, ``camera_roll`` in degrees per second: means of what lasts, without sign.
+    ``camera_shake`` is the root mean square of the rest, in picture diagonals per second.
+
+    Args:
+        grey: Luminance of evenly spaced pictures, [n, h, w].
+        pictures_per_s: Their rate; about 8.
+    """
+    height, width = grey.shape[1:]
+    fields = [_field(before, after) for before, after in pairwise(grey)]
+    found = np.array([field for field in fields if field is not None])
+    if not len(found) or len(found) < _MIN_MEASURED * len(fields):
+        return {}
+    moved = found * pictures_per_s
+    lasting = _smooth(moved, max(1, round(_LASTS_S * pictures_per_s)))
+    right, down, larger, turned = np.abs(lasting).mean(axis=0)
+    rest = (moved - lasting)[:, :2] / np.hypot(height, width)
+    return {
+        "camera_pan": float(right / width),
+        "camera_tilt": float(down / height),
+        "camera_zoom": float(larger),
+        "camera_roll": float(np.degrees(turned)),
+        "camera_shake": float(np.sqrt((rest**2).sum(axis=1).mean())),
+    }
+
+
+def _field(before: Floats, after: Floats) -> NDArray[np.float64] | None:
+    """Return how far a picture moved right and down (pixels), grew, turned (radians); None where it cannot be told."""
+    windows = window_motion(before, after)
+    seen = windows.structured
+    if seen.sum() < _MIN_WINDOWS:
+        return None
+    moved, share = windows.shift + windows.moved[seen], np.full(seen.sum(), 1 / seen.sum())
+    places = windows.places[seen]
+    field = camera_field(places, moved, share)
+    apart = np.hypot(*(moved - field[0] - places @ field[1:]).T)
+    if (apart <= _MOST_APART_PX).mean() < _MIN_AGREEING:
+        return None
+    (right, down), (across_right, across_down), (along_right, along_down) = field
+    height, width = before.shape
+    larger = (across_right / width + along_down / height) / 2
+    turned = (across_down / width - along_right / height) / 2
+    return np.array([right, down, larger, turned])
+
+
+def _smooth(values: NDArray[np.float64], length: int) -> NDArray[np.float64]:
+    """Return the running mean over ``length`` rows, over fewer at both ends, [n, k]."""
+    length = min(length, len(values))
+    sums = np.vstack([np.zeros((1, values.shape[1])), values.cumsum(axis=0)])
+    rows = np.arange(len(values))
+    first = (rows - length // 2).clip(0, len(values) - length)
+    smooth: NDArray[np.float64] = (sums[first + length] - sums[first]) / length
+    return smooth
