@@ -72,7 +72,7 @@ def _fitted(options: argparse.Namespace) -> "FittedCosts":
     from train.cascade.costs.cost_model import Links
     from train.cascade.costs.fit import FittedCosts, fit_costs
     from train.cascade.costs.profile_csv import read_profile
-    from train.cascade.costs.run_sizes import sizes_of, with_predicted_peaks
+    from train.cascade.costs.run_sizes import sizes_of, with_gathered_layers, with_predicted_peaks
     from train.memory.shapes import StepShape
 
     profile = read_profile(read_text(options.cascades, "--cascades"), str(options.cascades))
@@ -80,7 +80,9 @@ def _fitted(options: argparse.Namespace) -> "FittedCosts":
     notes = []
     if not np.isfinite(profile.peak_gib).any():
         notes.append("no peaks were measured: memory is that of a rehearsal (train.memory.dry_run)")
-        profile = with_predicted_peaks(profile, config.train)
+        profile = with_predicted_peaks(profile, config.train, options.gpus)
+    else:
+        profile = with_gathered_layers(profile, config.train, options.gpus)
     first = StepShape(Bucket(*profile.size_n3[0].tolist()), int(profile.batch[0]), int(profile.length[0]))
     buckets = config.stream.buckets
     found = fit_costs(

@@ -53,8 +53,8 @@ class CascadeConfig(Settings):
     memory_gib: float | None = Field(
         None,
         gt=0,
-        description="memory of one GPU, as the cost model predicts it, that plans may use; null: all memory of the"
-        " GPU, unlimited on a CPU",
+        description="memory of one GPU, as the cost model predicts it, that plans may use; null: all that"
+        " the CUDA context and the communicators leave of the GPU with the least, unlimited on a CPU",
     )
     topology: str | None = Field(
         None,

@@ -24,6 +24,7 @@ from train.models.encoders.tile_grid import TileGrid
 from train.models.encoders.tokenizer import Tokenizer
 from train.models.published.shared import DiffusersDenoiser
 from train.parallel.context.token_shard import Cuttable, cuttable
+from train.parallel.mesh import Mesh
 
 _LATENTS = 3  # copies of latents: clean, noisy, and the target
 _FAKE = torch.device("cpu")
@@ -35,7 +36,7 @@ class RunSizes:
     """Sizes on one GPU that holds all modules at all times.
 
     Attributes:
-        states_bytes: weights of all modules, gradients, and this rank's share of optimizer state (ZeRO-1) and EMA.
+        states_bytes: weights of all modules, gradients, optimizer state and EMA, as far as this rank holds them.
         handed_token_bytes: bytes of a token's latents at the DiT's input.
         handed_sample_bytes: bytes of a caption's context at the DiT's input.
         exchanged_bytes: bytes per token that change ranks under Ulysses, forward, backward and recomputation; 0
@@ -56,16 +57,17 @@ def sizes_of(config: TrainConfig, shape: StepShape, gpus: int) -> RunSizes:
     """Compute the sizes without a GPU.
 
     Args:
-        config: configuration of the run; its layout is replaced by ZeRO-1.
+        config: configuration of the run; weights are sharded over blocks as its cascades do, or the optimizer's state
+            over all ranks.
         shape: any shape of the run.
-        gpus: number of ranks that shard the optimizer state.
+        gpus: number of ranks of the run.
 
     Raises:
         UsageError: the dry run fails (`train.memory.dry_run.dry_run`).
     """
-    config = _zero_1(config)
-    bundle = Bundle(config, meta=True)
-    [found] = dry_run(config, [shape], gpus, encoded=True)
+    config, ranks = _resident(config, gpus)
+    bundle = Bundle(config, meta=True, unread=True)
+    [found] = dry_run(config, [shape], ranks, encoded=True)
     encoder = config.tokenizer
     return RunSizes(
         states_bytes=found.state + _bytes(bundle.tokenizer),
@@ -77,25 +79,27 @@ def sizes_of(config: TrainConfig, shape: StepShape, gpus: int) -> RunSizes:
     )
 
 
-def with_predicted_peaks(profile: Profile, config: TrainConfig) -> Profile:
+def with_predicted_peaks(profile: Profile, config: TrainConfig, gpus: int) -> Profile:
     """Return a profile with peaks of some shapes on one rank predicted by `train.memory.dry_run`.
 
     Args:
         profile: profile of the run.
         config: configuration of the run.
+        gpus: number of ranks of the run; where weights are sharded, peaks hold the layers that are gathered.
     """
-    config = _zero_1(config)
+    # A single rank would keep float32 weights with lower-precision copies.
+    config, ranks = _resident(config, gpus if _block(config, gpus) > 1 else 2)
     rows_n5 = np.column_stack([profile.batch * profile.length, profile.batch, profile.size_n3])
     distinct, place_n = np.unique(rows_n5, axis=0, return_inverse=True)
     chosen = np.unique(np.linspace(0, len(distinct) - 1, _REHEARSED).round().astype(np.int64))
     shapes = [
         StepShape(Bucket(*size), batch, tokens // batch) for tokens, batch, *size in distinct[chosen].tolist()
     ]
-    # A single rank would keep float32 weights with lower-precision copies. Cascades sum gradients behind all backwards.
-    steps = dry_run(config, shapes, ranks=2, encoded=True, overlapped=False)
+    # Cascades sum gradients behind all backwards.
+    steps = dry_run(config, shapes, ranks=ranks, encoded=True, overlapped=False)
     peaks = {
         Module.DIT: [one.passes - one.state for one in steps],
-        Module.VAE: _encoding_peaks(Bundle(config, meta=True).tokenizer, shapes),
+        Module.VAE: _encoding_peaks(Bundle(config, meta=True, unread=True).tokenizer, shapes),
     }
     peak_gib = np.full(len(rows_n5), np.nan)
     for module, of_shapes in peaks.items():
@@ -106,17 +110,54 @@ def with_predicted_peaks(profile: Profile, config: TrainConfig) -> Profile:
     return replace(profile, peak_gib=peak_gib)
 
 
-def _zero_1(config: TrainConfig) -> TrainConfig:
-    """Replace the layout by ZeRO-1, since cascades need whole layers on every rank."""
+def with_gathered_layers(profile: Profile, config: TrainConfig, gpus: int) -> Profile:
+    """Return a profile whose measured peaks of DiTs hold gathered layers where weights are sharded.
+
+    Args:
+        profile: profile of the run, measured on whole weights.
+        config: configuration of the run.
+        gpus: number of ranks of the run.
+    """
+    if _block(config, gpus) == 1:
+        return profile
+    shape = StepShape(Bucket(*profile.size_n3[0].tolist()), int(profile.batch[0]), int(profile.length[0]))
+    sharded, ranks = _resident(config, gpus)
+    # A profile is measured on whole weights, with the copies that autocast keeps.
+    whole = config.model_copy(update={"parallel": sharded.parallel.model_copy(update={"dp_shard": 1})})
+    found, alone = (
+        dry_run(one, [shape], size, encoded=True)[0] for one, size in ((sharded, ranks), (whole, 1))
+    )
+    more = (found.passes - found.state) - (alone.passes - alone.state)
+    moved = np.maximum(0.0, profile.peak_gib + more / 2**30)
+    peak_gib = np.where(profile.module == Module.DIT, moved, profile.peak_gib)
+    return replace(profile, peak_gib=peak_gib)
+
+
+def _block(config: TrainConfig, gpus: int) -> int:
+    """Return the number of ranks that shard the DiT's weights; 1 if they are whole."""
+    parallel = config.parallel
+    if parallel.schedule == "static" or parallel.shard == "optimizer":
+        return 1
+    return Mesh.of(parallel, gpus).dp_shard
+
+
+def _resident(config: TrainConfig, gpus: int) -> tuple[TrainConfig, int]:
+    """Return a static layout that holds on a GPU what cascades hold there, and its number of ranks.
+
+    Either one block of ranks shards the weights, as NestedFSDP does, or layers are whole and the optimizer's state is
+    sharded. Every rank may encode, so that encoders are whole or on the host.
+    """
+    block = _block(config, gpus)
     parallel = ParallelConfig(
         dp_replicate=1,
         dp_shard="rest",
-        shard="optimizer",
+        shard="optimizer" if block == 1 else "weights",
+        text_encoder="offload" if config.parallel.text_encoder == "offload" else "whole",
         activation_checkpointing=config.parallel.activation_checkpointing,
         activation_memory_budget=config.parallel.activation_memory_budget,
         compile=config.parallel.compile,
     )
-    return config.model_copy(update={"parallel": parallel})
+    return config.model_copy(update={"parallel": parallel}), gpus if block == 1 else block
 
 
 def _bytes(module: nn.Module) -> int:

@@ -82,7 +82,6 @@ class Cascades:
         self._costs: ClipCosts = (
             read_costs(cascade.costs) if cascade.costs else NominalCosts(bundle, config, world.device)
         )
-        self._memory_bytes = _memory_bytes(cascade.memory_gib, world.device)
         self._places = config.compression.height * config.compression.width
         heads = cuttable(bundle.dit).full_heads if max(self._degrees) > 1 else 1
         limit = None if cascade.handoff_mib is None else int(cascade.handoff_mib * 2**20)
@@ -90,6 +89,8 @@ class Cascades:
         self._block = ranks_of_a_block(config.parallel, world.size)
         check_blocks(self._block, self._menu, self.topology)
         self._pool = Pool(world, heads, self._menu.groups())
+        # Behind the communicators, whose buffers take memory from plans.
+        self._memory_bytes = _memory_bytes(cascade.memory_gib, world)
         self._executor = Executor(world, self._pool, limit, cascade.lookahead, self.topology.gpus_per_node)
         self._chosen: Representatives | None = None
         self._online = OnlineCorrection(cascade.correction, self._menu, self.topology.gpus_per_node)
@@ -235,9 +236,24 @@ def topology_of(name: str | None, ranks: int) -> Topology:
         ) from error
 
 
-def _memory_bytes(gib: float | None, device: torch.device) -> float:
+def _memory_bytes(gib: float | None, world: World) -> float:
+    """Return the bytes of a GPU that plans may use, the same on all ranks; a collective."""
     if gib is not None:
         return gib * 2**30
-    if device.type == "cpu":
+    if world.device.type == "cpu":
         return float("inf")
-    return float(torch.cuda.get_device_properties(device).total_memory)
+    free, _ = torch.cuda.mem_get_info(world.device)
+    return float(usable_bytes(free, torch.cuda.memory_reserved(world.device), world))
+
+
+def usable_bytes(free: int, reserved: int, world: World) -> int:
+    """Return what PyTorch has and may still have on the GPU with the least; a collective.
+
+    The rest belongs to CUDA's context, the buffers of communicators and other processes.
+
+    Args:
+        free: bytes that the GPU has left.
+        reserved: bytes that PyTorch's allocator holds.
+        world: all ranks.
+    """
+    return -world.largest(-(free + reserved))

@@ -6,20 +6,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 import yaml
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from loader.errors import UsageError
 from pipelines.cli import main
-from tests.thorough import thorough
+from tests.thorough import beyond, thorough
 from tests.train.cascade.costs.profile_ranks import BUCKETS, CONFIG, measure
 from tests.train.ranks import Ranks
 from train.cascade.costs.cost_model import CostModel
 from train.cascade.costs.profile_csv import MeasuredCascade, profile_csv, read_profile
-from train.cascade.costs.run_sizes import sizes_of
+from train.cascade.costs.run_sizes import sizes_of, with_gathered_layers
 from train.cascade.problem import Module
+from train.cascade.training.cascades import usable_bytes
+from train.checkpoint.pieces import local as local_part
 from train.config.parallel import ParallelConfig
+from train.config.run import TrainConfig
+from train.distributed.world import World
 from train.memory.dry_run import dry_run
 from train.memory.shapes import shapes
+from train.models.bundle import Bundle
+from train.parallel.layout import lay_out
+from train.parallel.mesh import Ranks as GridRanks
 
 ROWS = [
     MeasuredCascade("text", 1, 5, 16, 24, 57, 1, 0.001, None),
@@ -138,6 +147,50 @@ def test_all_modules_lie_on_a_gpu_and_the_optimizer_is_divided() -> None:
     assert four.handed_sample_bytes == 4 * 9 * 16
     # Forward and backward, queries, keys, values and outputs, two layers of 48 float32.
     assert four.exchanged_bytes == 2 * 4 * 2 * 48 * 4
+
+
+def held_bytes(config: TrainConfig, ranks: int) -> int:
+    """What lies on rank 0 of a run by cascades before its first step, counted by storage."""
+    store = FakeStore()
+    dist.init_process_group("fake", store=store, rank=0, world_size=ranks)
+    try:
+        grid = GridRanks.of(config.parallel, World(0, ranks, torch.device("cpu")))
+        layout = lay_out(config, grid)
+        local = [local_part(one) for one in [*layout.bundle.parameters(), *layout.bundle.buffers()]]
+        gradients = [weight.grad for weight in layout.weights.values() if weight.grad is not None]
+        states = [one for state in layout.optimizer.state.values() for one in state.values()]
+        storages = {
+            one.untyped_storage()._cdata: one.untyped_storage().nbytes()
+            for one in [*local, *gradients, *states]
+        }
+        return sum(storages.values())
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("dtype", beyond(1, ["bfloat16", "float32"]))
+def test_shards_of_the_weights_are_counted_as_cascades_hold_them(dtype: str) -> None:
+    [shape, *_] = shapes(BUCKETS)
+    blocks = ParallelConfig(dp_shard=4, schedule="cascade")
+    config = CONFIG.model_copy(update={"parallel": blocks, "dtype": dtype})
+    found = sizes_of(config, shape, 8).states_bytes
+    assert found == pytest.approx(held_bytes(config, 8), rel=0.01)
+    optimizer = config.model_copy(update={"parallel": ParallelConfig(dp_replicate=2, dp_shard=4)})
+    assert found < 0.7 * sizes_of(optimizer, shape, 8).states_bytes
+    # Measured on whole weights, peaks lack the layers that are gathered.
+    rows = read_profile(profile_csv(ROWS), "cascades.csv")
+    more = with_gathered_layers(rows, config, 8).peak_gib - rows.peak_gib
+    [found] = (more[rows.module == Module.DIT] * 2**30).tolist()
+    layer = sum(one.numel() for one in Bundle(config, meta=True).dit.repeated()[0].parameters())
+    # In float32 gathered layers and a whole gradient; autocast had copies of all weights in their place.
+    least, most = (2, 4) if dtype == "float32" else (-2, 0)
+    assert least * 4 * layer < found < most * 4 * layer
+    assert more[rows.module == Module.VAE].tolist() == [0]
+    assert with_gathered_layers(rows, optimizer, 8) is rows
+
+
+def test_plans_may_use_what_the_fullest_gpu_has_left() -> None:
+    assert usable_bytes(70, 5, World(0, 1, torch.device("cpu"))) == 75
 
 
 @pytest.mark.parametrize(
