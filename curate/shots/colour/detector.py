@@ -15,6 +15,7 @@ from curate.shots.colour.features import HEIGHT, WIDTH, Floats, dissimilarity, f
 from curate.shots.colour.history import FeatureWindow
 from curate.shots.colour.probabilities import CUT_REACH, GRADUAL_REACH, TransitionProbabilities
 from curate.shots.colour.runs import LikelyRun, RunCollector
+from curate.shots.colour.steady import leads_between_still_pictures
 from curate.shots.types import KnownTransitions, Transition, overlap
 from loader.settings import Settings
 
@@ -31,6 +32,7 @@ _SHORT_RUN = 4  # maximum frames of a run that a hard cut inside may explain
 _BOTH = 0.4  # probability of a cut next to a likelier one above which the frame in between is blended
 _SURE_CUT = 0.8  # probability of a hard cut that overrides any run around it; its network was trained on dissolves too
 _ABRUPT = 0.5  # share of the threshold above which a cut is reported whose one step makes the whole change
+_STEADY = 0.84  # share of the threshold above which a run between two still pictures is reported
 _LIKELY = 0.35  # share of the threshold above which a frame extends a run
 _LEAST_LIKELY = 0.25  # minimum probability of a frame in a run, for any threshold
 SETTLED_AFTER = GRADUAL_REACH + 5
@@ -268,6 +270,8 @@ class ColourDetector:
 
     def _keep(self, run: LikelyRun) -> None:
         """Decide between a run and the cuts inside it."""
+        likely = run.score > _STEADY * self._config.gradual_threshold
+        run.steady = likely and leads_between_still_pictures(self._history, run.transition)
         if run.score <= self._gradual_floor and not self._is_sure(run):
             return
         if self._blank_within(run) or self._alike_beyond(run):
@@ -289,7 +293,7 @@ class ColourDetector:
     def _is_sure(self, run: LikelyRun) -> bool:
         """Return True when a run is reported; a short run has fewer frames, so a very likely one is rarer."""
         short = run.end - run.first <= _SHORT_RUN
-        return run.score > self._config.gradual_threshold ** (4 if short else 1)
+        return run.steady or run.score > self._config.gradual_threshold ** (4 if short else 1)
 
     def _alike_beyond(self, run: LikelyRun) -> bool:
         """Return True when the pictures before and after a run are alike: a flash or a passing object."""
