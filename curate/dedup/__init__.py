@@ -1,21 +1,22 @@
 """Deduplication, exact, perceptual and semantic: pure functions over columns, without access to clips."""
 
 import itertools
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
 
 from curate.dedup.clusters import clusters
-from curate.dedup.fingerprint import PICTURES_PER_S, fingerprint, match
+from curate.dedup.fingerprint import PICTURES_PER_S, Match, fingerprint, overlap
 from curate.dedup.neighbours import near_pairs, near_references
 from curate.dedup.products import Floats, Places
 from curate.dedup.types import (
     DedupClips,
     DedupConfig,
     Duplicate,
+    ManyPairs,
     PerceptualConfig,
     SemanticConfig,
     Vectors,
@@ -26,13 +27,19 @@ __all__ = [
     "DedupClips",
     "DedupConfig",
     "Duplicate",
+    "ManyPairs",
     "Vectors",
     "contaminated",
     "dedup",
     "fingerprint",
 ]
 
-Compare = Callable[[int, int, float], Duplicate | None]
+Pair = tuple[int, int, float]
+"""A kept clip's row, a later clip's row, and the cosine of their vectors."""
+
+Compare = Callable[[Pair], Duplicate | None]
+Twin = tuple[Pair, Duplicate | None]
+"""A pair, and what its comparison found."""
 
 _NEIGHBOURS = 32
 """Maximum number of candidates per clip: thousands of clips of one camera would otherwise cost their square."""
@@ -91,7 +98,10 @@ def contaminated(clips: DedupClips, evaluation: DedupClips, config: DedupConfig)
             pairs = near_references(
                 vectors.read(ours), others.read(theirs), least, _NEIGHBOURS, config.device
             )
-            found |= _best(((int(theirs[at]), int(ours[one]), cosine) for at, one, cosine in pairs), compare)
+            found |= _best(
+                (pair, compare(pair))
+                for pair in ((int(theirs[at]), int(ours[one]), cosine) for at, one, cosine in pairs)
+            )
     return {clips.keys[row].as_py(): duplicate for row, duplicate in found.items()}
 
 
@@ -130,7 +140,7 @@ def _perceptual(clips: DedupClips, rows: Places, config: DedupConfig) -> dict[in
     pairs = _pairs(
         clips, seen, clips.footage.read(seen), config.perceptual.candidate_similarity, config.device
     )
-    return _stars(pairs, _footage(clips, clips, config.perceptual))
+    return _stars(pairs, _footage(clips, clips, config.perceptual), _many_footage(clips, config.perceptual))
 
 
 def _semantic(clips: DedupClips, rows: Places, config: DedupConfig) -> dict[int, Duplicate]:
@@ -154,25 +164,41 @@ def _same_bytes(clips: DedupClips, kept: int) -> Duplicate:
 
 
 def _footage(kept_of: DedupClips, clips: DedupClips, config: PerceptualConfig) -> Compare:
-    def compare(kept: int, row: int, _: float) -> Duplicate | None:
-        one, other = kept_of.fingerprint(kept), clips.fingerprint(row)
-        if one is None or other is None:
-            return None
-        least = max(2, math.ceil(config.min_overlap * len(other)))
-        if min(len(one), len(other)) < least:
-            return None
-        best = match(one, other, least)
-        if best.agreement < config.min_agreement:
-            return None
-        key, source = kept_of.keys[kept].as_py(), kept_of.sources[kept].as_py()
-        reason = f"shows {best.shared / PICTURES_PER_S:.1f} s of the footage of {key} from {source}"
-        return Duplicate(key, "perceptual", best.agreement, config.min_agreement, reason)
+    def compare(pair: Pair) -> Duplicate | None:
+        kept, row, _ = pair
+        best = overlap(kept_of.fingerprint(kept), clips.fingerprint(row), config.min_overlap)
+        return _same_footage(kept_of, kept, best, config)
 
     return compare
 
 
+def _many_footage(clips: DedupClips, config: PerceptualConfig) -> "_Many | None":
+    """Return the comparison of many pairs at once, where there is one."""
+    many = clips.many
+    if many is None:
+        return None
+
+    def compare(pairs: Sequence[Pair]) -> Iterator[Twin]:
+        found = many.match([(kept, row) for kept, row, _ in pairs], config.min_overlap)
+        for pair, best in zip(pairs, found, strict=True):
+            yield pair, _same_footage(clips, pair[0], best, config)
+
+    return _Many(many.least, compare)
+
+
+def _same_footage(
+    kept_of: DedupClips, kept: int, best: Match | None, config: PerceptualConfig
+) -> Duplicate | None:
+    if best is None or best.agreement < config.min_agreement:
+        return None
+    key, source = kept_of.keys[kept].as_py(), kept_of.sources[kept].as_py()
+    reason = f"shows {best.shared / PICTURES_PER_S:.1f} s of the footage of {key} from {source}"
+    return Duplicate(key, "perceptual", best.agreement, config.min_agreement, reason)
+
+
 def _kind(kept_of: DedupClips, config: SemanticConfig) -> Compare:
-    def compare(kept: int, _: int, cosine: float) -> Duplicate:
+    def compare(pair: Pair) -> Duplicate:
+        kept, _, cosine = pair
         key, source = kept_of.keys[kept].as_py(), kept_of.sources[kept].as_py()
         reason = f"shows the same kind of thing as {key} from {source}"
         return Duplicate(key, "semantic", cosine, config.min_similarity, reason)
@@ -186,33 +212,61 @@ def _members(nearest: Places) -> list[Places]:
     return np.split(order, np.flatnonzero(np.diff(nearest[order])) + 1)
 
 
-def _pairs(
-    clips: DedupClips, rows: Places, vectors: Floats, least: float, device: Device
-) -> Iterator[tuple[int, int, float]]:
+def _pairs(clips: DedupClips, rows: Places, vectors: Floats, least: float, device: Device) -> Iterator[Pair]:
     """Yield (earlier, later, cosine) of similar rows of which the later one may be dropped."""
     for earlier, later, cosine in near_pairs(vectors, least, _NEIGHBOURS, device):
         if not clips.old[rows[later]]:
             yield int(rows[earlier]), int(rows[later]), cosine
 
 
-def _stars(pairs: Iterable[tuple[int, int, float]], compare: Compare) -> dict[int, Duplicate]:
+class _Many(NamedTuple):
+    """Comparison of at least so many pairs at once."""
+
+    least: int
+    compare: Callable[[Sequence[Pair]], Iterable[Twin]]
+
+
+def _stars(pairs: Iterable[Pair], compare: Compare, many: _Many | None = None) -> dict[int, Duplicate]:
     """Return each later clip that ``compare`` matches with an earlier, kept one, by its best match.
 
     Args:
-        pairs: Triples (earlier, later, cosine), grouped by the later clip.
+        pairs: Pairs, grouped by the later clip, in an order in which a clip's own group precedes its pairs as the
+            earlier one.
         compare: Comparison of two clips; returns None for no match.
+        many: The same comparison of many pairs at once.
     """
     found: dict[int, Duplicate] = {}
-    for _, group in itertools.groupby(pairs, key=lambda pair: pair[1]):
-        found |= _best((pair for pair in group if pair[0] not in found), compare)
+    for groups in _batches(pairs, many.least if many else 1):
+        count = sum(map(len, groups))
+        if many and count >= many.least:
+            open_pairs = [pair for group in groups for pair in group if pair[0] not in found]
+            twins = itertools.groupby(many.compare(open_pairs), key=lambda twin: twin[0][1])
+            for _, group in twins:
+                found |= _best(twin for twin in group if twin[0][0] not in found)
+        else:
+            for pairs_of in groups:
+                found |= _best((pair, compare(pair)) for pair in pairs_of if pair[0] not in found)
     return found
 
 
-def _best(pairs: Iterable[tuple[int, int, float]], compare: Compare) -> dict[int, Duplicate]:
-    """Return the best match of each later clip, of pairs as in `_stars`."""
+def _batches(pairs: Iterable[Pair], least: int) -> Iterator[list[list[Pair]]]:
+    """Yield the pairs of whole later clips, together at least so many; the last ones may be fewer."""
+    batch: list[list[Pair]] = []
+    count = 0
+    for _, group in itertools.groupby(pairs, key=lambda pair: pair[1]):
+        batch.append(list(group))
+        count += len(batch[-1])
+        if count >= least:
+            yield batch
+            batch, count = [], 0
+    if batch:
+        yield batch
+
+
+def _best(twins: Iterable[Twin]) -> dict[int, Duplicate]:
+    """Return the best match of each later clip."""
     found: dict[int, Duplicate] = {}
-    for earlier, later, cosine in pairs:
-        twin = compare(earlier, later, cosine)
+    for (_, later, _), twin in twins:
         if twin is not None:
             found[later] = max(found.get(later, twin), twin, key=lambda one: (one.score, one.of))
     return found

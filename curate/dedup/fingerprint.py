@@ -4,6 +4,7 @@ Agreement is local. Two shots of one fixed camera differ only where something mo
 lowest agreement decide. A small search undoes a slight crop or scaling first.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -62,6 +63,22 @@ def fingerprint(pictures: NDArray[np.uint8], times_s: NDArray[np.float64]) -> ND
     due = np.arange(0.0, float(times_s[-1]) + 1e-6, 1 / PICTURES_PER_S)
     chosen = np.unique(np.searchsorted(times_s, due - 1e-6).clip(0, len(times_s) - 1))
     return np.stack([_small(pictures[number]) for number in chosen])
+
+
+def overlap(
+    kept: NDArray[np.uint8] | None, other: NDArray[np.uint8] | None, min_overlap: float
+) -> Match | None:
+    """Return the best agreement of a clip with a kept one; None where one has no fingerprint or is too short.
+
+    Args:
+        kept: Fingerprint of the kept clip, uint8 [n, HEIGHT, WIDTH].
+        other: Fingerprint of the other clip, uint8 [m, HEIGHT, WIDTH].
+        min_overlap: Minimum share of the other clip's pictures that must be aligned.
+    """
+    if kept is None or other is None:
+        return None
+    least = max(2, math.ceil(min_overlap * len(other)))
+    return match(kept, other, least) if min(len(kept), len(other)) >= least else None
 
 
 def match(a: NDArray[np.uint8], b: NDArray[np.uint8], min_shared: int) -> Match:

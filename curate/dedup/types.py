@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
+from curate.dedup.fingerprint import Match
 from curate.models.device import Device
 from loader.settings import Settings
 
@@ -36,6 +37,20 @@ class Vectors:
         return Vectors(np.array([vector is not None for vector in vectors], bool), read)
 
 
+class ManyPairs(NamedTuple):
+    """Comparison of many pairs of clips at once, on other processors than this one's.
+
+    Attributes:
+        least: Number of pairs from which it is used. It also compares pairs that a comparison one by one would skip,
+            since their earlier clip turns out to be a duplicate; the result is the same.
+        match: Function from pairs of rows, the kept clip first, and a minimum overlap to the agreement of each; see
+            `curate.dedup.fingerprint.overlap`.
+    """
+
+    least: int
+    match: Callable[[Sequence[tuple[int, int]], float], Sequence[Match | None]]
+
+
 @dataclass(frozen=True)
 class DedupClips:
     """Clips with the properties that deduplication compares, as columns.
@@ -50,6 +65,7 @@ class DedupClips:
         embedding: Embeddings by a model.
         fingerprint: Function from the row of a clip to its fingerprint, uint8 [pictures, 27, 48], or None; called for
             candidates only, since fingerprints of all clips fill a memory.
+        many: Comparison of many of these clips at once; None compares one pair after the other, here.
     """
 
     keys: pa.Array
@@ -60,6 +76,7 @@ class DedupClips:
     footage: Vectors
     embedding: Vectors
     fingerprint: Callable[[int], NDArray[np.uint8] | None]
+    many: ManyPairs | None = None
 
     def __len__(self) -> int:
         return len(self.keys)

@@ -3,7 +3,7 @@
 import bisect
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,45 @@ _MOST_BYTES = 512 << 20
 """Fingerprints in memory: those of the sources that were asked for last. All of them are 13 KB per 5 s of video."""
 
 _BLOCK = 4096
+
+
+class Footprint(NamedTuple):
+    """Place of a clip's fingerprint: the name of its source's arrays in the ledger, and the clip's identity."""
+
+    arrays: str
+    clip_id: str
+
+
+class Fingerprints:
+    """Fingerprints of clips; those of the sources that were asked for last are kept, but not pickled.
+
+    Args:
+        ledger: Ledger that holds them.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._kept: OrderedDict[str, dict[str, NDArray[np.uint8]]] = OrderedDict()
+        self._bytes = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": OrderedDict(), "_bytes": 0}
+
+    def read(self, place: Footprint) -> NDArray[np.uint8] | None:
+        """Return the fingerprint at a place, uint8 [pictures, 27, 48], or None."""
+        name = place.arrays
+        if name not in self._kept:
+            arrays = self._ledger.read_arrays(name, lambda key: key.endswith(_FINGERPRINT))
+            self._kept[name] = {key.removesuffix(_FINGERPRINT): array for key, array in arrays.items()}
+            self._bytes += _size(self._kept[name])
+        self._kept.move_to_end(name)
+        while self._bytes > _MOST_BYTES and len(self._kept) > 1:
+            self._bytes -= _size(self._kept.popitem(last=False)[1])
+        return self._kept[name].get(place.clip_id)
+
+    def forget(self, name: str) -> None:
+        """Forget a source's fingerprints, which are about to be written again."""
+        self._bytes -= _size(self._kept.pop(name, {}))
 
 
 class ClipArrays:
@@ -33,8 +72,7 @@ class ClipArrays:
         self._read: dict[str, int] = {}  # place in these lists
         self._ids = pa.array([], pa.string())
         self._blocks: list[NDArray[Any]] = []
-        self._fingerprints: OrderedDict[str, dict[str, NDArray[np.uint8]]] = OrderedDict()
-        self._bytes = 0
+        self._fingerprints = Fingerprints(ledger)
 
     def read(self, names: Iterable[str]) -> None:
         """Read the vectors that are kept under names in the ledger, as far as they are not read yet."""
@@ -54,7 +92,7 @@ class ClipArrays:
 
     def forget(self, name: str) -> None:
         """Forget what was read under a name, which is about to be written again."""
-        self._bytes -= _size(self._fingerprints.pop(name, {}))
+        self._fingerprints.forget(name)
         place = self._read.pop(name, None)
         if place is not None:
             end = self._starts[place + 1] if place + 1 < len(self._starts) else len(self._ids)
@@ -79,19 +117,14 @@ class ClipArrays:
             first += len(block)
         return found
 
+    def footprint(self, place: int) -> Footprint:
+        """Return where the fingerprint of the clip lies whose embedding is at a place."""
+        name = self._names[bisect.bisect_right(self._starts, place) - 1]
+        return Footprint(name, self._ids[place].as_py())
+
     def fingerprint(self, place: int) -> NDArray[np.uint8] | None:
         """Return the fingerprint of the clip whose embedding is at a place, or None."""
-        name = self._names[bisect.bisect_right(self._starts, place) - 1]
-        if name not in self._fingerprints:
-            arrays = self._ledger.read_arrays(name, lambda key: key.endswith(_FINGERPRINT))
-            self._fingerprints[name] = {
-                key.removesuffix(_FINGERPRINT): array for key, array in arrays.items()
-            }
-            self._bytes += _size(self._fingerprints[name])
-        self._fingerprints.move_to_end(name)
-        while self._bytes > _MOST_BYTES and len(self._fingerprints) > 1:
-            self._bytes -= _size(self._fingerprints.popitem(last=False)[1])
-        return self._fingerprints[name].get(self._ids[place].as_py())
+        return self._fingerprints.read(self.footprint(place))
 
 
 class _Parts:

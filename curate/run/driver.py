@@ -7,8 +7,11 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.dedup.fingerprint import Match
 from curate.records import clip_result, source_summary
+from curate.run.clip_arrays import Footprint
 from curate.run.clip_stages import ClipStage
+from curate.run.footage import match_many
 from curate.run.model_files import weights_mb
 from curate.run.model_stages import pipeline_stages
 from curate.run.runners.await_cluster import await_cluster
@@ -79,7 +82,7 @@ class Driver:
         self._do_sources(chosen)
         failed: set[tuple[int, int]] = set()
         while True:
-            clips = state.verdict(chosen, failed)
+            clips = state.verdict(chosen, failed, self._match if state.config.run.runner == "ray" else None)
             if state.forget_lost(clips):
                 self._do_sources(chosen)
                 continue
@@ -153,6 +156,12 @@ class Driver:
             raise RunError(
                 f"{missing[0]} and {len(missing) - 1} other sources gave no result; run the same command again"
             )
+
+    def _match(self, pairs: Sequence[tuple[Footprint, Footprint]], min_overlap: float) -> list[Match | None]:
+        """Return the agreement of the footage of many pairs of clips."""
+        found, cost = match_many(pairs, min_overlap, self._state.ledger, self.kind())
+        self._passes.append(cost)
+        return found
 
     def _do_later(self, clips: pa.Table) -> None:
         """Send all kept clips through the stages after deduplication."""

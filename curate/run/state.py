@@ -8,11 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.config import CurateConfig, fingerprint
-from curate.dedup import DedupClips, Vectors, dedup
+from curate.dedup import DedupClips, ManyPairs, Vectors, dedup
+from curate.dedup.fingerprint import Match
 from curate.ledger import Ledger
 from curate.records import Record, SourceSummary
 from curate.run.clip_arrays import ClipArrays
 from curate.run.clip_stages import ClipStage
+from curate.run.footage import PAIRS_AT_ONCE, MatchMany
 from curate.run.model_stages import TEXT_EMBED, clip_stages, embedding_stage, judge
 from curate.run.reference_sets import known
 from curate.run.tables.clips import by_span, clip_ids, from_records, joined, to_records
@@ -201,7 +203,9 @@ class CurationState:
         """Return which sources are chosen and were not taken down."""
         return np.array([uri in chosen and uri in self.sources for uri in self._uris], bool)
 
-    def verdict(self, chosen: Set[str], failed: Set[tuple[int, int]]) -> pa.Table:
+    def verdict(
+        self, chosen: Set[str], failed: Set[tuple[int, int]], match: MatchMany | None = None
+    ) -> pa.Table:
         """Return every span, and every source that gave none, with its state before later stages.
 
         Rows are sorted by source and span.
@@ -209,6 +213,7 @@ class CurationState:
         Args:
             chosen: URIs of the sources that count.
             failed: (source, part) of clips that a later stage is known to fail.
+            match: Comparison of many pairs at once; None compares one after the other, here.
         """
         clips = self.closed.clips(self._numbered(chosen))
         found = self._known(clips)
@@ -224,7 +229,7 @@ class CurationState:
         clips = without_copies(taken_down(clips, self._down, self.closed.numbers), self._uris)
         if self.config.dedup.evaluation or self.config.dedup.older:
             clips = without_known(clips, known(self._dedup_clips(clips), self.config))
-        return without_duplicates(clips, dedup(self._dedup_clips(clips), self.config.dedup))
+        return without_duplicates(clips, dedup(self._dedup_clips(clips, match), self.config.dedup))
 
     def _judged(self, clips: pa.Table, found: Results) -> pa.Table:
         return judged(clips, found, self.config.filters, self.config.shard, self.wanted.scores)
@@ -233,12 +238,21 @@ class CurationState:
         """Return clips of the verdict with the results of later stages: their captions, or faults."""
         return self._judged(clips, self._known(clips)) if self.later else clips
 
-    def _dedup_clips(self, clips: pa.Table) -> DedupClips:
+    def _dedup_clips(self, clips: pa.Table, match: MatchMany | None = None) -> DedupClips:
         """Return the kept clips as `curate.dedup` compares them."""
         clips = kept(clips, equal(clips, "state", "kept"))
         self._read_arrays(clips)
         places = self._arrays.find(clip_ids(clips))
         numbers = column(clips, "source")
+
+        def many(match: MatchMany) -> ManyPairs:
+            def compare(pairs: Sequence[tuple[int, int]], min_overlap: float) -> list[Match | None]:
+                footprint = self._arrays.footprint
+                named = [(footprint(int(places[one])), footprint(int(places[two]))) for one, two in pairs]
+                return match(named, min_overlap)
+
+            return ManyPairs(PAIRS_AT_ONCE, compare)
+
         return DedupClips(
             keys=column(clips, "key"),
             sha256=column(clips, "sha256"),
@@ -248,6 +262,7 @@ class CurationState:
             footage=Vectors(places >= 0, lambda rows: self._arrays.vectors(places[rows], np.float32)),
             embedding=self._model_vectors(clips),
             fingerprint=lambda row: self._arrays.fingerprint(int(places[row])) if places[row] >= 0 else None,
+            many=None if match is None else many(match),
         )
 
     def _model_vectors(self, clips: pa.Table) -> Vectors:

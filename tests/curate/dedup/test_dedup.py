@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -11,7 +12,8 @@ from av.video.reformatter import VideoReformatter
 from PIL import Image, ImageEnhance
 
 from curate import dedup as deduplication
-from curate.dedup import DedupConfig, Duplicate, fingerprint
+from curate.dedup import DedupConfig, Duplicate, ManyPairs, fingerprint
+from curate.dedup.fingerprint import Match, overlap
 from curate.frames.frame_times import Decoder
 from curate.frames.perceptual import embed_pictures
 from curate.frames.source import open_video
@@ -155,3 +157,28 @@ def test_the_evaluation_clip_named_is_the_nearest_one() -> None:
     ours = [item("a", embedding=vectors[0]), item("b", embedding=-vectors[0])]
     found = contaminated(ours, evaluation, SEMANTIC)
     assert {key: (twin.of, twin.kind) for key, twin in found.items()} == {"a": ("near", "semantic")}
+
+
+@pytest.mark.parametrize("least", [1, 7, 10_000])
+def test_many_pairs_compared_at_once_give_what_one_after_the_other_gives(least: int) -> None:
+    rng = np.random.default_rng(0)
+    items = []
+    for number in range(7):
+        scene = np.kron(rng.integers(30, 220, (18, 40, 3)), np.ones((8, 8, 1))).astype(np.int16)
+        for copy in range(1 + number % 4):
+            first = copy % 2  # a later start
+            frames = [scene[:, 4 * time : 4 * time + 256] for time in range(first, 8)]
+            noisy = np.stack(frames) + rng.integers(-3, 4, (len(frames), 144, 256, 3))
+            quality = (float(rng.integers(100)),)
+            items.append(item(f"k{number}.{copy}", noisy.clip(0, 255).astype(np.uint8), quality=quality))
+    clips = columns(items)
+    expected = deduplication.dedup(clips, CONFIG)
+    assert len(expected) >= 6
+    asked: list[int] = []
+
+    def match(pairs: Sequence[tuple[int, int]], min_overlap: float) -> list[Match | None]:
+        asked.append(len(pairs))
+        return [overlap(clips.fingerprint(one), clips.fingerprint(two), min_overlap) for one, two in pairs]
+
+    assert deduplication.dedup(replace(clips, many=ManyPairs(least, match)), CONFIG) == expected
+    assert bool(asked) == (least < 10_000)

@@ -1,0 +1,83 @@
+"""Comparison of the footage of many pairs of clips, as tasks of a runner."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from curate.dedup.fingerprint import Match, overlap
+from curate.ledger import Ledger
+from curate.run.clip_arrays import Fingerprints, Footprint
+from curate.run.runners.passes import Pass, run_pass
+from curate.run.runners.pipeline import Kind, Pool, Stage
+
+MATCH = "dedup"
+"""Name of the stage, for timings."""
+
+MatchMany = Callable[[Sequence[tuple[Footprint, Footprint]], float], list[Match | None]]
+"""Function from places of fingerprints, the kept clip's first, and a minimum overlap to the agreement of each pair."""
+
+PAIRS_AT_ONCE = 65_536
+"""Pairs of one pass: half a minute of one processor, against the seconds that Ray takes to start it."""
+
+_PAIRS = 256  # of a task
+
+
+@dataclass(frozen=True)
+class PairsTask:
+    """Some pairs of clips to compare.
+
+    Attributes:
+        number: Place among the tasks.
+        pairs: Places of the fingerprints of each, the kept clip's first.
+        min_overlap: Minimum share of the later clip that both must show.
+        found: Agreement of each pair, once it is compared.
+    """
+
+    number: int
+    pairs: tuple[tuple[Footprint, Footprint], ...]
+    min_overlap: float
+    found: tuple[Match | None, ...] = ()
+
+
+class MatchFootage:
+    """Function from pairs to their agreement.
+
+    Args:
+        ledger: Ledger that holds the fingerprints.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._fingerprints = Fingerprints(ledger)
+
+    def __call__(self, tasks: Sequence[PairsTask]) -> Iterator[PairsTask]:
+        """Yield each task with what was found."""
+        read = self._fingerprints.read
+        for task in tasks:
+            found = tuple(overlap(read(kept), read(other), task.min_overlap) for kept, other in task.pairs)
+            yield replace(task, pairs=(), found=found)
+
+
+def match_many(
+    pairs: Sequence[tuple[Footprint, Footprint]], min_overlap: float, ledger: Ledger, kind: Kind
+) -> tuple[list[Match | None], Pass]:
+    """Return the agreement of each pair, and the cost.
+
+    Args:
+        pairs: Places of the fingerprints of each pair, the kept clip's first.
+        min_overlap: Minimum share of the later clip that both must show.
+        ledger: Ledger that holds the fingerprints.
+        kind: Name of the runner.
+    """
+    tasks = [
+        PairsTask(number, tuple(pairs[start : start + _PAIRS]), min_overlap)
+        for number, start in enumerate(range(0, len(pairs), _PAIRS))
+    ]
+    done: dict[int, PairsTask] = {}
+
+    def take(task: PairsTask) -> None:
+        done[task.number] = task
+
+    def stages(_: Mapping[str, Pool]) -> list[Stage[PairsTask]]:
+        return [Stage(MATCH, MatchFootage(ledger))]
+
+    cost = run_pass("pairs", tasks, stages, kind, take)
+    return [one for number in range(len(tasks)) for one in done[number].found], cost

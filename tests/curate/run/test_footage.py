@@ -1,0 +1,41 @@
+"""Fingerprints of many pairs are compared by the workers of a runner, as one process compares them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from curate.dedup.fingerprint import overlap
+from curate.ledger import Ledger
+from curate.run.clip_arrays import Footprint
+from curate.run.footage import match_many
+from loader.storage import open_storage
+from tests.thorough import beyond
+
+
+@pytest.mark.parametrize("kind", beyond(1, ["sequential", "ray"]))
+def test_each_pair_has_the_agreement_of_its_two_clips(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if kind == "ray":
+        request.getfixturevalue("ray_local")
+    rng, ledger = np.random.default_rng(0), Ledger(open_storage(tmp_path))
+    scenes = rng.integers(0, 256, (3, 40, 27, 48), np.uint8)
+    clips = {f"{n}": scenes[n % 3][n : n + 12 + n] for n in range(9)} | {"short": scenes[0][:1]}
+    places = []
+    for number, (clip_id, fingerprint) in enumerate(clips.items()):
+        ledger.write_arrays(f"source{number // 4}", {f"{clip_id}.fingerprint": fingerprint})
+        places.append(Footprint(f"source{number // 4}", clip_id))
+    by_source = {place.arrays: {} for place in places}
+    for place in places:
+        by_source[place.arrays][f"{place.clip_id}.fingerprint"] = clips[place.clip_id]
+    for name, arrays in by_source.items():
+        ledger.write_arrays(name, arrays)
+    places.append(Footprint("source0", "none"))
+    pairs = [(one, two) for one in places for two in places] * 4
+    expected = [overlap(clips.get(one.clip_id), clips.get(two.clip_id), 0.7) for one, two in pairs]
+    found, cost = match_many(pairs, 0.7, ledger, kind)
+    assert found == expected
+    assert any(one is not None and one.agreement > 0.9 for one in found)
+    assert any(one is None for one in found)
+    assert cost.tasks == -(-len(pairs) // 256)
