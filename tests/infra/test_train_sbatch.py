@@ -57,8 +57,9 @@ def test_every_node_starts_one_torchrun_that_meets_at_the_first_host(
         "srun --kill-on-bad-exit=1",
     ]
     told = [(tmp_path / f"log.{node}").read_text().splitlines() for node in (0, 1)]
-    assert told[0][1:] == told[1][1:]
-    assert sorted(told[0][1:7]) == [
+    assert [words[1] for words in told] == ["--rdzv-conf=is_host=1", "--rdzv-conf=is_host=0"]
+    assert told[0][2:] == told[1][2:]
+    assert sorted(told[0][2:8]) == [
         "--max-restarts=0",
         "--nnodes=2",
         "--nproc-per-node=2",
@@ -66,7 +67,7 @@ def test_every_node_starts_one_torchrun_that_meets_at_the_first_host(
         f"--rdzv-endpoint=node1:{20000 + 31337 % 12000}",
         "--rdzv-id=31337",
     ]
-    assert told[0][7:] == [
+    assert told[0][8:] == [
         "--no-python",
         "reelweave",
         "train",
