@@ -1,10 +1,12 @@
 """What the executor takes of a step by itself: cascades that compute nothing, with handoffs of real size.
 
     python -m tests.bench.cascade_bookkeeping [--ranks 8] [--rounds 5]
+    python -m tests.bench.cascade_bookkeeping --lists 256x1024
 
 HunyuanVideo's latents (float32, 16 x T x 90 x 160) and contexts (256 x 4096 bfloat16) of drawn 720p videos go where the
 plan wants them; every rank is a process, and all share this machine's processors and memory, so a step takes as long as
-the work of all ranks together. Prints rows of docs/benchmarks/cascade_plans.md.
+the work of all ranks together. Prints rows of docs/benchmarks/cascade_plans.md. With `--lists`, one process makes the
+lists of a step of so many samples on so many GPUs, and prints the processor time of each.
 """
 
 import argparse
@@ -12,6 +14,8 @@ import json
 import statistics
 import tempfile
 import time
+from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +25,19 @@ import torch
 from tests.bench import cascade_bookkeeping
 from tests.train.cascade.execution.plans import Sample, TinyWork
 from tests.train.ranks import Ranks
+from train.cascade.execution.agreement import agree
 from train.cascade.execution.executor import Executor
+from train.cascade.execution.handoffs import handoff_bytes, plan_transfers
 from train.cascade.execution.ops import TensorSpec
+from train.cascade.execution.order import bounded, in_order, with_openings
 from train.cascade.execution.pool import Pool
+from train.cascade.execution.step import Step
 from train.cascade.menu import GroupMenu
 from train.cascade.paper.cases import DEGREES, at_720p
 from train.cascade.planners.plan import plan
 from train.cascade.problem import Module
 from train.cascade.schedule import Schedule
-from train.distributed.world import join
+from train.distributed.world import World, join
 from train.measure.timings import StepClock
 
 
@@ -74,13 +82,49 @@ def steps(frames: list[int], rows: list[dict[str, Any]], rounds: int, out: str) 
             Path(out).write_text(json.dumps(taken))
 
 
+def lists(samples: int, gpus: int, rounds: int) -> dict[str, float]:
+    """Processor milliseconds of a rank behind the plan of a step and before its first cascade: the median of each."""
+    frames_S = 13 + 4 * np.random.default_rng(7).integers(0, 30, samples)
+    runs = plan(at_720p(frames_S, gpus), menu=GroupMenu.of(gpus, DEGREES)).best.runs
+    own = [
+        Sample(0, 1, 13, 8, owner=s * gpus // samples, stored=False, text="cascade") for s in range(samples)
+    ]
+    work = Nothing(None, own, 0, torch.float32)
+    work.frames = frames_S.tolist()
+    rank = World(0, gpus, torch.device("cpu"))
+    alone, taken = World(0, 1, torch.device("cpu")), defaultdict(list)
+
+    def timed(name: str, act: Callable[[], Any]) -> Any:
+        began = time.process_time()
+        made = act()
+        taken[name].append((time.process_time() - began) * 1e3)
+        return made
+
+    for _ in range(rounds):
+        order = timed("order", lambda: in_order(runs))
+        moves = timed("transfers", lambda order=order: plan_transfers(order, work, 8))
+        sizes = timed("bytes", lambda moves=moves: handoff_bytes(moves))
+        events = timed("openings", lambda order=order, moves=moves: with_openings(order, moves, 2))
+        events = timed("bound", lambda events=events, sizes=sizes: bounded(events, sizes, 2 << 30))
+        timed("digest", lambda events=events: agree(alone, events, work))
+        given = events, moves, sizes, None, work, None, rank, None
+        timed("step", lambda given=given: Step(*given))
+    return {name: statistics.median(each) for name, each in taken.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--lists", metavar="SxN", help="samples and GPUs")
     options = parser.parse_args()
+    if options.lists:
+        found = lists(*map(int, options.lists.split("x")), options.rounds)
+        parts = ", ".join(f"{name} {ms:.1f}" for name, ms in found.items())
+        print(f"{options.lists}: {sum(found.values()):.1f} ms ({parts})")
+        return
     print("| ranks | samples | cascades | planned s | first step s | later steps s | share |")
     print("|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder, Ranks() as ranks:
