@@ -8,6 +8,7 @@ movement; what changes faster is shake.
 from itertools import pairwise
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from curate.filters.flow import window_motion
@@ -15,6 +16,9 @@ from curate.filters.sample import Floats
 from curate.filters.vectors import camera_field
 
 _LASTS_S = 1.0
+_DEVIATIONS = 4
+"""Median deviations beyond which a match has failed."""
+
 _MIN_WINDOWS = 6
 """Windows with structure that a fit needs; of flat walls and dark skies nothing can be told."""
 
@@ -42,8 +46,9 @@ def camera_scores(grey: Floats, pictures_per_s: float) -> dict[str, float]:
     found = np.array([field for field in fields if field is not None])
     if not len(found) or len(found) < _MIN_MEASURED * len(fields):
         return {}
-    moved = found * pictures_per_s
-    lasting = _smooth(moved, max(1, round(_LASTS_S * pictures_per_s)))
+    length = min(max(1, round(_LASTS_S * pictures_per_s)), len(found))
+    moved = _without_failures(found * pictures_per_s, length)
+    lasting = _smooth(moved, length)
     right, down, larger, turned = np.abs(lasting).mean(axis=0)
     rest = (moved - lasting)[:, :2] / np.hypot(height, width)
     return {
@@ -74,11 +79,22 @@ def _field(before: Floats, after: Floats) -> NDArray[np.float64] | None:
     return np.array([right, down, larger, turned])
 
 
+def _without_failures(values: NDArray[np.float64], length: int) -> NDArray[np.float64]:
+    """Return rows, [n, k], limited to a few usual deviations from their running median: no failed match counts."""
+    middle = np.median(sliding_window_view(values, length, axis=0), axis=-1)[_first(len(values), length)]
+    most = _DEVIATIONS * np.median(np.abs(values - middle), axis=0)
+    limited: NDArray[np.float64] = middle + (values - middle).clip(-most, most)
+    return limited
+
+
 def _smooth(values: NDArray[np.float64], length: int) -> NDArray[np.float64]:
-    """Return the running mean over ``length`` rows, over fewer at both ends, [n, k]."""
-    length = min(length, len(values))
+    """Return the running mean of ``length`` rows, [n, k]."""
     sums = np.vstack([np.zeros((1, values.shape[1])), values.cumsum(axis=0)])
-    rows = np.arange(len(values))
-    first = (rows - length // 2).clip(0, len(values) - length)
+    first = _first(len(values), length)
     smooth: NDArray[np.float64] = (sums[first + length] - sums[first]) / length
     return smooth
+
+
+def _first(count: int, length: int) -> NDArray[np.intp]:
+    """Return the first row of the window around each row; windows at both ends are moved inside."""
+    return (np.arange(count) - length // 2).clip(0, count - length)
