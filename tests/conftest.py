@@ -26,8 +26,8 @@ gc.disable()
 
 
 NEEDS_RAY = (
-    "tests/curate/run/test_clip_stages.py",
-    "tests/curate/run/test_footage.py",
+    "tests/curate/run/stages/test_clip_stages.py",
+    "tests/curate/run/stages/test_footage.py",
     "tests/curate/run/test_pipeline.py",
     "tests/curate/run/test_run.py::test_killed_on_ray_it_ends_with_the_same_bytes",
     "tests/curate/shots/test_shots_runs.py::test_every_detector_cuts_a_source[ray]",

@@ -12,13 +12,13 @@ import pyarrow as pa
 
 from curate.config import CurateConfig
 from curate.ledger import LEDGER, Ledger, digest
-from curate.run.custom_stages import stage_facts
 from curate.run.driver import Driver
-from curate.run.model_files import model_digests
-from curate.run.model_stages import availability, check
 from curate.run.reference_sets import fingerprints
 from curate.run.runners.progress import Progress
 from curate.run.shard import STAGE as SHARD
+from curate.run.stages.custom_stages import stage_facts
+from curate.run.stages.model_files import model_digests
+from curate.run.stages.model_stages import availability, check
 from curate.run.state import CurationState, clips_of
 from curate.run.tables.clips import clip_ids
 from curate.run.tables.columns import equal, kept, places_in

@@ -10,15 +10,15 @@ import pyarrow.compute as pc
 from curate.dedup.fingerprint import Match
 from curate.records import clip_result, source_summary
 from curate.run.clip_arrays import Footprint
-from curate.run.clip_stages import ClipStage
-from curate.run.footage import match_many
-from curate.run.model_files import weights_mb
-from curate.run.model_stages import pipeline_stages
 from curate.run.runners.await_cluster import await_cluster
 from curate.run.runners.passes import Pass, plan_notes, run_pass, total_seconds
 from curate.run.runners.pipeline import SILENCE_S, Kind, Pool, Stage, cluster_size, startable
 from curate.run.runners.progress import ClipMeter, Finished, Meter, Progress
 from curate.run.runners.room import Share
+from curate.run.stages.clip_stages import ClipStage
+from curate.run.stages.footage import match_many
+from curate.run.stages.model_files import weights_mb
+from curate.run.stages.model_stages import pipeline_stages
 from curate.run.state import CurationState
 from curate.run.tables.columns import column, kept, mask_of, places_in
 from curate.source_pass.at_work import watching

@@ -10,7 +10,7 @@ from curate.dedup import DedupClips, Duplicate, Vectors, contaminated, dedup
 from curate.ledger import Ledger
 from curate.models.embed import STAGES
 from curate.run.clip_arrays import ClipArrays
-from curate.run.custom_stages import stage_facts
+from curate.run.stages.custom_stages import stage_facts
 from curate.run.tables.clips import clip_ids
 from curate.run.tables.columns import column
 from curate.search.vectors import stored_vector

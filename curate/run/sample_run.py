@@ -11,9 +11,9 @@ from curate.ledger import Ledger, digest
 from curate.run.curate import COMMAND
 from curate.run.driver import Driver
 from curate.run.forecast import Forecast, ForecastConfig, SourceCost, choose_sample, extents, forecast
-from curate.run.model_files import model_digests
-from curate.run.model_stages import check
 from curate.run.runners.progress import Progress
+from curate.run.stages.model_files import model_digests
+from curate.run.stages.model_stages import check
 from curate.run.state import CurationState
 from curate.run.tables.columns import column, equal, kept
 from curate.sources.headers import read_headers

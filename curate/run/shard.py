@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from curate.config import ShardConfig
 from curate.ledger import Ledger
 from curate.records import from_json
-from curate.run.clip_stages import clip_bytes
+from curate.run.stages.clip_stages import clip_bytes
 from curate.run.tables.columns import column, places_in
 from curate.run.tables.samples import embedding_digests, from_ipc, index_columns, to_ipc, vectors_of
 from curate.source_pass.tasks import ClipPlace

@@ -13,10 +13,10 @@ from curate.dedup.fingerprint import Match
 from curate.ledger import Ledger
 from curate.records import Record, SourceSummary
 from curate.run.clip_arrays import ClipArrays
-from curate.run.clip_stages import ClipStage
-from curate.run.footage import PAIRS_AT_ONCE, MatchMany
-from curate.run.model_stages import TEXT_EMBED, clip_stages, embedding_stage, judge
 from curate.run.reference_sets import known
+from curate.run.stages.clip_stages import ClipStage
+from curate.run.stages.footage import PAIRS_AT_ONCE, MatchMany
+from curate.run.stages.model_stages import TEXT_EMBED, clip_stages, embedding_stage, judge
 from curate.run.tables.clips import by_span, clip_ids, from_records, joined, to_records
 from curate.run.tables.closed import ClosedSources
 from curate.run.tables.columns import Mask, column, equal, kept, places_in, taken
@@ -44,7 +44,7 @@ class CurationState:
         ledger: Entries of this run and of earlier ones.
         sources: All sources of the input.
         dataset: The present revision; None where nothing is published.
-        models: Identities from `curate.run.model_files.model_digests`.
+        models: Identities from `curate.run.stages.model_files.model_digests`.
 
     Attributes:
         config: See above.

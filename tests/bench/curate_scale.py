@@ -34,9 +34,9 @@ from curate.config import CurateConfig
 from curate.ledger import Ledger
 from curate.records import Record, SourceSummary, clip_key, clip_result, source_summary
 from curate.run import curate as phases
-from curate.run.clip_stages import caption_identity
 from curate.run.driver import Driver
 from curate.run.shard import WriteShard, plan_shards
+from curate.run.stages.clip_stages import caption_identity
 from curate.run.state import CurationState
 from curate.run.tables.samples import accounting_table, scores_table
 from curate.source_pass.stage import STAGE, arrays_name, source_id

@@ -22,9 +22,9 @@ from curate.caption.captioner import caption_input
 from curate.caption.types import Caption
 from curate.ledger import Ledger
 from curate.records import ClipResult, Record
-from curate.run.clip_stages import ClipStage, ReadClip, clip_identity
-from curate.run.model_stages import split_for_gpu
 from curate.run.runners.pipeline import Pool, Stage, run_on_ray
+from curate.run.stages.clip_stages import ClipStage, ReadClip, clip_identity
+from curate.run.stages.model_stages import split_for_gpu
 from curate.source_pass.tasks import ClipTask, CurationTask
 from loader.base.processors import processors
 from loader.storage import open_storage

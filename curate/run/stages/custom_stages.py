@@ -19,8 +19,8 @@ from curate.models.custom.types import Clip, CustomStage, Embedded, StageConfig
 from curate.models.device import one_thread, pick_device
 from curate.models.embed import pooled
 from curate.records import ClipEmbedding, ClipResult, ClipScores, PackedArray
-from curate.run.clip_stages import ClipStage, Identity, ReadClip, clip_identity
-from curate.run.model_files import section_of
+from curate.run.stages.clip_stages import ClipStage, Identity, ReadClip, clip_identity
+from curate.run.stages.model_files import section_of
 from curate.run.tables.clips import clip_ids
 from curate.run.tables.closed import ClosedSources
 from curate.run.tables.columns import column
@@ -50,7 +50,7 @@ def custom_stage(
         name: Name in the configuration.
         config: Its configuration.
         ledger: Destination of results.
-        models: Identities from `curate.run.model_files.model_digests`.
+        models: Identities from `curate.run.stages.model_files.model_digests`.
         go_on: Whether later stages shall receive a clip.
         captions_late: Whether captions come after deduplication.
     """

@@ -8,7 +8,7 @@ import pytest
 from curate.dedup.fingerprint import overlap
 from curate.ledger import Ledger
 from curate.run.clip_arrays import Footprint
-from curate.run.footage import match_many
+from curate.run.stages.footage import match_many
 from loader.storage import open_storage
 from tests.thorough import beyond
 

@@ -21,10 +21,10 @@ from curate.models.custom.configured import stage_class
 from curate.models.embed import STAGES, ClipEmbedder, ClipSample, Embedding
 from curate.models.text_embed import Array, TextEmbedder
 from curate.records import ClipEmbedding, ClipResult, PackedArray, Record, TextEmbedding
-from curate.run.clip_stages import ClipStage, Identity, ReadClip, caption_identity, clip_identity
-from curate.run.custom_stages import custom_stage, stage_name
-from curate.run.model_files import section_of
 from curate.run.runners.pipeline import Pool, Stage
+from curate.run.stages.clip_stages import ClipStage, Identity, ReadClip, caption_identity, clip_identity
+from curate.run.stages.custom_stages import custom_stage, stage_name
+from curate.run.stages.model_files import section_of
 from curate.run.tables.closed import ClosedSources
 from curate.run.tables.columns import column
 from curate.run.verdict import caption_of, judged
@@ -74,7 +74,7 @@ def clip_stages(config: CurateConfig, ledger: Ledger, models: Mapping[str, str])
     Args:
         config: Configuration of all stages.
         ledger: Destination of results.
-        models: Identities from `curate.run.model_files.model_digests`.
+        models: Identities from `curate.run.stages.model_files.model_digests`.
     """
 
     def named(*sections: str) -> str:
@@ -129,7 +129,7 @@ def pipeline_stages(
         config: Batch sizes, shares of a GPU.
         pools: Workers by stage; one for each stage that is missing.
         gpus: GPUs of the machine; without any, models run on processors.
-        weights: Megabytes of weights that each section loads, from `curate.run.model_files.weights_mb`.
+        weights: Megabytes of weights that each section loads, from `curate.run.stages.model_files.weights_mb`.
     """
     run = config.run
     batches = {

@@ -7,9 +7,9 @@ import pytest
 
 from curate.config import CurateConfig
 from curate.ledger import Ledger
-from curate.run.model_files import model_digests, weights_mb
-from curate.run.model_stages import clip_stages, pipeline_stages
 from curate.run.runners.workers import Load, Machine, balance
+from curate.run.stages.model_files import model_digests, weights_mb
+from curate.run.stages.model_stages import clip_stages, pipeline_stages
 from loader.storage import open_storage
 
 
