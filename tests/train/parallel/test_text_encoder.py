@@ -37,7 +37,7 @@ def text(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("size", "names"),
-    beyond(2, [(2, ["zero"]), (4, ["two nodes", "fsdp"]), (2, ["replicas"]), (4, ["ring", "stages"])]),
+    beyond(1, [(2, ["zero"]), (4, ["two nodes", "fsdp"]), (2, ["replicas"]), (4, ["ring", "stages"])]),
 )
 def test_a_run_has_the_same_bits_wherever_its_encoder_is(size, names, tmp_path, ranks, text):
     out, placements = tmp_path, ["shard"] + ["offload"] * (size == 2)

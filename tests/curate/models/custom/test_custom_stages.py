@@ -25,6 +25,7 @@ from pipelines.configuration.config import given, resolve
 from tests.curate.run.test_run import tree
 from tests.media import write_video
 from tests.printed import ROOT, printed
+from tests.thorough import thorough
 
 PAGE = ROOT / "docs/stages.md"
 FRAMES = '''
@@ -275,6 +276,7 @@ def test_a_forecast_runs_stages_and_its_work_is_kept(raw: Path, own: Path, tmp_p
     assert log(own) == []
 
 
+@thorough
 def test_ray_gives_the_bytes_of_one_process(raw: Path, own: Path, tmp_path: Path) -> None:
     """Workers run the file's text: it need not be on their node."""
     asked = config(own, {"min_length": 35}, fails=60)
