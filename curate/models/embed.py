@@ -154,8 +154,11 @@ class ClipEmbedder:
 
     def learn_preprocessing(self) -> None:
         """Load the model for its preprocessing alone, so that `sample` needs no model where this is unpickled."""
-        self.preprocessing()
-        self._model = None
+        self._preprocessing = self._preprocessing or self.on_cpu().preprocessing()
+
+    def on_cpu(self) -> "ClipEmbedder":
+        """Return the same embedder on the CPU: a process that asks once must not keep memory of the workers' GPU."""
+        return ClipEmbedder(self._config.model_copy(update={"device": "cpu"}))
 
     def embed(self, samples: Sequence[ClipSample | Fault]) -> list[Embedding | Fault]:
         """Return an embedding for each sample, and each fault as it is; results do not depend on the batch."""

@@ -18,6 +18,7 @@ from curate.ledger import Ledger, digest
 from curate.models.aesthetic import AestheticHead
 from curate.models.clip_frames import Fault
 from curate.models.custom.configured import stage_class
+from curate.models.device import pick_device
 from curate.models.embed import STAGES, ClipEmbedder, ClipSample, Embedding
 from curate.models.text_embed import Array, TextEmbedder
 from curate.records import ClipEmbedding, ClipResult, PackedArray, Record, TextEmbedding
@@ -200,7 +201,8 @@ def check(config: CurateConfig) -> dict[str, str]:
     check_detector(config.shots)
     versions = {}
     if config.embed.backend == "open_clip":
-        embedder = ClipEmbedder(config.embed)
+        pick_device(config.embed.device)
+        embedder = ClipEmbedder(config.embed).on_cpu()
         embedder.check()
         versions[WEIGHTS_VERSION] = embedder.fingerprint()["weights_sha256"]
     if config.aesthetic.weights is not None:
