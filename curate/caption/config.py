@@ -1,12 +1,12 @@
 """Settings of captions and caption models."""
 
 from typing import ClassVar, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
 from curate.models.device import Device
 from loader.settings import Settings
+from loader.storage.config import check_endpoint
 
 Backend = Literal["transformers", "vllm", "endpoint"]
 
@@ -127,16 +127,8 @@ class CaptionConfig(Settings, hide_input_in_errors=True):
     @field_validator("endpoint_url")
     @classmethod
     def _refuse_secrets(cls, url: str | None) -> str | None:
-        if url is None:
-            return None
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("write it as http(s)://host[:port]/v1")
-        if "@" in parts.netloc or parts.query or parts.fragment:
-            raise ValueError(
-                "leave out user, password and query; the API key comes from REELWEAVE_CAPTIONS_KEY in the environment"
-            )
-        return url
+        secrets = "the API key comes from REELWEAVE_CAPTIONS_KEY in the environment"
+        return None if url is None else check_endpoint(url, secrets)
 
     @model_validator(mode="after")
     def _endpoint_is_named(self) -> Self:

@@ -73,16 +73,27 @@ class StorageConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False,
     @field_validator("endpoint_url")
     @classmethod
     def _refuse_secrets(cls, url: str | None) -> str | None:
-        if url is None:
-            return None
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("write it as http(s)://host[:port]")
-        if "@" in parts.netloc or parts.query or parts.fragment:
-            raise ValueError("leave out user, password and query; credentials come from the AWS environment")
-        return url
+        return None if url is None else check_endpoint(url, "credentials come from the AWS environment")
 
     @field_validator("allowed_prefixes")
     @classmethod
     def _check_prefixes(cls, prefixes: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(map(check_prefix_uri, prefixes))
+
+
+def check_endpoint(url: str, secrets: str) -> str:
+    """Return the address of a server that requests go to, if it is one and holds no secrets.
+
+    Args:
+        url: the address.
+        secrets: sentence that says where secrets come from instead.
+
+    Raises:
+        ValueError: it is none, or holds user, password or query.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("write it as http(s)://host[:port]")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError(f"leave out user, password and query; {secrets}")
+    return url
