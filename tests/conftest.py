@@ -26,6 +26,7 @@ gc.disable()
 
 
 NEEDS_RAY = (
+    "tests/curate/models/custom/test_custom_stages.py::test_ray_gives_the_bytes_of_one_process",
     "tests/curate/run/stages/test_clip_stages.py",
     "tests/curate/run/stages/test_footage.py",
     "tests/curate/run/test_pipeline.py",

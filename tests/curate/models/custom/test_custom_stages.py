@@ -277,6 +277,7 @@ def test_a_forecast_runs_stages_and_its_work_is_kept(raw: Path, own: Path, tmp_p
 
 
 @thorough
+@pytest.mark.usefixtures("ray_local")
 def test_ray_gives_the_bytes_of_one_process(raw: Path, own: Path, tmp_path: Path) -> None:
     """Workers run the file's text: it need not be on their node."""
     asked = config(own, {"min_length": 35}, fails=60)
