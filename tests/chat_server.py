@@ -28,6 +28,8 @@ class ChatServer:
         pause_s: Seconds before each answer.
         bodies: Questions so far.
         most: Largest number of questions in flight at once.
+        now: Questions in flight.
+        lists: Status of the list of models.
     """
 
     url: str = ""
@@ -39,6 +41,7 @@ class ChatServer:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     most: int = 0
     now: int = 0
+    lists: int = 200
 
 
 @contextmanager
@@ -53,7 +56,7 @@ def chat_server() -> Iterator[ChatServer]:
 
         def do_GET(self) -> None:
             if self._allowed():
-                self._answer(200, {"object": "list", "data": [{"id": one} for one in served.models]})
+                self._answer(served.lists, {"object": "list", "data": [{"id": one} for one in served.models]})
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

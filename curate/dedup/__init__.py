@@ -41,6 +41,14 @@ Compare = Callable[[Pair], Duplicate | None]
 Twin = tuple[Pair, Duplicate | None]
 """A pair, and what its comparison found."""
 
+
+class _Many(NamedTuple):
+    """Comparison of at least so many pairs at once."""
+
+    least: int
+    compare: Callable[[Sequence[Pair]], Iterable[Twin]]
+
+
 _NEIGHBOURS = 32
 """Maximum number of candidates per clip: thousands of clips of one camera would otherwise cost their square."""
 
@@ -172,7 +180,7 @@ def _footage(kept_of: DedupClips, clips: DedupClips, config: PerceptualConfig) -
     return compare
 
 
-def _many_footage(clips: DedupClips, config: PerceptualConfig) -> "_Many | None":
+def _many_footage(clips: DedupClips, config: PerceptualConfig) -> _Many | None:
     """Return the comparison of many pairs at once, where there is one."""
     many = clips.many
     if many is None:
@@ -217,13 +225,6 @@ def _pairs(clips: DedupClips, rows: Places, vectors: Floats, least: float, devic
     for earlier, later, cosine in near_pairs(vectors, least, _NEIGHBOURS, device):
         if not clips.old[rows[later]]:
             yield int(rows[earlier]), int(rows[later]), cosine
-
-
-class _Many(NamedTuple):
-    """Comparison of at least so many pairs at once."""
-
-    least: int
-    compare: Callable[[Sequence[Pair]], Iterable[Twin]]
 
 
 def _stars(pairs: Iterable[Pair], compare: Compare, many: _Many | None = None) -> dict[int, Duplicate]:

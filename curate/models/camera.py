@@ -13,7 +13,7 @@ _GREY = np.array([0.299, 0.587, 0.114], np.float32)
 
 
 class CameraConfig(StageConfig):
-    """Movement of the camera."""
+    """Pictures from which the movement of the camera is measured."""
 
     fps: float = Field(8.0, ge=4, le=30, description="pictures that are compared, per second")
     short_side_px: int = Field(96, ge=64, le=256, description="short side of these pictures, pixels")

@@ -19,7 +19,7 @@ _MOST_BYTES = 512 << 20
 _BLOCK = 4096
 
 
-class Footprint(NamedTuple):
+class FingerprintPlace(NamedTuple):
     """Place of a clip's fingerprint: the name of its source's arrays in the ledger, and the clip's identity."""
 
     arrays: str
@@ -41,7 +41,7 @@ class Fingerprints:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kept": OrderedDict(), "_bytes": 0}
 
-    def read(self, place: Footprint) -> NDArray[np.uint8] | None:
+    def read(self, place: FingerprintPlace) -> NDArray[np.uint8] | None:
         """Return the fingerprint at a place, uint8 [pictures, 27, 48], or None."""
         name = place.arrays
         if name not in self._kept:
@@ -117,14 +117,14 @@ class ClipArrays:
             first += len(block)
         return found
 
-    def footprint(self, place: int) -> Footprint:
+    def fingerprint_place(self, place: int) -> FingerprintPlace:
         """Return where the fingerprint of the clip lies whose embedding is at a place."""
         name = self._names[bisect.bisect_right(self._starts, place) - 1]
-        return Footprint(name, self._ids[place].as_py())
+        return FingerprintPlace(name, self._ids[place].as_py())
 
     def fingerprint(self, place: int) -> NDArray[np.uint8] | None:
         """Return the fingerprint of the clip whose embedding is at a place, or None."""
-        return self._fingerprints.read(self.footprint(place))
+        return self._fingerprints.read(self.fingerprint_place(place))
 
 
 class _Parts:

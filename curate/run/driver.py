@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from curate.dedup.fingerprint import Match
 from curate.records import clip_result, source_summary
-from curate.run.clip_arrays import Footprint
+from curate.run.clip_arrays import FingerprintPlace
 from curate.run.runners.await_cluster import await_cluster
 from curate.run.runners.passes import Pass, plan_notes, run_pass, total_seconds
 from curate.run.runners.pipeline import SILENCE_S, Kind, Pool, Stage, cluster_size, startable
@@ -157,7 +157,9 @@ class Driver:
                 f"{missing[0]} and {len(missing) - 1} other sources gave no result; run the same command again"
             )
 
-    def _match(self, pairs: Sequence[tuple[Footprint, Footprint]], min_overlap: float) -> list[Match | None]:
+    def _match(
+        self, pairs: Sequence[tuple[FingerprintPlace, FingerprintPlace]], min_overlap: float
+    ) -> list[Match | None]:
         """Return the agreement of the footage of many pairs of clips."""
         found, cost = match_many(pairs, min_overlap, self._state.ledger, self.kind())
         self._passes.append(cost)

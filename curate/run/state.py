@@ -247,8 +247,11 @@ class CurationState:
 
         def many(match: MatchMany) -> ManyPairs:
             def compare(pairs: Sequence[tuple[int, int]], min_overlap: float) -> list[Match | None]:
-                footprint = self._arrays.footprint
-                named = [(footprint(int(places[one])), footprint(int(places[two]))) for one, two in pairs]
+                fingerprint_place = self._arrays.fingerprint_place
+                named = [
+                    (fingerprint_place(int(places[one])), fingerprint_place(int(places[two])))
+                    for one, two in pairs
+                ]
                 return match(named, min_overlap)
 
             return ManyPairs(PAIRS_AT_ONCE, compare)

@@ -33,7 +33,7 @@ from tests.media import write_video
 
 _CONFIG = CaptionConfig()
 _BATCH = 8
-_TOLD = 4
+_TOLD = 4  # processors that Ray is told of, for each that is there
 
 
 def decoded(task: ClipTask, read: ReadClip) -> Any:

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from numpy.typing import NDArray
 from PIL import Image
+from pydantic import BaseModel, Field
 
 from curate.caption.config import CaptionConfig
 from curate.caption.models.backend import TOP_P, Ask, Draft, draft
@@ -21,7 +21,7 @@ from curate.models.hf_model import NamedModel
 from loader.errors import RunError, UsageError
 from loader.storage import StorageConfig
 from loader.storage.remote.retry import FAULTS, StatusError, retry
-from loader.storage.web.connections import pools
+from loader.storage.web.connections import pools, proxy_of
 
 KEY_VARIABLE = "REELWEAVE_CAPTIONS_KEY"
 """Environment variable with the endpoint's API key, where it asks for one."""
@@ -33,6 +33,45 @@ _REJECTED = (400, 413, 422)  # the question's fault; another may be answered
 _CHECK_S = 10.0
 _ATTEMPTS = 100  # time ends the retries: a server that starts again loads its weights for minutes
 _IN_FLIGHT = 64  # connections that a pool keeps
+
+
+class _Message(BaseModel):
+    content: str | None = None
+
+
+class _Choice(BaseModel):
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _Usage(BaseModel):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _Completion(BaseModel):
+    """Chat completion, as far as it is read."""
+
+    choices: list[_Choice] = Field(min_length=1)
+    usage: _Usage | None = None
+
+    def draft(self) -> Draft:
+        """Return the answer."""
+        choice, usage = self.choices[0], self.usage or _Usage()
+        stopped = choice.finish_reason != "length"
+        return draft(
+            choice.message.content or "", stopped, usage.prompt_tokens or 0, usage.completion_tokens or 0
+        )
+
+
+class _Model(BaseModel):
+    id: str
+
+
+class _Models(BaseModel):
+    """List of the models that a server has."""
+
+    data: list[_Model] = []
 
 
 class _RejectedError(Exception):
@@ -57,18 +96,19 @@ class EndpointModel:
         """
         at = f"captions.endpoint_url={self._config.endpoint_url}"
         try:
-            found = self._request("GET", "/models", None, once=True)
+            names = [
+                one.id
+                for one in _Models.model_validate_json(self._request("GET", "/models", None, once=True)).data
+            ]
         except StatusError as error:
             if error.status == 404:  # a server without a list; it names an unknown model itself
                 return
             raise UsageError(f"{at}: {_said(error)}") from error
-        except (*FAULTS, ValueError) as error:
+        except (*FAULTS, _RejectedError, ValueError) as error:
             raise UsageError(
                 f"{at} does not answer as an OpenAI-style server ({type(error).__name__}); start it, or correct the"
                 " address, which usually ends in /v1"
             ) from error
-        listed = found.get("data") if isinstance(found, dict) else None
-        names = [str(one.get("id")) for one in listed or () if isinstance(one, dict)]
         if names and self._named.name not in names:
             raise UsageError(
                 f"{self._named.key}={self._named.name} is not served at {at}; it serves {', '.join(names[:8])}"
@@ -95,18 +135,18 @@ class EndpointModel:
         again = "; run the same command again to go on"
         try:
             found = self._request("POST", "/chat/completions", _question(self._named.name, ask))
-            return _read(found)
+            return _Completion.model_validate_json(found).draft()
         except _RejectedError as error:
             return Fault(f"the model does not take the question: {error}")
         except StatusError as error:
             raise RunError(f"{where}: {_said(error)}{again}") from error
         except FAULTS as error:
             raise RunError(f"{where} does not answer ({type(error).__name__}){again}") from error
-        except (ValueError, KeyError, IndexError, TypeError) as error:
+        except ValueError as error:
             raise RunError(f"{where} answers with something that is no chat completion{again}") from error
 
-    def _request(self, method: str, path: str, body: Mapping[str, Any] | None, once: bool = False) -> Any:
-        """Return the JSON answer to a request, which is repeated while that may help."""
+    def _request(self, method: str, path: str, body: Mapping[str, Any] | None, once: bool = False) -> bytes:
+        """Return the answer to a request, which is repeated while that may help."""
         url = str(self._config.endpoint_url).rstrip("/") + path
         limits = _limits(_CHECK_S, 1) if once else _limits(self._config.endpoint_timeout_s, _ATTEMPTS)
         sent = {"User-Agent": "reelweave", "Accept-Encoding": "identity", "Content-Type": "application/json"}
@@ -114,9 +154,9 @@ class EndpointModel:
             sent["Authorization"] = f"Bearer {key}"
         data = None if body is None else json.dumps(body).encode()
         parts = urlsplit(url)
-        proxy = None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
+        proxy = proxy_of(parts.scheme, parts.netloc)
 
-        def send() -> Any:
+        def send() -> bytes:
             response = pools(limits, proxy, only_public=False, pid=os.getpid()).request(
                 method, url, body=data, headers=sent, redirect=False, retries=False, preload_content=False
             )
@@ -127,11 +167,10 @@ class EndpointModel:
             if response.status in _REJECTED:
                 raise _RejectedError(_words(content))
             if response.status != 200:
-                wait = response.headers.get("Retry-After", "")
-                raise StatusError(response.status, float(wait) if wait.isascii() and wait.isdigit() else 0.0)
+                raise StatusError.of(response.status, response.headers)
             if len(content) > _MOST_BYTES:
                 raise ValueError("the answer is too large")
-            return json.loads(content)
+            return content
 
         return retry(send, limits, url)
 
@@ -166,26 +205,14 @@ def _picture(pixels: NDArray[Any]) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-def _read(found: Any) -> Draft:
-    """Return the answer in a chat completion."""
-    choice, usage = found["choices"][0], found.get("usage") or {}
-    text = choice["message"].get("content")
-    return draft(
-        text if isinstance(text, str) else "",
-        choice.get("finish_reason") != "length",
-        int(usage.get("prompt_tokens") or 0),
-        int(usage.get("completion_tokens") or 0),
-    )
-
-
 def _words(content: bytes) -> str:
     """Return how the server describes an error, bounded and on one line."""
     try:
         found = json.loads(content)
-        said = found.get("error", found)
-        text = said.get("message", said) if isinstance(said, dict) else said
-    except (ValueError, AttributeError):
-        text = content.decode(errors="replace")
+    except (ValueError, RecursionError):
+        found = content.decode(errors="replace")
+    said = found.get("error", found) if isinstance(found, dict) else found
+    text = said.get("message", said) if isinstance(said, dict) else said
     return " ".join(str(text).split())[:_MOST_SHOWN] or "it gives no reason"
 
 

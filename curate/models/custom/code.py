@@ -24,7 +24,7 @@ _MOST_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class StageCode:
-    """Code of one stage.
+    """Code of one stage, found and digested but not imported.
 
     Attributes:
         stage: Name of the stage in the configuration.

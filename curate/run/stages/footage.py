@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 
 from curate.dedup.fingerprint import Match, overlap
 from curate.ledger import Ledger
-from curate.run.clip_arrays import Fingerprints, Footprint
+from curate.run.clip_arrays import FingerprintPlace, Fingerprints
 from curate.run.runners.passes import Pass, run_pass
 from curate.run.runners.pipeline import Kind, Pool, Stage
 
 MATCH = "dedup"
 """Name of the stage, for timings."""
 
-MatchMany = Callable[[Sequence[tuple[Footprint, Footprint]], float], list[Match | None]]
+MatchMany = Callable[[Sequence[tuple[FingerprintPlace, FingerprintPlace]], float], list[Match | None]]
 """Function from places of fingerprints, the kept clip's first, and a minimum overlap to the agreement of each pair."""
 
 PAIRS_AT_ONCE = 65_536
@@ -33,7 +33,7 @@ class PairsTask:
     """
 
     number: int
-    pairs: tuple[tuple[Footprint, Footprint], ...]
+    pairs: tuple[tuple[FingerprintPlace, FingerprintPlace], ...]
     min_overlap: float
     found: tuple[Match | None, ...] = ()
 
@@ -57,7 +57,7 @@ class MatchFootage:
 
 
 def match_many(
-    pairs: Sequence[tuple[Footprint, Footprint]], min_overlap: float, ledger: Ledger, kind: Kind
+    pairs: Sequence[tuple[FingerprintPlace, FingerprintPlace]], min_overlap: float, ledger: Ledger, kind: Kind
 ) -> tuple[list[Match | None], Pass]:
     """Return the agreement of each pair, and the cost.
 

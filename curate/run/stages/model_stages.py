@@ -112,6 +112,9 @@ def clip_stages(config: CurateConfig, ledger: Ledger, models: Mapping[str, str])
 _WORKER_MB = 1000.0
 """Memory of a worker with a model beside its weights: PyTorch, transformers and the pictures of a batch."""
 
+_PREPROCESSING_MB = 900.0
+"""Memory of open_clip's preprocessing, which loads PyTorch."""
+
 _RECORD_CPUS = 0.25
 """Share of a processor of a worker that writes small files, and so waits for the storage."""
 
@@ -163,7 +166,12 @@ def pipeline_stages(
             gpus=share,
             memory_mb=memory_mb,
         )
-        made += split_for_gpu(stage, model) if share or (served and stage.name == CAPTIONS) else [model]
+        if share or (served and stage.name == CAPTIONS):
+            # Inputs are made by the workers that cut, where PyTorch is loaded beside what cutting takes.
+            input_mb = run.worker_memory_mb + _PREPROCESSING_MB if stage.name == EMBED else 0.0
+            made += split_for_gpu(stage, model, input_mb)
+        else:
+            made.append(model)
     return made
 
 
@@ -175,12 +183,20 @@ def embedding_stage(config: CurateConfig) -> str | None:
     return EMBED if backend == "open_clip" else None
 
 
-def split_for_gpu(stage: ClipStage, model: Stage[CurationTask]) -> list[Stage[CurationTask]]:
-    """Return a stage in three: other processors make inputs ahead and record answers, so that a GPU need not wait."""
+def split_for_gpu(
+    stage: ClipStage, model: Stage[CurationTask], input_mb: float = 0.0
+) -> list[Stage[CurationTask]]:
+    """Return a stage in three: other processors make inputs ahead and record answers, so that a GPU need not wait.
+
+    Args:
+        stage: The stage.
+        model: The same as runners take it, in one.
+        input_mb: Megabytes of RAM of a worker that makes inputs.
+    """
     if isinstance(stage.function, EmbedClips):
         stage.function.embedder.learn_preprocessing()
     return [
-        Stage(f"{stage.name}.input", stage.prepare_tasks),
+        Stage(f"{stage.name}.input", stage.prepare_tasks, memory_mb=input_mb),
         replace(model, function=stage.run_model),
         Stage(f"{stage.name}.record", stage.record, cpus=_RECORD_CPUS),
     ]

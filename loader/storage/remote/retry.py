@@ -5,7 +5,7 @@ import random
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError
@@ -29,6 +29,12 @@ class StatusError(Exception):
         super().__init__(f"HTTP {status}")
         self.status = status
         self.retry_after_s = retry_after_s
+
+    @staticmethod
+    def of(status: int, headers: Mapping[str, str]) -> "StatusError":
+        """Return the error of an answer, with the pause that its headers request."""
+        wait = headers.get("Retry-After", "")
+        return StatusError(status, float(wait) if wait.isascii() and wait.isdigit() else 0.0)
 
 
 FAULTS = (BotoCoreError, ClientError, HTTPError, StatusError, ConnectionError, TimeoutError)

@@ -3,6 +3,7 @@
 import functools
 import socket
 import time
+from urllib.request import getproxies, proxy_bypass
 
 import urllib3
 from urllib3.connection import HTTPSConnection
@@ -82,6 +83,11 @@ class _WebConnection(TimedConnection):
 
 class _TlsWebConnection(_WebConnection, HTTPSConnection):
     pass
+
+
+def proxy_of(scheme: str, host: str) -> str | None:
+    """Return the URL of the proxy that the environment sets for a scheme and a host, or None."""
+    return None if proxy_bypass(host) else getproxies().get(scheme)
 
 
 @functools.lru_cache(maxsize=16)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit, urlunsplit
-from urllib.request import getproxies, proxy_bypass
 
 import urllib3
 from urllib3.util import make_headers
@@ -17,7 +16,7 @@ from loader.storage.config import StorageConfig
 from loader.storage.names import redacted
 from loader.storage.reach.permissions import inner_address, only_public, refusal
 from loader.storage.remote.retry import StatusError
-from loader.storage.web.connections import NotPublicError, pools
+from loader.storage.web.connections import NotPublicError, pools, proxy_of
 
 _CHUNK = 256 << 10
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -154,7 +153,7 @@ def _send(
     host = parts.hostname or ""
     if public and (address := inner_address(host)):
         raise _not_public(named.name, host, address)
-    proxy = None if proxy_bypass(netloc) else getproxies().get(parts.scheme)
+    proxy = proxy_of(parts.scheme, netloc)
     try:
         return pools(config, proxy, public, os.getpid()).request(
             "GET",
@@ -189,8 +188,7 @@ def _check(response: urllib3.BaseHTTPResponse, name: str) -> None:
     if status in (404, 410):
         raise FileNotFoundError(f"{name} does not exist")
     if status not in (200, 206, 416):
-        wait = response.headers.get("Retry-After", "")
-        raise StatusError(status, float(wait) if wait.isascii() and wait.isdigit() else 0.0)
+        raise StatusError.of(status, response.headers)
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
         raise WebError(

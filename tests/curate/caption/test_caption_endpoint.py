@@ -96,7 +96,18 @@ def test_a_question_that_the_server_refuses_costs_no_other(server: ChatServer, c
     assert isinstance(second, Caption)
 
 
-@pytest.mark.parametrize("answer", [b"<html>", b"{}", b'{"choices": []}', b"[1]", b"null"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"<html>",
+        b"{}",
+        b'{"choices": []}',
+        b'{"choices": [{"message": "x"}]}',
+        b'{"choices": [{"message": {"content": "A kite."}}], "usage": "many"}',
+        b"[" * 100_000,
+        b"null",
+    ],
+)
 def test_an_answer_that_is_no_completion_ends_the_run_in_words(
     answer: bytes, server: ChatServer, clips: list[bytes]
 ) -> None:
@@ -134,6 +145,10 @@ def test_what_is_wrong_with_the_address_or_the_name_is_said_before_the_run(serve
         Captioner(settings(server, model="other")).check()
     with pytest.raises(UsageError, match=r"captions\.endpoint_url=http://127\.0\.0\.1:9/v1 does not answer"):
         Captioner(settings(server, endpoint_url="http://127.0.0.1:9/v1")).check()
+    for status in (400, 500):
+        server.lists = status
+        with pytest.raises(UsageError, match=r"captions\.endpoint_url=http://127"):
+            Captioner(settings(server)).check()
     with pytest.raises(ValidationError, match="backend=endpoint needs endpoint_url"):
         CaptionConfig(model="teller", backend="endpoint")
     for url in ("host:8000", "http://user:secret@host/v1", "http://host/v1?key=secret"):

@@ -7,7 +7,7 @@ import pytest
 
 from curate.dedup.fingerprint import overlap
 from curate.ledger import Ledger
-from curate.run.clip_arrays import Footprint
+from curate.run.clip_arrays import FingerprintPlace
 from curate.run.stages.footage import match_many
 from loader.storage import open_storage
 from tests.thorough import beyond
@@ -25,13 +25,13 @@ def test_each_pair_has_the_agreement_of_its_two_clips(
     places = []
     for number, (clip_id, fingerprint) in enumerate(clips.items()):
         ledger.write_arrays(f"source{number // 4}", {f"{clip_id}.fingerprint": fingerprint})
-        places.append(Footprint(f"source{number // 4}", clip_id))
+        places.append(FingerprintPlace(f"source{number // 4}", clip_id))
     by_source = {place.arrays: {} for place in places}
     for place in places:
         by_source[place.arrays][f"{place.clip_id}.fingerprint"] = clips[place.clip_id]
     for name, arrays in by_source.items():
         ledger.write_arrays(name, arrays)
-    places.append(Footprint("source0", "none"))
+    places.append(FingerprintPlace("source0", "none"))
     pairs = [(one, two) for one in places for two in places] * 4
     expected = [overlap(clips.get(one.clip_id), clips.get(two.clip_id), 0.7) for one, two in pairs]
     found, cost = match_many(pairs, 0.7, ledger, kind)

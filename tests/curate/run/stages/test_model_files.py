@@ -1,6 +1,7 @@
 """A model is what its files hold: another content is another model, and the same content is hashed once."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,15 @@ def test_workers_with_a_model_are_no_more_than_memory_holds(model: Path) -> None
     loads = [Load(name, 10.0, memory_mb=size) for name, size in on_processors.items()]
     plan = balance(loads, Machine(cpus=64, memory_mb=128_000))
     assert {name: pool.most for name, pool in plan.pools.items()} == {"captions": 3, "text_embed": 3}
+
+
+def test_workers_that_make_inputs_reserve_what_preprocessing_loads(tmp_path: Path) -> None:
+    config = CurateConfig.model_validate({"embed": {"backend": "open_clip", "model": "ViT-B-32"}})
+    stages = [
+        replace(stage, function=lambda tasks, _: tasks)  # no weights are here to ask for the preprocessing
+        for stage in clip_stages(config, Ledger(open_storage(tmp_path)), {})
+    ]
+    reserved = {one.name: one.memory_mb for one in pipeline_stages(stages, config, {}, 1, {})}
+    assert (
+        reserved["embed.input"] >= config.run.worker_memory_mb + 800
+    )  # measured: 803 MB beside PyAV and numpy
