@@ -113,7 +113,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 7
+    REVISION: ClassVar = 8
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -68,13 +68,12 @@ class Finisher:
         if frame.color_trc in (hdr.PQ, hdr.HLG):
             deep = self._deepened(frame, _to_mapped_format(frame))
             mapped = tone_mapper(int(frame.color_trc))(deep)
-            return _tagged(self._shaped(mapped, self._to_shape(mapped, turn)), mapped)
-        # swscale would take three times as long, and convert the matrix of tagged frames, one level too dark.
+            return self._shaped(mapped, self._to_shape(mapped, turn))
+        # swscale would take three times as long.
         if not is_deep(frame) or frame.color_range == _FULL_RANGE:
             return self._shaped(frame, self._to_shape(frame, turn))
-        narrowed = self._rounding(frame)
-        # Tags are set last: scaling a tagged frame converts its matrix and drops the tags.
-        return _tagged(self._shaped(narrowed, self._to_shape(narrowed, turn)), frame)
+        narrowed = _tagged(self._rounding(frame), frame)
+        return self._shaped(narrowed, self._to_shape(narrowed, turn))
 
     def _to_shape(self, frame: VideoFrame, turn: Orientation) -> tuple[str, ...]:
         """Return the filters that convert a frame's range, format, orientation and size."""
@@ -86,11 +85,13 @@ class Finisher:
         size = "" if cropped else f"{self._target.width}:{self._target.height}:"
         steps = []
         if full or frame.format.name != "yuv420p":
+            # RGB has no matrix of its own; without one, players guess by the size of the picture.
+            matrix = ":out_color_matrix=bt709" if _is_rgb(frame) else ""
             if size and not turns:  # one scale instead of two: faster, and chroma is rounded once
                 limited = ":out_range=limited" if full else ""
-                return (f"scale={size}flags=area{limited}", "format=yuv420p", "setsar=1")
-            steps += ["scale=out_range=limited"] if full else []
-            steps += ["scale=flags=area", "format=yuv420p"]
+                return (f"scale={size}flags=area{limited}{matrix}", "format=yuv420p", "setsar=1")
+            steps += ["scale=out_range=limited"] if full and not matrix else []
+            steps += [f"scale=flags=area{matrix}", "format=yuv420p"]
         steps += turns
         if size:
             steps += [f"scale={size}flags=area", "setsar=1"]
@@ -109,7 +110,8 @@ class _Chain:
     def __call__(self, frame: VideoFrame, steps: tuple[str, ...]) -> VideoFrame:
         if not steps:
             return frame
-        kind = (frame.width, frame.height, frame.format.name, steps)
+        colours = int(frame.colorspace), int(frame.color_range)
+        kind = (frame.width, frame.height, frame.format.name, colours, steps)
         if kind != self._made_for:
             self._graph, self._made_for = _build(frame, steps), kind
         assert self._graph is not None
@@ -129,6 +131,10 @@ def _to_mapped_format(frame: VideoFrame) -> tuple[str, ...]:
     )
 
 
+def _is_rgb(frame: VideoFrame) -> bool:
+    return frame.format.is_rgb or frame.format.has_palette
+
+
 def _tagged(finished: VideoFrame, like: VideoFrame) -> VideoFrame:
     finished.colorspace, finished.color_range = like.colorspace, like.color_range
     finished.color_primaries, finished.color_trc = like.color_primaries, like.color_trc
@@ -138,10 +144,12 @@ def _tagged(finished: VideoFrame, like: VideoFrame) -> VideoFrame:
 def _build(frame: VideoFrame, steps: tuple[str, ...]) -> Graph:
     graph = Graph()
     graph.threads = 1  # sources run side by side instead
-    source = graph.add_buffer(
-        width=frame.width, height=frame.height, format=frame.format, time_base=frame.time_base
+    # swscale converts frames of another matrix than the declared one, and drops their tag.
+    declared = (
+        f"video_size={frame.width}x{frame.height}:pix_fmt={frame.format.name}:time_base={frame.time_base}"
+        f":colorspace={int(frame.colorspace)}:range={int(frame.color_range)}"
     )
-    nodes = [source]
+    nodes = [graph.add("buffer", declared)]
     for step in steps:
         name, _, arguments = step.partition("=")
         nodes.append(graph.add(name, arguments or None))
