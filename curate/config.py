@@ -64,6 +64,12 @@ class RunConfig(Settings):
     max_source_s: float = Field(
         6 * 3600.0, gt=0, description="time after which a worker without a result counts as hung, seconds"
     )
+    part_s: float = Field(
+        300.0,
+        ge=1,
+        description="length of the parts, seconds, in which sources of at least two are worked on side by side and"
+        " resumed, to the same bytes; max_source_s is for each part",
+    )
     worker_memory_mb: int = Field(
         1536, gt=0, description="memory that Ray reserves for each cutting worker, megabytes"
     )
@@ -113,7 +119,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 8
+    REVISION: ClassVar = 9
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -18,7 +18,7 @@ from curate.frames.source import open_video
 from curate.ledger import Ledger
 from curate.records import Record
 from curate.shots.spans import Span
-from curate.source_pass.stage import CutSource
+from curate.source_pass.cut_source import CutSource
 from curate.sources.inputs import list_sources
 from loader.storage import StorageConfig, open_storage
 

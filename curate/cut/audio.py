@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -23,6 +24,7 @@ COPIED = frozenset({"aac", "mp3", "ac3", "eac3", "opus"})
 # Pre-roll that a decoder needs before its first sample: one overlapping block, or 80 ms of Opus (RFC 7845, 4.6).
 _BEFORE_S = {"opus": Fraction(80, 1000)}
 _BEFORE_PACKETS = 1
+_PROBED_PACKETS = 4
 READ_BEFORE_S = Fraction(1, 2)  # at least one packet of any codec
 
 
@@ -81,7 +83,7 @@ def sound_of(
         packets[0].time_base,
         start_s,
         rate,
-        stream.codec_context.frame_size,
+        _frame_size(stream, packets),
     )
     end = round(duration_s * rate)
     codec = stream.codec_context.codec.canonical_name
@@ -171,6 +173,20 @@ def out_of_sync(slices: Sequence[SoundSlice]) -> str | None:
 def _copyable(codec: str, slices: Sequence[SoundSlice], packets: Sequence[Packet[AudioStream]]) -> bool:
     changes = any(packet.has_sidedata("param_change") for packet in packets)
     return codec in COPIED and not changes and out_of_sync(slices) is None
+
+
+def _frame_size(stream: AudioStream, packets: Sequence[Packet[AudioStream]]) -> int:
+    """Return the samples per packet by the codec, or 0: a decoder knows them once it has decoded.
+
+    It looks at the clip's own packets, so that no clip's sound hangs on what was decoded before it.
+    """
+    context = stream.codec_context
+    context.flush_buffers()
+    for packet in packets[:_PROBED_PACKETS]:
+        with contextlib.suppress(av.error.FFmpegError, ValueError):
+            if context.decode(packet):
+                break
+    return context.frame_size
 
 
 def _decoded(stream: AudioStream, packets: Sequence[Packet[AudioStream]]) -> Iterator[AudioFrame]:

@@ -24,6 +24,7 @@ from curate.cut.copy import PacketInfo, copy, copyable, format_of, packet_infos
 from curate.cut.feed import Feed, choose_sound
 from curate.cut.mp4 import fast_start, merge
 from curate.cut.verify import DamagedSoundError, verify
+from curate.frames.entry import Entry, EntryError, enter
 from curate.frames.frame_times import Decoder, FrameTimes, source_frames
 from curate.frames.picture import Finisher, Geometry
 from curate.frames.sound_clock import SoundClock
@@ -44,6 +45,7 @@ def cut(
     encoded: EncodedSpans = MappingProxyType({}),
     max_bytes: float = math.inf,
     sound_clock: SoundClock | None = None,
+    entry: Entry | None = None,
 ) -> Iterator[CutClip | FailedClip]:
     """Read the source once and yield every wanted span, in order, as a clip or as failed.
 
@@ -62,6 +64,11 @@ def cut(
         encoded: Spans that are already encoded; they are not observed.
         max_bytes: Maximum size of all clips together; later clips fail.
         sound_clock: Repaired clock of the source's sound, or None where its stamps are right.
+        entry: Place before the first span where reading begins, or None for the start of the file. It lies early
+            enough for the sound of that span.
+
+    Raises:
+        EntryError: Decoding cannot begin there.
     """
     if not wanted:
         return
@@ -69,7 +76,7 @@ def cut(
     with (
         open_video(file, motion_vectors=observe is not None) as (container, stream),
     ):
-        source = _Pass(container, stream, timeline, Finisher(size), size, config, observe, sound_clock)
+        source = _Pass(container, stream, timeline, Finisher(size), size, config, observe, sound_clock, entry)
         left_bytes = max_bytes
         left = sum(span not in encoded for span in wanted)
         for span in wanted:
@@ -104,7 +111,12 @@ class _Pass:
         config: CutConfig,
         observe: Observe | None,
         sound_clock: SoundClock | None,
+        entry: Entry | None,
     ) -> None:
+        self._time_base = stream.time_base or Fraction(1, 1000)
+        entered = None
+        if entry is not None:
+            entered = enter(container, stream, entry.begin_pts + int(entry.near_s / self._time_base))
         self._stream, self._timeline, self._size, self._config = stream, timeline, size, config
         self._pictures, self._observe = pictures, observe
         self._sound = choose_sound(container) if config.audio == "keep" else None
@@ -120,15 +132,19 @@ class _Pass:
             pulldown=timeline.pulldown,
         )
         frames = decoder.frames()
-        self._time_base = stream.time_base or Fraction(1, 1000)
         first = next(frames, None)
         self._frames = itertools.chain([] if first is None else [first], frames)
-        self._number = 0
         # AVI stores decoding times instead of display times.
         stamped = first is not None and first.pts is not None and container.format.name != "avi"
         self._form = format_of(stream, first) if first is not None and stamped else None
         begin = first.pts if first is not None and stamped else stream.start_time
+        begin = begin if entry is None else entry.begin_pts
         self._ticks = np.rint(timeline.times_s / float(self._time_base)).astype(np.int64) + (begin or 0)
+        self._number = 0
+        if entered is not None:
+            self._number = int(np.searchsorted(self._ticks, entered))
+            if first is None or first.pts != entered or int(self._ticks[self._number]) != entered:
+                raise EntryError("its frames decode otherwise from a key frame on")
         self._decodes = config.mode != "copy" or observe is not None
         if not self._decodes:
             self.stop_decoding()

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from curate.cut.clip import CutError
 from curate.cut.mp4 import Mp4
 from curate.frames import hdr
+from curate.frames.entry import holds_idr
 from curate.frames.frame_times import FrameTimes, source_frames
 from curate.frames.picture import Geometry
 from loader.dataset.tars.orientation import Orientation, orientation_of
 
 _PROGRESSIVE = 1  # AVFieldOrder: 0 unknown, 1 progressive, above interlaced
 _FULL_RANGE = 2
-_SLICE_IDR = 5  # nal_unit_type of ITU-T H.264, table 7-1
 
 
 @dataclass(frozen=True)
@@ -177,28 +177,6 @@ def packet_infos(
         idr = not units and packet.is_keyframe and holds_idr(bytes(packet), header)
         units.append(PacketInfo(place, number, idr, whole and not changes))
     return units
-
-
-def holds_idr(packet: bytes, header: bytes) -> bool:
-    """Return True when an H.264 packet holds an IDR picture, by its NAL units.
-
-    Args:
-        packet: Packet, length-prefixed (ISO/IEC 14496-15) or with start codes (ITU-T H.264, annex B).
-        header: Parameter sets; a first byte of 1 means length prefixes.
-    """
-    if header[:1] != b"\x01" or len(header) < 5:
-        at = packet.find(b"\x00\x00\x01")
-        while at >= 0 and at + 3 < len(packet):
-            if packet[at + 3] & 31 == _SLICE_IDR:
-                return True
-            at = packet.find(b"\x00\x00\x01", at + 3)
-        return False
-    width, at = (header[4] & 3) + 1, 0
-    while at + width < len(packet):
-        if packet[at + width] & 31 == _SLICE_IDR:
-            return True
-        at += width + int.from_bytes(packet[at : at + width], "big")
-    return False
 
 
 def decoding_times(shown: Sequence[int]) -> list[int]:

@@ -68,6 +68,11 @@ class FieldDifferences:
         self._waiting: list[NDArray[np.uint8]] = []
         self._differences = (array("d"), array("d"))  # of the upper and the lower field
 
+    @property
+    def measures(self) -> bool:
+        """True while a pulldown may be found."""
+        return self._measures
+
     def push(self, frame: VideoFrame) -> None:
         """Take the next frame in display order."""
         if not self._measures:

@@ -24,6 +24,7 @@ from curate.run.tables.clips import clip_ids
 from curate.run.tables.columns import equal, kept, places_in
 from curate.run.tables.samples import accounting_table, scores_table
 from curate.run.write_shards import write_shards
+from curate.source_pass.part_store import PARTS
 from curate.sources.inputs import SourceRef, list_sources, shown
 from curate.takedown.forget import forget
 from curate.takedown.takedown import TakeDowns
@@ -197,7 +198,8 @@ def _tidy(ledger: Ledger, dataset: Dataset, config: CurateConfig, rejected: pa.A
     keep = np.ones(len(staged), bool) if rejected is None else places_in(staged, rejected) >= 0
     stay = keep & (places_in(staged, clips_of(dataset)) < 0) & config.run.keep_rejected
     ledger.drop_clips(staged.filter(pa.array(~stay)).to_pylist())
-    dataset.storage.delete_tree(f"{LEDGER}{SHARD}/")
+    for folder in (f"{SHARD}/", PARTS):
+        dataset.storage.delete_tree(f"{LEDGER}{folder}")
     dataset.storage.sweep()
 
 

@@ -1,6 +1,7 @@
 """Driver of a curation: sends what is left to do through the stages until the verdict holds."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cached_property
 
@@ -22,14 +23,23 @@ from curate.run.stages.model_stages import pipeline_stages
 from curate.run.state import CurationState
 from curate.run.tables.columns import column, kept, mask_of, places_in
 from curate.source_pass.at_work import watching
-from curate.source_pass.stage import STAGE as CUT
+from curate.source_pass.cut_source import STAGE as CUT
 from curate.source_pass.stage import SourceStage
-from curate.source_pass.tasks import ClipTask, ClosedSource, CurationTask
+from curate.source_pass.tasks import (
+    ClipTask,
+    ClosedSource,
+    CurationTask,
+    DonePart,
+    PartStep,
+    WaitingSource,
+)
 from loader.errors import RunError
 
 RUN = "run"
 """Note of the ledger: duration and worker plans of the last run."""
 
+
+_DONE: Mapping[PartStep, str] = {"scan": "scanned", "cut": "cut"}
 
 _TOO_SLOW = (
     "Ray's own processes did not start in the 30 s that it gives them, so all work was done in this process; on a"
@@ -136,10 +146,19 @@ class Driver:
         meter = Meter(list(state.sources.values()), before, self._progress, state.ledger)
         meter.show()
 
+        waiting: list[WaitingSource] = []
+        left: Counter[tuple[str, PartStep]] = Counter()
+
         def take(task: CurationTask) -> None:
             if isinstance(task, ClosedSource):
                 state.close_source(task.uri, task.summary)
                 meter.done(task.uri, task.summary)
+            elif isinstance(task, WaitingSource):
+                waiting.append(task)
+            elif isinstance(task, DonePart):
+                step, part, uri = task.task.step, task.task.part, task.task.source.uri
+                left[uri, step] -= 1
+                meter.part_done(uri, f"{part.count - left[uri, step]} of {part.count} parts {_DONE[step]}")
             elif isinstance(task, ClipTask):
                 state.add_results(task)
 
@@ -150,6 +169,16 @@ class Driver:
             tasks = state.tasks(chosen)
             kind = self.kind() if tasks else "sequential"
             self._passes.append(run_pass("sources", tasks, stages, kind, take))
+            while waiting:
+                # Parts of all long sources side by side; then each source says what comes next.
+                parts: list[CurationTask] = [part for source in waiting for part in source.parts]
+                left.update((part.source.uri, part.step) for source in waiting for part in source.parts)
+                tasks = [source.task for source in waiting]
+                waiting.clear()
+                self._passes.append(
+                    run_pass("parts", parts, lambda pools: [self._cut_stage(pools)], kind, take)
+                )
+                self._passes.append(run_pass("sources", tasks, stages, kind, take))
         SourceStage.close()
         self._slowest = meter.slowest
         if missing := sorted(uri for uri in chosen if uri not in state.closed):
@@ -187,7 +216,7 @@ class Driver:
         run = state.config.run
         return Stage(
             CUT,
-            SourceStage(state.cut, state.wanted, run.isolate, run.attempts, run.max_source_s),
+            SourceStage(state.cut, state.wanted, run.isolate, run.attempts, run.max_source_s, run.part_s),
             limit=pools[CUT].most if CUT in pools else None,
             gpus=run.shots_gpus if state.config.shots.may_use_gpu and self._gpus() else 0.0,
             memory_mb=run.worker_memory_mb,

@@ -24,7 +24,7 @@ from curate.run.tables.compare import qualities, taken_down, without_copies, wit
 from curate.run.tables.judge import judged
 from curate.run.tables.results import StageResults, packed_arrays, there, to_results
 from curate.run.tables.samples import samples_of, vector_column
-from curate.source_pass.stage import CutSource, arrays_name
+from curate.source_pass.cut_source import CutSource, arrays_name
 from curate.source_pass.tasks import ClipPlace, ClipTask, CurationTask, SourceTask
 from curate.sources.inputs import SourceRef
 from curate.takedown.takedown import TakeDowns, emptied

@@ -38,7 +38,13 @@ class _Watched:
 
 @contextmanager
 def noted(
-    file: BinaryIO, ledger: Ledger, identity: str, uri: str, size: int, every_s: float = NOTE_EVERY_S
+    file: BinaryIO,
+    ledger: Ledger,
+    identity: str,
+    uri: str,
+    size: int,
+    every_s: float = NOTE_EVERY_S,
+    part: str = "",
 ) -> Iterator[BinaryIO]:
     """Return the file, which writes a note on its progress to the ledger; the note is removed with the context.
 
@@ -49,6 +55,7 @@ def noted(
         uri: URI of the source, for people.
         size: Size of the source in bytes.
         every_s: Seconds between notes.
+        part: What is done of the source, for people, where it is not all.
     """
     name = f"{_FOLDER}{identity}"
     written = False
@@ -58,7 +65,7 @@ def noted(
         written = True
         with suppress(RunError, OSError):
             share = min(1.0, place / size) if size > 0 else 0.0
-            ledger.write_note(name, {"source": uri, "share": share, "seconds": seconds})
+            ledger.write_note(name, {"source": uri, "part": part, "share": share, "seconds": seconds})
 
     try:
         yield cast(BinaryIO, _Watched(file, note, every_s))
@@ -68,14 +75,14 @@ def noted(
                 ledger.storage.delete(f"{LEDGER}{name}.json")
 
 
-def at_work(ledger: Ledger) -> list[tuple[str, float, float]]:
-    """Return (source, share read, seconds so far) of sources that take long, the longest first."""
+def at_work(ledger: Ledger) -> list[tuple[str, float, float, str]]:
+    """Return (source, share read, seconds so far, part) of sources that take long, the longest first."""
     found = []
     with suppress(RunError, OSError):
         for item in ledger.storage.list(f"{LEDGER}{_FOLDER}"):
             note = ledger.read_note(item.path.removeprefix(LEDGER).removesuffix(".json"))
             if note is not None:  # else closed in between
-                found.append((note["source"], note["share"], note["seconds"]))
+                found.append((note["source"], note["share"], note["seconds"], note.get("part", "")))
     return sorted(found, key=lambda one: (-one[2], one[0]))
 
 

@@ -5,6 +5,7 @@ for them.
 """
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from av.video.frame import VideoFrame
@@ -29,6 +30,19 @@ class FrameStats:
         self._steps: list[float] = []
         self._last: NDArray[np.float32] | None = None
         self._waiting: list[NDArray[np.uint8]] = []
+
+    @property
+    def values(self) -> tuple[list[float], list[float]]:
+        """Luminance and step of every frame so far."""
+        self._measure()
+        return self._luma, self._steps
+
+    @classmethod
+    def of_values(cls, luma: list[float], steps: list[float]) -> Self:
+        """Return the statistics of a source whose `values` are known."""
+        known = cls()
+        known._luma, known._steps = luma, steps
+        return known
 
     def push(self, picture: NDArray[np.uint8]) -> None:
         """Take the next shown frame, uint8 [36, 64, 3] RGB; the picture is kept for a while."""

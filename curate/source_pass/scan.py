@@ -1,7 +1,7 @@
 """One whole decode of a source: frame times, damage, shot transitions, picture size."""
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -11,14 +11,14 @@ from av.container import InputContainer
 
 from curate.config import SourceStageConfig
 from curate.cut.feed import choose_sound
-from curate.frames.frame_times import Decoder, FrameTimes, timeline, too_long
+from curate.frames.frame_times import Damage, Decoder, FrameTimes, timeline, too_long
 from curate.frames.perceptual import PICTURE
 from curate.frames.picture import Geometry, geometry
 from curate.frames.probe import Probe, probe
-from curate.frames.sound_clock import NotingDemuxer, SoundClock, repaired_sound
+from curate.frames.sound_clock import NotingDemuxer, SoundClock, SoundStamps, repaired_sound
 from curate.frames.source import SourceError, open_video
-from curate.frames.telecine import FieldDifferences, inverted
-from curate.shots import Transition, make_detector
+from curate.frames.telecine import FieldDifferences, Pulldown, inverted
+from curate.shots import ShotDetector, Transition, make_detector
 from curate.shots.scale import Scaler
 from curate.shots.stitch import SampleEmbeddings, stitch
 from curate.shots.types import with_cuts
@@ -38,6 +38,70 @@ class Scan:
     source_bytes: int
     ahead: LookaheadEncoder | None = None
     sound_clock: SoundClock | None = None
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Times and faults of all frames of a source, in display order.
+
+    Attributes:
+        probe: Header of the source.
+        pts: Stamp of each frame in ticks.
+        durations: Duration of each frame in ticks, 0 where unknown.
+        time_base: Seconds per tick.
+        start_time: Start of the stream in ticks, by its header.
+        damage: Damaged runs of frames.
+        interlaced: Whether a frame is interlaced.
+        pulldown: Pulldown of a telecined film.
+        sound: Stamps of the sound.
+    """
+
+    probe: Probe
+    pts: list[int | None]
+    durations: Sequence[int]
+    time_base: Fraction
+    start_time: int | None
+    damage: tuple[Damage, ...]
+    interlaced: bool
+    pulldown: Pulldown | None
+    sound: SoundStamps
+
+    def timeline(self, config: SourceStageConfig) -> FrameTimes:
+        """Return the timeline of the source.
+
+        Raises:
+            SourceError: it lasts too long.
+        """
+        limits = config.probe
+        line = timeline(
+            self.pts,
+            self.time_base,
+            self.durations[-1] or None,
+            self.probe.rate,
+            self.damage,
+            config.cut.max_fps,
+            deinterlace=self.interlaced and limits.interlaced == "deinterlace",
+            durations=self.durations,
+        )
+        if self.pulldown is not None and line.constant and line.shifts_s is None and not line.damage:
+            line = inverted(line, self.pulldown)
+        if line.times_s[-1] > limits.max_duration_s:
+            raise too_long(limits)
+        return line
+
+    def sound_clock(self, line: FrameTimes) -> SoundClock | None:
+        """Return the repaired clock of the sound, or None where its stamps are right."""
+        # AVI stores decoding times instead of display times.
+        stamped = self.pts[0] is not None and self.probe.container != "avi"
+        begin = self.pts[0] if stamped else self.start_time
+        return repaired_sound(self.sound, line, float((begin or 0) * self.time_base))
+
+
+def shots(
+    detector: ShotDetector, samples: SampleEmbeddings, line: FrameTimes, config: SourceStageConfig
+) -> list[Transition]:
+    """End a detector, and return the transitions of its source that clips may not cross."""
+    return with_cuts(stitch(detector.finish(), samples, line.frames, config.stitch), line.breaks)
 
 
 @contextmanager
@@ -95,26 +159,19 @@ def _scan(file: BinaryIO, config: SourceStageConfig, stack: ExitStack) -> Scan:
                 ahead.push(frame)
         if size is None:
             raise SourceError("no frame could be decoded")
-        line = timeline(
+        decoded = Decoded(
+            found,
             pts,
+            durations,
             time_base,
-            durations[-1] or None,
-            found.rate,
+            stream.start_time,
             decoder.damage(),
-            config.cut.max_fps,
-            deinterlace=decoder.interlaced and limits.interlaced == "deinterlace",
-            durations=durations,
+            decoder.interlaced,
+            fields.pulldown(),
+            packets.sound,
         )
-        pulldown = fields.pulldown()
-        if pulldown is not None and line.constant and line.shifts_s is None and not line.damage:
-            line = inverted(line, pulldown)
-        if line.times_s[-1] > limits.max_duration_s:
-            raise too_long(limits)
-        transitions = stitch(detector.finish(), samples, len(pts), config.stitch)
-        transitions = with_cuts(transitions, line.breaks)
+        line = decoded.timeline(config)
+        transitions = shots(detector, samples, line, config)
         if ahead is not None:
             ahead.finish(line)
-        # AVI stores decoding times instead of display times.
-        begin = pts[0] if pts[0] is not None and container.format.name != "avi" else stream.start_time
-        sound_clock = repaired_sound(packets.sound, line, float((begin or 0) * time_base))
-        return Scan(found, line, transitions, size, stats, container.size, ahead, sound_clock)
+        return Scan(found, line, transitions, size, stats, container.size, ahead, decoded.sound_clock(line))

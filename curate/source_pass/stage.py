@@ -1,184 +1,25 @@
-"""The fused stage: one source in, its summary out; its clips, arrays and summary are written to the ledger.
+"""The fused stage as runners call it, with sources cut in a child process."""
 
-Probe, shots, stitch, cut, scores and fingerprints are one task, so that a source's bytes never leave the
-worker that reads them, and no task carries media.
-"""
-
-import hashlib
-import os
 import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, BinaryIO
 
-from av.video.frame import VideoFrame
-from numpy.typing import NDArray
-
-from curate.config import SourceStageConfig
-from curate.cut import CutClip, cut
-from curate.dedup import fingerprint as dedup_fingerprint
-from curate.filters import scores
-from curate.frames.budget import check_clips, most_bytes
 from curate.frames.child_process import Isolated, Quarantined
-from curate.frames.faults import fault_of
-from curate.frames.frame_times import source_frames
-from curate.frames.perceptual import embed_pictures
-from curate.frames.source import SourceError
-from curate.ledger import Ledger, digest
-from curate.models.device import one_thread
-from curate.records import Record, SourceSummary, clip_key
-from curate.shots.spans import Span, spans
-from curate.source_pass.at_work import noted
-from curate.source_pass.sampling import ClipPictures, PictureCollector
-from curate.source_pass.scan import Scan, scan
-from curate.source_pass.tasks import ClipTask, ClosedSource, CurationTask, SourceTask, clip_task
+from curate.source_pass.cut_source import STAGE, CutSource, failed_source, source_id
+from curate.source_pass.split import Outcome, SplitCut
+from curate.source_pass.tasks import (
+    ClipTask,
+    ClosedSource,
+    CurationTask,
+    DonePart,
+    PartTask,
+    SourceTask,
+    WaitingSource,
+    clip_task,
+)
 from curate.sources.inputs import SourceRef
-from curate.takedown.takedown import TakeDowns, emptied
-from loader.errors import UsageError
-from loader.storage import StorageConfig, open_object
-
-STAGE = "cut"
-CONTAINER_TAGS = ("description", "synopsis", "comment", "title")
-
-_HASH_BLOCK_BYTES = 1 << 20
-_MAX_TAG_CHARS = 16_000
-
-
-@dataclass(frozen=True)
-class CutSource:
-    """Function from a source to its summary. Faults of the data are records; it raises for no other reason.
-
-    Attributes:
-        config: Configuration of the pass.
-        storage: Options for opening the source.
-        ledger: Destination of clips and arrays.
-        fingerprint: Digest of the configuration.
-        down: Take-downs, of which no clip is made.
-    """
-
-    config: SourceStageConfig
-    storage: StorageConfig
-    ledger: Ledger
-    fingerprint: str
-    down: TakeDowns = field(default_factory=TakeDowns)
-
-    def __call__(self, source: SourceRef) -> SourceSummary:
-        """Cut a source, and write its clips and arrays to the ledger."""
-        if source.fault:
-            return failed_source(source, "open", source.fault)
-        try:
-            storage, name = open_object(source.location, self.storage, source.listed_in)
-        except UsageError as error:
-            return failed_source(source, "open", str(error))
-        try:
-            with (
-                one_thread(),
-                storage.open(name) as file,
-                noted(file, self.ledger, source_id(source), source.uri, source.size) as watched,
-            ):
-                before = _state(file)
-                summary = self._cut(source, watched)
-                if _state(file) != before:
-                    raise SourceError("changed while it was read; work on it again with --retry-failed")
-                return summary
-        except Exception as error:  # noqa: BLE001 - those that are no fault of the source are raised again
-            return failed_source(source, *fault_of(error))
-
-    def _cut(self, source: SourceRef, file: BinaryIO) -> SourceSummary:
-        began_s = time.process_time()
-        with scan(file, self.config) as seen:
-            records = tuple(self._clips(source, file, seen))
-        tags = {
-            tag: seen.probe.metadata[tag][:_MAX_TAG_CHARS]
-            for tag in CONTAINER_TAGS
-            if tag in seen.probe.metadata
-        }
-        duration_s = float(seen.timeline.times_s[-1])
-        cpu_s = time.process_time() - began_s
-        return SourceSummary(records, cpu_s, tags, seen.size.width * seen.size.height * duration_s)
-
-    def _clips(self, source: SourceRef, file: BinaryIO, seen: Scan) -> Iterator[Record]:
-        times_s, ahead = seen.timeline.times_s, seen.ahead
-        # A clock that breaks promises nothing.
-        promised_s = None if seen.timeline.breaks else seen.probe.promised_s
-        parts = spans(seen.timeline, seen.transitions, promised_s, self.config.spans)
-        base = Record(source.uri, parts=len(parts), source_sha256=_sha256(file))
-        records = [self._planned(base, part, span) for part, span in enumerate(parts)]
-        wanted = [span for span, record in zip(parts, records, strict=True) if record.state == "kept"]
-        limits, line, size = self.config.probe, seen.timeline, seen.size
-        frames = sum(len(source_frames(times_s, span.first, span.last, line.rate)) for span in wanted)
-        check_clips(frames, line.frames, size.width * size.height, seen.source_bytes, limits)
-        collector = PictureCollector(seen.probe.codec, self.config.scores)
-
-        def observe(span: Span, number: int, decoded: VideoFrame, finished: VideoFrame) -> None:
-            since_s, held_s = times_s[number] - times_s[span.first], times_s[number + 1] - times_s[number]
-            collector.push(float(since_s), float(held_s), decoded, finished)
-
-        max_bytes = most_bytes(seen.source_bytes, limits)
-        clips = cut(
-            file, line, wanted, size, self.config.cut, observe, ahead or {}, max_bytes, seen.sound_clock
-        )
-        arrays: dict[str, NDArray[Any]] = {}
-        for span, record in zip(parts, records, strict=True):
-            if record.state == "kept":
-                result = next(clips)
-                if not isinstance(result, CutClip):
-                    collector.drop()
-                    record = replace(record, state="failed", stage="cut", reason=result.reason)
-                else:
-                    known = ahead is not None and span in ahead
-                    collected = ahead.collected(span) if ahead and known else collector.take()
-                    record = self._finished(record, result, collected, seen, arrays)
-            yield record
-        if arrays:
-            self.ledger.write_arrays(arrays_name(source, self.fingerprint), arrays)
-
-    def _planned(self, base: Record, part: int, span: Span) -> Record:
-        record = replace(base, part=part, start_s=span.start_s, end_s=span.end_s)
-        if span.fault is not None:
-            return replace(
-                record,
-                state=span.fault_state,
-                stage=span.stage,
-                reason=span.fault,
-                score=span.score,
-                threshold=span.threshold,
-            )
-        named = replace(record, key=clip_key(base.source_sha256, span.start_s, span.end_s))
-        removal = self.down.of(named)
-        return emptied(named, removal) if removal else record
-
-    def _finished(
-        self,
-        record: Record,
-        clip: CutClip,
-        collected: ClipPictures,
-        seen: Scan,
-        arrays: dict[str, NDArray[Any]],
-    ) -> Record:
-        span, line = clip.span, seen.timeline
-        shown = source_frames(line.times_s, span.first, span.last, line.rate)
-        sample = collected.sample(clip, seen.stats, shown)
-        record = replace(
-            record,
-            stage="cut",
-            key=clip_key(record.source_sha256, clip.span.start_s, clip.span.end_s),
-            frames=clip.frames,
-            fps=float(clip.rate),
-            height=clip.geometry.height,
-            width=clip.geometry.width,
-            duration_s=float(clip.frames / clip.rate),
-            audio=f"none ({clip.audio_fault})" if clip.audio_fault else clip.audio,
-            sha256=clip.sha256,
-            clip_bytes=len(clip.data),
-            scores=scores(sample, self.config.scores),
-        )
-        self.ledger.write_clip(record.clip_id, clip.data)
-        arrays[f"{record.clip_id}.perceptual"] = embed_pictures(sample.pictures)
-        arrays[f"{record.clip_id}.fingerprint"] = dedup_fingerprint(sample.pictures, sample.times_s)
-        return record
 
 
 @dataclass
@@ -190,7 +31,8 @@ class SourceStage:
         wanted: Whether later stages shall receive a clip.
         isolate: Whether sources are cut in a child process.
         attempts: See `Isolated`.
-        max_source_s: See `Isolated.max_silence_s`.
+        max_source_s: See `Isolated.max_silence_s`; of each part of a long source.
+        part_s: Duration of a part of a long source, seconds, about; None for no parts.
     """
 
     cut: CutSource
@@ -198,28 +40,55 @@ class SourceStage:
     isolate: bool
     attempts: int
     max_source_s: float
+    part_s: float | None = None
 
     def __call__(self, tasks: Sequence[CurationTask]) -> Iterator[CurationTask]:
-        """Cut each source; yield it closed, then its wanted clips."""
+        """Cut each source; yield it closed, then its wanted clips, or with the parts that it waits for."""
         for task in tasks:
+            if isinstance(task, PartTask):
+                self._part(task)
+                yield DonePart(task)
+                continue
             if not isinstance(task, SourceTask):
                 yield task
                 continue
             source = task.source
             began = time.monotonic()
-            summary = replace(self._summary(source), seconds=time.monotonic() - began)
+            found = self._outcome(source)
+            if found.summary is None:
+                yield WaitingSource(task, found.parts)
+                continue
+            seconds = time.monotonic() - began + (found.summary.seconds or 0.0)
+            summary = replace(found.summary, seconds=seconds)
             self.cut.ledger.close(STAGE, self.cut.fingerprint, source_id(source), summary)
+            if found.in_parts:
+                self._split.drop(source)
             yield ClosedSource(source.uri, summary)
             if task.todo:
                 clips = (clip_task(source, summary, one) for one in summary.records if one.state == "kept")
                 yield from filter(self.wanted, (replace(clip, todo=task.todo) for clip in clips))
 
-    def _summary(self, source: SourceRef) -> SourceSummary:
+    @property
+    def _split(self) -> SplitCut:
+        return SplitCut(self.cut, self.part_s)
+
+    def _outcome(self, source: SourceRef) -> Outcome:
         if not self.isolate:
-            return self.cut(source)
-        child = _isolated(_Pickled(pickle.dumps(self.cut), self.cut), self.attempts, self.max_source_s)
-        found = child(source)
-        return failed_source(source, "worker", found.reason) if isinstance(found, Quarantined) else found[0]
+            return self._split(source)
+        found = self._child()(source)
+        if isinstance(found, Quarantined):
+            return Outcome(failed_source(source, "worker", found.reason), in_parts=self.part_s is not None)
+        return found[0]
+
+    def _part(self, task: PartTask) -> None:
+        if not self.isolate:
+            self._split(task)
+        elif isinstance(found := self._child()(task), Quarantined):
+            self._split.lose(task, found.reason)
+
+    def _child(self) -> "Isolated[SourceRef | PartTask, Outcome]":
+        split = self._split
+        return _isolated(_Pickled(pickle.dumps(split), split), self.attempts, self.max_source_s)
 
     @staticmethod
     def close() -> None:
@@ -232,47 +101,15 @@ class _Pickled:
     """A function that equals another one when both are pickled to the same bytes."""
 
     data: bytes
-    cut: CutSource = field(compare=False)
+    split: SplitCut = field(compare=False)
 
-    def __call__(self, source: SourceRef) -> Iterable[SourceSummary]:
-        yield self.cut(source)
+    def __call__(self, work: SourceRef | PartTask) -> Iterable[Outcome]:
+        yield self.split(work)
 
 
 @lru_cache(maxsize=1)
-def _isolated(function: _Pickled, attempts: int, max_source_s: float) -> "Isolated[SourceRef, SourceSummary]":
+def _isolated(
+    function: _Pickled, attempts: int, max_source_s: float
+) -> "Isolated[SourceRef | PartTask, Outcome]":
     """Return the child of this process. Ray makes a stage anew for each source, and a child takes a second to start."""
     return Isolated(function, attempts, max_source_s)
-
-
-def failed_source(source: SourceRef, stage: str, reason: str) -> SourceSummary:
-    """Return the summary of a source that gave no span."""
-    return SourceSummary((Record(source.uri, state="failed", stage=stage, reason=reason),))
-
-
-def source_id(source: SourceRef) -> str:
-    """Return the identity of a source's bytes, as far as it is known without reading them."""
-    return digest(source.uri, str(source.size), source.version)
-
-
-def arrays_name(source: SourceRef, fingerprint: str) -> str:
-    """Return the name of the arrays of a source's clips."""
-    return f"{source_id(source)}-{fingerprint}"
-
-
-def _state(file: BinaryIO) -> tuple[int, int] | None:
-    """Return size and time of the last change of a local file; other storages detect changes themselves."""
-    try:
-        found = os.fstat(file.fileno())
-    except OSError:  # no file of this machine
-        return None
-    return found.st_size, found.st_mtime_ns
-
-
-def _sha256(file: BinaryIO) -> str:
-    whole = hashlib.sha256()
-    left = file.seek(0, os.SEEK_END)  # a file that grows has no end
-    file.seek(0)
-    while left > 0 and (block := file.read(min(left, _HASH_BLOCK_BYTES))):
-        whole.update(block)
-        left -= len(block)
-    return whole.hexdigest()

@@ -1,10 +1,11 @@
-"""Tasks of a curation, as they pass from stage to stage: a source to cut, a closed source, a clip."""
+"""Tasks of a curation, as they pass from stage to stage: a source to cut or a part of one, a closed source, a clip."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from curate.records import ClipResult, Record, SourceSummary
+from curate.source_pass.parts import Part
 from curate.sources.inputs import SourceRef
 
 
@@ -27,6 +28,44 @@ class SourceTask:
 
     source: SourceRef
     todo: tuple[str, ...] = ()
+
+
+PartStep = Literal["scan", "cut"]
+
+
+@dataclass(frozen=True)
+class PartTask:
+    """One step of a part of a long source.
+
+    Attributes:
+        source: The source.
+        step: Step: its frames are scanned, or the clips that begin in it are cut.
+        part: The part.
+    """
+
+    source: SourceRef
+    step: PartStep
+    part: Part
+
+
+@dataclass(frozen=True)
+class WaitingSource:
+    """A long source whose parts have to be worked on first.
+
+    Attributes:
+        task: The source, to be given in again behind its parts.
+        parts: Steps of parts that are left to do.
+    """
+
+    task: SourceTask
+    parts: tuple[PartTask, ...]
+
+
+@dataclass(frozen=True)
+class DonePart:
+    """A step of a part that has ended, however it ended."""
+
+    task: PartTask
 
 
 @dataclass(frozen=True)
@@ -70,7 +109,7 @@ class ClipTask:
         return replace(self, found={**self.found, stage: result})
 
 
-CurationTask = SourceTask | ClosedSource | ClipTask
+CurationTask = SourceTask | PartTask | WaitingSource | DonePart | ClosedSource | ClipTask
 
 
 def clip_task(source: SourceRef, summary: SourceSummary, record: Record) -> ClipTask:

@@ -12,7 +12,7 @@ from curate.ledger import LEDGER, Ledger, digest
 from curate.records import Record, SourceSummary, clip_result, source_summary
 from curate.takedown.takedown import TakeDowns, emptied
 
-CUT, CAPTIONS, TEXT_EMBED, SHARD = "cut", "captions", "text_embed", "shard"
+CUT, CAPTIONS, TEXT_EMBED, SHARD, PARTS = "cut", "captions", "text_embed", "shard", "parts"
 
 _NOTE_SOURCES = "inputs"
 _TEXT = "text-"  # prefix of the names of text embeddings
@@ -21,8 +21,8 @@ _TEXT = "text-"  # prefix of the names of text embeddings
 def forget(ledger: Ledger, down: TakeDowns) -> None:
     """Remove clips, arrays, captions, embeddings and scores of everything that was taken down.
 
-    Arrays and clips of no closed source are removed too: a killed worker left them, and their source is
-    unknown.
+    Arrays and clips of no closed source, and what is known of parts, are removed too: a killed worker left them,
+    and their source is unknown.
     """
     if not down.removals:
         return
@@ -48,7 +48,8 @@ def forget(ledger: Ledger, down: TakeDowns) -> None:
         if not name.startswith(_TEXT) and name not in sources:
             ledger.drop_arrays(name)
     ledger.forget_arrays(of_them, sources)
-    ledger.storage.delete_tree(f"{LEDGER}{SHARD}/")
+    for folder in (SHARD, PARTS):
+        ledger.storage.delete_tree(f"{LEDGER}{folder}/")
     _forget_inputs(ledger, down, records)
     # These entries map clips to sources, so they are removed last.
     for name in ledger.fingerprints(CUT):

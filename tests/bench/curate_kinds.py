@@ -25,7 +25,7 @@ from curate.frames.picture import Finisher, Geometry
 from curate.frames.source import open_video
 from curate.ledger import Ledger
 from curate.records import Record
-from curate.source_pass.stage import CutSource
+from curate.source_pass.cut_source import CutSource
 from curate.sources.inputs import SourceRef, list_sources
 from loader.storage import open_storage
 from pipelines.benchmarks.curate import floor

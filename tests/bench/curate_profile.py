@@ -24,7 +24,7 @@ from unittest.mock import patch
 
 from curate.config import CurateConfig, fingerprint
 from curate.ledger import Ledger
-from curate.source_pass.stage import CutSource
+from curate.source_pass.cut_source import CutSource
 from curate.sources.inputs import SourceRef, list_sources
 from loader.storage import open_storage
 from pipelines.benchmarks.curate import floor
@@ -64,9 +64,12 @@ PARTS = {
     ),
     "sound": ("curate.cut.clips:sound_of", "curate.cut.clips:merge", "curate.cut.verify:_loudness"),
     "verify": ("curate.cut.clips:verify",),
-    "scores": ("curate.source_pass.stage:scores",),
-    "fingerprints": ("curate.source_pass.stage:embed_pictures", "curate.source_pass.stage:dedup_fingerprint"),
-    "hash": ("curate.source_pass.stage:_sha256", "curate.cut.clip:CutClip.sha256"),
+    "scores": ("curate.source_pass.cut_source:scores",),
+    "fingerprints": (
+        "curate.source_pass.cut_source:embed_pictures",
+        "curate.source_pass.cut_source:dedup_fingerprint",
+    ),
+    "hash": ("curate.source_pass.cut_source:sha256_of", "curate.cut.clip:CutClip.sha256"),
     "ledger": ("curate.ledger:Ledger.write_clip", "curate.ledger:Ledger.write_arrays"),
 }
 

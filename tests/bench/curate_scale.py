@@ -39,7 +39,7 @@ from curate.run.shard import WriteShard, plan_shards
 from curate.run.stages.clip_stages import caption_identity
 from curate.run.state import CurationState
 from curate.run.tables.samples import accounting_table, scores_table
-from curate.source_pass.stage import STAGE, arrays_name, source_id
+from curate.source_pass.cut_source import STAGE, arrays_name, source_id
 from curate.source_pass.tasks import clip_task
 from curate.sources.inputs import SourceRef, list_sources
 from loader.dataset.tables.parquet import to_parquet

@@ -15,7 +15,7 @@ from curate.frames.probe import ProbeConfig
 from curate.ledger import Ledger
 from curate.records import source_summary
 from curate.run.forecast import Extent, ForecastConfig, SourceCost, extents, forecast
-from curate.source_pass.stage import STAGE, source_id
+from curate.source_pass.cut_source import STAGE, source_id
 from curate.sources.headers import read_headers
 from curate.sources.inputs import SourceRef
 from loader.dataset import open_dataset

@@ -91,7 +91,7 @@ class Meter:
         self._weight = before.pixel_s
         self._weight_before, self._began = self._weight, time.monotonic()
         self._written_at = float("-inf")
-        self._at_work: tuple[tuple[str, float, float], ...] = ()
+        self._at_work: tuple[tuple[str, float, float, str], ...] = ()
         self._lock = threading.RLock()
 
     def done(self, uri: str, summary: SourceSummary) -> None:
@@ -105,6 +105,11 @@ class Meter:
             self._slowest = sorted(slowest, key=lambda item: -item[1])[:SLOWEST]
             self.show(uri)
 
+    def part_done(self, uri: str, what: str) -> None:
+        """Report that something was done of a source that is not closed yet."""
+        with self._lock:
+            self.show(_named(uri, what))
+
     def show(self, current: str = "") -> Progress:
         """Report, and keep the status file fresh."""
         with self._lock:
@@ -114,10 +119,10 @@ class Meter:
         """Report the source that is longest in work and how far it is; called by a thread of its own."""
         found = at_work(self._ledger)
         if found:
-            uri, share, seconds = found[0]
+            uri, share, seconds, part = found[0]
             with self._lock:
                 self._at_work = tuple(found[:SLOWEST])
-                self.show(f"{uri}: {share:.0%} after {seconds / 60:.0f} min")
+                self.show(f"{_named(uri, part)}: {share:.0%} after {seconds / 60:.0f} min")
 
     def _shown(self, current: str) -> Progress:
         progress = self._progress(current)
@@ -153,8 +158,16 @@ class Meter:
             states=dict(self._states),
             current=current,
             slowest=self.slowest,
-            at_work=tuple(one for one in self._at_work if one[0] in self._waiting),
+            at_work=tuple(
+                (_named(uri, part), share, seconds)
+                for uri, share, seconds, part in self._at_work
+                if uri in self._waiting
+            ),
         )
+
+
+def _named(uri: str, part: str) -> str:
+    return f"{uri}, {part}" if part else uri
 
 
 class ClipMeter:

@@ -11,7 +11,7 @@ from curate.ledger import Ledger, digest
 from curate.records import SourceSummary, source_summary, to_columns
 from curate.run.tables.clips import by_span, from_entries, joined
 from curate.run.tables.columns import Mask, Rows, column, kept, places_in
-from curate.source_pass.stage import STAGE, source_id
+from curate.source_pass.cut_source import STAGE, source_id
 from curate.sources.inputs import SourceRef
 
 _ENTRIES = 4096

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from curate.cut import CutClip, CutConfig, FailedClip
-from curate.cut.copy import PacketInfo, SourceFormat, copyable, decoding_times, holds_idr
+from curate.cut.copy import PacketInfo, SourceFormat, copyable, decoding_times
+from curate.frames.entry import holds_idr
 from curate.frames.frame_times import FrameTimes
 from curate.frames.picture import Geometry
 from tests.curate.frames.test_probe import edited

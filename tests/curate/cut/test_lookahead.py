@@ -18,8 +18,8 @@ from curate.cut.encode import ClipEncoder
 from curate.ledger import Ledger
 from curate.records import SourceSummary
 from curate.shots.spans import spans
+from curate.source_pass.cut_source import CutSource
 from curate.source_pass.scan import scan
-from curate.source_pass.stage import CutSource
 from curate.sources.inputs import list_sources
 from loader.storage import open_storage
 from tests.filter_footage import encode, pan, still

@@ -13,7 +13,7 @@ from curate.records import SourceSummary
 from curate.run.curate import curate
 from curate.run.forecast import ForecastConfig
 from curate.run.sample_run import forecast_curation
-from curate.source_pass.stage import CutSource
+from curate.source_pass.cut_source import CutSource
 from curate.sources.inputs import SourceRef
 from curate.takedown.removal import remove
 from loader.dataset import Removal, Row, open_dataset, verify

@@ -10,7 +10,8 @@ from curate.config import CurateConfig, fingerprint
 from curate.ledger import Ledger
 from curate.records import Record
 from curate.run.runners.pipeline import Stage, runner
-from curate.source_pass.stage import CutSource, SourceStage
+from curate.source_pass.cut_source import CutSource
+from curate.source_pass.stage import SourceStage
 from curate.source_pass.tasks import SourceTask
 from curate.sources.inputs import list_sources
 from loader.storage import StorageConfig, open_storage

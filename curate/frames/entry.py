@@ -1,0 +1,104 @@
+"""Entry of a decoder in the middle of a source: key frames from which all later frames decode as in a whole pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from av.container import InputContainer
+from av.packet import Packet
+from av.video.stream import VideoStream
+
+from curate.frames.source import SourceError
+
+CONTAINERS = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
+"""Containers with an index of key frames and exact time stamps, by their names in FFmpeg."""
+
+CODECS = frozenset({"h264", "hevc", "vp8", "vp9", "libvpx", "libvpx-vp9", "av1", "libdav1d", "libaom-av1"})
+"""Codecs whose key frames end all references to earlier frames, by the names of their decoders in FFmpeg."""
+
+_SLICE_IDR = 5  # nal_unit_type of ITU-T H.264, table 7-1
+_IRAP = range(16, 22)  # nal_unit_type of ITU-T H.265, table 7-1: BLA, IDR and CRA pictures
+
+
+class EntryError(SourceError):
+    """Reason why decoding cannot begin exactly at a place of a source."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Place in a source at which a decoder begins.
+
+    Attributes:
+        near_s: Seconds after the first frame; the last key frame before begins the decoding.
+        begin_pts: Stamp of the first frame of the source, in ticks.
+    """
+
+    near_s: float
+    begin_pts: int
+
+
+def enter(container: InputContainer, stream: VideoStream, near_pts: int) -> int:
+    """Place a container at the last key frame before a time, and return the stamp of that frame.
+
+    Args:
+        container: Opened container.
+        stream: Video stream of the container.
+        near_pts: The time in ticks of the stream.
+
+    Raises:
+        EntryError: No key frame is there from which decoding is exact.
+    """
+    _seek(container, stream, near_pts)
+    for packet in container.demux(stream):
+        if packet.size:
+            if packet.pts is None or not packet.is_keyframe or not _is_entry(packet, stream):
+                raise EntryError("decoding cannot begin exactly at one of its key frames")
+            _seek(container, stream, near_pts)
+            return packet.pts
+    raise EntryError("nothing can be read from one of its key frames on")
+
+
+def _seek(container: InputContainer, stream: VideoStream, near_pts: int) -> None:
+    container.seek(near_pts, stream=stream)
+
+
+def _is_entry(packet: Packet[VideoStream], stream: VideoStream) -> bool:
+    header = bytes(stream.codec_context.extradata or b"")
+    codec = stream.codec_context.codec.canonical_name
+    if codec == "h264":
+        return holds_idr(bytes(packet), header)
+    if codec == "hevc":
+        width = (header[21] & 3) + 1 if len(header) > 22 and header[:1] == b"\x01" else None
+        return any(first >> 1 & 63 in _IRAP for first in _units(bytes(packet), width))
+    return True
+
+
+def holds_idr(packet: bytes, header: bytes) -> bool:
+    """Return True when an H.264 packet holds an IDR picture, by its NAL units.
+
+    Args:
+        packet: Packet, length-prefixed (ISO/IEC 14496-15) or with start codes (ITU-T H.264, annex B).
+        header: Parameter sets; a first byte of 1 means length prefixes.
+    """
+    width = (header[4] & 3) + 1 if header[:1] == b"\x01" and len(header) >= 5 else None
+    return any(first & 31 == _SLICE_IDR for first in _units(packet, width))
+
+
+def _units(packet: bytes, width: int | None) -> Iterator[int]:
+    """Yield the first byte of each NAL unit of a packet.
+
+    Args:
+        packet: Packet.
+        width: Bytes of a length prefix; None for start codes.
+    """
+    if width is None:
+        at = packet.find(b"\x00\x00\x01")
+        while at >= 0 and at + 3 < len(packet):
+            yield packet[at + 3]
+            at = packet.find(b"\x00\x00\x01", at + 3)
+        return
+    at = 0
+    while at + width < len(packet):
+        yield packet[at + width]
+        at += width + int.from_bytes(packet[at : at + width], "big")

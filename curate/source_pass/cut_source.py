@@ -1,0 +1,286 @@
+"""The fused stage: one source in, its summary out; its clips, arrays and summary are written to the ledger.
+
+Probe, shots, stitch, cut, scores and fingerprints are one task, so that a source's bytes never leave the
+worker that reads them, and no task carries media.
+"""
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, BinaryIO, Protocol
+
+from av.video.frame import VideoFrame
+from numpy.typing import NDArray
+
+from curate.config import SourceStageConfig
+from curate.cut import CutClip, cut
+from curate.dedup import fingerprint as dedup_fingerprint
+from curate.filters import scores
+from curate.frames.budget import check_clips, most_bytes
+from curate.frames.entry import Entry
+from curate.frames.faults import fault_of
+from curate.frames.frame_times import FrameTimes, source_frames
+from curate.frames.perceptual import embed_pictures
+from curate.frames.picture import Geometry
+from curate.frames.probe import Probe
+from curate.frames.sound_clock import SoundClock
+from curate.frames.source import SourceError
+from curate.ledger import Ledger, digest
+from curate.models.device import one_thread
+from curate.records import Record, SourceSummary, clip_key
+from curate.shots.spans import Span, spans
+from curate.source_pass.at_work import noted
+from curate.source_pass.lookahead_encode import LookaheadEncoder
+from curate.source_pass.sampling import ClipPictures, FrameStats, PictureCollector
+from curate.source_pass.scan import Scan, scan
+from curate.sources.inputs import SourceRef
+from curate.takedown.takedown import TakeDowns, emptied
+from loader.errors import UsageError
+from loader.storage import StorageConfig, open_object
+
+STAGE = "cut"
+CONTAINER_TAGS = ("description", "synopsis", "comment", "title")
+
+_HASH_BLOCK_BYTES = 1 << 20
+_MAX_TAG_CHARS = 16_000
+
+
+class Seen(Protocol):
+    """What cutting needs to know of a source's frames."""
+
+    @property
+    def timeline(self) -> FrameTimes:
+        """Display times."""
+
+    @property
+    def size(self) -> Geometry:
+        """Size of clips."""
+
+    @property
+    def stats(self) -> FrameStats:
+        """Statistics of every frame."""
+
+    @property
+    def source_bytes(self) -> int:
+        """Size of the source."""
+
+    @property
+    def sound_clock(self) -> SoundClock | None:
+        """Repaired clock of the sound."""
+
+
+@dataclass(frozen=True)
+class CutSource:
+    """Function from a source to its summary. Faults of the data are records; it raises for no other reason.
+
+    Attributes:
+        config: Configuration of the pass.
+        storage: Options for opening the source.
+        ledger: Destination of clips and arrays.
+        fingerprint: Digest of the configuration.
+        down: Take-downs, of which no clip is made.
+    """
+
+    config: SourceStageConfig
+    storage: StorageConfig
+    ledger: Ledger
+    fingerprint: str
+    down: TakeDowns = field(default_factory=TakeDowns)
+
+    def __call__(self, source: SourceRef) -> SourceSummary:
+        """Cut a source, and write its clips and arrays to the ledger."""
+        if source.fault:
+            return failed_source(source, "open", source.fault)
+        try:
+            storage, name = open_object(source.location, self.storage, source.listed_in)
+        except UsageError as error:
+            return failed_source(source, "open", str(error))
+        try:
+            with (
+                one_thread(),
+                storage.open(name) as file,
+                noted(file, self.ledger, source_id(source), source.uri, source.size) as watched,
+            ):
+                before = file_state(file)
+                summary = self._cut(source, watched)
+                if file_state(file) != before:
+                    raise SourceError("changed while it was read; work on it again with --retry-failed")
+                return summary
+        except Exception as error:  # noqa: BLE001 - those that are no fault of the source are raised again
+            return failed_source(source, *fault_of(error))
+
+    def _cut(self, source: SourceRef, file: BinaryIO) -> SourceSummary:
+        began_s = time.process_time()
+        with scan(file, self.config) as seen:
+            records = tuple(self._clips(source, file, seen))
+        tags = tags_of(seen.probe)
+        duration_s = float(seen.timeline.times_s[-1])
+        cpu_s = time.process_time() - began_s
+        return SourceSummary(records, cpu_s, tags, seen.size.width * seen.size.height * duration_s)
+
+    def _clips(self, source: SourceRef, file: BinaryIO, seen: Scan) -> Iterator[Record]:
+        # A clock that breaks promises nothing.
+        promised_s = None if seen.timeline.breaks else seen.probe.promised_s
+        parts = spans(seen.timeline, seen.transitions, promised_s, self.config.spans)
+        records = self.planned(source, sha256_of(file), parts)
+        wanted = [span for span, record in zip(parts, records, strict=True) if record.state == "kept"]
+        check_wanted(wanted, seen, self.config)
+        arrays: dict[str, NDArray[Any]] = {}
+        made = self.made(file, seen, seen.probe.codec, parts, records, arrays, seen.ahead)
+        yield from made
+        if arrays:
+            self.ledger.write_arrays(arrays_name(source, self.fingerprint), arrays)
+
+    def planned(self, source: SourceRef, sha256: str, parts: Sequence[Span]) -> list[Record]:
+        """Return the records of a source's spans before any is cut; those to cut are kept."""
+        base = Record(source.uri, parts=len(parts), source_sha256=sha256)
+        return [self._planned(base, part, span) for part, span in enumerate(parts)]
+
+    def made(
+        self,
+        file: BinaryIO,
+        seen: Seen,
+        codec: str,
+        parts: Sequence[Span],
+        records: Sequence[Record],
+        arrays: dict[str, NDArray[Any]],
+        ahead: LookaheadEncoder | None = None,
+        entry: Entry | None = None,
+    ) -> Iterator[Record]:
+        """Cut the kept spans, and yield all records in their final state.
+
+        Args:
+            file: File of the source.
+            seen: What is known of the source.
+            codec: Name of the source's decoder.
+            parts: Spans.
+            records: Records of the spans, from `planned`.
+            arrays: Destination of the arrays of clips.
+            ahead: Clips that were encoded before.
+            entry: See `curate.cut.cut`.
+        """
+        times_s, limits = seen.timeline.times_s, self.config.probe
+        wanted = [span for span, record in zip(parts, records, strict=True) if record.state == "kept"]
+        collector = PictureCollector(codec, self.config.scores)
+
+        def observe(span: Span, number: int, decoded: VideoFrame, finished: VideoFrame) -> None:
+            since_s, held_s = times_s[number] - times_s[span.first], times_s[number + 1] - times_s[number]
+            collector.push(float(since_s), float(held_s), decoded, finished)
+
+        clips = cut(
+            file,
+            seen.timeline,
+            wanted,
+            seen.size,
+            self.config.cut,
+            observe,
+            ahead or {},
+            most_bytes(seen.source_bytes, limits),
+            seen.sound_clock,
+            entry,
+        )
+        for span, record in zip(parts, records, strict=True):
+            if record.state == "kept":
+                result = next(clips)
+                if not isinstance(result, CutClip):
+                    collector.drop()
+                    record = replace(record, state="failed", stage="cut", reason=result.reason)
+                else:
+                    known = ahead is not None and span in ahead
+                    collected = ahead.collected(span) if ahead and known else collector.take()
+                    record = self._finished(record, result, collected, seen, arrays)
+            yield record
+
+    def _planned(self, base: Record, part: int, span: Span) -> Record:
+        record = replace(base, part=part, start_s=span.start_s, end_s=span.end_s)
+        if span.fault is not None:
+            return replace(
+                record,
+                state=span.fault_state,
+                stage=span.stage,
+                reason=span.fault,
+                score=span.score,
+                threshold=span.threshold,
+            )
+        named = replace(record, key=clip_key(base.source_sha256, span.start_s, span.end_s))
+        removal = self.down.of(named)
+        return emptied(named, removal) if removal else record
+
+    def _finished(
+        self,
+        record: Record,
+        clip: CutClip,
+        collected: ClipPictures,
+        seen: Seen,
+        arrays: dict[str, NDArray[Any]],
+    ) -> Record:
+        span, line = clip.span, seen.timeline
+        shown = source_frames(line.times_s, span.first, span.last, line.rate)
+        sample = collected.sample(clip, seen.stats, shown)
+        record = replace(
+            record,
+            stage="cut",
+            key=clip_key(record.source_sha256, clip.span.start_s, clip.span.end_s),
+            frames=clip.frames,
+            fps=float(clip.rate),
+            height=clip.geometry.height,
+            width=clip.geometry.width,
+            duration_s=float(clip.frames / clip.rate),
+            audio=f"none ({clip.audio_fault})" if clip.audio_fault else clip.audio,
+            sha256=clip.sha256,
+            clip_bytes=len(clip.data),
+            scores=scores(sample, self.config.scores),
+        )
+        self.ledger.write_clip(record.clip_id, clip.data)
+        arrays[f"{record.clip_id}.perceptual"] = embed_pictures(sample.pictures)
+        arrays[f"{record.clip_id}.fingerprint"] = dedup_fingerprint(sample.pictures, sample.times_s)
+        return record
+
+
+def check_wanted(wanted: Sequence[Span], seen: Seen, config: SourceStageConfig) -> None:
+    """Raise `SourceError` for clips that are too large for their source."""
+    line, size = seen.timeline, seen.size
+    frames = sum(len(source_frames(line.times_s, span.first, span.last, line.rate)) for span in wanted)
+    check_clips(frames, line.frames, size.width * size.height, seen.source_bytes, config.probe)
+
+
+def tags_of(found: Probe) -> dict[str, str]:
+    """Return the text that a container holds, by tag."""
+    return {tag: found.metadata[tag][:_MAX_TAG_CHARS] for tag in CONTAINER_TAGS if tag in found.metadata}
+
+
+def failed_source(source: SourceRef, stage: str, reason: str) -> SourceSummary:
+    """Return the summary of a source that gave no span."""
+    return SourceSummary((Record(source.uri, state="failed", stage=stage, reason=reason),))
+
+
+def source_id(source: SourceRef) -> str:
+    """Return the identity of a source's bytes, as far as it is known without reading them."""
+    return digest(source.uri, str(source.size), source.version)
+
+
+def arrays_name(source: SourceRef, fingerprint: str) -> str:
+    """Return the name of the arrays of a source's clips."""
+    return f"{source_id(source)}-{fingerprint}"
+
+
+def file_state(file: BinaryIO) -> tuple[int, int] | None:
+    """Return size and time of the last change of a local file; other storages detect changes themselves."""
+    try:
+        found = os.fstat(file.fileno())
+    except OSError:  # no file of this machine
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
+def sha256_of(file: BinaryIO) -> str:
+    """Return the hex digest of a file's bytes."""
+    whole = hashlib.sha256()
+    left = file.seek(0, os.SEEK_END)  # a file that grows has no end
+    file.seek(0)
+    while left > 0 and (block := file.read(min(left, _HASH_BLOCK_BYTES))):
+        whole.update(block)
+        left -= len(block)
+    return whole.hexdigest()

@@ -1,0 +1,254 @@
+"""Joining of what the parts of a long source saw: the same timeline, shots and spans as of one whole decode.
+
+Shots, stitching and statistics run over the small pictures of all parts in turn, so that nothing hangs on where parts
+meet. Neighbouring parts must have decoded the first frames of the later one to the same pictures.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curate.config import SourceStageConfig
+from curate.cut.feed import choose_sound
+from curate.frames.budget import check_pixels
+from curate.frames.frame_times import FrameTimes
+from curate.frames.picture import Geometry
+from curate.frames.probe import Probe, probe
+from curate.frames.sound_clock import SoundClock, SoundStamps
+from curate.frames.source import SourceError, open_video
+from curate.records import Record
+from curate.shots import make_detector
+from curate.shots.spans import Span, spans
+from curate.shots.stitch import SampleEmbeddings
+from curate.source_pass.cut_source import check_wanted, sha256_of, tags_of
+from curate.source_pass.part_scan import PartSignals
+from curate.source_pass.part_store import Arrays, PartStore
+from curate.source_pass.parts import Part
+from curate.source_pass.sampling import FrameStats
+from curate.source_pass.scan import Decoded, shots
+
+JOIN = "join"
+
+_MOST_REPEATED_S = 10.0  # sound that both of two neighbouring parts may read
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What is known of a source in parts once all are scanned.
+
+    Attributes:
+        timeline: Display times, of a clock that needed no repair.
+        spans: Spans of the source.
+        size: Size of clips.
+        stats: Statistics of every frame.
+        source_bytes: Size of the source.
+        sha256: Digest of its bytes.
+        codec: Name of its decoder.
+        tags: Text that the container holds, by tag.
+        begin_pts: Stamp of its first frame in ticks.
+        firsts: First frame of each part.
+    """
+
+    timeline: FrameTimes
+    spans: tuple[Span, ...]
+    size: Geometry
+    stats: FrameStats
+    source_bytes: int
+    sha256: str
+    codec: str
+    tags: dict[str, str]
+    begin_pts: int
+    firsts: tuple[int, ...]
+
+    @property
+    def sound_clock(self) -> SoundClock | None:
+        """None: sources whose sound needs a repaired clock stay whole."""
+        return None
+
+    def wanted(self, part: Part, records: Sequence[Record]) -> list[int]:
+        """Return the places of the spans to cut that begin in a part."""
+        ends = [*self.firsts[1:], self.timeline.frames]
+        first, end = self.firsts[part.number], ends[part.number]
+        return [
+            place
+            for place, (span, record) in enumerate(zip(self.spans, records, strict=True))
+            if record.state == "kept" and first <= span.first < end
+        ]
+
+    def values(self) -> dict[str, Any]:
+        """Return all but the arrays as JSON values."""
+        return {
+            "rate": [self.timeline.rate.numerator, self.timeline.rate.denominator],
+            "constant": self.timeline.constant,
+            "spans": [asdict(span) for span in self.spans],
+            "size": [self.size.width, self.size.height],
+            "source_bytes": self.source_bytes,
+            "sha256": self.sha256,
+            "codec": self.codec,
+            "tags": self.tags,
+            "begin_pts": self.begin_pts,
+            "firsts": list(self.firsts),
+        }
+
+    def arrays(self) -> Arrays:
+        """Return the arrays."""
+        luma, steps = (np.array(one, np.float64) for one in self.stats.values)
+        return {"times_s": self.timeline.times_s, "luma": luma, "steps": steps}
+
+    @classmethod
+    def read(cls, store: PartStore) -> "Joined":
+        """Return what was joined, from the store."""
+        note, arrays = store.note(JOIN), store.arrays(JOIN)
+        assert note is not None
+        values = note.found
+        times_s = arrays["times_s"]
+        return cls(
+            FrameTimes(times_s, Fraction(*values["rate"]), values["constant"], ()),
+            tuple(Span(**span) for span in values["spans"]),
+            Geometry(*values["size"]),
+            FrameStats.of_values(arrays["luma"].tolist(), arrays["steps"].tolist()),
+            values["source_bytes"],
+            values["sha256"],
+            values["codec"],
+            values["tags"],
+            values["begin_pts"],
+            tuple(values["firsts"]),
+        )
+
+
+def join(file: BinaryIO, config: SourceStageConfig, count: int, store: PartStore, sound_s: float) -> Joined:
+    """Join the parts of a source.
+
+    Args:
+        file: File of the source.
+        config: Configuration of the pass.
+        count: Number of parts.
+        store: Place of what they saw.
+        sound_s: Seconds before a clip from which its sound will be read.
+
+    Raises:
+        SourceError: the source has to stay whole; its words say why.
+    """
+    limits = config.probe
+    file.seek(0)
+    with open_video(file, max_pixels=limits.max_width * limits.max_height) as (container, stream):
+        found = probe(container, stream, limits)
+        sound = choose_sound(container) if config.cut.audio == "keep" else None
+        tick_s = float(sound.time_base or 0) if sound is not None else 0.0
+        time_base, start_time = stream.time_base or Fraction(1, 1000), stream.start_time
+        source_bytes = container.size
+    joiner = _Joiner(found, config, SoundStamps(tick_s))
+    for number in range(count):
+        note = store.note("scan", number)
+        assert note is not None
+        joiner.take(PartSignals.read(note.found, store.arrays("scan", number)))
+    decoded = Decoded(
+        found,
+        joiner.pts,
+        joiner.durations,
+        time_base,
+        start_time,
+        (),
+        joiner.interlaced,
+        None,
+        joiner.sound,
+    )
+    if len(joiner.pts) > limits.max_frames:
+        raise SourceError(f"has more than probe.max_frames = {limits.max_frames} frames")
+    check_pixels(joiner.pixels, source_bytes, limits)
+    line = decoded.timeline(config)
+    if line.shifts_s is not None or line.breaks or line.deinterlace:
+        raise SourceError("its clock steps, or it is interlaced")
+    if decoded.sound_clock(line) is not None:
+        raise SourceError("the clock of its sound steps")
+    begin_pts = joiner.pts[0]
+    assert begin_pts is not None
+    if _lead_s(joiner.sound, line, float(begin_pts * time_base)) > sound_s - 1:
+        raise SourceError("its sound lies far ahead of its pictures")
+    transitions = shots(joiner.detector, joiner.samples, line, config)
+    joined = Joined(
+        line,
+        tuple(spans(line, transitions, found.promised_s, config.spans)),
+        Geometry(*joiner.size),
+        joiner.stats,
+        source_bytes,
+        sha256_of(file),
+        found.codec,
+        tags_of(found),
+        begin_pts,
+        tuple(joiner.firsts),
+    )
+    check_wanted([span for span in joined.spans if span.fault is None], joined, config)
+    return joined
+
+
+class _Joiner:
+    """Signals of all parts so far, in turn."""
+
+    def __init__(self, found: Probe, config: SourceStageConfig, sound: SoundStamps) -> None:
+        fps = float(found.rate or 25)
+        self.detector = make_detector(config.shots, fps)
+        self.samples = SampleEmbeddings(config.stitch, fps)
+        self.stats = FrameStats()
+        self.sound = sound
+        self.pts: list[int | None] = []
+        self.durations: list[int] = []
+        self.firsts: list[int] = []
+        self.size = (0, 0)
+        self.interlaced = False
+        self.pixels = 0
+        self._behind: tuple[tuple[int, int, int], ...] | None = None
+
+    def take(self, part: PartSignals) -> None:
+        """Take the signals of the next part.
+
+        Raises:
+            SourceError: It does not go on where the part before ended.
+        """
+        if self._behind is None:
+            self.size = part.size
+        elif self._behind != part.begin[: len(self._behind)]:
+            raise SourceError("its parts decode otherwise than the whole")
+        self._behind = part.behind
+        self.firsts.append(len(self.pts))
+        for picture in part.pictures:
+            self.detector.push(picture)
+            self.samples.push(len(self.pts), picture)
+            self.stats.push(picture)
+            self.pts.append(int(part.pts[len(self.pts) - self.firsts[-1]]))
+        self.durations += part.durations.tolist()
+        self.interlaced |= part.interlaced
+        self.pixels += part.pixels
+        self._hear(part)
+
+    def _hear(self, part: PartSignals) -> None:
+        """Add the sound that the parts before did not read."""
+        pts = part.sound[:, 0]
+        if (np.diff(pts) <= 0).any():
+            raise SourceError("the stamps of its sound do not rise")
+        known = self.sound.pts[-1] if len(self.sound.pts) else None
+        new = part.sound if known is None else part.sound[pts > known]
+        if (
+            known is not None
+            and len(new) < len(pts)
+            and (known - int(pts[0])) * self.sound.tick_s > _MOST_REPEATED_S
+        ):
+            raise SourceError("the stamps of its sound do not rise")
+        for stamp, duration, before in new.tolist():
+            self.sound.pts.append(stamp)
+            self.sound.durations.append(duration)
+            self.sound.pictures_before.append(self.sound.pictures + before)
+        self.sound.pictures += part.packets
+
+
+def _lead_s(sound: SoundStamps, line: FrameTimes, begin_s: float) -> float:
+    """Return the time by which sound lies ahead of the pictures beside it in the file, at most."""
+    if not len(sound.pts):
+        return 0.0
+    stamps = np.array(sound.pts, np.float64) + np.array(sound.durations, np.float64)
+    frames: NDArray[np.intp] = np.minimum(np.array(sound.pictures_before), line.frames)
+    return float((stamps * sound.tick_s - begin_s - line.times_s[frames]).max())

@@ -1,0 +1,261 @@
+"""Decode of one part of a long source: what a whole decode would see of its frames, to be joined with the other parts.
+
+The small picture of each frame is all that shots, stitching and statistics need, so joining decodes nothing.
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, BinaryIO, Self, cast
+
+import numpy as np
+from av.container import InputContainer
+from av.packet import Packet
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+from numpy.typing import NDArray
+
+from curate.config import SourceStageConfig
+from curate.cut.feed import choose_sound
+from curate.frames.entry import EntryError, enter
+from curate.frames.frame_times import Decoder
+from curate.frames.perceptual import PICTURE
+from curate.frames.picture import geometry
+from curate.frames.probe import probe
+from curate.frames.sound_clock import NotingDemuxer
+from curate.frames.source import SourceError, open_video
+from curate.frames.telecine import FieldDifferences
+from curate.shots.scale import Scaler
+from curate.source_pass.parts import Part
+
+COMPARED = 8
+"""Frames at the beginning of a part that the part before decodes too: they must be the same."""
+
+_REORDERING = frozenset({"h264", "hevc"})
+"""Codecs that show frames in another order than they store them, one for each packet."""
+
+
+@dataclass(frozen=True)
+class PartSignals:
+    """What one part says of its frames, in display order.
+
+    Attributes:
+        pts: Stamp of each frame in ticks.
+        durations: Duration of each frame in ticks, 0 where unknown.
+        pictures: uint8 [frames, 36, 64, 3] RGB.
+        sound: int64 [packets, 3]: stamp, duration and number of earlier video packets of the part.
+        packets: Number of video packets before the first one of the next part.
+        size: Width and height of a clip, by the first frame.
+        interlaced: Whether a frame is interlaced.
+        begin: (stamp, duration, checksum) of its first frames, of those behind its end where it is short.
+        behind: The same of the first frames behind its end.
+        pixels: Number of pixels of all frames.
+    """
+
+    pts: NDArray[np.int64]
+    durations: NDArray[np.int64]
+    pictures: NDArray[np.uint8]
+    sound: NDArray[np.int64]
+    packets: int
+    size: tuple[int, int]
+    interlaced: bool
+    begin: tuple[tuple[int, int, int], ...]
+    behind: tuple[tuple[int, int, int], ...]
+    pixels: int
+
+    def values(self) -> dict[str, Any]:
+        """Return all but the arrays as JSON values."""
+        plain = ("packets", "size", "interlaced", "begin", "behind", "pixels")
+        return {name: getattr(self, name) for name in plain}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays; pictures as differences from the one before, which take less room."""
+        changes = np.diff(self.pictures, axis=0, prepend=np.zeros_like(self.pictures[:1]))
+        return {"pts": self.pts, "durations": self.durations, "sound": self.sound, "pictures": changes}
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Return the signals of `values` and `arrays`."""
+        pictures = np.cumsum(arrays["pictures"], axis=0, dtype=np.uint8)
+        prints = {name: tuple(map(tuple, values[name])) for name in ("begin", "behind")}
+        plain = {"size": tuple(values["size"]), "pictures": pictures, **prints}
+        return cls(**{**values, **arrays, **plain})
+
+
+def scan_part(file: BinaryIO, config: SourceStageConfig, part: Part) -> PartSignals:
+    """Decode a part of a source, and a few frames more.
+
+    Raises:
+        SourceError: a limit is exceeded, or the source has to stay whole: its words say why.
+    """
+    end_pts = None if part.end_s is None else _key_pts(file, config, part.end_s)
+    limits = config.probe
+    file.seek(0)
+    with open_video(file, max_pixels=limits.max_width * limits.max_height, motion_vectors=True) as (
+        container,
+        stream,
+    ):
+        found = probe(container, stream, limits)
+        begin_pts = None if part.number == 0 else enter(container, stream, _ticks(stream, part.begin_s))
+        noting = NotingDemuxer(container, choose_sound(container) if config.cut.audio == "keep" else None)
+        packets = _Packets(noting, end_pts)
+        decoder = Decoder(cast(InputContainer, packets), stream, limits)
+        inverts = limits.interlaced == "deinterlace"
+        fields = FieldDifferences(found.rate if inverts else None)
+        frames = _Frames(found.codec, end_pts)
+        scale = Scaler(PICTURE)
+        for frame in decoder.frames():
+            if begin_pts is not None and not frames.seen:
+                # Leading frames belong to the part before.
+                if frame.pts is None or frame.pts < begin_pts:
+                    continue
+                if frame.pts != begin_pts:
+                    raise EntryError("a part does not begin with its key frame")
+            if frames.take(frame, scale, part.number == 0, fields, found.pixel_aspect):
+                break
+        if not frames.seen:
+            raise SourceError("a part of it holds no frame")
+        skipped = 0 if begin_pts is None else packets.leading(begin_pts)
+        if any(hurt.last > skipped for hurt in decoder.damage()):
+            raise SourceError("some of it is damaged")
+        if part.number == 0 and fields.measures:
+            raise SourceError("it may be telecined, which only all of its frames tell")
+        if decoder.interlaced and inverts:
+            raise SourceError("some of it is interlaced")
+        if found.codec in _REORDERING and frames.pts.tolist() != packets.shown(begin_pts, end_pts):
+            raise SourceError("its frames do not follow its packets")
+        return frames.signals(packets, decoder.interlaced)
+
+
+def _key_pts(file: BinaryIO, config: SourceStageConfig, near_s: float) -> int:
+    """Return the stamp of the last key frame before a time."""
+    limits = config.probe
+    file.seek(0)
+    with open_video(file, max_pixels=limits.max_width * limits.max_height) as (container, stream):
+        return enter(container, stream, _ticks(stream, near_s))
+
+
+def _ticks(stream: VideoStream, near_s: float) -> int:
+    return (stream.start_time or 0) + int(near_s / (stream.time_base or 1))
+
+
+class _Packets:
+    """Packet source for the decoder that counts what belongs to the part."""
+
+    def __init__(self, noting: NotingDemuxer, end_pts: int | None) -> None:
+        self._noting, self._end_pts = noting, end_pts
+        self.size = noting.size
+        self._pts: list[int] = []
+        self.pictures: int | None = None  # packets before the first one of the next part
+        self._sounds = 0
+
+    def demux(self, video: VideoStream) -> Iterator[Packet[VideoStream]]:
+        for packet in self._noting.demux(video):
+            if packet.size and packet.pts is not None and not packet.is_discard:
+                self._pts.append(packet.pts)
+            if self.pictures is None and packet.pts is not None and packet.pts == self._end_pts:
+                self.pictures = self._noting.sound.pictures - 1
+                self._sounds = len(self._noting.sound.pts)
+            yield packet
+
+    def leading(self, begin_pts: int) -> int:
+        """Return the number of packets shown before the first frame of the part."""
+        return sum(pts < begin_pts for pts in self._pts)
+
+    def shown(self, begin_pts: int | None, end_pts: int | None) -> list[int]:
+        """Return the stamps of all packets of the part in display order."""
+        return sorted(
+            pts
+            for pts in self._pts
+            if (begin_pts is None or pts >= begin_pts) and (end_pts is None or pts < end_pts)
+        )
+
+    def sound(self) -> NDArray[np.int64]:
+        noted = self._noting.sound
+        sounds = len(noted.pts) if self.pictures is None else self._sounds
+        columns = (noted.pts, noted.durations, noted.pictures_before)
+        return np.array([column[:sounds] for column in columns], np.int64).T.reshape(-1, 3)
+
+    def count(self) -> int:
+        return self._noting.sound.pictures if self.pictures is None else self.pictures
+
+
+@dataclass
+class _Frames:
+    """Frames of a part so far, and those behind its end."""
+
+    codec: str
+    end_pts: int | None
+    pts: array[int] = field(default_factory=lambda: array("q"))
+    durations: array[int] = field(default_factory=lambda: array("q"))
+    pictures: list[NDArray[np.uint8]] = field(default_factory=list)
+    begin: list[tuple[int, int, int]] = field(default_factory=list)
+    behind: list[tuple[int, int, int]] = field(default_factory=list)
+    size: tuple[int, int] = (0, 0)
+    pixels: int = 0
+
+    @property
+    def seen(self) -> int:
+        """Number of frames so far."""
+        return len(self.pts) + len(self.behind)
+
+    def take(
+        self,
+        frame: VideoFrame,
+        scale: Scaler,
+        fields_count: bool,
+        fields: FieldDifferences,
+        pixel_aspect: Fraction | None,
+    ) -> bool:
+        """Take the next frame, and return whether enough of them were seen."""
+        if frame.pts is None or (self.pts and frame.pts <= self.pts[-1]):
+            raise SourceError("its time stamps do not rise")
+        if not self.seen:
+            size = geometry(frame, pixel_aspect)
+            self.size = size.width, size.height
+        over = self.end_pts is not None and frame.pts >= self.end_pts
+        if over or len(self.begin) < COMPARED:
+            shown = (frame.pts, frame.duration or 0, _checksum(frame))
+            if len(self.begin) < COMPARED:
+                self.begin.append(shown)
+            if over:
+                self.behind.append(shown)
+                return len(self.behind) == COMPARED
+        self.pts.append(frame.pts)
+        self.durations.append(frame.duration or 0)
+        self.pictures.append(scale(frame))
+        self.pixels += frame.width * frame.height
+        if fields_count:
+            fields.push(frame)
+        return False
+
+    def signals(self, packets: _Packets, interlaced: bool) -> PartSignals:
+        pictures = (
+            np.stack(self.pictures) if self.pictures else np.zeros((0, PICTURE[1], PICTURE[0], 3), np.uint8)
+        )
+        return PartSignals(
+            np.array(self.pts, np.int64),
+            np.array(self.durations, np.int64),
+            pictures,
+            packets.sound(),
+            packets.count(),
+            self.size,
+            interlaced,
+            tuple(self.begin),
+            tuple(self.behind),
+            self.pixels,
+        )
+
+
+def _checksum(frame: VideoFrame) -> int:
+    """Return a checksum of the stored samples, without what pads their rows."""
+    found = 0
+    wide = 2 if any(component.bits > 8 for component in frame.format.components) else 1
+    for plane in frame.planes:
+        rows = np.frombuffer(memoryview(plane), np.uint8, plane.height * plane.line_size)
+        found = zlib.crc32(rows.reshape(plane.height, -1)[:, : plane.width * wide].tobytes(), found)
+    return found

@@ -1,0 +1,105 @@
+"""What is known of the parts of a long source, in the ledger until the source is closed.
+
+Names follow from source, configuration and number of parts. What a step found is written first and its note last, so
+that a killed worker leaves a step done or not done.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from curate.ledger import LEDGER, Ledger
+from curate.records import from_json, to_json
+
+PARTS = "parts/"
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class StepNote:
+    """End of one step of a source in parts.
+
+    Attributes:
+        fault: Reason why the source stays whole, or None.
+        lost: Reason why the worker was lost every time, or None; the source fails with it.
+        cpu_s: Processor seconds.
+        seconds: Wall time.
+        file: State of the source's file meanwhile.
+        found: What else the step found, as JSON values.
+    """
+
+    fault: str | None = None
+    lost: str | None = None
+    cpu_s: float = 0.0
+    seconds: float = 0.0
+    file: tuple[str, ...] = ()
+    found: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PartStore:
+    """Place of what is known of the parts of one source.
+
+    Attributes:
+        ledger: The ledger.
+        folder: Folder of the source in it.
+        count: Number of parts.
+    """
+
+    ledger: Ledger
+    folder: str
+    count: int
+
+    def note(self, step: str, number: int = 0) -> StepNote | None:
+        """Return the note of a step, or None where it has not ended."""
+        values = self.ledger.read_note(self._name(step, number))
+        return None if values is None else from_json(StepNote, values)
+
+    def end(self, step: str, number: int, note: StepNote, arrays: Arrays | None = None) -> None:
+        """Record that a step has ended, with the arrays that it made."""
+        if arrays is not None:
+            self.ledger.write_table(self._name(step, number), _to_table(arrays))
+        self.ledger.write_note(self._name(step, number), to_json(note))
+
+    def arrays(self, step: str, number: int = 0) -> dict[str, NDArray[Any]]:
+        """Return the arrays of a step that has ended."""
+        table = self.ledger.read_table(self._name(step, number))
+        return {} if table is None else _from_table(table)
+
+    def drop(self) -> None:
+        """Remove all that is known of the source's parts, in any number of them."""
+        self.ledger.storage.delete_tree(f"{LEDGER}{self.folder}")
+
+    def _name(self, step: str, number: int) -> str:
+        return f"{self.folder}{self.count}/{step}-{number:04d}"
+
+
+def _to_table(arrays: Arrays) -> pa.Table:
+    rows: Sequence[dict[str, Any]] = [
+        {
+            "name": name,
+            "dtype": one.dtype.str,
+            "shape": one.shape,
+            "data": np.ascontiguousarray(one).tobytes(),
+        }
+        for name, one in arrays.items()
+    ]
+    schema = [
+        ("name", pa.string()),
+        ("dtype", pa.string()),
+        ("shape", pa.list_(pa.int64())),
+        ("data", pa.binary()),
+    ]
+    return pa.Table.from_pylist(rows, pa.schema(schema))
+
+
+def _from_table(table: pa.Table) -> dict[str, NDArray[Any]]:
+    return {
+        row["name"]: np.frombuffer(row["data"], row["dtype"]).reshape(row["shape"])
+        for row in table.to_pylist()
+    }

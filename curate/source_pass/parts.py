@@ -1,0 +1,79 @@
+"""Parts of a long source, which are worked on by tasks of their own to the bytes of one pass over the whole.
+
+A part reaches from the last key frame before its time to that of the next part. Where decoding cannot begin exactly at
+a key frame, or anything else is unusual, the source stays whole: its one pass decides all such cases.
+"""
+
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from curate.config import SourceStageConfig
+from curate.frames.entry import CODECS, CONTAINERS
+from curate.frames.perceptual import PICTURE
+from curate.frames.probe import Probe, probe
+from curate.frames.source import SourceError, open_video
+from curate.shots import make_detector
+from curate.sources.inputs import SourceRef
+
+_LEAST_BYTES_PER_S = 4000
+"""Bit rate below which no video is as long as two parts: smaller files are not even opened to look."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Part of a source.
+
+    Attributes:
+        number: Number among the parts, from 0.
+        count: Number of parts.
+        begin_s: Time after the start of the stream, before which its first key frame lies.
+        end_s: That of the next part; None for the last one.
+    """
+
+    number: int
+    count: int
+    begin_s: float
+    end_s: float | None
+
+
+def may_be_long(source: SourceRef, part_s: float) -> bool:
+    """Return whether a source may be as long as two parts, by its size alone; 0 is an unknown size."""
+    return source.size == 0 or source.size >= 2 * part_s * _LEAST_BYTES_PER_S
+
+
+def parts_of(file: BinaryIO, config: SourceStageConfig, part_s: float) -> tuple[Part, ...]:
+    """Return the parts of a source, or none where it stays whole.
+
+    Args:
+        file: File of the source.
+        config: Configuration of the pass.
+        part_s: Duration of a part in seconds, about; sources shorter than two stay whole.
+    """
+    limits = config.probe
+    file.seek(0)
+    try:
+        with open_video(file, max_pixels=limits.max_width * limits.max_height) as (container, stream):
+            found = probe(container, stream, limits)
+    except SourceError:
+        return ()
+    count = int((found.promised_s or 0.0) / part_s)
+    if count < 2 or _whole(found, config) is not None:
+        return ()
+    edges_s = [number * (found.promised_s or 0.0) / count for number in range(count)]
+    ends_s = [*edges_s[1:], None]
+    return tuple(Part(number, count, edges_s[number], ends_s[number]) for number in range(count))
+
+
+def _whole(found: Probe, config: SourceStageConfig) -> str | None:
+    """Return why a source stays whole, by its header and the configuration, or None."""
+    if found.container not in CONTAINERS:
+        return "its container holds no index of key frames, or no exact time stamps"
+    if found.codec not in CODECS:
+        return "key frames of its codec do not end all references to earlier frames"
+    if found.interlaced and config.probe.interlaced == "deinterlace":
+        return "deinterlacing looks at the frames around"
+    if config.cut.mode != "encode":
+        return "packets are copied only in a pass over the whole"
+    if make_detector(config.shots, float(found.rate or 25)).analysis_size != PICTURE:
+        return "its detector looks at other pictures than those that parts hand on"
+    return None

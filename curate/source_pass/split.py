@@ -1,0 +1,240 @@
+"""Sources in parts: each part is scanned by a task of its own, then what they saw is joined, then each part is cut.
+
+A source is given in again and again: each time it says which steps of its parts are left, until it closes. What has
+ended is in the ledger, so a killed run repeats what was in work alone. Whatever is unusual sends the source whole
+through `CutSource`, whose result therefore is that of a source in parts, in every case.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from numpy.typing import NDArray
+
+from curate.frames.budget import most_bytes
+from curate.frames.entry import Entry
+from curate.frames.faults import fault_of
+from curate.frames.source import SourceError
+from curate.models.device import one_thread
+from curate.records import Record, SourceSummary, source_summary, to_json
+from curate.source_pass.at_work import noted
+from curate.source_pass.cut_source import (
+    CutSource,
+    arrays_name,
+    failed_source,
+    file_state,
+    source_id,
+)
+from curate.source_pass.join import JOIN, Joined, join
+from curate.source_pass.part_scan import scan_part
+from curate.source_pass.part_store import PARTS, Arrays, PartStore, StepNote
+from curate.source_pass.parts import Part, may_be_long, parts_of
+from curate.source_pass.tasks import PartStep, PartTask
+from curate.sources.inputs import SourceRef
+from loader.storage import open_object
+
+SOUND_S = 5.0
+"""Seconds before a clip from which its sound is read; sound that leads its pictures by more keeps a source whole."""
+
+
+Found = tuple[dict[str, Any], Arrays]
+"""What a step found: JSON values and arrays."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Answer to one source or part.
+
+    Attributes:
+        summary: Summary of the source, once it can be closed.
+        parts: Steps of parts that are left to do before.
+        in_parts: Whether something of its parts may be in the ledger.
+    """
+
+    summary: SourceSummary | None = None
+    parts: tuple[PartTask, ...] = ()
+    in_parts: bool = False
+
+
+@dataclass(frozen=True)
+class SplitCut:
+    """Function that does what can be done of a source, or one step of a part.
+
+    Attributes:
+        cut: Function that cuts a whole source.
+        part_s: Duration of a part in seconds, about; None for no parts.
+    """
+
+    cut: CutSource
+    part_s: float | None
+
+    def __call__(self, work: SourceRef | PartTask) -> Outcome:
+        """Do one step. Faults of the data are records; it raises for no other reason."""
+        if isinstance(work, PartTask):
+            step = self._scan if work.step == "scan" else self._cut
+            self._end(work.source, work.step, work.part, step)
+            return Outcome()
+        parts = self._parts(work)
+        return self._outcome(work, parts) if parts else Outcome(self.cut(work))
+
+    def lose(self, task: PartTask, reason: str) -> None:
+        """Record that every worker of a part was lost."""
+        self._store(task.source, task.part.count).end(task.step, task.part.number, StepNote(lost=reason))
+
+    def drop(self, source: SourceRef) -> None:
+        """Remove what the ledger holds of a closed source's parts."""
+        self._store(source, 0).drop()
+
+    def _parts(self, source: SourceRef) -> tuple[Part, ...]:
+        if self.part_s is None or source.fault or not may_be_long(source, self.part_s):
+            return ()
+        try:
+            with self._opened(source) as (file, _):
+                return parts_of(file, self.cut.config, self.part_s)
+        except Exception as error:  # noqa: BLE001 - those that are no fault of the source are raised again
+            fault_of(error)
+            return ()
+
+    def _outcome(self, source: SourceRef, parts: Sequence[Part]) -> Outcome:
+        store = self._store(source, len(parts))
+        scans = self._left(source, store, "scan", parts)
+        if isinstance(scans, Outcome):
+            return scans
+        joined_note = store.note(JOIN)
+        if joined_note is None:
+            self._end(source, JOIN, parts[0], self._join)
+            joined_note = store.note(JOIN)
+        if joined_note is None or joined_note.fault or not _same_file([*scans.values(), joined_note]):
+            return self._whole(source)
+        joined = Joined.read(store)
+        records = self.cut.planned(source, joined.sha256, joined.spans)
+        cuts = self._left(source, store, "cut", [part for part in parts if joined.wanted(part, records)])
+        if isinstance(cuts, Outcome):
+            return cuts
+        if not _same_file([joined_note, *cuts.values()]):
+            return self._whole(source)
+        return self._assembled(source, store, joined, records, [*scans.values(), joined_note], cuts)
+
+    def _left(
+        self, source: SourceRef, store: PartStore, step: PartStep, parts: Sequence[Part]
+    ) -> dict[int, StepNote] | Outcome:
+        """Return the notes of a step of all parts, or what comes instead: steps left to do, or the source whole."""
+        notes = {part.number: store.note(step, part.number) for part in parts}
+        ended = {number: note for number, note in notes.items() if note is not None}
+        lost = next((note.lost for note in ended.values() if note.lost), None)
+        if lost is not None:
+            return Outcome(failed_source(source, "worker", lost), in_parts=True)
+        if any(note.fault for note in ended.values()):
+            return self._whole(source)
+        left = tuple(PartTask(source, step, part) for part in parts if notes[part.number] is None)
+        return Outcome(parts=left) if left else ended
+
+    def _whole(self, source: SourceRef) -> Outcome:
+        return Outcome(self.cut(source), in_parts=True)
+
+    def _assembled(
+        self,
+        source: SourceRef,
+        store: PartStore,
+        joined: Joined,
+        records: Sequence[Record],
+        before: Sequence[StepNote],
+        cuts: dict[int, StepNote],
+    ) -> Outcome:
+        made = {
+            record.part: record
+            for note in cuts.values()
+            for record in source_summary(note.found["summary"]).records
+        }
+        if sum(record.clip_bytes for record in made.values()) > most_bytes(
+            joined.source_bytes, self.cut.config.probe
+        ):
+            return self._whole(source)  # it says which clips are left out
+        arrays: dict[str, NDArray[Any]] = {}
+        for number in sorted(cuts):
+            arrays |= store.arrays("cut", number)
+        if arrays:
+            self.cut.ledger.write_arrays(arrays_name(source, self.cut.fingerprint), arrays)
+        notes = [*before, *cuts.values()]
+        summary = SourceSummary(
+            tuple(made.get(record.part, record) for record in records),
+            sum(note.cpu_s for note in notes),
+            joined.tags,
+            joined.size.width * joined.size.height * float(joined.timeline.times_s[-1]),
+            sum(note.seconds for note in notes),
+        )
+        return Outcome(summary, in_parts=True)
+
+    def _end(
+        self,
+        source: SourceRef,
+        step: str,
+        part: Part,
+        function: Callable[[BinaryIO, SourceRef, Part], Found],
+    ) -> None:
+        """Do a step and record its end, also where it ends with a fault of the source."""
+        store, number = self._store(source, part.count), part.number
+        began, began_s = time.monotonic(), time.process_time()
+        label = f"{step} of part {number + 1} of {part.count}" if step != JOIN else "parts joined"
+        identity = f"{source_id(source)}-{step}-{number}"
+        try:
+            with self._opened(source) as (file, state):
+                size = source.size // part.count if step != JOIN else source.size
+                with noted(file, self.cut.ledger, identity, source.uri, size, part=label) as watched:
+                    found, arrays = function(watched, source, part)
+                if file_state(file) is not None and _texts(file_state(file)) != state:
+                    raise SourceError("changed while it was read")
+        except Exception as error:  # noqa: BLE001 - those that are no fault of the source are raised again
+            store.end(step, number, StepNote(fault=fault_of(error)[1]))
+            return
+        spent = StepNote(
+            cpu_s=time.process_time() - began_s, seconds=time.monotonic() - began, file=state, found=found
+        )
+        store.end(step, number, spent, arrays)
+
+    def _scan(self, file: BinaryIO, _: SourceRef, part: Part) -> Found:
+        signals = scan_part(file, self.cut.config, part)
+        return signals.values(), signals.arrays()
+
+    def _join(self, file: BinaryIO, source: SourceRef, part: Part) -> Found:
+        joined = join(file, self.cut.config, part.count, self._store(source, part.count), SOUND_S)
+        return joined.values(), joined.arrays()
+
+    def _cut(self, file: BinaryIO, source: SourceRef, part: Part) -> Found:
+        joined = Joined.read(self._store(source, part.count))
+        every = self.cut.planned(source, joined.sha256, joined.spans)
+        places = joined.wanted(part, every)
+        parts, records = [joined.spans[place] for place in places], [every[place] for place in places]
+        first_s = float(joined.timeline.times_s[parts[0].first])
+        entry = Entry(first_s - SOUND_S, joined.begin_pts) if first_s > SOUND_S else None
+        arrays: dict[str, NDArray[Any]] = {}
+        made = tuple(self.cut.made(file, joined, joined.codec, parts, records, arrays, entry=entry))
+        if failed := next((record for record in made if record.state == "failed"), None):
+            raise SourceError(f"a clip failed: {failed.reason}")
+        return {"summary": to_json(SourceSummary(made))}, arrays
+
+    @contextmanager
+    def _opened(self, source: SourceRef) -> Iterator[tuple[BinaryIO, tuple[str, ...]]]:
+        """Open a source, and return its state as well, which tells whether other parts read the same."""
+        storage, name = open_object(source.location, self.cut.storage, source.listed_in)
+        with one_thread(), storage.open(name) as file:
+            state = file_state(file)
+            if state is None and (there := storage.stat(name)) is not None:
+                yield file, (str(there.size), there.version)
+            else:
+                yield file, _texts(state)
+
+    def _store(self, source: SourceRef, count: int) -> PartStore:
+        folder = f"{PARTS}{source_id(source)}-{self.cut.fingerprint}/"
+        return PartStore(self.cut.ledger, folder, count)
+
+
+def _texts(values: tuple[int, int] | None) -> tuple[str, ...]:
+    return () if values is None else tuple(map(str, values))
+
+
+def _same_file(notes: Sequence[StepNote]) -> bool:
+    """Return whether all steps read a file in the same state."""
+    return len({note.file for note in notes}) == 1
