@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+import torch.nn.attention.varlen  # registers its operator
 from torch import nn
 from torch.utils.checkpoint import (
     CheckpointPolicy,
@@ -32,6 +33,7 @@ KEPT = frozenset(
         _aten._scaled_dot_product_flash_attention_for_cpu.default,
         _aten._scaled_dot_product_fused_attention_overrideable.default,
         torch.ops.higher_order.flex_attention,
+        torch.ops.torch_attn._varlen_attn.default,
     }
 )
 """Compute-bound operators, whose results selective checkpointing keeps."""

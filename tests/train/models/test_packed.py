@@ -7,6 +7,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_mask
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from loader.batch import Microbatch, Pack
 from loader.buckets.assignment import Bucket
@@ -20,6 +21,7 @@ from train.models.attention.packed import BLOCK, BlockDiagonal
 from train.models.attention.segments import Segments
 from train.models.bundle import Bundle
 from train.models.dit import DiT
+from train.parallel.activations import KEPT
 from train.step.losses import losses
 
 CPU = torch.device("cpu")
@@ -164,7 +166,22 @@ def test_on_a_gpu_half_precision_goes_to_flash_attention(dtype):
         offsets = torch.empty(4, dtype=torch.int32, device="cuda")
         pair = BlockDiagonal(Segments([70, 3, 9], offsets), Segments([1, 2, 3], offsets))
         q, kv = (torch.empty(1, 2, length, 16, dtype=dtype, device="cuda") for length in (82, 6))
-        assert pair.attend(q, kv, kv).shape == q.shape
+        with Operators() as run:
+            assert pair.attend(q, kv, kv).shape == q.shape
+    # Or selective checkpointing would attend again in the backward.
+    assert [str(operator) for operator in run.found & KEPT] == ["torch_attn._varlen_attn.default"]
+
+
+class Operators(TorchDispatchMode):
+    """The operators that are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.found.add(func)
+        return func(*args, **(kwargs or {}))
 
 
 def clips():
