@@ -49,7 +49,7 @@ def test_a_layer_of_an_st_dit_exchanges_tokens_twice_each_way(findings, mesh, wh
         for events, hops in zip(
             findings[rank][f"{mesh}, st_dit, full, {what}"]["events"], (1, 2), strict=True
         ):
-            assert events["exchange"] == 2 * LAYERS + 2 * LAYERS * (ulysses > 1)
+            assert events["exchange"] == 2 * LAYERS + 4 * LAYERS * (ulysses > 1)
             assert events.get("hop", 0) == hops * LAYERS * (rings - 1)
 
 

@@ -6,29 +6,43 @@ is the exact adjoint of its forward under that sum. See docs/parallel.md.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.distributed._functional_collectives import all_to_all_single, wait_tensor
 
 
+class Transfer(NamedTuple):
+    """Rows of one tensor for all ranks.
+
+    Attributes:
+        rows: rows with any number of trailing dimensions, [N, K].
+        send: number of adjacent rows for each rank; N is their sum.
+        receive: number of rows from each rank.
+    """
+
+    rows: torch.Tensor
+    send: Sequence[int]
+    receive: Sequence[int]
+
+
+def exchange(transfers: Sequence[Transfer], group: dist.ProcessGroup) -> list[torch.Tensor]:
+    """Send rows of tensors to each rank by one all-to-all each; while one travels, the next is copied for its own.
+
+    Returns:
+        The received rows of each tensor, ordered by rank, [sum of ``receive``, K].
+    """
+    counts = [(list(transfer.send), list(transfer.receive)) for transfer in transfers]
+    found = _Exchange.apply(counts, group, *(transfer.rows for transfer in transfers))
+    return list(found)
+
+
 def exchange_rows(
     x_NK: torch.Tensor, send: Sequence[int], receive: Sequence[int], group: dist.ProcessGroup
 ) -> torch.Tensor:
-    """Send adjacent rows of ``x`` to each rank by one all-to-all; received rows are ordered by rank.
-
-    Args:
-        x_NK: rows with any number of trailing dimensions.
-        send: number of rows for each rank; N is their sum.
-        receive: number of rows from each rank.
-        group: the ranks.
-
-    Returns:
-        The received rows, [sum of ``receive``, K].
-    """
-    rows: torch.Tensor = _ExchangeRows.apply(x_NK, list(send), list(receive), group)
-    return rows
+    """Exchange the rows of one tensor, as `exchange`."""
+    return exchange([Transfer(x_NK, send, receive)], group)[0]
 
 
 def gather(x: torch.Tensor, lengths: Sequence[int], group: dist.ProcessGroup, dim: int = 1) -> torch.Tensor:
@@ -85,27 +99,41 @@ def hop(x: torch.Tensor, shape: Sequence[int], group: dist.ProcessGroup) -> Hop:
     return Hop(x, received, dist.batch_isend_irecv(operations))
 
 
-class _ExchangeRows(torch.autograd.Function):
+Counts = list[tuple[list[int], list[int]]]
+"""Numbers of rows that are sent to each rank, and received from it, of each tensor."""
+
+
+class _Exchange(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x_NK: torch.Tensor, send: list[int], receive: list[int], group: dist.ProcessGroup
-    ) -> torch.Tensor:
-        ctx.send, ctx.receive, ctx.group = send, receive, group
-        return _exchanged(x_NK, send, receive, group)
+        ctx: Any, counts: Counts, group: dist.ProcessGroup, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.counts, ctx.group = counts, group
+        return _exchanged(tensors, counts, group)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        return _exchanged(gradients[0], ctx.receive, ctx.send, ctx.group), None, None, None
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        back = [(receive, send) for send, receive in ctx.counts]
+        return None, None, *_exchanged(gradients, back, ctx.group)
 
 
 def _exchanged(
-    x_NK: torch.Tensor, send: list[int], receive: list[int], group: dist.ProcessGroup
-) -> torch.Tensor:
-    x_NK = x_NK.contiguous()
+    tensors: Sequence[torch.Tensor], counts: Counts, group: dist.ProcessGroup
+) -> tuple[torch.Tensor, ...]:
     if torch.compiler.is_compiling():
         # Traced by PyTorch 2.11, the collective that fills a given tensor leaves zeros for the gradient.
-        rows: torch.Tensor = wait_tensor(all_to_all_single(x_NK, receive, send, group))  # type: ignore[no-untyped-call]
-        return rows
-    rows = x_NK.new_empty((sum(receive), *x_NK.shape[1:]))
-    dist.all_to_all_single(rows, x_NK, receive, send, group=group)
-    return rows
+        pending = [
+            all_to_all_single(x_NK.contiguous(), receive, send, group)
+            for x_NK, (send, receive) in zip(tensors, counts, strict=True)
+        ]
+        return tuple(wait_tensor(rows) for rows in pending)  # type: ignore[no-untyped-call]
+    found, works = [], []
+    for x, (send, receive) in zip(tensors, counts, strict=True):
+        x_NK = x.contiguous()
+        rows = x_NK.new_empty((sum(receive), *x_NK.shape[1:]))
+        works.append((x_NK, dist.all_to_all_single(rows, x_NK, receive, send, group=group, async_op=True)))
+        found.append(rows)
+    for _, work in works:
+        assert work is not None  # this process is one of the group
+        work.wait()
+    return tuple(found)

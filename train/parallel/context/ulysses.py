@@ -1,7 +1,7 @@
 """Ulysses attention: during attention each rank has all tokens of some heads.
 
-Jacobs et al., "DeepSpeed Ulysses", 2023. One all-to-all sends queries, keys and values, another returns
-outputs; likewise in backward.
+Jacobs et al., "DeepSpeed Ulysses", 2023. An all-to-all each sends queries, keys and values, another returns
+outputs; likewise in backward. Tensors apart need no copy into one, and one travels while the next is packed.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from loader.errors import UsageError
 from train.models.attention.attend import Attend
-from train.parallel.context.exchange import exchange_rows
+from train.parallel.context.exchange import Transfer, exchange, exchange_rows
 from train.parallel.context.partition import Partition
 
 
@@ -24,7 +24,7 @@ class Ulysses:
         group: the ranks.
         cut: partition of the sequence.
         inner: attention over the whole sequence, for one rank's heads.
-        queries: partition of the querying tokens if not all query; they use a separate all-to-all.
+        queries: partition of the querying tokens if not all query.
     """
 
     group: dist.ProcessGroup
@@ -50,23 +50,25 @@ class Ulysses:
                 f"{H} heads do not divide over {P} ranks of Ulysses; "
                 f"take a degree of {degrees}, and a ring for the rest"
             )
-        if self.queries is None:
-            whole = self.cut.lengths
-            q, k, v = self._scatter((q_BHLD, k_BHMD, v_BHMD), whole)
-        else:
-            whole = self.queries.lengths
-            [q] = self._scatter((q_BHLD,), whole)
-            k, v = self._scatter((k_BHMD, v_BHMD), self.cut.lengths)
-        y_BHLD = self.inner.attend(q, k, v)
+        whole = (self.queries or self.cut).lengths
+        parts = zip((q_BHLD, k_BHMD, v_BHMD), (whole, self.cut.lengths, self.cut.lengths), strict=True)
+        heads = exchange([_by_heads(part, lengths) for part, lengths in parts], self.group)
+        # Received rows are the tokens of one sequence in memory.
+        q_BHLD, k_BHMD, v_BHMD = (x_LBHD.permute(1, 2, 0, 3) for x_LBHD in heads)
+        y_BHLD = self.inner.attend(q_BHLD, k_BHMD, v_BHMD)
         rows_LBHD = exchange_rows(y_BHLD.permute(2, 0, 1, 3), whole, [L] * P, self.group)
         # Keep a token's heads adjacent in memory for the output projection.
         y_BLPHD = rows_LBHD.view(P, L, B, H // P, D).permute(2, 1, 0, 3, 4)
         return y_BLPHD.reshape(B, L, H, D).transpose(1, 2)
 
-    def _scatter(self, parts: Sequence[torch.Tensor], whole: Sequence[int]) -> list[torch.Tensor]:
-        """Return this rank's heads of all tokens, [B, H/P, L, D] each, by one all-to-all."""
-        P, (B, H, L, D) = len(whole), parts[0].shape
-        # Rows are tokens, so that received rows form one sequence without a copy.
-        heads_PLBHD = [x.reshape(B, P, H // P, L, D).permute(1, 3, 0, 2, 4) for x in parts]
-        rows_LnBHD = exchange_rows(torch.stack(heads_PLBHD, dim=2).flatten(0, 1), [L] * P, whole, self.group)
-        return [x_LBHD.permute(1, 2, 0, 3) for x_LBHD in rows_LnBHD.unbind(dim=1)]
+
+def _by_heads(x_BHLD: torch.Tensor, whole: Sequence[int]) -> Transfer:
+    """Return the transfer of each rank's heads to it, token by token, [L, B, H/P, D] for each rank.
+
+    Args:
+        x_BHLD: tokens of this rank.
+        whole: number of tokens of every rank.
+    """
+    P, (B, H, L, D) = len(whole), x_BHLD.shape
+    heads_PLBHD = x_BHLD.reshape(B, P, H // P, L, D).permute(1, 3, 0, 2, 4)
+    return Transfer(heads_PLBHD.flatten(0, 1), [L] * P, whole)
