@@ -111,9 +111,7 @@ _RAY = pytest.StashKey[ExitStack]()
 
 
 @pytest.fixture(scope="session")
-def ray_started(
-    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
-) -> "Iterator[Started]":
+def ray_started(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> "Iterator[Started]":
     """What a process printed that started a Ray of two processors through our runner, and keeps it."""
     from tests.ray_host import RayHost
 

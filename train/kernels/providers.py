@@ -175,9 +175,12 @@ def chosen() -> Loaded:
     return load(PROVIDERS, os.environ.get(VARIABLE))
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _has_kernels() -> bool:
     return chosen().kernels is not None
+
+
+# As torch.compiler.assume_constant_result does, which imports the compiler: two seconds of a process, for nothing.
+_has_kernels._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _library_lacks() -> str | None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from train.models.transfer import send_one
+from train.models.uncompiled import uncompiled
 from train.objectives.draw import sample_key
 
 _WORD = 0xFFFFFFFF
@@ -45,7 +46,7 @@ def draw_noise(
 
 
 # A compiler may fuse a product and a sum into one rounding, which changes bits.
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's own
+@uncompiled
 def normals(keys: Sequence[int], count: int, device: torch.device) -> torch.Tensor:
     """Return standard normal numbers 0 to ``count - 1`` of each 64-bit key, [B, count], in torch's default dtype."""
     keys_R2B1 = send_one(round_keys(keys), device)

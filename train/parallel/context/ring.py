@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
+from train.models.uncompiled import uncompiled
 from train.parallel.context.exchange import hop
 from train.parallel.context.local_attention import local_attention
 from train.parallel.context.lse import merge_
@@ -53,7 +54,7 @@ class Ring:
     keys: Sequence[Sequence[int]]
 
     # One graph break here instead of one at every hop.
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's own
+    @uncompiled
     def attend(self, q_BHLD: torch.Tensor, k_BHMD: torch.Tensor, v_BHMD: torch.Tensor) -> torch.Tensor:
         """Return the outputs of this rank's queries, [B, H, L, D].
 
