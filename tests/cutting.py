@@ -33,12 +33,12 @@ class Seen:
         return [Span(first, last, float(times_s[first]), float(times_s[last])) for first, last in bounds]
 
 
-def look(path: Path, max_fps: float = 60.0) -> Seen:
+def look(path: Path, max_fps: float = 60.0, max_bits: int = 8) -> Seen:
     """The timeline and size of a source."""
     with path.open("rb") as file, open_video(file) as (container, stream):
         decoder = Decoder(container, stream)
         frames = [
-            (frame.pts, frame.duration, geometry(frame, stream.sample_aspect_ratio))
+            (frame.pts, frame.duration, geometry(frame, stream.sample_aspect_ratio, max_bits))
             for frame in decoder.frames()
         ]
         line = timeline(
@@ -60,10 +60,11 @@ def cut_file(
     observe: Observe | None = None,
 ) -> list[CutClip | FailedClip]:
     """What cutting frames ``[first, last)`` of a file gives; all frames without bounds."""
-    seen = look(path)
+    config = config or CutConfig()
+    seen = look(path, max_bits=config.max_bits)
     wanted = seen.spans(bounds or [(0, seen.timeline.frames)])
     with path.open("rb") as file:
-        return list(cut(file, seen.timeline, wanted, seen.size, config or CutConfig(), observe))
+        return list(cut(file, seen.timeline, wanted, seen.size, config, observe))
 
 
 def clips_of(

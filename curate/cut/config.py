@@ -17,10 +17,15 @@ class CutConfig(Settings):
         description="encode: encode every clip; copy: copy the packets of the source without loss, and fail spans where"
         " a copy is not exact; auto: copy where exact, else encode",
     )
+    max_bits: Literal[8, 10] = Field(
+        8,
+        description="maximum bits per sample; 10: sources of more than 8 bits, and HDR, become 10-bit HEVC of their own"
+        " colour, HDR metadata included, and the models, filters and training still get 8-bit SDR",
+    )
     encoder: Literal["x264", "nvenc", "auto"] = Field(
         "x264",
-        description="video encoder; nvenc needs a GPU with an encoder; auto uses nvenc where it works, so that the"
-        " bytes depend on the machine",
+        description="video encoder of 8-bit clips; nvenc needs a GPU with an encoder; auto uses nvenc where that works,"
+        " and the bytes depend on the machine",
     )
     crf: int = Field(
         20,
@@ -31,7 +36,7 @@ class CutConfig(Settings):
     preset: str = Field(
         "veryfast",
         pattern="^(ultrafast|superfast|veryfast|faster|fast|medium|slow|slower)$",
-        description="x264 speed preset; slower presets give smaller files",
+        description="speed preset of x264 and x265; slower presets give smaller files",
     )
     keyframe_every: int = Field(
         48, gt=0, description="key frame interval, frames; a shorter one makes random access cheaper"

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from curate.cut.clip import CutError
 from curate.cut.mp4 import Mp4
-from curate.frames import hdr
 from curate.frames.entry import holds_idr
 from curate.frames.frame_times import FrameTimes, source_frames
 from curate.frames.picture import Geometry
+from loader.dataset.colour import hdr
 from loader.dataset.tars.orientation import Orientation, orientation_of
 
 _PROGRESSIVE = 1  # AVFieldOrder: 0 unknown, 1 progressive, above interlaced
@@ -210,7 +210,7 @@ def copy(
     header = bytes(stream.codec_context.extradata or b"")
     try:
         file = Mp4()
-        target = file.container.add_stream_from_template(stream)
+        target = file.add_like(stream)
         target.time_base = 1 / rate
         for (packet, _), pts, dts in zip(run, shown, decoding_times(shown), strict=True):
             twin = Packet(bytes(packet))

@@ -1,8 +1,9 @@
-"""Encoding of pictures as H.264: x264, or NVENC where the machine has it."""
+"""Encoding of pictures as H.264 by x264, or NVENC where the machine has it, and of 10-bit pictures as HEVC by x265."""
 
 import contextlib
 import functools
 import math
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Literal
 
@@ -13,11 +14,17 @@ from av.video.stream import VideoStream
 
 from curate.cut.clip import CutError
 from curate.cut.config import CutConfig
-from curate.cut.mp4 import Mp4
+from curate.cut.mp4 import HEVC_TAG, Mp4
 from curate.frames.picture import Geometry
+from loader.dataset.colour import hdr
+from loader.dataset.colour.light import Light
+from loader.dataset.colour.sdr import is_hdr
 
 TOO_LARGE = "the clips of its source are too large for it (probe.max_growth)"
-X264, NVENC = "libx264", "h264_nvenc"
+X264, X265, NVENC = "libx264", "libx265", "h264_nvenc"
+# The information message names the processor. Closed groups of pictures let decoding begin at every key frame.
+_X265_OPTIONS = ("info=0", "log-level=none", "frame-threads=1", "open-gop=0")
+_CHROMATICITY, _LUMINANCE = 50_000, 10_000
 _PROBE_SIZE, _PROBE_FRAMES = Geometry(256, 256), 4
 
 
@@ -26,7 +33,7 @@ class ClipEncoder:
 
     Args:
         codec: Name of the encoder in FFmpeg.
-        size: Size of the pictures.
+        size: Size and depth of the pictures.
         rate: Frames per second.
         config: Encoder settings.
         max_bytes: Maximum size of the file.
@@ -45,12 +52,14 @@ class ClipEncoder:
             raise CutError(f"the encoder {codec} cannot be opened: {error}") from error
         assert isinstance(stream, VideoStream)
         stream.width, stream.height = size.width, size.height
-        stream.pix_fmt = "yuv420p"
+        stream.pix_fmt = size.pixel_format
         stream.time_base = stream.codec_context.time_base = self._time_base = 1 / rate
         stream.codec_context.thread_count = config.threads
         stream.codec_context.gop_size = config.keyframe_every
-        stream.options = options(codec, config)
-        self._codec, self._stream, self._written = codec, stream, 0
+        stream.options = options(codec, config, size.light)
+        if codec == X265:
+            stream.codec_context.codec_tag = HEVC_TAG
+        self._codec, self._stream, self._written, self._deep = codec, stream, 0, size.bits > 8
         self._left_bytes = max_bytes
 
     def show(self, picture: VideoFrame, times: int) -> None:
@@ -65,6 +74,8 @@ class ClipEncoder:
             if self._written == 0:
                 context.colorspace, context.color_range = picture.colorspace, picture.color_range
                 context.color_primaries, context.color_trc = picture.color_primaries, picture.color_trc
+            elif self._deep and is_hdr(picture) != (context.color_trc in (hdr.PQ, hdr.HLG)):
+                raise CutError("it changes between HDR and SDR")
             picture.time_base, picture.pict_type = self._time_base, 0
             for _ in range(times):
                 picture.pts = self._written
@@ -97,20 +108,53 @@ class ClipEncoder:
             self._file.close()
 
 
-def options(codec: str, config: CutConfig) -> dict[str, object]:
-    """Return FFmpeg's options for an encoder."""
+def options(codec: str, config: CutConfig, light: Light | None = None) -> dict[str, object]:
+    """Return FFmpeg's options for an encoder.
+
+    Args:
+        codec: Name of the encoder in FFmpeg.
+        config: Encoder settings.
+        light: Static HDR metadata for the stream.
+    """
     if codec == NVENC:
         return {"rc": "vbr", "cq": str(config.crf), "b": "0", "preset": "p4", "tune": "hq", "forced-idr": "1"}
+    if codec == X265:
+        own = ":".join([*_X265_OPTIONS, *_threads_of_x265(config.threads), *_light_of_x265(light)])
+        return {"crf": str(config.crf), "preset": config.preset, "x265-params": own}
     # x264's macroblock tree reads uninitialised memory on CPUs with AVX-512, which changes the bytes from run to run.
     return {"crf": str(config.crf), "preset": config.preset, "x264-params": "mbtree=0"}
 
 
-def choose(encoder: Literal["x264", "nvenc", "auto"]) -> str:
+def _threads_of_x265(threads: int) -> tuple[str, ...]:
+    return ("pools=none", "wpp=0") if threads == 1 else (f"pools={threads}",)
+
+
+def _light_of_x265(light: Light | None) -> Iterator[str]:
+    """Yield the options that write static HDR metadata, in the units of SMPTE ST 2086."""
+    if light is None:
+        return
+    if light.primaries is not None and light.nits is not None:
+        red, green, blue, white = (
+            f"({round(x * _CHROMATICITY)},{round(y * _CHROMATICITY)})" for x, y in light.primaries
+        )
+        low, high = (round(nits * _LUMINANCE) for nits in light.nits)
+        yield f"master-display=G{green}B{blue}R{red}WP{white}L({high},{low})"
+    if light.levels is not None:
+        yield "max-cll={},{}".format(*light.levels)
+
+
+def choose(encoder: Literal["x264", "nvenc", "auto"], bits: int = 8) -> str:
     """Return the encoder's name in FFmpeg.
+
+    Args:
+        encoder: Encoder of 8-bit pictures.
+        bits: Bits per sample.
 
     Raises:
         CutError: NVENC is configured and does not work here.
     """
+    if bits > 8:
+        return X265
     if encoder == "x264":
         return X264
     fault = nvenc_fault()

@@ -8,13 +8,19 @@ import math
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import av
 from av.container import InputContainer, OutputContainer
 from av.packet import Packet
 from av.stream import Stream
 
+HEVC_TAG = "hvc1"
+"""Sample entry of HEVC with its parameter sets in the index; players of Apple read no other."""
+
 _BUFFER_BYTES = 1 << 20
+
+_Stream = TypeVar("_Stream", bound=Stream)
 
 _NESTED = frozenset({b"trak", b"mdia", b"minf", b"stbl"})
 
@@ -32,6 +38,13 @@ class Mp4:
         self.container: OutputContainer = av.open(
             self._file, "w", format="mp4", options={"fflags": "+bitexact"}, buffer_size=_BUFFER_BYTES
         )
+
+    def add_like(self, template: _Stream) -> _Stream:
+        """Add a stream for the packets of another one."""
+        stream = self.container.add_stream_from_template(template)
+        if template.codec_context.name == "hevc":
+            stream.codec_context.codec_tag = HEVC_TAG
+        return stream
 
     def close(self) -> bytes:
         """Write the index and return the file, with its index last."""
@@ -63,9 +76,7 @@ def merge(picture: bytes, sound: bytes) -> bytes:
         packets: list[Iterator[tuple[int, int, Packet[Stream]]]] = []
         ticks = math.lcm(*(stream.time_base.denominator for _, stream in tracks if stream.time_base))
         for place, (container, stream) in enumerate(tracks):
-            packets.append(
-                _timed(container, stream, merged.container.add_stream_from_template(stream), ticks, place)
-            )
+            packets.append(_timed(container, stream, merged.add_like(stream), ticks, place))
         for _, _, packet in heapq.merge(*packets, key=lambda timed: timed[:2]):
             merged.container.mux_one(packet)
         return merged.close()

@@ -40,7 +40,7 @@ def verify(
         data: Bytes of the MP4 file.
         frames: Expected number of frames.
         rate: Frame rate of the grid that frames must lie on, beginning at 0.
-        size: Expected size of the pictures.
+        size: Expected size and depth of the pictures.
         sound: True when a sound track that begins with the first picture is expected.
         extent: Decoded part: the first and the last frame with their references, or all.
 
@@ -141,7 +141,7 @@ def _check_run(frames: Iterable[VideoFrame], expected: int, size: Geometry, whic
         before = frame.pts
         if frame.is_corrupt:
             raise CutError("its clip decodes with damage")
-        if (frame.width, frame.height, frame.format.name) != (size.width, size.height, "yuv420p"):
+        if (frame.width, frame.height, frame.format.name) != (size.width, size.height, size.pixel_format):
             raise CutError(f"its clip shows {frame.width}x{frame.height} {frame.format.name}")
     if count != expected:
         raise CutError(f"its clip's {which} decode to {count} frames instead of {expected}")

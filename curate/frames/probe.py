@@ -12,8 +12,8 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from pydantic import Field
 
-from curate.frames import hdr
 from curate.frames.source import SourceError
+from loader.dataset.colour import hdr
 from loader.settings import Settings
 
 _PROGRESSIVE = 1  # AVFieldOrder: 0 unknown, 1 progressive, above interlaced
@@ -52,7 +52,8 @@ class ProbeConfig(Settings):
     )
     hdr: Literal["tonemap", "reject"] = Field(
         "tonemap",
-        description="treatment of PQ and HLG sources; tonemap: convert to BT.709 SDR; reject: fail them",
+        description="treatment of PQ and HLG sources; tonemap: convert to BT.709 SDR, and clips only where cut.max_bits"
+        " is 8; reject: fail them",
     )
     interlaced: Literal["deinterlace", "keep", "reject"] = Field(
         "deinterlace",

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from curate.frames.source import SourceError, open_video
+from loader.dataset.colour.sdr import SdrConverter
 from loader.errors import UsageError
 
 
@@ -66,11 +67,11 @@ def clip_pictures(
                 raise ClipError(f"the clip is cut off: it holds {frames} of {stream.frames} frames")
             wanted = _wanted(frames, rate, fps, count)
             container.seek(0)
-            scaler = VideoReformatter()
+            scaler, sdr = VideoReformatter(), SdrConverter()
             pictures: list[NDArray[np.uint8]] = []
             for number, frame in enumerate(container.decode(stream)):
                 if number == wanted[len(pictures)]:
-                    pictures.append(_picture(frame, scaler, size))
+                    pictures.append(_picture(sdr(frame), scaler, size))
                     if len(pictures) == len(wanted):
                         return np.stack(pictures), np.array(wanted) / rate
     except (SourceError, av.error.FFmpegError, ValueError) as error:

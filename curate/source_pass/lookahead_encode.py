@@ -77,7 +77,7 @@ class LookaheadEncoder:
         self._rate: Fraction | None = None  # of the clips
         budget = config.cut.ahead_mb * 10**6
         self._finishes_first = (lookahead.lag + _TURN) * _decoded_bytes(found) > budget
-        frame_bytes = _finished_bytes(found) if self._finishes_first else _decoded_bytes(found)
+        frame_bytes = _finished_bytes(found, config) if self._finishes_first else _decoded_bytes(found)
         self._most = int(budget / frame_bytes)
         self._counted = found.container == "avi"  # it stores no times: most frames lie on the grid
         self._collector = PictureCollector(found.codec, config.scores)
@@ -196,7 +196,8 @@ class LookaheadEncoder:
             return
         self._rate, self._shown, self._slots = rate, array("L"), 0
         try:
-            self._encoder = ClipEncoder(choose(config.encoder), self._size, rate, config, self._left_bytes)
+            codec = choose(config.encoder, self._size.bits)
+            self._encoder = ClipEncoder(codec, self._size, rate, config, self._left_bytes)
         except CutError:
             self.close()  # the second pass says why
 
@@ -276,15 +277,16 @@ def lookahead_of(
     if cut.mode != "encode" or spans.crop_s > 0 or spans.long_shots == "equal":
         return None
     lookahead = Lookahead(detector, samples, config, float(found.rate))
-    least = min(_decoded_bytes(found), _finished_bytes(found))
+    least = min(_decoded_bytes(found), _finished_bytes(found, config))
     return lookahead if (lookahead.lag + _TURN) * least <= cut.ahead_mb * 10**6 else None
 
 
-def _finished_bytes(found: Probe) -> float:
+def _finished_bytes(found: Probe, config: SourceStageConfig) -> float:
     """Return the bytes of a frame that waits in the window finished; it has lost its vectors then."""
     if found.codec in VECTOR_CODECS:
         return math.inf
-    return found.width * found.height * max(1.0, float(found.pixel_aspect or 1)) * 1.5
+    pixels = found.width * found.height * max(1.0, float(found.pixel_aspect or 1))
+    return pixels * (1.5 if config.cut.max_bits == 8 else 3.0)
 
 
 def _decoded_bytes(found: Probe) -> float:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from curate.cut import CutClip
 from curate.filters import ClipSample, MotionMeter, ScoreConfig, SpanMotion
+from loader.dataset.colour.sdr import SdrConverter
 
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 _AT_ONCE = 16  # pictures
@@ -126,7 +127,7 @@ class PictureCollector:
 
     def __init__(self, codec: str, config: ScoreConfig) -> None:
         self._config = config
-        self._scaler = VideoReformatter()
+        self._scaler, self._sdr = VideoReformatter(), SdrConverter()
         self._motion = MotionMeter(codec)
         self._pictures: list[NDArray[np.uint8]] = []
         self._times_s: list[float] = []
@@ -155,7 +156,7 @@ class PictureCollector:
     def _small(self, finished: VideoFrame) -> NDArray[np.uint8]:
         scale = min(1.0, self._config.long_side_px / max(finished.width, finished.height))
         small = self._scaler.reformat(
-            finished,
+            self._sdr(finished),
             max(2, round(finished.width * scale)),
             max(2, round(finished.height * scale)),
             "rgb24",

@@ -143,7 +143,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, stack: ExitStack) -> Scan:
         time_base = stream.time_base or Fraction(1, 1000)
         for frame in decoder.frames():
             if size is None:
-                size = geometry(frame, found.pixel_aspect)
+                size = geometry(frame, found.pixel_aspect, config.cut.max_bits)
                 if lookahead is not None:
                     ahead = stack.enter_context(
                         encode_ahead(lookahead, size, found, time_base, container.size, config)

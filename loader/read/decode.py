@@ -2,8 +2,9 @@
 
 Two decoders give nearly the same pixels: PyAV, and decord, which is slower and 1 to 2 levels darker at most sizes. Both
 convert and resize with swscale's bilinear filter (antialiased when it shrinks; decord offers no other) and use the
-clip's own colour matrix, BT.601 by default. Neither detects all damage, and decord returns grey frames for some damaged
-bytes, so callers compare checksums first.
+clip's own colour matrix, BT.601 by default. PyAV reads all clips that are not 8-bit SDR: deep samples are rounded, and
+PQ and HLG mapped to SDR by the formula of curation. Neither decoder detects all damage, and decord returns grey frames
+for some damaged bytes, so callers compare checksums first.
 """
 
 import io
@@ -58,15 +59,30 @@ def decode(
 
 
 def decode_with_decord(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixels) -> None:
-    """Decode an upright clip with decord, see `decode`."""
+    """Decode an upright clip with decord, see `decode`; deep and HDR clips with PyAV."""
+    frames_THWC = _by_decord(clip, numbers, video_CTHW)
+    if frames_THWC is None:
+        decode_with_pyav(clip, numbers, video_CTHW)
+    else:
+        np.copyto(video_CTHW, _centre(frames_THWC.transpose(3, 0, 1, 2), video_CTHW))
+
+
+def _by_decord(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixels) -> Pixels | None:
+    """Return the frames [T, height, width, 3] that cover the target, or None for clips that are not 8-bit SDR."""
     import av
     import decord
+
+    from loader.dataset.colour import hdr
 
     last = int(numbers[-1])
     try:
         # decord needs a decoded frame for a clip's size, the container does not.
         with _opened(clip) as container:
             own = container.streams.video[0]
+            coded = own.codec_context
+            deep = coded.format is not None and coded.format.components[0].bits > 8
+            if deep or coded.color_trc in (hdr.PQ, hdr.HLG):
+                return None
             height, width = _cover(own.height, own.width, *video_CTHW.shape[2:])
         # Clips are decoded in parallel, so one clip needs one thread.
         reader = decord.VideoReader(
@@ -78,12 +94,10 @@ def decode_with_decord(clip: bytes | memoryview, numbers: Places, video_CTHW: Pi
             # decord's seek returns wrong frames near the keyframes of open GOPs.
             times = np.bincount(numbers, minlength=last + 1)
             frames = ((shown, reader.next()) for shown in times.tolist())
-            frames_THWC = np.stack([frame.asnumpy() for shown, frame in frames for _ in range(shown)])
-        else:
-            frames_THWC = reader.get_batch(numbers.tolist()).asnumpy()
+            return np.stack([frame.asnumpy() for shown, frame in frames for _ in range(shown)])
+        return np.asarray(reader.get_batch(numbers.tolist()).asnumpy())
     except (av.FFmpegError, decord.DECORDError, RuntimeError, IndexError, StopIteration) as error:
         raise _undecodable(error) from error
-    np.copyto(video_CTHW, _centre(frames_THWC.transpose(3, 0, 1, 2), video_CTHW))
 
 
 def decode_with_pyav(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixels) -> None:
@@ -91,8 +105,10 @@ def decode_with_pyav(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixe
     import av
     from av.video.reformatter import VideoReformatter
 
+    from loader.dataset.colour.sdr import SdrConverter
+
     filled, last = 0, int(numbers[-1])
-    reformatter = VideoReformatter()
+    reformatter, sdr = VideoReformatter(), SdrConverter()
     try:
         with _opened(clip) as container:
             stream = container.streams.video[0]
@@ -115,7 +131,7 @@ def decode_with_pyav(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixe
                 # At a higher frame rate a frame repeats.
                 behind = bisect_right(wanted, frame.pts)
                 aspect = float(stream.sample_aspect_ratio or 1)
-                _draw(frame, aspect, reformatter, video_CTHW[:, filled:behind])
+                _draw(frame, sdr(frame), aspect, reformatter, video_CTHW[:, filled:behind])
                 filled = behind
                 if filled == len(wanted):
                     return
@@ -124,9 +140,15 @@ def decode_with_pyav(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixe
     raise _too_short(filled, last)
 
 
-def _draw(frame: "VideoFrame", aspect: float, reformatter: "VideoReformatter", video_CTHW: Pixels) -> None:
-    """Draw a frame into all of the given places."""
-    turn = orientation_of(frame)
+def _draw(
+    stored: "VideoFrame",
+    frame: "VideoFrame",
+    aspect: float,
+    reformatter: "VideoReformatter",
+    video_CTHW: Pixels,
+) -> None:
+    """Draw the SDR picture of a stored frame into all of the given places."""
+    turn = orientation_of(stored)
     shown = (frame.height, max(1, round(frame.width * aspect)))
     covering = _cover(*(shown[::-1] if turn.transposed else shown), *video_CTHW.shape[2:])
     height, width = covering[::-1] if turn.transposed else covering

@@ -39,6 +39,8 @@ def thumbnail(clip: bytes) -> bytes | None:
     import av
     from PIL import Image
 
+    from loader.dataset.colour.sdr import SdrConverter
+
     try:
         with av.open(io.BytesIO(clip), mode="r") as container:
             stream = container.streams.video[0]
@@ -46,7 +48,9 @@ def thumbnail(clip: bytes) -> bytes | None:
                 return None
             if stream.duration:
                 container.seek(stream.duration // 2, stream=stream)
-            picture = Image.fromarray(next(container.decode(stream)).to_ndarray(format="rgb24"))
+            picture = Image.fromarray(
+                SdrConverter()(next(container.decode(stream))).to_ndarray(format="rgb24")
+            )
     except (av.FFmpegError, IndexError, StopIteration, ValueError, MemoryError):
         return None
     picture.thumbnail(_THUMBNAIL)

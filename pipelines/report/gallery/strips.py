@@ -82,9 +82,11 @@ def _by_seeking(container: "InputContainer", count: int) -> list["Image"]:
 def _small(frame: object) -> "Image":
     from av.video.frame import VideoFrame
 
+    from loader.dataset.colour.sdr import SdrConverter
+
     assert isinstance(frame, VideoFrame)
     scale = _SIDE_PX / max(frame.width, frame.height)
-    picture: Image = frame.to_image(  # type: ignore[no-untyped-call]  # PyAV's
+    picture: Image = SdrConverter()(frame).to_image(  # type: ignore[no-untyped-call]  # PyAV's
         width=max(2, round(frame.width * scale)),
         height=max(2, round(frame.height * scale)),
         interpolation="AREA",

@@ -4,14 +4,14 @@ Chroma is mapped at its own resolution, with the mean of the four luma samples a
 resampled. Tables are filled on demand: a film holds a few thousand of all pairs of Cb and Cr.
 """
 
-from functools import cache
+from threading import local
 from typing import Any
 
 import numpy as np
 from av.video.frame import VideoFrame
 from numpy.typing import NDArray
 
-from curate.frames import hdr
+from loader.dataset.colour import hdr
 
 FORMAT = "yuv420p10le"
 """Input format of the mapping, limited range, BT.2020 matrix."""
@@ -42,10 +42,21 @@ Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64] | NDArray[np.float64] | Floats
 
 
-@cache
+class _Mappers(local):
+    """Mappers of one thread, by transfer function."""
+
+    def __init__(self) -> None:
+        self.made: dict[int, ToneMapper] = {}
+
+
+_mappers = _Mappers()
+
+
 def tone_mapper(transfer: int) -> "ToneMapper":
-    """Return this process's mapper of a transfer function (`hdr.PQ` or `hdr.HLG`)."""
-    return ToneMapper(transfer)
+    """Return this thread's mapper of a transfer function (`hdr.PQ` or `hdr.HLG`)."""
+    if transfer not in _mappers.made:
+        _mappers.made[transfer] = ToneMapper(transfer)
+    return _mappers.made[transfer]
 
 
 class ToneMapper:
