@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from av.video.frame import VideoFrame
 
@@ -44,6 +45,16 @@ class Geometry:
     def pixel_format(self) -> str:
         """Name of the pixel format in FFmpeg."""
         return _FORMATS[self.bits]
+
+    def to_json(self) -> list[Any]:
+        """Return the geometry as JSON values."""
+        return [self.width, self.height, self.bits, self.light and self.light.to_json()]
+
+    @classmethod
+    def from_json(cls, values: list[Any]) -> "Geometry":
+        """Return the geometry that `to_json` wrote."""
+        width, height, bits, light = values
+        return cls(width, height, bits, light and Light.from_json(light))
 
 
 def geometry(frame: VideoFrame, pixel_aspect: Fraction | None, max_bits: int = 8) -> Geometry:

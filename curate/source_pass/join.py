@@ -5,7 +5,7 @@ meet. Neighbouring parts must have decoded the first frames of the later one to 
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any, BinaryIO
 
@@ -16,7 +16,7 @@ from curate.config import SourceStageConfig
 from curate.cut.feed import choose_sound
 from curate.frames.budget import check_pixels
 from curate.frames.frame_times import FrameTimes
-from curate.frames.picture import Geometry
+from curate.frames.picture import Geometry, geometry
 from curate.frames.probe import Probe, probe
 from curate.frames.sound_clock import SoundClock, SoundStamps
 from curate.frames.source import SourceError, open_video
@@ -85,7 +85,7 @@ class Joined:
             "rate": [self.timeline.rate.numerator, self.timeline.rate.denominator],
             "constant": self.timeline.constant,
             "spans": [asdict(span) for span in self.spans],
-            "size": [self.size.width, self.size.height],
+            "size": self.size.to_json(),
             "source_bytes": self.source_bytes,
             "sha256": self.sha256,
             "codec": self.codec,
@@ -109,7 +109,7 @@ class Joined:
         return cls(
             FrameTimes(times_s, Fraction(*values["rate"]), values["constant"], ()),
             tuple(Span(**span) for span in values["spans"]),
-            Geometry(*values["size"]),
+            Geometry.from_json(values["size"]),
             FrameStats.of_values(arrays["luma"].tolist(), arrays["steps"].tolist()),
             values["source_bytes"],
             values["sha256"],
@@ -141,6 +141,10 @@ def join(file: BinaryIO, config: SourceStageConfig, count: int, store: PartStore
         tick_s = float(sound.time_base or 0) if sound is not None else 0.0
         time_base, start_time = stream.time_base or Fraction(1, 1000), stream.start_time
         source_bytes = container.size
+        frames = container.decode(stream) if config.cut.max_bits > 8 else iter(())
+        depth = Geometry(0, 0)
+        if (frame := next(frames, None)) is not None:
+            depth = geometry(frame, found.pixel_aspect, config.cut.max_bits)
     joiner = _Joiner(found, config, SoundStamps(tick_s))
     for number in range(count):
         note = store.note("scan", number)
@@ -173,7 +177,7 @@ def join(file: BinaryIO, config: SourceStageConfig, count: int, store: PartStore
     joined = Joined(
         line,
         tuple(spans(line, transitions, found.promised_s, config.spans)),
-        Geometry(*joiner.size),
+        replace(depth, width=joiner.size[0], height=joiner.size[1]),
         joiner.stats,
         source_bytes,
         sha256_of(file),

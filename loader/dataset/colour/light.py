@@ -26,6 +26,21 @@ class Light:
     nits: tuple[Fraction, Fraction] | None = None
     levels: tuple[int, int] | None = None
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the metadata as JSON values."""
+        primaries = self.primaries and [[str(x), str(y)] for x, y in self.primaries]
+        return {"primaries": primaries, "nits": self.nits and [*map(str, self.nits)], "levels": self.levels}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "Light":
+        """Return the metadata that `to_json` wrote."""
+        primaries, nits, levels = values["primaries"], values["nits"], values["levels"]
+        return cls(
+            primaries and tuple((Fraction(x), Fraction(y)) for x, y in primaries),
+            nits and (Fraction(nits[0]), Fraction(nits[1])),
+            levels and (levels[0], levels[1]),
+        )
+
 
 def light_of(frame: VideoFrame) -> Light | None:
     """Return the metadata that a frame carries, or None without any."""

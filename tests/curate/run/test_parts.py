@@ -1,15 +1,20 @@
 """Long sources in parts: the bytes of one pass over the whole, on both runners, restartable by parts."""
 
+import io
 import random
 import re
+import tarfile
 import time
 from pathlib import Path
 
+import av
 import pytest
 
 from curate.run.curate import curate
+from loader.dataset.colour.light import light_of
 from tests.curate.run.test_run import SMALL_WORDS, config, tree
 from tests.media import write_video
+from tests.thorough import thorough
 from tests.warm import Warm
 
 PARTS = {"part_s": 4.0}
@@ -86,6 +91,31 @@ def test_on_ray_in_parts_it_has_the_same_bytes(
     done = steps(films, tmp_path / "dataset", runner="ray", isolate=True)
     assert tree(tmp_path / "dataset") == whole
     assert {film for film, step in done if step == "cut"} == {film.name for film in films.iterdir()}
+
+
+@thorough
+def test_hdr_of_10_bits_in_parts_has_the_same_bytes(tmp_path: Path) -> None:
+    """The join hands on depth and light, which only the first frame of the source tells."""
+    light = "master-display=G(13250,34500)B(7500,3000)R(34000,16000)WP(15635,16450)L(10000000,50):max-cll=1000,400"
+    colour = "colorprim=bt2020:transfer=smpte2084:colormatrix=bt2020nc"
+    options = {"x265-params": f"keyint=30:pools=1:log-level=none:{colour}:{light}"}
+    film = write_video(
+        tmp_path / "hdr.mp4",
+        (150, 150),
+        codec="libx265",
+        pix_fmt="yuv420p10le",
+        options=options,
+    )
+    for name, run in (("whole", {}), ("parts", PARTS)):
+        curate([str(film)], str(tmp_path / name), config(cut={"max_bits": 10}, run=run))
+    assert tree(tmp_path / "parts") == tree(tmp_path / "whole")
+    (shard,) = (tmp_path / "parts/shards").glob("*.tar")
+    with tarfile.open(shard) as tar:
+        clip = next(tar.extractfile(member).read() for member in tar if member.name.endswith(".mp4"))
+    with av.open(io.BytesIO(clip)) as container:
+        frame = next(container.decode(video=0))
+    assert frame.format.name == "yuv420p10le"
+    assert light_of(frame).levels == (1000, 400)
 
 
 def test_what_is_unusual_stays_whole(odd: Path, tmp_path: Path) -> None:
