@@ -17,6 +17,8 @@ constexpr int kThinBytes = 2;          // widest row whose ring is deepest: its 
 constexpr int kThinRing = 4;           // rows of the deepest ring
 constexpr int kDeepRing = 3;           // rows of a deep ring
 constexpr int kShallowRing = 2;        // rows of any other ring
+constexpr int kUnaskedBytes = 49152;   // shared memory of a block, static and dynamic, beyond which a kernel must ask
+constexpr int kStaticBytes = 1024;     // upper bound of the static shared memory of a kernel that has dynamic, too
 
 // Classes of D: elements that a thread holds, largest block (their product is the largest D), and the blocks that a
 // multiprocessor shall hold of forward, gated forward, backward and backward by token. More of any would spill.

@@ -82,7 +82,7 @@ public:
 
     // Beside the kernels' own shared memory, which counts towards the limit too.
     int shared_limit() const {
-        return attribute("shared", cudaDevAttrMaxSharedMemoryPerBlockOptin) - (1 << 10);
+        return attribute("shared", cudaDevAttrMaxSharedMemoryPerBlockOptin) - kStaticBytes;
     }
 
     // True if blocks may form clusters.
@@ -93,7 +93,7 @@ public:
         const std::string key = kernel + '/' + std::to_string(device_) + '/' + std::to_string(threads);
         return remembered<int>(key, [&] {
             const void* function = find(kernel);
-            if (shared > 48 << 10)  // the limit, not these bytes: another width shall not take them back
+            if (shared > kUnaskedBytes - kStaticBytes)  // the limit, not these bytes: another width shall not take them back
                 check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit()), kernel);
             int blocks = 0;
             if (cluster > 1) {

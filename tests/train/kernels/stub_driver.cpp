@@ -64,7 +64,7 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
     for (void* library : libraries)
         if (void* kernel = dlsym(library, name)) {
             *function = new CUfunc_st{reinterpret_cast<void (*)(const void*)>(kernel),
-                                      reinterpret_cast<Emulate>(dlsym(library, "emulate")), 48 << 10};
+                                      reinterpret_cast<Emulate>(dlsym(library, "emulate")), (48 << 10) - 528};  // the largest static one
             return CUDA_SUCCESS;
         }
     return CUDA_ERROR_NOT_FOUND;

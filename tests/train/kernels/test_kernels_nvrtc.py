@@ -58,6 +58,8 @@ CASES = (
     Case(True, "sample", 1, 6144),
     Case(True, "sample", 2, 8192),
     Case(True, "sample", 2, 8200),
+    # A ring of 48 KB to the byte, to which the static memory comes.
+    Case(True, "sample", 1, 3072),
     PairCase((5, 5, 3, 2, 64), BF16, F32, across=True, turn="half"),
 )
 

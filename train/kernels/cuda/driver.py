@@ -15,9 +15,9 @@ from train.kernels.cuda.rules import constant
 _MULTIPROCESSORS, _MAJOR, _MINOR, _SHARED_LIMIT = 16, 75, 76, 97
 _DYNAMIC_SHARED = 8
 _CLUSTER_MAJOR = constant("ClusterOldest")
-_WITHOUT_ASKING = 48 << 10
-_STATIC_SHARED = 1 << 10
-"""Upper bound of the kernels' static shared memory, which counts towards the limit."""
+_STATIC_SHARED = constant("StaticBytes")
+_WITHOUT_ASKING = constant("UnaskedBytes") - _STATIC_SHARED
+"""Largest dynamic shared memory without a request: static memory counts towards the device's limit, too."""
 
 
 class _LaunchConfig(ctypes.Structure):
