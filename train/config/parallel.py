@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from loader.settings import Settings
 
+AttentionBackend = Literal["auto", "cudnn", "flash", "flash3", "flash4"]
 Degree = Annotated[int, Field(ge=1)]
 
 
@@ -58,6 +59,11 @@ class ParallelConfig(Settings):
         description="memory of a frozen text encoder: whole on every rank; shard: divided over the ranks of a node,"
         " which gather it layer by layer and so encode in step; offload: on the host, copied to the GPU layer by layer;"
         " auto: shard under FSDP, whose ranks run in step anyway, and whole otherwise",
+    )
+    attention: AttentionBackend = Field(
+        "auto",
+        description="implementation of attention that a GPU takes first: PyTorch's choice (cuDNN on Hopper and"
+        " Blackwell, else FlashAttention 2), cuDNN, FlashAttention 2, or 3 or 4 from a package of their own",
     )
     compile: bool = Field(False, description="compile each block with torch.compile")
     schedule: Literal["static", "cascade"] = Field(

@@ -4,10 +4,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+import torch
+
+from train.config.model import TransformerConfig
 from train.config.run import TrainConfig
 from train.config.vae import VaeTrainConfig
 from train.distributed.world import join
 from train.loop.interrupt import Interrupt, interrupts
+from train.models.attention.backend import attention_backend
 from train.parallel.mesh import Ranks
 
 
@@ -33,4 +37,14 @@ def enter(config: TrainConfig | VaeTrainConfig) -> Iterator[Processes]:
     """
     # Signals are caught first: none may end a rank that is about to report a lost one.
     with interrupts() as interrupt, join(config.device, config.lost_after_s) as world:
-        yield Processes(Ranks.of(config.parallel, world), interrupt)
+        ranks = Ranks.of(config.parallel, world)
+        with attention_backend(
+            config.parallel.attention, world.device, getattr(torch, config.dtype), _width(config)
+        ):
+            yield Processes(ranks, interrupt)
+
+
+def _width(config: TrainConfig | VaeTrainConfig) -> int:
+    """Return the width of attention heads; published models, unread as yet, mostly have 128."""
+    model = getattr(config, "model", None)
+    return model.hidden // model.heads if isinstance(model, TransformerConfig) else 128

@@ -64,7 +64,7 @@ class Denoiser(nn.Module):
         x_BCTHW: torch.Tensor,
         t_B: torch.Tensor,
         context_BMD: torch.Tensor,
-        mask_BM: torch.Tensor,
+        mask_BM: torch.Tensor | None,
         window: Window | None = None,
     ) -> torch.Tensor:
         """Return the prediction, [B, C, T, H, W].
@@ -73,7 +73,7 @@ class Denoiser(nn.Module):
             x_BCTHW: noisy latents, and condition channels behind them.
             t_B: timesteps in [0, 1].
             context_BMD: text embeddings, [B, M, text_width].
-            mask_BM: True for valid text tokens, bool; at least one per sample.
+            mask_BM: True for valid text tokens, bool; at least one per sample. None: all.
             window: place of the latents in a larger video, of which they keep the positions; None: they are whole.
 
         Raises:

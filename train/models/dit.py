@@ -255,7 +255,7 @@ class DiT(Denoiser):
         x_BCTHW: torch.Tensor,
         t_B: torch.Tensor,
         context_BMD: torch.Tensor,
-        mask_BM: torch.Tensor,
+        mask_BM: torch.Tensor | None,
         window: Window | None = None,
     ) -> torch.Tensor:
         grid, patch = self.grid(x_BCTHW.shape[2:]), self.config.patch
@@ -302,7 +302,7 @@ class DiT(Denoiser):
             values_BLV: noisy values of each patch, `tokens` of the latents.
             t_B: timesteps, as in `forward`.
             context_BMD: text embeddings, as in `forward`, or packed.
-            mask_BM: mask, as in `forward`; None for a packed context.
+            mask_BM: mask, as in `forward`; None also for a packed context.
             grids: token grids of the whole sequence, in order.
             pack: layout of the tokens.
         """

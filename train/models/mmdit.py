@@ -128,10 +128,8 @@ class MMDiT(DiT):
             joint = pack.joint
         elif pack.samples is not None and pack.captions is not None:
             joint = JointSequence.packed(pack.samples, pack.captions)
-        elif mask_BM is not None:
-            joint = JointSequence.padded(x_BLD.shape[1], mask_BM)
         else:
-            raise ValueError("text that is not packed comes with its mask")
+            joint = JointSequence.padded(x_BLD.shape[1], context_BMD.shape[1], mask_BM)
         for block in self.repeated():
             x_BLD, context_BMD = block(x_BLD, context_BMD, condition_BD, rotation, joint, pack)
         return x_BLD, context_BMD

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.nn import functional as F
 
 from train.models.attention.attend import Attend, Dense
 from train.models.attention.packed import BlockDiagonal
@@ -27,11 +28,10 @@ class JointSequence:
     last: Attend
 
     @classmethod
-    def padded(cls, video_tokens: int, mask_BM: torch.Tensor) -> "JointSequence":
-        """Build the layout of a batch of one shape with padded text."""
-        video_BL = mask_BM.new_ones(len(mask_BM), video_tokens)
-        seen = Dense(torch.cat([video_BL, mask_BM], dim=1))
-        return cls([video_tokens], [mask_BM.shape[1]], seen, seen)
+    def padded(cls, video_tokens: int, text_tokens: int, mask_BM: torch.Tensor | None) -> "JointSequence":
+        """Build the layout of a batch of one shape with padded text, all of it valid if there is no mask."""
+        seen = Dense(None if mask_BM is None else F.pad(mask_BM, (video_tokens, 0), value=True))
+        return cls([video_tokens], [text_tokens], seen, seen)
 
     @classmethod
     def packed(cls, video: Segments, text: Segments) -> "JointSequence":

@@ -94,13 +94,14 @@ class DiffusersDenoiser(Denoiser):
         x_BCTHW: torch.Tensor,
         t_B: torch.Tensor,
         context_BMD: torch.Tensor,
-        mask_BM: torch.Tensor,
+        mask_BM: torch.Tensor | None,
         window: Window | None = None,
     ) -> torch.Tensor:
         """Return the prediction; t_B is the objective's timestep input in its own unit."""
         if window is not None:
             raise UsageError(f"{self.source} takes whole videos alone: sample without Latent Parallelism")
         self.grid(x_BCTHW.shape[2:])
+        mask_BM = all_valid(context_BMD) if mask_BM is None else mask_BM
         return self._predict(x_BCTHW, t_B * self.time_unit, context_BMD, mask_BM)
 
     def initial_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -181,8 +182,9 @@ class DiffusersDenoiser(Denoiser):
         Raises:
             UsageError: the tokens are packed.
         """
-        if mask_BM is None or pack.own is None:
+        if pack.own is None:
             raise self.no_packs()
+        mask_BM = all_valid(context_BMD) if mask_BM is None else mask_BM
         x_BCTHW = in_a_row(values_BLV, self.patch)
         y_BCTHW = self._predict_part(x_BCTHW, t_B * self.time_unit, context_BMD, mask_BM, grids[0], pack)
         return tokens(y_BCTHW, self.patch)
@@ -293,3 +295,8 @@ class DiffusersDenoiser(Denoiser):
                 rows = self._rows(name)
                 counts[rows] = counts.get(rows, 0) + layer.weight.numel()
         return counts
+
+
+def all_valid(context_BMD: torch.Tensor) -> torch.Tensor:
+    """Return the mask of text without padding, bool [B, M]."""
+    return torch.ones_like(context_BMD[..., 0], dtype=torch.bool)

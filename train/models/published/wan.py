@@ -62,7 +62,7 @@ class Wan(DiffusersDenoiser):
         x_BCTHW: torch.Tensor,
         t_B: torch.Tensor,
         context_BMD: torch.Tensor,
-        mask_BM: torch.Tensor,
+        mask_BM: torch.Tensor | None,
         window: Window | None = None,
     ) -> torch.Tensor:
         if window is None:

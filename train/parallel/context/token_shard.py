@@ -165,7 +165,7 @@ def _one_stream(
         asked: inputs and targets of all tokens.
         ranks: ranks that share the tokens.
     """
-    timestep_input, context, mask = asked.timestep_input, asked.context, asked.mask
+    timestep_input, context, mask = asked.timestep_input, asked.context, asked.padding_mask
     if not asked.packed:
         pack = pack._replace(own=ranks.attend_dense(cut))
         return TokenShard(
@@ -233,7 +233,8 @@ def _two_streams(grids: Sequence[Grid], asked: DenoisingInputs, ranks: ContextPa
         pack = TokenLayout(_clipped(videos, video, own), captions=_clipped(texts, text, own_text))
         context = valid_rows(context, mask)
     else:
-        seen_BN = torch.cat([mask.new_ones(len(mask), video_cut.tokens), mask], dim=1)
+        padded = asked.padding_mask is not None
+        seen_BN = F.pad(mask, (video_cut.tokens, 0), value=True) if padded else None
         both = ranks.attend_dense(cut, seen_BN, None, context.device)
         last = ranks.attend_dense(cut, seen_BN, video_cut, context.device)
         pack = TokenLayout()
