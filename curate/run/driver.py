@@ -40,6 +40,8 @@ RUN = "run"
 
 
 _DONE: Mapping[PartStep, str] = {"scan": "scanned", "cut": "cut"}
+_SHARES: Mapping[PartStep, tuple[float, float]] = {"scan": (0.0, 0.8), "cut": (0.8, 0.2)}
+"""Shares of the work on a source in parts, about: that before a step, and that of the step."""
 
 _TOO_SLOW = (
     "Ray's own processes did not start in the 30 s that it gives them, so all work was done in this process; on a"
@@ -158,7 +160,11 @@ class Driver:
             elif isinstance(task, DonePart):
                 step, part, uri = task.task.step, task.task.part, task.task.source.uri
                 left[uri, step] -= 1
-                meter.part_done(uri, f"{part.count - left[uri, step]} of {part.count} parts {_DONE[step]}")
+                ended = part.count - left[uri, step]
+                said = f"{ended} of {part.count} parts {_DONE[step]}"
+                before, own = _SHARES[step]
+                said = f"{said}, but it stays whole: {task.fault}" if task.fault else said
+                meter.part_done(uri, said, 0.0 if task.fault else before + own * ended / part.count)
             elif isinstance(task, ClipTask):
                 state.add_results(task)
 

@@ -45,6 +45,7 @@ def noted(
     size: int,
     every_s: float = NOTE_EVERY_S,
     part: str = "",
+    begin: int = 0,
 ) -> Iterator[BinaryIO]:
     """Return the file, which writes a note on its progress to the ledger; the note is removed with the context.
 
@@ -53,9 +54,10 @@ def noted(
         ledger: Place of the note.
         identity: Identity of the source.
         uri: URI of the source, for people.
-        size: Size of the source in bytes.
+        size: Size in bytes of what is read of the source.
         every_s: Seconds between notes.
         part: What is done of the source, for people, where it is not all.
+        begin: Place in the file, about, where that begins.
     """
     name = f"{_FOLDER}{identity}"
     written = False
@@ -64,7 +66,7 @@ def noted(
         nonlocal written
         written = True
         with suppress(RunError, OSError):
-            share = min(1.0, place / size) if size > 0 else 0.0
+            share = min(1.0, max(0.0, (place - begin) / size)) if size > 0 else 0.0
             ledger.write_note(name, {"source": uri, "part": part, "share": share, "seconds": seconds})
 
     try:

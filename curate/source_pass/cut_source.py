@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from curate.config import SourceStageConfig
 from curate.cut import CutClip, cut
+from curate.cut.clip import EncodedSpans
 from curate.dedup import fingerprint as dedup_fingerprint
 from curate.filters import scores
 from curate.frames.budget import check_clips, most_bytes
@@ -32,7 +33,6 @@ from curate.models.device import one_thread
 from curate.records import Record, SourceSummary, clip_key
 from curate.shots.spans import Span, spans
 from curate.source_pass.at_work import noted
-from curate.source_pass.lookahead_encode import LookaheadEncoder
 from curate.source_pass.sampling import ClipPictures, FrameStats, PictureCollector
 from curate.source_pass.scan import Scan, scan
 from curate.sources.inputs import SourceRef
@@ -45,6 +45,13 @@ CONTAINER_TAGS = ("description", "synopsis", "comment", "title")
 
 _HASH_BLOCK_BYTES = 1 << 20
 _MAX_TAG_CHARS = 16_000
+
+
+class AheadSpans(EncodedSpans, Protocol):
+    """Spans encoded before, with their samples."""
+
+    def collected(self, span: Span) -> ClipPictures:
+        """Return, once, the samples that were collected from a span that was encoded."""
 
 
 class Seen(Protocol):
@@ -146,7 +153,7 @@ class CutSource:
         parts: Sequence[Span],
         records: Sequence[Record],
         arrays: dict[str, NDArray[Any]],
-        ahead: LookaheadEncoder | None = None,
+        ahead: AheadSpans | None = None,
         entry: Entry | None = None,
     ) -> Iterator[Record]:
         """Cut the kept spans, and yield all records in their final state.
@@ -176,7 +183,7 @@ class CutSource:
             seen.size,
             self.config.cut,
             observe,
-            ahead or {},
+            {} if ahead is None else ahead,
             most_bytes(seen.source_bytes, limits),
             seen.sound_clock,
             entry,
@@ -189,7 +196,7 @@ class CutSource:
                     record = replace(record, state="failed", stage="cut", reason=result.reason)
                 else:
                     known = ahead is not None and span in ahead
-                    collected = ahead.collected(span) if ahead and known else collector.take()
+                    collected = ahead.collected(span) if ahead is not None and known else collector.take()
                     record = self._finished(record, result, collected, seen, arrays)
             yield record
 

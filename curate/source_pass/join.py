@@ -215,6 +215,8 @@ class _Joiner:
         """
         if self._behind is None:
             self.size = part.size
+        elif part.size != self.size:
+            raise SourceError("its pictures change their size")
         elif self._behind != part.begin[: len(self._behind)]:
             raise SourceError("its parts decode otherwise than the whole")
         self._behind = part.behind

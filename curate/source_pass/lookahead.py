@@ -21,14 +21,23 @@ class Lookahead:
         samples: Stitching samples of the same source.
         config: Configuration of shots, stitching and spans.
         fps: Frame rate of the source.
+        within: Whether frames begin somewhere in a shot, of which nothing is predicted: nobody knows where its parts
+            begin.
 
     Attributes:
         lag: Number of frames by which predicted frames must be behind decoded ones.
     """
 
     def __init__(
-        self, detector: LookaheadDetector, samples: SampleEmbeddings, config: SourceStageConfig, fps: float
+        self,
+        detector: LookaheadDetector,
+        samples: SampleEmbeddings,
+        config: SourceStageConfig,
+        fps: float,
+        *,
+        within: bool = False,
     ) -> None:
+        self._within = within
         self._detector, self._samples, self._config = detector, samples, config
         shortest = math.ceil(config.spans.min_clip_s * fps) + 1
         self.lag = detector.judged_after + max(detector.settled_after, shortest)
@@ -70,12 +79,14 @@ class Lookahead:
             if self._next is None or frame < self._next:
                 return None
             self._shot = self._part = self._firm = self._next
-            self._end = None
+            self._end, self._within = None, False
             self._look(frame, times_s, ended)
             if self._end is not None and frame >= self._end:  # one gap after the other
                 return None
         elif self._part_end is not None and frame >= self._part_end:
             self._next_part(times_s)
+        if self._within:
+            return None
         # What resembles the beginning of a fade is often a dark moment.
         end = None if self._fading and self._part_end == self._end else self._part_end
         reach = self._judged if end is None else end

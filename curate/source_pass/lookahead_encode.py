@@ -53,6 +53,41 @@ class _Encoded:
     shown: NDArray[np.intp]  # number of frames of the clip for each frame of the source
 
 
+@dataclass(frozen=True, eq=False)
+class AheadClip:
+    """Clip that was encoded before the spans of its source were known.
+
+    Attributes:
+        first: First frame.
+        last: One past the last frame.
+        rate: Frames per second.
+        data: MP4 file of pictures only, index last.
+        collected: Samples of its frames.
+        shown: Number of frames of the clip for each frame of the source.
+        times_s: Display time of each frame, and the end of the last one.
+    """
+
+    first: int
+    last: int
+    rate: Fraction
+    data: bytes
+    collected: ClipPictures
+    shown: NDArray[np.intp]
+    times_s: NDArray[np.float64]
+
+
+def shows(shown: NDArray[np.intp], span: Span, line: FrameTimes) -> bool:
+    """Return whether a clip shows each frame of a span as often as it would now that the timeline is known.
+
+    Args:
+        shown: Number of frames of the clip for each frame of the source.
+        span: The span.
+        line: Timeline of the source.
+    """
+    slots = source_frames(line.times_s, span.first, span.last, line.rate)
+    return np.array_equal(shown, np.bincount(slots - span.first, minlength=span.last - span.first))
+
+
 class LookaheadEncoder:
     """Encoder of the clips of one source while it is scanned; made by `encode_ahead`.
 
@@ -70,6 +105,7 @@ class LookaheadEncoder:
         time_base: Fraction,
         source_bytes: int,
         config: SourceStageConfig,
+        begin_pts: int | None,
     ) -> None:
         assert found.rate is not None
         self._lookahead, self._pictures, self._spool, self._size = lookahead, pictures, spool, size
@@ -83,7 +119,7 @@ class LookaheadEncoder:
         self._collector = PictureCollector(found.codec, config.scores)
         self._window: deque[VideoFrame] = deque()
         self._times_s = array("d")
-        self._begin_pts = 0
+        self._begin_pts = begin_pts
         self._kind = (0, 0, "")
         self._passed = 0  # frames that left the window
         self._clip: int | None = None  # first frame of the clip in work
@@ -104,7 +140,9 @@ class LookaheadEncoder:
             return
         kind = (frame.width, frame.height, frame.format.name)
         if not self._times_s:
-            self._begin_pts, self._kind = frame.pts or 0, kind
+            self._kind = kind
+            if self._begin_pts is None:
+                self._begin_pts = frame.pts or 0
         shown_s = self._shown_s(frame)
         # The window is measured by the first frame; a later one may be a thousand times as large.
         if shown_s is None or frame.interlaced_frame or kind != self._kind:
@@ -137,15 +175,18 @@ class LookaheadEncoder:
             self._step(ended=True)
         self._close(self._passed)
 
+    def has_passed(self, frame: int) -> bool:
+        """Return whether all clips that begin before a frame are encoded, or none will be."""
+        return self._given_up or (self._passed >= frame and (self._clip is None or self._clip >= frame))
+
     def __contains__(self, span: object) -> bool:
         """Return whether exactly this span was encoded, frame for frame."""
         found = self._encoded.get(span.first) if isinstance(span, Span) else None
         if found is None or not isinstance(span, Span) or found.last != span.last or self._timeline is None:
             return False
-        times_s = self._timeline.times_s
-        slots = source_frames(times_s, span.first, span.last, self._timeline.rate)
-        if not np.array_equal(found.shown, np.bincount(slots - span.first, minlength=span.last - span.first)):
+        if not shows(found.shown, span, self._timeline):
             return False
+        times_s = self._timeline.times_s
         true_s, taken_s = (np.asarray(times[span.first : span.last]) for times in (times_s, self._times_s))
         return bool(np.abs((true_s - true_s[0]) - (taken_s - taken_s[0])).max() < _SAME_S)
 
@@ -159,10 +200,23 @@ class LookaheadEncoder:
 
     def collected(self, span: Span) -> ClipPictures:
         """Return, once, the samples that were collected from a span that was encoded."""
-        found = self._encoded.pop(span.first)
-        self._spool.seek(found.place + found.clip_bytes)
+        return self._read(self._encoded.pop(span.first))[1]
+
+    def taken(self) -> Iterator[AheadClip]:
+        """Return, once, every clip so far, for a source whose spans are known elsewhere."""
+        assert self._rate is not None or not self._encoded
+        for first, found in sorted(self._encoded.items()):
+            data, collected = self._read(found)
+            times_s = np.array(self._times_s[first : found.last + 1])
+            assert self._rate is not None
+            yield AheadClip(first, found.last, self._rate, data, collected, found.shown, times_s)
+        self._encoded.clear()
+
+    def _read(self, found: _Encoded) -> tuple[bytes, ClipPictures]:
+        self._spool.seek(found.place)
+        data = self._spool.read(found.clip_bytes)
         pictures = np.frombuffer(self._spool.read(int(np.prod(found.shape))), np.uint8).reshape(found.shape)
-        return replace(found.collected, pictures=pictures)
+        return data, replace(found.collected, pictures=pictures)
 
     def _shown_s(self, frame: VideoFrame) -> float | None:
         """Return seconds from the first frame to the next one, ``frame``; None where they do not rise."""
@@ -170,7 +224,7 @@ class LookaheadEncoder:
             return len(self._times_s) / float(self._stated)
         if frame.pts is None:
             return None
-        shown_s = (frame.pts - self._begin_pts) * self._time_base
+        shown_s = (frame.pts - (self._begin_pts or 0)) * self._time_base
         return shown_s if not self._times_s or shown_s > self._times_s[-1] else None
 
     def _step(self, ended: bool = False) -> None:
@@ -268,15 +322,28 @@ class LookaheadEncoder:
 
 
 def lookahead_of(
-    detector: ShotDetector, samples: SampleEmbeddings, found: Probe, config: SourceStageConfig
+    detector: ShotDetector,
+    samples: SampleEmbeddings,
+    found: Probe,
+    config: SourceStageConfig,
+    *,
+    within: bool = False,
 ) -> Lookahead | None:
-    """Return the lookahead of a source, or None where its clips cannot be encoded ahead within ``cut.ahead_mb``."""
+    """Return the lookahead of a source, or None where its clips cannot be encoded ahead within ``cut.ahead_mb``.
+
+    Args:
+        detector: Detector that receives the same source.
+        samples: Stitching samples of the same source.
+        found: Probe of the source.
+        config: Configuration.
+        within: See `Lookahead`.
+    """
     cut, spans = config.cut, config.spans
     if not isinstance(detector, LookaheadDetector) or not found.rate or not found.pixel_format:
         return None
     if cut.mode != "encode" or spans.crop_s > 0 or spans.long_shots == "equal":
         return None
-    lookahead = Lookahead(detector, samples, config, float(found.rate))
+    lookahead = Lookahead(detector, samples, config, float(found.rate), within=within)
     least = min(_decoded_bytes(found), _finished_bytes(found, config))
     return lookahead if (lookahead.lag + _TURN) * least <= cut.ahead_mb * 10**6 else None
 
@@ -304,6 +371,7 @@ def encode_ahead(
     time_base: Fraction,
     source_bytes: int,
     config: SourceStageConfig,
+    begin_pts: int | None = None,
 ) -> Iterator[LookaheadEncoder]:
     """Return the encoder of a source's clips; it gives up when the context ends.
 
@@ -314,10 +382,11 @@ def encode_ahead(
         time_base: Seconds per tick of its time stamps.
         source_bytes: Size of the source, which limits the size of its clips.
         config: Configuration of the clips and their samples.
+        begin_pts: Stamp from which times count; None for the first frame's.
     """
     with tempfile.TemporaryFile(prefix="reelweave-ahead-") as spool:
         ahead = LookaheadEncoder(
-            lookahead, Finisher(size), spool, size, found, time_base, source_bytes, config
+            lookahead, Finisher(size), spool, size, found, time_base, source_bytes, config, begin_pts
         )
         try:
             yield ahead

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, BinaryIO, Self, cast
 
@@ -22,15 +23,21 @@ from numpy.typing import NDArray
 from curate.config import SourceStageConfig
 from curate.cut.feed import choose_sound
 from curate.frames.entry import EntryError, enter
-from curate.frames.frame_times import Decoder
+from curate.frames.frame_times import Decoder, FrameTimes, timeline
 from curate.frames.perceptual import PICTURE
-from curate.frames.picture import geometry
-from curate.frames.probe import probe
+from curate.frames.picture import Geometry, geometry
+from curate.frames.probe import Probe, probe
 from curate.frames.sound_clock import NotingDemuxer
 from curate.frames.source import SourceError, open_video
 from curate.frames.telecine import FieldDifferences
+from curate.shots import make_detector
 from curate.shots.scale import Scaler
+from curate.shots.stitch import SampleEmbeddings
+from curate.source_pass.lookahead_encode import AheadClip, LookaheadEncoder, encode_ahead, lookahead_of
 from curate.source_pass.parts import Part
+
+_MOST_BEHIND_S = 15.0
+"""Time behind the end of a part for which a clip that crosses it is encoded on."""
 
 COMPARED = 8
 """Frames at the beginning of a part that the part before decodes too: they must be the same."""
@@ -86,8 +93,20 @@ class PartSignals:
         return cls(**{**values, **arrays, **plain})
 
 
-def scan_part(file: BinaryIO, config: SourceStageConfig, part: Part) -> PartSignals:
+def scan_part(
+    file: BinaryIO,
+    config: SourceStageConfig,
+    part: Part,
+    keep: Callable[[Geometry | None, Iterator[AheadClip]], None],
+) -> PartSignals:
     """Decode a part of a source, and a few frames more.
+
+    Args:
+        file: File of the source.
+        config: Configuration of the pass.
+        part: The part.
+        keep: Called with the clips that could be encoded meanwhile, their frames counted from the part's first, and
+            with their size.
 
     Raises:
         SourceError: a limit is exceeded, or the source has to stay whole: its words say why.
@@ -95,9 +114,12 @@ def scan_part(file: BinaryIO, config: SourceStageConfig, part: Part) -> PartSign
     end_pts = None if part.end_s is None else _key_pts(file, config, part.end_s)
     limits = config.probe
     file.seek(0)
-    with open_video(file, max_pixels=limits.max_width * limits.max_height, motion_vectors=True) as (
-        container,
-        stream,
+    with (
+        ExitStack() as stack,
+        open_video(file, max_pixels=limits.max_width * limits.max_height, motion_vectors=True) as (
+            container,
+            stream,
+        ),
     ):
         found = probe(container, stream, limits)
         begin_pts = None if part.number == 0 else enter(container, stream, _ticks(stream, part.begin_s))
@@ -108,6 +130,7 @@ def scan_part(file: BinaryIO, config: SourceStageConfig, part: Part) -> PartSign
         fields = FieldDifferences(found.rate if inverts else None)
         frames = _Frames(found.codec, end_pts)
         scale = Scaler(PICTURE)
+        ahead = _Ahead(stack, found, config, stream, container.size, part)
         for frame in decoder.frames():
             if begin_pts is not None and not frames.seen:
                 # Leading frames belong to the part before.
@@ -115,7 +138,11 @@ def scan_part(file: BinaryIO, config: SourceStageConfig, part: Part) -> PartSign
                     continue
                 if frame.pts != begin_pts:
                     raise EntryError("a part does not begin with its key frame")
-            if frames.take(frame, scale, part.number == 0, fields, found.pixel_aspect):
+            picture = scale(frame)
+            ended = frames.take(frame, picture, part.number == 0, fields, found.pixel_aspect)
+            ahead.push(frame, picture)
+            # The next part cannot know whether a shot begins with it.
+            if ended and ahead.has_passed(len(frames.pts) + 1):
                 break
         if not frames.seen:
             raise SourceError("a part of it holds no frame")
@@ -128,7 +155,82 @@ def scan_part(file: BinaryIO, config: SourceStageConfig, part: Part) -> PartSign
             raise SourceError("some of it is interlaced")
         if found.codec in _REORDERING and frames.pts.tolist() != packets.shown(begin_pts, end_pts):
             raise SourceError("its frames do not follow its packets")
+        keep(ahead.size, ahead.clips(frames, end_pts is None))
         return frames.signals(packets, decoder.interlaced)
+
+
+class _Ahead:
+    """Clips encoded while a part is scanned, by predictions of a detector that sees this part alone."""
+
+    def __init__(
+        self,
+        stack: ExitStack,
+        found: Probe,
+        config: SourceStageConfig,
+        stream: VideoStream,
+        source_bytes: int,
+        part: Part,
+    ) -> None:
+        fps = float(found.rate or 25)
+        # A guess needs no network.
+        guesses = "colour" if config.shots.detector == "hybrid" else config.shots.detector
+        self._detector = make_detector(config.shots.model_copy(update={"detector": guesses}), fps)
+        self._samples = SampleEmbeddings(config.stitch, fps)
+        self._lookahead = lookahead_of(self._detector, self._samples, found, config, within=part.number > 0)
+        self._encoder: LookaheadEncoder | None = None
+        self.size: Geometry | None = None  # of clips, by the first frame of this part
+        self._stack, self._found, self._config = stack, found, config
+        self._time_base, self._source_bytes = stream.time_base or Fraction(1, 1000), source_bytes
+        self._begin_pts = stream.start_time  # where it is not the first frame's, no clip is used
+        self._pushed, self._most_behind = 0, _MOST_BEHIND_S * fps
+
+    def push(self, frame: VideoFrame, picture: NDArray[np.uint8]) -> None:
+        """Take the next frame."""
+        if self._lookahead is None:
+            return
+        if self._encoder is None:
+            self.size = geometry(frame, self._found.pixel_aspect, self._config.cut.max_bits)
+            made = encode_ahead(
+                self._lookahead,
+                self.size,
+                self._found,
+                self._time_base,
+                self._source_bytes,
+                self._config,
+                self._begin_pts,
+            )
+            self._encoder = self._stack.enter_context(made)
+        self._detector.push(picture)
+        self._samples.push(self._pushed, picture)
+        self._encoder.push(frame)
+        self._pushed += 1
+
+    def has_passed(self, frame: int) -> bool:
+        """Return whether all clips that begin before a frame are encoded, as far as they will be."""
+        encoder = self._encoder
+        return encoder is None or encoder.has_passed(frame) or self._pushed > frame + self._most_behind
+
+    def clips(self, frames: _Frames, ended: bool) -> Iterator[AheadClip]:
+        """Return the clips.
+
+        Args:
+            frames: Frames of the part.
+            ended: Whether the source ends with them.
+        """
+        if self._encoder is None:
+            return iter(())
+        if ended and frames.pts:
+            self._detector.finish()
+            self._encoder.finish(self._line(frames))
+        return self._encoder.taken()
+
+    def _line(self, frames: _Frames) -> FrameTimes:
+        """Return the times of the last part of a source, as those of the whole will be."""
+        last, rate, max_fps = frames.durations[-1] or None, self._found.rate, self._config.cut.max_fps
+        own = timeline(list(frames.pts), self._time_base, last, rate, (), max_fps, durations=frames.durations)
+        last_s = float(last * self._time_base) if last and not own.constant else 1 / float(own.rate)
+        times_s = (np.array(frames.pts, np.float64) - (self._begin_pts or 0)) * float(self._time_base)
+        return replace(own, times_s=np.append(times_s, times_s[-1] + last_s))
 
 
 def _key_pts(file: BinaryIO, config: SourceStageConfig, near_s: float) -> int:
@@ -206,7 +308,7 @@ class _Frames:
     def take(
         self,
         frame: VideoFrame,
-        scale: Scaler,
+        picture: NDArray[np.uint8],
         fields_count: bool,
         fields: FieldDifferences,
         pixel_aspect: Fraction | None,
@@ -218,16 +320,17 @@ class _Frames:
             size = geometry(frame, pixel_aspect)
             self.size = size.width, size.height
         over = self.end_pts is not None and frame.pts >= self.end_pts
-        if over or len(self.begin) < COMPARED:
+        if len(self.behind if over else self.begin) < COMPARED:
             shown = (frame.pts, frame.duration or 0, _checksum(frame))
             if len(self.begin) < COMPARED:
                 self.begin.append(shown)
             if over:
                 self.behind.append(shown)
-                return len(self.behind) == COMPARED
+        if over:
+            return len(self.behind) == COMPARED
         self.pts.append(frame.pts)
         self.durations.append(frame.duration or 0)
-        self.pictures.append(scale(frame))
+        self.pictures.append(picture)
         self.pixels += frame.width * frame.height
         if fields_count:
             fields.push(frame)

@@ -63,20 +63,25 @@ class PartStore:
     def end(self, step: str, number: int, note: StepNote, arrays: Arrays | None = None) -> None:
         """Record that a step has ended, with the arrays that it made."""
         if arrays is not None:
-            self.ledger.write_table(self._name(step, number), _to_table(arrays))
+            self.put(step, number, arrays)
         self.ledger.write_note(self._name(step, number), to_json(note))
 
-    def arrays(self, step: str, number: int = 0) -> dict[str, NDArray[Any]]:
-        """Return the arrays of a step that has ended."""
-        table = self.ledger.read_table(self._name(step, number))
+    def put(self, kind: str, number: int, arrays: Arrays, item: int | None = None) -> None:
+        """Write arrays of a part, or of one item in it."""
+        self.ledger.write_table(self._name(kind, number, item), _to_table(arrays))
+
+    def arrays(self, kind: str, number: int = 0, item: int | None = None) -> dict[str, NDArray[Any]]:
+        """Return arrays that were put, or none."""
+        table = self.ledger.read_table(self._name(kind, number, item))
         return {} if table is None else _from_table(table)
 
     def drop(self) -> None:
         """Remove all that is known of the source's parts, in any number of them."""
         self.ledger.storage.delete_tree(f"{LEDGER}{self.folder}")
 
-    def _name(self, step: str, number: int) -> str:
-        return f"{self.folder}{self.count}/{step}-{number:04d}"
+    def _name(self, kind: str, number: int, item: int | None = None) -> str:
+        name = f"{self.folder}{self.count}/{kind}-{number:04d}"
+        return name if item is None else f"{name}/{item}"
 
 
 def _to_table(arrays: Arrays) -> pa.Table:

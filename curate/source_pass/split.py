@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
@@ -28,6 +30,7 @@ from curate.source_pass.cut_source import (
     source_id,
 )
 from curate.source_pass.join import JOIN, Joined, join
+from curate.source_pass.part_clips import PartClips, keep_clips
 from curate.source_pass.part_scan import scan_part
 from curate.source_pass.part_store import PARTS, Arrays, PartStore, StepNote
 from curate.source_pass.parts import Part, may_be_long, parts_of
@@ -51,11 +54,13 @@ class Outcome:
         summary: Summary of the source, once it can be closed.
         parts: Steps of parts that are left to do before.
         in_parts: Whether something of its parts may be in the ledger.
+        fault: Reason why the source of a part stays whole, or None.
     """
 
     summary: SourceSummary | None = None
     parts: tuple[PartTask, ...] = ()
     in_parts: bool = False
+    fault: str | None = None
 
 
 @dataclass(frozen=True)
@@ -74,8 +79,7 @@ class SplitCut:
         """Do one step. Faults of the data are records; it raises for no other reason."""
         if isinstance(work, PartTask):
             step = self._scan if work.step == "scan" else self._cut
-            self._end(work.source, work.step, work.part, step)
-            return Outcome()
+            return Outcome(fault=self._end(work.source, work.step, work.part, step))
         parts = self._parts(work)
         return self._outcome(work, parts) if parts else Outcome(self.cut(work))
 
@@ -173,8 +177,8 @@ class SplitCut:
         step: str,
         part: Part,
         function: Callable[[BinaryIO, SourceRef, Part], Found],
-    ) -> None:
-        """Do a step and record its end, also where it ends with a fault of the source."""
+    ) -> str | None:
+        """Do a step and record its end; return why the source has to stay whole, or None."""
         store, number = self._store(source, part.count), part.number
         began, began_s = time.monotonic(), time.process_time()
         label = f"{step} of part {number + 1} of {part.count}" if step != JOIN else "parts joined"
@@ -182,20 +186,26 @@ class SplitCut:
         try:
             with self._opened(source) as (file, state):
                 size = source.size // part.count if step != JOIN else source.size
-                with noted(file, self.cut.ledger, identity, source.uri, size, part=label) as watched:
+                noting = noted(
+                    file, self.cut.ledger, identity, source.uri, size, part=label, begin=number * size
+                )
+                with noting as watched:
                     found, arrays = function(watched, source, part)
                 if file_state(file) is not None and _texts(file_state(file)) != state:
                     raise SourceError("changed while it was read")
         except Exception as error:  # noqa: BLE001 - those that are no fault of the source are raised again
-            store.end(step, number, StepNote(fault=fault_of(error)[1]))
-            return
+            fault = fault_of(error)[1]
+            store.end(step, number, StepNote(fault=fault))
+            return fault
         spent = StepNote(
             cpu_s=time.process_time() - began_s, seconds=time.monotonic() - began, file=state, found=found
         )
         store.end(step, number, spent, arrays)
+        return None
 
-    def _scan(self, file: BinaryIO, _: SourceRef, part: Part) -> Found:
-        signals = scan_part(file, self.cut.config, part)
+    def _scan(self, file: BinaryIO, source: SourceRef, part: Part) -> Found:
+        store = self._store(source, part.count)
+        signals = scan_part(file, self.cut.config, part, partial(keep_clips, store, part.number))
         return signals.values(), signals.arrays()
 
     def _join(self, file: BinaryIO, source: SourceRef, part: Part) -> Found:
@@ -203,17 +213,23 @@ class SplitCut:
         return joined.values(), joined.arrays()
 
     def _cut(self, file: BinaryIO, source: SourceRef, part: Part) -> Found:
-        joined = Joined.read(self._store(source, part.count))
-        every = self.cut.planned(source, joined.sha256, joined.spans)
-        places = joined.wanted(part, every)
-        parts, records = [joined.spans[place] for place in places], [every[place] for place in places]
-        first_s = float(joined.timeline.times_s[parts[0].first])
-        entry = Entry(first_s - SOUND_S, joined.begin_pts) if first_s > SOUND_S else None
+        store = self._store(source, part.count)
+        joined = Joined.read(store)
+        line = joined.timeline
+        records = self.cut.planned(source, joined.sha256, joined.spans)
+        ahead = PartClips(store, part.number, joined.firsts, line, joined.size)
         arrays: dict[str, NDArray[Any]] = {}
-        made = tuple(self.cut.made(file, joined, joined.codec, parts, records, arrays, entry=entry))
+        made: list[Record] = []
+        wanted = [(joined.spans[place], records[place]) for place in joined.wanted(part, records)]
+        # Where clips lie ready only their sound is read; the others have a decoder of their own.
+        for _, run in groupby(wanted, lambda one: one[0] in ahead):
+            spans, planned = zip(*run, strict=True)
+            near_s = float(line.times_s[spans[0].first]) - SOUND_S
+            entry = Entry(near_s, joined.begin_pts) if near_s > 0 else None
+            made += self.cut.made(file, joined, joined.codec, spans, planned, arrays, ahead, entry)
         if failed := next((record for record in made if record.state == "failed"), None):
             raise SourceError(f"a clip failed: {failed.reason}")
-        return {"summary": to_json(SourceSummary(made))}, arrays
+        return {"summary": to_json(SourceSummary(tuple(made)))}, arrays
 
     @contextmanager
     def _opened(self, source: SourceRef) -> Iterator[tuple[BinaryIO, tuple[str, ...]]]:

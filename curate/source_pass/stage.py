@@ -46,8 +46,7 @@ class SourceStage:
         """Cut each source; yield it closed, then its wanted clips, or with the parts that it waits for."""
         for task in tasks:
             if isinstance(task, PartTask):
-                self._part(task)
-                yield DonePart(task)
+                yield DonePart(task, self._part(task))
                 continue
             if not isinstance(task, SourceTask):
                 yield task
@@ -80,11 +79,15 @@ class SourceStage:
             return Outcome(failed_source(source, "worker", found.reason), in_parts=self.part_s is not None)
         return found[0]
 
-    def _part(self, task: PartTask) -> None:
+    def _part(self, task: PartTask) -> str | None:
+        """Do a step of a part, and return why its source has to stay whole, or None."""
         if not self.isolate:
-            self._split(task)
-        elif isinstance(found := self._child()(task), Quarantined):
+            return self._split(task).fault
+        found = self._child()(task)
+        if isinstance(found, Quarantined):
             self._split.lose(task, found.reason)
+            return None
+        return found[0].fault
 
     def _child(self) -> "Isolated[SourceRef | PartTask, Outcome]":
         split = self._split

@@ -63,9 +63,15 @@ class WaitingSource:
 
 @dataclass(frozen=True)
 class DonePart:
-    """A step of a part that has ended, however it ended."""
+    """A step of a part that has ended.
+
+    Attributes:
+        task: The step.
+        fault: Reason why the source stays whole, or None.
+    """
 
     task: PartTask
+    fault: str | None = None
 
 
 @dataclass(frozen=True)

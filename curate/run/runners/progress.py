@@ -86,6 +86,7 @@ class Meter:
         # Running sums: a sum over all sources after each source would cost their square.
         self._total_bytes = sum(self._bytes.values())
         self._waiting_bytes = sum(self._bytes[uri] for uri in self._waiting)
+        self._partly: dict[str, float] = {}  # shares of sources in parts
         self._states: Counter[str] = Counter(before.states)
         self._slowest: list[tuple[str, float]] = []
         self._weight = before.pixel_s
@@ -97,6 +98,7 @@ class Meter:
     def done(self, uri: str, summary: SourceSummary) -> None:
         """Count a closed source."""
         with self._lock:
+            self._partly.pop(uri, None)
             if uri in self._waiting:
                 self._waiting.remove(uri)
                 self._waiting_bytes -= self._bytes[uri]
@@ -105,9 +107,10 @@ class Meter:
             self._slowest = sorted(slowest, key=lambda item: -item[1])[:SLOWEST]
             self.show(uri)
 
-    def part_done(self, uri: str, what: str) -> None:
-        """Report that something was done of a source that is not closed yet."""
+    def part_done(self, uri: str, what: str, share: float) -> None:
+        """Report what was done of a source that is not closed yet, and which share of its work that is."""
         with self._lock:
+            self._partly[uri] = share
             self.show(_named(uri, what))
 
     def show(self, current: str = "") -> Progress:
@@ -145,15 +148,16 @@ class Meter:
         done_bytes = self._total_bytes - self._waiting_bytes
         # Until something is known a byte weighs one.
         per_byte = self._weight / done_bytes if self._weight and done_bytes else 1.0
-        left = self._waiting_bytes * per_byte
-        gained = self._weight - self._weight_before
+        partly = sum(share * self._bytes[uri] for uri, share in self._partly.items()) * per_byte
+        left = self._waiting_bytes * per_byte - partly
+        gained = self._weight + partly - self._weight_before
         elapsed_s = time.monotonic() - self._began
         return Progress(
             phase="cut",
             done=len(self._bytes) - len(self._waiting),
             total=len(self._bytes),
-            done_weight=self._weight,
-            total_weight=self._weight + left,
+            done_weight=self._weight + partly,
+            total_weight=self._weight + partly + left,
             eta_s=elapsed_s * left / gained if gained > 0 else None,
             states=dict(self._states),
             current=current,

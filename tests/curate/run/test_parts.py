@@ -5,7 +5,10 @@ import random
 import re
 import tarfile
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import av
 import pytest
@@ -14,7 +17,7 @@ from curate.run.curate import curate
 from loader.dataset.colour.light import light_of
 from tests.curate.run.test_run import SMALL_WORDS, config, tree
 from tests.media import write_video
-from tests.thorough import thorough
+from tests.thorough import but, thorough
 from tests.warm import Warm
 
 PARTS = {"part_s": 4.0}
@@ -22,75 +25,94 @@ SCENES = (40, 85, 30, 70, 33, 92)  # 14 s
 REALTIME = {"cpu-used": "8", "deadline": "realtime", "g": "30"}
 
 
-@pytest.fixture(scope="module")
-def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Films in parts: their pictures are reordered, of variable rate, or so fast that frames are left out."""
-    folder = tmp_path_factory.mktemp("films")
+def usual(folder: Path) -> None:
     write_video(folder / "avc.mp4", SCENES, audio=True, options={"g": "30"})
     write_video(folder / "late sound.mkv", SCENES, audio=True, options={"g": "30"}, first_scene=10)
+
+
+def other(folder: Path) -> None:
+    """Pictures that are reordered across key frames, of variable rate, or so fast that frames are left out."""
     write_video(folder / "vp9.webm", SCENES, codec="libvpx-vp9", options=REALTIME, first_scene=20)
-    open_groups = {
-        "x265-params": "keyint=30:min-keyint=30:scenecut=0:open-gop=1:bframes=3:pools=1:log-level=none"
-    }
-    write_video(folder / "hevc.mp4", SCENES, codec="libx265", options=open_groups, first_scene=30)
-    dropped = [n / 25 for n in range(sum(SCENES)) for _ in range(n % 7 != 3)]
+    open_groups = "keyint=30:min-keyint=30:scenecut=0:open-gop=1:bframes=3:pools=1:log-level=none"
+    write_video(
+        folder / "hevc.mp4", SCENES, codec="libx265", options={"x265-params": open_groups}, first_scene=30
+    )
+    dropped = [n / 25 for n in range(sum(SCENES)) if n % 7 != 3]
     scenes = (len(dropped) - 200, 200)
     write_video(folder / "vfr.mkv", scenes, times_s=dropped, options={"g": "40"}, first_scene=40)
     write_video(folder / "fast.mp4", (180, 260, 250), rate=50, options={"g": "60"}, first_scene=50)
-    return folder
 
 
-@pytest.fixture(scope="module")
-def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Films that stay whole: without an index of key frames, damaged, with groups that no IDR picture begins."""
-    folder = tmp_path_factory.mktemp("odd")
-    write_video(folder / "old.avi", SCENES, codec="mpeg4")
-    damaged = bytearray(
-        write_video(folder / "damaged.mp4", SCENES, options={"g": "30"}, first_scene=10).read_bytes()
-    )
-    chance = random.Random(5)
+def damaged(folder: Path) -> None:
+    path = write_video(folder / "damaged.mp4", SCENES, options={"g": "30"})
+    data, chance = bytearray(path.read_bytes()), random.Random(5)
     for _ in range(40):
-        damaged[len(damaged) // 2 + chance.randrange(6000)] ^= 1 << chance.randrange(8)
-    (folder / "damaged.mp4").write_bytes(damaged)
+        data[len(data) // 2 + chance.randrange(6000)] ^= 1 << chance.randrange(8)
+    path.write_bytes(data)
+
+
+def odd(folder: Path) -> None:
+    write_video(folder / "old.avi", SCENES, codec="mpeg4")
     options = {"x264-params": "keyint=30:open-gop=1:bframes=2:scenecut=0:mbtree=0"}
     write_video(folder / "open.mp4", SCENES, options=options, first_scene=20)
     write_video(folder / "interlaced.mp4", SCENES, options={"flags": "+ildct+ilme"}, first_scene=30)
-    write_video(
-        folder / "jumps.mkv", SCENES, times_s=[n / 25 + 100 * (n > 150) for n in range(350)], first_scene=40
-    )
-    return folder
+    jumping = [n / 25 + 100 * (n > 150) for n in range(350)]
+    write_video(folder / "jumps.mkv", SCENES, times_s=jumping, first_scene=40)
+
+
+class Films(NamedTuple):
+    folder: Path
+    whole: dict[str, bytes]
+    """Dataset of one pass over each."""
+
+    def names(self) -> set[str]:
+        return {path.name for path in self.folder.iterdir()}
+
+
+Writing = Callable[[Path], None]
+Making = Callable[[Writing], Films]
 
 
 @pytest.fixture(scope="module")
-def whole(films: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    out = tmp_path_factory.mktemp("whole") / "dataset"
-    curate([str(films)], str(out), config())
-    return tree(out)
+def films(tmp_path_factory: pytest.TempPathFactory) -> Making:
+    @cache
+    def made(write: Writing) -> Films:
+        folder, out = tmp_path_factory.mktemp("films"), tmp_path_factory.mktemp("whole") / "dataset"
+        write(folder)
+        curate([str(folder)], str(out), config())
+        return Films(folder, tree(out))
+
+    return made
 
 
 def steps(films: Path, out: Path, **run: object) -> list[tuple[str, str]]:
-    """Curate, and return (film, step) of every part that was worked on."""
+    """Curate, and return film and end of every step of a part: scanned, cut, or why the film stays whole."""
     seen: list[str] = []
     curate([str(films)], str(out), config(run={**PARTS, **run}), lambda one: seen.append(one.current))
-    found = (re.fullmatch(r"(.+), \d of (\d) parts (scanned|cut)", one) for one in seen)
-    return [(Path(one[1]).name, one[3]) for one in found if one]
+    found = (
+        re.fullmatch(r"(.+), \d of \d parts (scanned|cut)(?:, but it stays whole: (.+))?", one)
+        for one in seen
+    )
+    return [(Path(one[1]).name, one[3] or one[2]) for one in found if one]
 
 
-def test_in_parts_it_has_the_same_bytes(films: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
-    done = steps(films, tmp_path / "dataset")
-    assert tree(tmp_path / "dataset") == whole
-    for film in films.iterdir():
-        assert done.count((film.name, "scanned")) == 3
-        assert done.count((film.name, "cut")) >= 2
-    assert not list((tmp_path / "dataset/.ledger").rglob("parts/*"))
+@pytest.mark.parametrize("write", but([usual], [usual, other]))
+def test_in_parts_it_has_the_same_bytes(films: Making, write: Writing, tmp_path: Path) -> None:
+    some, out = films(write), tmp_path / "dataset"
+    done = steps(some.folder, out)
+    assert tree(out) == some.whole
+    for name in some.names():
+        assert done.count((name, "scanned")) == 3
+        assert done.count((name, "cut")) >= 2
+    assert {end for _, end in done} == {"scanned", "cut"}
+    assert not list((out / ".ledger").rglob("parts/*"))
 
 
-def test_on_ray_in_parts_it_has_the_same_bytes(
-    films: Path, whole: dict[str, bytes], tmp_path: Path, ray_local: str
-) -> None:
-    done = steps(films, tmp_path / "dataset", runner="ray", isolate=True)
-    assert tree(tmp_path / "dataset") == whole
-    assert {film for film, step in done if step == "cut"} == {film.name for film in films.iterdir()}
+def test_on_ray_in_parts_it_has_the_same_bytes(films: Making, tmp_path: Path, ray_local: str) -> None:
+    some, out = films(usual), tmp_path / "dataset"
+    done = steps(some.folder, out, runner="ray", isolate=True)
+    assert tree(out) == some.whole
+    assert {film for film, end in done if end == "cut"} == some.names()
 
 
 @thorough
@@ -118,26 +140,30 @@ def test_hdr_of_10_bits_in_parts_has_the_same_bytes(tmp_path: Path) -> None:
     assert light_of(frame).levels == (1000, 400)
 
 
-def test_what_is_unusual_stays_whole(odd: Path, tmp_path: Path) -> None:
-    curate([str(odd)], str(tmp_path / "whole"), config())
-    done = steps(odd, tmp_path / "parts")
-    assert tree(tmp_path / "parts") == tree(tmp_path / "whole")
-    assert [film for film, step in done if step == "cut"] == []
+@pytest.mark.parametrize("write", but([damaged], [damaged, odd]))
+def test_what_is_unusual_stays_whole(films: Making, write: Writing, tmp_path: Path) -> None:
+    some, out = films(write), tmp_path / "dataset"
+    done = steps(some.folder, out)
+    assert tree(out) == some.whole
+    assert "cut" not in {end for _, end in done}
+    whys = dict(one for one in done if one[1] != "scanned")
+    if write is damaged:
+        assert whys == {"damaged.mp4": "some of it is damaged"}
+    else:
+        assert whys["open.mp4"] == "decoding cannot begin exactly at one of its key frames"
 
 
-def test_a_killed_run_repeats_only_the_part_in_work(films: Path, tmp_path: Path, warm: Warm) -> None:
-    film, out = films / "avc.mp4", tmp_path / "dataset"
-    curate([str(film)], str(tmp_path / "whole"), config())
-    ended: list[tuple[int, int]] = []
+def test_a_killed_run_repeats_only_the_parts_in_work(films: Making, tmp_path: Path, warm: Warm) -> None:
+    film, out = films(usual).folder / "avc.mp4", tmp_path / "dataset"
     for step in ("scan", "cut"):
         run = warm.start("curate", str(film), "--out", str(out), *SMALL_WORDS, "--set=run.part_s=4")
         while not run.has_ended() and not list(out.rglob(f"{step}-0000.json")):
             time.sleep(0.005)
         assert run.kill()
-        ended.append((len(list(out.rglob("scan-*.json"))), len(list(out.rglob("cut-*.json")))))
-    assert ended[0][0] >= 1
-    assert ended[1][0] == 3
-    done = steps(film, out)
-    assert done == [("avc.mp4", "cut")] * (3 - ended[1][1])
+    ended = [len(list(out.rglob(f"{step}-*.json"))) for step in ("scan", "cut")]
+    assert ended[0] == 3
+    assert len(list(out.rglob("ahead-*/*.parquet"))) >= 3  # clips of the scan, which need no second decode
+    assert steps(film, out) == [("avc.mp4", "cut")] * (3 - ended[1])
+    curate([str(film)], str(tmp_path / "whole"), config())
     found = {name: data for name, data in tree(out).items() if not name.startswith("report/")}
     assert found == tree(tmp_path / "whole")
