@@ -24,6 +24,8 @@ from torch.nn import attention
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from train.models.attention.dense import dense_attention
+
 
 class Case(NamedTuple):
     """Shape of one attention.
@@ -56,6 +58,7 @@ class Case(NamedTuple):
 CASES = (
     Case("self, Wan-1.3B, 81 frames of 480 x 832", 1, 12, 32_760, 32_760, 128),
     Case("cross, Wan-1.3B", 1, 12, 32_760, 512, 128),
+    Case("cross, Wan-1.3B, 77 keys", 1, 12, 32_760, 77, 128),
     Case("cross, Wan-1.3B, 77 valid keys", 1, 12, 32_760, 512, 128, (77,)),
     Case("self, four samples", 4, 12, 8_190, 8_190, 128),
     Case("cross, four samples of 20 to 512 valid keys", 4, 12, 8_190, 512, 128, (20, 77, 200, 512)),
@@ -142,6 +145,8 @@ def attends(case: Case, device: torch.device) -> Iterator[tuple[str, Attend]]:
         backends["memory-efficient"] = SDPBackend.EFFICIENT_ATTENTION
     masked = "" if mask is None else ", mask"
     yield f"PyTorch's choice{masked}", default
+    if mask is None:
+        yield "ours", dense_attention
     for name, backend in backends.items():
         if mask is None or backend != SDPBackend.FLASH_ATTENTION:
             yield f"{name}{masked}", by(backend)

@@ -12,13 +12,12 @@ from typing import ClassVar, NamedTuple
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from train.config.model import ModelConfig
 from train.kernels.qk_norm.operator import qk_norm
 from train.measure.flops import TIME_WIDTH, Flops, sample_flops
 from train.models.adaln import gate_residual, gate_residual_modulate, modulate
-from train.models.attention.attend import Attend
+from train.models.attention.attend import Attend, Dense
 from train.models.attention.joint import JointSequence
 from train.models.attention.packed import BlockDiagonal
 from train.models.attention.patches import Patch, cut, join
@@ -96,10 +95,8 @@ class Attention(nn.Module):
         """
         q_BHLD, k_BHMD, v_BHMD = self.project(x_BLD, source_BMD, rotation)
         if blocks is None:
-            mask = None if mask_BM is None else mask_BM[:, None, None, :]
-            y_BHLD = F.scaled_dot_product_attention(q_BHLD, k_BHMD, v_BHMD, attn_mask=mask)
-        else:
-            y_BHLD = blocks.attend(q_BHLD, k_BHMD, v_BHMD)
+            blocks = Dense(mask_BM)
+        y_BHLD = blocks.attend(q_BHLD, k_BHMD, v_BHMD)
         y_BLD: torch.Tensor = self.out(y_BHLD.transpose(1, 2).flatten(2))
         return y_BLD
 

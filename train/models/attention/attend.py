@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch.nn import functional as F
+
+from train.models.attention.dense import dense_attention
 
 
 class Attend(Protocol):
@@ -26,4 +27,4 @@ class Dense:
 
     def attend(self, q_BHLD: torch.Tensor, k_BHMD: torch.Tensor, v_BHMD: torch.Tensor) -> torch.Tensor:
         mask = None if self.mask is None else self.mask[:, None, None, :]
-        return F.scaled_dot_product_attention(q_BHLD, k_BHMD, v_BHMD, attn_mask=mask)
+        return dense_attention(q_BHLD, k_BHMD, v_BHMD, mask)

@@ -6,10 +6,10 @@ from functools import cache, cached_property
 from typing import Any, Literal
 
 import torch
-from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from loader.errors import UsageError
+from train.models.attention.dense import dense_attention
 from train.models.attention.segments import Segments
 
 Backend = Literal["segments", "flex", "varlen"]
@@ -68,7 +68,7 @@ class BlockDiagonal:
             torch.split(v_1HMD, self.keys.lengths, dim=2),
             strict=True,
         )
-        return torch.cat([F.scaled_dot_product_attention(*part) for part in parts], dim=2)
+        return torch.cat([dense_attention(*part) for part in parts], dim=2)
 
     def _varlen(self, q_1HLD: torch.Tensor, k_1HMD: torch.Tensor, v_1HMD: torch.Tensor) -> torch.Tensor:
         from torch.nn.attention.varlen import varlen_attn

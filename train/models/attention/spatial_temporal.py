@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch.nn import functional as F
+
+from train.models.attention.dense import dense_attention
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +35,7 @@ class SpatialTemporalAttention:
             return torch.stack(qkv).sum(dim=0)
         axis = 1 if self.axis == "frame" else 2
         q_NHSD, k_NHSD, v_NHSD = (_slices(x_BHLD, grid[0], axis) for x_BHLD in qkv)
-        y_NHSD = F.scaled_dot_product_attention(q_NHSD, k_NHSD, v_NHSD)
+        y_NHSD = dense_attention(q_NHSD, k_NHSD, v_NHSD)
         y_BTPHD = torch.unflatten(y_NHSD.transpose(1, 2), 0, (len(qkv[0]), -1)).movedim(1, axis)
         return y_BTPHD.flatten(1, 2).transpose(1, 2)
 
