@@ -1,10 +1,6 @@
-"""Training runs on the emulated accelerator and on the CPU, whose waits and losses one process prints as JSON.
-
-Usage: ``python -m tests.train.loop.host_waits CASE...``
-"""
+"""Training runs on the emulated accelerator and on the CPU, in a process of their own, and what was found in them."""
 
 import json
-import sys
 import tempfile
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -130,7 +126,8 @@ def run(case: Case, device: torch.device, waits: HostWaits | None) -> list[float
     return [json.loads(line)["loss"] for line in lines if "loss" in json.loads(line)]
 
 
-def main(names: list[str]) -> None:
+def compare(out: str, names: list[str]) -> None:
+    """Write waits and losses of cases as JSON."""
     torch.__future__.set_swap_module_params_on_conversion(True)
     torch.set_num_threads(1)
     found = {}
@@ -140,7 +137,7 @@ def main(names: list[str]) -> None:
         with torch.autograd.set_multithreading_enabled(False):
             there = run(case, DEVICE, waits)
         found[name] = {"waits": dict(waits.found), "sent": waits.sent, "cpu": here, "emulated": there}
-    print(json.dumps(found | {"checker": _checked()}))
+    Path(out).write_text(json.dumps(found | {"checker": _checked()}))
 
 
 def _checked() -> list[str]:
@@ -161,7 +158,3 @@ def _checked() -> list[str]:
             wait()
         _ = torch.ones(3).pin_memory().to(DEVICE, non_blocking=True) + x
     return sorted(kind.split()[0] for kind in every.found.elements())
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,12 +1,11 @@
 """The training step never makes the host wait for the device, except where it reads the step's numbers."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from tests.thorough import but, chosen
+from tests.train.loop.worlds import host_waits
 
 NAMES = (
     "dit",
@@ -27,16 +26,12 @@ ALWAYS = ("dit", "mmdit-pack", "stored")
 
 
 @pytest.fixture(scope="module")
-def found(request):
+def found(request, ranks, tmp_path_factory):
     """Waits and losses of each case; the emulated device can be registered in a process of its own alone."""
-    told = subprocess.run(
-        [sys.executable, "-m", "tests.train.loop.host_waits", *chosen(request, "name")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert told.returncode == 0, told.stderr
-    return json.loads(told.stdout.splitlines()[-1])
+    out = tmp_path_factory.mktemp("waits") / "found.json"
+    ended = ranks.run(host_waits, 1, str(out), chosen(request, "name"))
+    assert ended.codes == [0], ended.errors
+    return json.loads(out.read_text())
 
 
 @pytest.mark.parametrize("name", but(ALWAYS, NAMES))

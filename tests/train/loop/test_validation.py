@@ -44,7 +44,7 @@ def runs(tmp_path_factory, ranks, request):
     return out
 
 
-ALWAYS = ("replicated", "tp-ring", "pp-fsdp", "cascade")
+ALWAYS = ("tp-ring", "pp-fsdp", "cascade")
 
 
 def lines(path):

@@ -23,7 +23,16 @@ from train.sampling.layout import build_layout
 from train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
 from train.sampling.trained import load_trained
 
-IMPORTED_FIRST = ("pipelines.commands.train.sample", "pipelines.sampling.run", "pipelines.terminal.mp4", "av")
+IMPORTED_FIRST = (
+    *(
+        "pipelines.commands.train.sample",
+        "pipelines.sampling.run",
+        "pipelines.terminal.mp4",
+        "av",
+        "PIL.Image",
+    ),
+    "tests.train.cascade.training.planned",
+)
 FSDP = {"dp_replicate": 1, "dp_shard": "rest"}
 ALONE = {
     "replicated": Case(dtype="float32"),

@@ -173,3 +173,10 @@ def _sender(name: str, delay_s: float, exactly: bool) -> Callable[[], None]:
     if not delay_s:
         return send
     return threading.Timer(delay_s if exactly else random.Random().uniform(0, delay_s), send).start
+
+
+def host_waits(out: str, names: list[str]) -> None:
+    """Compare training on the emulated accelerator with the CPU; it is registered for good, in this rank alone."""
+    from tests.train.loop.host_waits import compare
+
+    compare(out, names)

@@ -25,6 +25,7 @@ from train.models.dit import DiT
 from train.models.encoders.text import build_text_encoder
 from train.models.encoders.tokenizer import PatchTransform
 
+IMPORTED_FIRST = ("tests.train.cascade.training.planned",)
 STEPS = 4
 # Samples of each microbatch of each of four ranks.
 SPLITS = ((1, 1, 1), (2,), (1, 1), (1,))

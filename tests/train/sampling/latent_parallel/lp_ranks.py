@@ -32,9 +32,9 @@ from train.sampling.ranks.agreement import fingerprint
 from train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
 
 MODES = ("paper", "unite", "balanced")
-# 5 latent frames of 16 x 20: patches of 5 x 8 x 10.
-SIZE = {"frames": 9, "height": 32, "width": 40}
-LATENTS = (5, 16, 20)
+# 5 latent frames of 12 x 16: patches of 5 x 6 x 8.
+SIZE = {"frames": 9, "height": 24, "width": 32}
+LATENTS = (5, 12, 16)
 CAPTIONS, SEEDS = ("a red wave", "a hill"), (3, 4)
 AIDS_OFF = dict.fromkeys(("guidance_decay", "delta_smoothing", "rescale", "final_smoothing"), False)
 COMBINED = {"cfg 2": {"cfg": 2}, "ring 2": {"ring": 2}, "ulysses 2": {"ulysses": 2}}
@@ -192,7 +192,7 @@ def sent(bundle: Bundle, ranks: SamplingRanks) -> dict[str, object]:
 
 def _ring_bytes(bundle: Bundle) -> int:
     """Bytes of one exact pass over a ring of four: blocks of keys and values, and the gathered prediction."""
-    tokens, model = 5 * 8 * 10, bundle.dit.config
+    tokens, model = 5 * 6 * 8, bundle.dit.config
     size = AttentionSize(len(CAPTIONS), model.heads, model.hidden // model.heads, 4)
     blocks = model.layers * ring_bytes(size, Partition.even(tokens, 4), 0)[0]
     return blocks + 3 * tokens // 4 * len(CAPTIONS) * bundle.dit.patch_values * 4
