@@ -87,7 +87,7 @@ STARTS = {
 @pytest.fixture(scope="module")
 def started(tmp_path_factory, ranks, request):
     folder = tmp_path_factory.mktemp("starts")
-    deep = drawn("wan", channels=24, num_layers=12)
+    deep = drawn("wan", channels=24, num_layers=6)
     configs = {}
     for name in (name for name in chosen(request, "name") if name in STARTS):
         parallel, lora, dtype = STARTS[name]
