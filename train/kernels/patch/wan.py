@@ -8,6 +8,7 @@ from diffusers.models.normalization import FP32LayerNorm
 from diffusers.models.transformers import transformer_wan as theirs
 from torch import nn
 
+from train.kernels.dense_attention import dense_attention
 from train.kernels.patch.sites import gate_modulate, modulate, over_tokens
 from train.kernels.patch.swap import Swap
 from train.kernels.qk_norm.operator import qk_norm
@@ -75,16 +76,24 @@ class WanAttention(theirs.WanAttention):  # type: ignore[misc]
             across_heads=True,
             interleaved=True,
         )
-        y_BLHd = dispatch_attention_fn(
-            q_BLHd,
-            k_BMHd,
-            v_BMHd,
-            attn_mask=attention_mask,
-            dropout_p=0.0,
-            is_causal=False,
-            backend=processor._attention_backend,
-            parallel_config=processor._parallel_config if encoder_hidden_states is None else None,
-        )
+        if (
+            encoder_hidden_states is not None
+            and attention_mask is None
+            and processor._attention_backend is None
+        ):
+            y_BHLd = dense_attention(*(x.transpose(1, 2) for x in (q_BLHd, k_BMHd, v_BMHd)))
+            y_BLHd = y_BHLd.transpose(1, 2)
+        else:
+            y_BLHd = dispatch_attention_fn(
+                q_BLHd,
+                k_BMHd,
+                v_BMHd,
+                attn_mask=attention_mask,
+                dropout_p=0.0,
+                is_causal=False,
+                backend=processor._attention_backend,
+                parallel_config=processor._parallel_config if encoder_hidden_states is None else None,
+            )
         out_BLD: torch.Tensor = self.to_out[1](self.to_out[0](y_BLHd.flatten(2).type_as(q_BLHd)))
         return out_BLD
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import torch
 
-from train.models.attention.dense import dense_attention
+from train.kernels.dense_attention import dense_attention
 
 
 class Attend(Protocol):
@@ -26,5 +26,4 @@ class Dense:
     mask: torch.Tensor | None = None
 
     def attend(self, q_BHLD: torch.Tensor, k_BHMD: torch.Tensor, v_BHMD: torch.Tensor) -> torch.Tensor:
-        mask = None if self.mask is None else self.mask[:, None, None, :]
-        return dense_attention(q_BHLD, k_BHMD, v_BHMD, mask)
+        return dense_attention(q_BHLD, k_BHMD, v_BHMD, self.mask)

@@ -9,7 +9,7 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from loader.errors import UsageError
-from train.models.attention.dense import dense_attention
+from train.kernels.dense_attention import dense_attention
 from train.models.attention.segments import Segments
 
 Backend = Literal["segments", "flex", "varlen"]

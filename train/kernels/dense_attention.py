@@ -10,7 +10,7 @@ _PARTS = (8, 4, 2)
 
 
 def dense_attention(
-    q_BHLD: torch.Tensor, k_BHMD: torch.Tensor, v_BHMD: torch.Tensor, mask: torch.Tensor | None = None
+    q_BHLD: torch.Tensor, k_BHMD: torch.Tensor, v_BHMD: torch.Tensor, mask_BM: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Return scaled dot-product attention, [B, H, L, D].
 
@@ -18,15 +18,13 @@ def dense_attention(
         q_BHLD: queries.
         k_BHMD: keys.
         v_BHMD: values.
-        mask: True for keys that count, bool, broadcast to [B, H, L, M]; None: all.
+        mask_BM: True for keys that count, bool, at least one per sample; None: all.
     """
-    parts = 1
-    if q_BHLD.is_cuda and mask is None:
-        B, H, L, _ = q_BHLD.shape
-        parts = query_parts(B, H, L, k_BHMD.shape[2])
+    B, H, L, _ = q_BHLD.shape
+    parts = query_parts(B, H, L, k_BHMD.shape[2]) if q_BHLD.is_cuda else 1
     if parts > 1:
-        return in_parts(q_BHLD, k_BHMD, v_BHMD, parts)
-    return F.scaled_dot_product_attention(q_BHLD, k_BHMD, v_BHMD, attn_mask=mask)
+        return in_parts(q_BHLD, k_BHMD, v_BHMD, mask_BM, parts)
+    return _attended(q_BHLD, k_BHMD, v_BHMD, mask_BM)
 
 
 def query_parts(samples: int, heads: int, queries: int, keys: int) -> int:
@@ -42,7 +40,13 @@ def query_parts(samples: int, heads: int, queries: int, keys: int) -> int:
     return 1
 
 
-def in_parts(q_BHLD: torch.Tensor, k_BHMD: torch.Tensor, v_BHMD: torch.Tensor, parts: int) -> torch.Tensor:
+def in_parts(
+    q_BHLD: torch.Tensor,
+    k_BHMD: torch.Tensor,
+    v_BHMD: torch.Tensor,
+    mask_BM: torch.Tensor | None,
+    parts: int,
+) -> torch.Tensor:
     """Return attention with equal parts of the queries as samples of their own, [B, H, L, D]."""
     B, H, L, D = q_BHLD.shape
     # Tokens lie before heads in memory, so that parts are views; keys and values, few, are copied.
@@ -51,5 +55,13 @@ def in_parts(q_BHLD: torch.Tensor, k_BHMD: torch.Tensor, v_BHMD: torch.Tensor, p
         x.transpose(1, 2)[:, None].expand(-1, parts, -1, -1, -1).flatten(0, 1).transpose(1, 2)
         for x in (k_BHMD, v_BHMD)
     )
-    y = F.scaled_dot_product_attention(part_q, part_k, part_v)
+    mask = None if mask_BM is None else mask_BM.repeat_interleave(parts, dim=0)
+    y = _attended(part_q, part_k, part_v, mask)
     return y.transpose(1, 2).reshape(B, L, H, D).transpose(1, 2)
+
+
+def _attended(
+    q_BHLD: torch.Tensor, k_BHMD: torch.Tensor, v_BHMD: torch.Tensor, mask_BM: torch.Tensor | None
+) -> torch.Tensor:
+    mask = None if mask_BM is None else mask_BM[:, None, None, :]
+    return F.scaled_dot_product_attention(q_BHLD, k_BHMD, v_BHMD, attn_mask=mask)

@@ -4,15 +4,17 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from train.models.attention.dense import in_parts, query_parts
+from train.kernels.dense_attention import in_parts, query_parts
 
 
-@pytest.mark.parametrize(("samples", "parts"), [(1, 4), (2, 2)])
-def test_parts_of_the_queries_attend_as_all_of_them(samples, parts):
+@pytest.mark.parametrize(("samples", "parts", "masked"), [(1, 4, False), (2, 2, False), (2, 4, True)])
+def test_parts_of_the_queries_attend_as_all_of_them(samples, parts, masked):
     torch.manual_seed(0)
     shapes = [(samples, tokens, 3, 8) for tokens in (24, 5, 5)]
     x = [torch.randn(shape, dtype=torch.float64).transpose(1, 2).requires_grad_() for shape in shapes]
-    expected, found = F.scaled_dot_product_attention(*x), in_parts(*x, parts)
+    mask_BM = torch.arange(5) < torch.tensor([[3], [5]]) if masked else None
+    mask = None if mask_BM is None else mask_BM[:, None, None]
+    expected, found = F.scaled_dot_product_attention(*x, attn_mask=mask), in_parts(*x, mask_BM, parts)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     # Tokens before heads, as the output projection takes them without a copy.
     assert found.transpose(1, 2).is_contiguous()
