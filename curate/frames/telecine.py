@@ -59,9 +59,11 @@ class FieldDifferences:
 
     Args:
         rate: Frame rate in the container, or None; other rates than those of NTSC have no pulldown.
+        trial: Whether to give up a film whose first frames show no pulldown; False for a part of one.
     """
 
-    def __init__(self, rate: Fraction | None) -> None:
+    def __init__(self, rate: Fraction | None, *, trial: bool = True) -> None:
+        self._trial = trial
         self._measures = rate is not None and any(abs(rate - one) <= _RATE_TOLERANCE * one for one in _RATES)
         self._kind: tuple[int, int, str] | None = None
         self._before: NDArray[np.int16] | None = None
@@ -69,9 +71,22 @@ class FieldDifferences:
         self._differences = (array("d"), array("d"))  # of the upper and the lower field
 
     @property
-    def measures(self) -> bool:
-        """True while a pulldown may be found."""
-        return self._measures
+    def values(self) -> Floats:
+        """Differences of the upper and the lower field of each frame, [frames, 2]; empty where none can be found."""
+        if not self._measures:
+            return np.zeros((0, 2))
+        self._measure()
+        return np.stack([np.array(one) for one in self._differences], axis=1)
+
+    def extend(self, values: Floats) -> None:
+        """Take the `values` of the next frames of a source of which no frame is pushed."""
+        known = len(self._differences[0])
+        for some in (values[: max(0, _TRIAL - known)], values[max(0, _TRIAL - known) :]):
+            for differences, one in zip(self._differences, some.T, strict=True):
+                differences.extend(one.tolist())
+            if known < _TRIAL == len(self._differences[0]):
+                self._try()
+            known = len(self._differences[0])
 
     def push(self, frame: VideoFrame) -> None:
         """Take the next frame in display order."""
@@ -91,9 +106,12 @@ class FieldDifferences:
         self._waiting.append(np.ndarray(shape, np.uint8, memoryview(plane), 0, strides).copy())
         if len(self._waiting) == _AT_ONCE:
             self._measure()
-            if len(self._differences[0]) == _TRIAL:
-                shares = [share for _, _, share in self._found()]
-                self._measures = any(share is None or share >= _TRIAL_SHARE for share in shares)
+            if self._trial and len(self._differences[0]) == _TRIAL:
+                self._try()
+
+    def _try(self) -> None:
+        shares = [share for _, _, share in self._found()]
+        self._measures = any(share is None or share >= _TRIAL_SHARE for share in shares)
 
     def _measure(self) -> None:
         """Measure the frames that wait."""

@@ -20,6 +20,7 @@ from curate.frames.picture import Geometry, geometry
 from curate.frames.probe import Probe, probe
 from curate.frames.sound_clock import SoundClock, SoundStamps
 from curate.frames.source import SourceError, open_video
+from curate.frames.telecine import FieldDifferences, Pulldown
 from curate.records import Record
 from curate.shots import make_detector
 from curate.shots.spans import Span, spans
@@ -164,6 +165,8 @@ def join(file: BinaryIO, config: SourceStageConfig, count: int, store: PartStore
     if len(joiner.pts) > limits.max_frames:
         raise SourceError(f"has more than probe.max_frames = {limits.max_frames} frames")
     check_pixels(joiner.pixels, source_bytes, limits)
+    if joiner.pulldown() is not None:
+        raise SourceError("it is telecined")
     line = decoded.timeline(config)
     if line.shifts_s is not None or line.breaks or line.deinterlace:
         raise SourceError("its clock steps, or it is interlaced")
@@ -198,6 +201,9 @@ class _Joiner:
         self.detector = make_detector(config.shots, fps)
         self.samples = SampleEmbeddings(config.stitch, fps)
         self.stats = FrameStats()
+        inverts = config.probe.interlaced == "deinterlace"
+        self._fields: FieldDifferences | None = FieldDifferences(found.rate if inverts else None)
+        self._next_fields: NDArray[np.float64] | None = None  # of the first frame of the next part
         self.sound = sound
         self.pts: list[int | None] = []
         self.durations: list[int] = []
@@ -229,7 +235,24 @@ class _Joiner:
         self.durations += part.durations.tolist()
         self.interlaced |= part.interlaced
         self.pixels += part.pixels
+        self._match(part)
         self._hear(part)
+
+    def pulldown(self) -> Pulldown | None:
+        """Return the pulldown of the source, or None without one."""
+        return None if self._fields is None else self._fields.pulldown()
+
+    def _match(self, part: PartSignals) -> None:
+        """Add the differences of fields, the first of which the part before tells."""
+        if not len(part.fields):  # a part that shows no pulldown, or cannot
+            self._fields = None
+        if self._fields is None:
+            return
+        own = part.fields[: len(part.pts)].copy()
+        if self._next_fields is not None:
+            own[:1] = self._next_fields
+        self._fields.extend(own)
+        self._next_fields = part.fields[len(part.pts) :]
 
     def _hear(self, part: PartSignals) -> None:
         """Add the sound that the parts before did not read."""

@@ -54,6 +54,8 @@ class PartSignals:
         pts: Stamp of each frame in ticks.
         durations: Duration of each frame in ticks, 0 where unknown.
         pictures: uint8 [frames, 36, 64, 3] RGB.
+        fields: float64 [frames + 1, 2]: difference of the fields of each frame, and of the first one behind the
+            end, from those of the frame before; empty where the film is not telecined.
         sound: int64 [packets, 3]: stamp, duration and number of earlier video packets of the part.
         packets: Number of video packets before the first one of the next part.
         size: Width and height of a clip, by the first frame.
@@ -66,6 +68,7 @@ class PartSignals:
     pts: NDArray[np.int64]
     durations: NDArray[np.int64]
     pictures: NDArray[np.uint8]
+    fields: NDArray[np.float64]
     sound: NDArray[np.int64]
     packets: int
     size: tuple[int, int]
@@ -82,7 +85,13 @@ class PartSignals:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays; pictures as differences from the one before, which take less room."""
         changes = np.diff(self.pictures, axis=0, prepend=np.zeros_like(self.pictures[:1]))
-        return {"pts": self.pts, "durations": self.durations, "sound": self.sound, "pictures": changes}
+        return {
+            "pts": self.pts,
+            "durations": self.durations,
+            "fields": self.fields,
+            "sound": self.sound,
+            "pictures": changes,
+        }
 
     @classmethod
     def read(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
@@ -127,7 +136,7 @@ def scan_part(
         packets = _Packets(noting, end_pts)
         decoder = Decoder(cast(InputContainer, packets), stream, limits)
         inverts = limits.interlaced == "deinterlace"
-        fields = FieldDifferences(found.rate if inverts else None)
+        fields = FieldDifferences(found.rate if inverts else None, trial=part.number == 0)
         frames = _Frames(found.codec, end_pts)
         scale = Scaler(PICTURE)
         ahead = _Ahead(stack, found, config, stream, container.size, part)
@@ -139,7 +148,7 @@ def scan_part(
                 if frame.pts != begin_pts:
                     raise EntryError("a part does not begin with its key frame")
             picture = scale(frame)
-            ended = frames.take(frame, picture, part.number == 0, fields, found.pixel_aspect)
+            ended = frames.take(frame, picture, fields, found.pixel_aspect)
             ahead.push(frame, picture)
             # The next part cannot know whether a shot begins with it.
             if ended and ahead.has_passed(len(frames.pts) + 1):
@@ -149,14 +158,12 @@ def scan_part(
         skipped = 0 if begin_pts is None else packets.leading(begin_pts)
         if any(hurt.last > skipped for hurt in decoder.damage()):
             raise SourceError("some of it is damaged")
-        if part.number == 0 and fields.measures:
-            raise SourceError("it may be telecined, which only all of its frames tell")
         if decoder.interlaced and inverts:
             raise SourceError("some of it is interlaced")
         if found.codec in _REORDERING and frames.pts.tolist() != packets.shown(begin_pts, end_pts):
             raise SourceError("its frames do not follow its packets")
         keep(ahead.size, ahead.clips(frames, end_pts is None))
-        return frames.signals(packets, decoder.interlaced)
+        return frames.signals(packets, fields, decoder.interlaced)
 
 
 class _Ahead:
@@ -309,7 +316,6 @@ class _Frames:
         self,
         frame: VideoFrame,
         picture: NDArray[np.uint8],
-        fields_count: bool,
         fields: FieldDifferences,
         pixel_aspect: Fraction | None,
     ) -> bool:
@@ -326,17 +332,18 @@ class _Frames:
                 self.begin.append(shown)
             if over:
                 self.behind.append(shown)
+                if len(self.behind) == 1:
+                    fields.push(frame)
         if over:
             return len(self.behind) == COMPARED
         self.pts.append(frame.pts)
         self.durations.append(frame.duration or 0)
         self.pictures.append(picture)
         self.pixels += frame.width * frame.height
-        if fields_count:
-            fields.push(frame)
+        fields.push(frame)
         return False
 
-    def signals(self, packets: _Packets, interlaced: bool) -> PartSignals:
+    def signals(self, packets: _Packets, fields: FieldDifferences, interlaced: bool) -> PartSignals:
         pictures = (
             np.stack(self.pictures) if self.pictures else np.zeros((0, PICTURE[1], PICTURE[0], 3), np.uint8)
         )
@@ -344,6 +351,7 @@ class _Frames:
             np.array(self.pts, np.int64),
             np.array(self.durations, np.int64),
             pictures,
+            fields.values,
             packets.sound(),
             packets.count(),
             self.size,

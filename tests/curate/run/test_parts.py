@@ -17,6 +17,7 @@ from curate.run.curate import curate
 from loader.dataset.colour.light import light_of
 from tests.curate.run.test_run import SMALL_WORDS, config, tree
 from tests.media import write_video
+from tests.telecine import NTSC, fields_of, woven
 from tests.thorough import but, thorough
 from tests.warm import Warm
 
@@ -27,7 +28,8 @@ REALTIME = {"cpu-used": "8", "deadline": "realtime", "g": "30"}
 
 def usual(folder: Path) -> None:
     write_video(folder / "avc.mp4", SCENES, audio=True, options={"g": "30"})
-    write_video(folder / "late sound.mkv", SCENES, audio=True, options={"g": "30"}, first_scene=10)
+    options = {"g": "30"}
+    write_video(folder / "late sound.mkv", SCENES, rate=NTSC, audio=True, options=options, first_scene=10)
 
 
 def other(folder: Path) -> None:
@@ -56,6 +58,7 @@ def odd(folder: Path) -> None:
     options = {"x264-params": "keyint=30:open-gop=1:bframes=2:scenecut=0:mbtree=0"}
     write_video(folder / "open.mp4", SCENES, options=options, first_scene=20)
     write_video(folder / "interlaced.mp4", SCENES, options={"flags": "+ildct+ilme"}, first_scene=30)
+    woven(folder / "telecined.mp4", fields_of(280), scenes=(100,), codec="libx264", flagged=False)
     jumping = [n / 25 + 100 * (n > 150) for n in range(350)]
     write_video(folder / "jumps.mkv", SCENES, times_s=jumping, first_scene=40)
 
@@ -102,7 +105,7 @@ def test_in_parts_it_has_the_same_bytes(films: Making, write: Writing, tmp_path:
     done = steps(some.folder, out)
     assert tree(out) == some.whole
     for name in some.names():
-        assert done.count((name, "scanned")) == 3
+        assert done.count((name, "scanned")) >= 2
         assert done.count((name, "cut")) >= 2
     assert {end for _, end in done} == {"scanned", "cut"}
     assert not list((out / ".ledger").rglob("parts/*"))
