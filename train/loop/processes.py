@@ -4,9 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-import torch
-
-from train.config.model import TransformerConfig
 from train.config.run import TrainConfig
 from train.config.vae import VaeTrainConfig
 from train.distributed.world import join
@@ -38,13 +35,5 @@ def enter(config: TrainConfig | VaeTrainConfig) -> Iterator[Processes]:
     # Signals are caught first: none may end a rank that is about to report a lost one.
     with interrupts() as interrupt, join(config.device, config.lost_after_s) as world:
         ranks = Ranks.of(config.parallel, world)
-        with attention_backend(
-            config.parallel.attention, world.device, getattr(torch, config.dtype), _width(config)
-        ):
+        with attention_backend(config, world.device):
             yield Processes(ranks, interrupt)
-
-
-def _width(config: TrainConfig | VaeTrainConfig) -> int:
-    """Return the width of attention heads; published models, unread as yet, mostly have 128."""
-    model = getattr(config, "model", None)
-    return model.hidden // model.heads if isinstance(model, TransformerConfig) else 128

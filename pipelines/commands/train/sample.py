@@ -167,9 +167,11 @@ def run(options: argparse.Namespace) -> int:
     out = options.out or Path("sample.mp4" if options.prompts is None else "samples")
     from train.distributed.sent_bytes import count_sent_bytes
     from train.distributed.world import join
+    from train.models.attention.backend import attention_backend
 
-    with join(options.device) as world, count_sent_bytes() as sent:
+    with join(options.device) as world, count_sent_bytes() as sent, ExitStack() as stack:
         trained = _model(options, world)
+        stack.enter_context(attention_backend(trained.config, world.device, required=False))
         from pipelines.sampling.run import SamplingRun
 
         configs = [request.config(config, number) for number, request in enumerate(requests)]

@@ -8,7 +8,11 @@ from torch.nn import attention
 from torch.nn.attention import SDPBackend, _registry
 
 from loader.errors import UsageError
-from train.models.attention.backend import attention_backend, first
+from train.config.model import DiTConfig
+from train.config.parallel import ParallelConfig
+from train.config.run import TrainConfig
+from train.config.text import HashedTextConfig
+from train.models.attention.backend import attention_backend, first, served
 
 
 def order():
@@ -55,16 +59,32 @@ def test_a_package_that_is_not_there_is_named(monkeypatch):
 
 def test_a_processor_has_one_implementation_whatever_is_wanted():
     before = order()
-    with attention_backend("flash4", torch.device("cpu"), torch.float32, 6):
+    with attention_backend(run("flash4"), torch.device("cpu")):
         assert order() == before
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_refuses_what_does_not_serve_the_model():
-    with (
-        pytest.raises(
-            UsageError, match=r"parallel.attention=cudnn does not serve heads of 64 in torch.float32"
-        ),
-        attention_backend("cudnn", torch.device("cuda"), torch.float32, 64),
-    ):
+def test_one_is_tried_before_it_is_taken():
+    q_BHLD = torch.zeros(1, 1, 16, 8, requires_grad=True)
+    with served("flash", q_BHLD, "another") as name:
+        assert name == "FlashAttention 2"
+    refused = pytest.raises(
+        UsageError, match=r"attention=cudnn does not serve heads of 8 in torch.float32 here .*another"
+    )
+    with refused, served("cudnn", q_BHLD, "another"):
         pass
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_run_on_a_gpu_ends_where_a_sample_takes_another():
+    with pytest.raises(UsageError), attention_backend(run("cudnn"), torch.device("cuda")):
+        pass
+    with attention_backend(run("cudnn"), torch.device("cuda"), required=False):
+        pass
+
+
+def run(backend):
+    return TrainConfig(
+        text=HashedTextConfig(),
+        model=DiTConfig(hidden=128, heads=2),
+        parallel=ParallelConfig(attention=backend),
+    )

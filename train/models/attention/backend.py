@@ -7,7 +7,7 @@ Blackwell, with cuDNN above 9.15, and FlashAttention 2 elsewhere.
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch.nn import attention
@@ -15,7 +15,10 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from loader.errors import UsageError, first_line
+from train.config.model import TransformerConfig
 from train.config.parallel import AttentionBackend
+from train.config.run import TrainConfig
+from train.config.vae import VaeTrainConfig
 
 _log = logging.getLogger(__name__)
 
@@ -32,35 +35,52 @@ _REPLACED = {"flash3": ("FA3", "FlashAttention 3"), "flash4": ("FA4", "FlashAtte
 
 @contextmanager
 def attention_backend(
-    backend: AttentionBackend, device: torch.device, dtype: torch.dtype, width: int
+    config: TrainConfig | VaeTrainConfig, device: torch.device, required: bool = True
 ) -> Iterator[None]:
-    """Let attention on a GPU take one implementation first wherever that serves; logs the one of this model.
+    """Let attention on a GPU take the implementation of a run first, wherever that serves; logs the one of its model.
 
     Args:
-        backend: implementation; auto: PyTorch's choice. Without an effect on a processor.
-        device: device of the model.
-        dtype: dtype of its activations.
-        width: width of its heads.
+        config: configuration of the run.
+        device: device of the model; without an effect on a processor.
+        required: True if the run must have it, False to take PyTorch's choice where it does not serve.
 
     Raises:
-        UsageError: the implementation does not serve such a model here.
+        UsageError: the implementation is required and does not serve such a model here.
     """
     if device.type != "cuda":
         yield
         return
+    dtype, width = getattr(torch, config.dtype), _head_width(config)
     q_BHLD = torch.zeros(1, 1, 128, width, device=device, dtype=dtype, requires_grad=True)
     # PyTorch sets its own order at its first choice, over any that was set before.
-    usual = _taken(q_BHLD)
-    with first(backend):
-        taken = _taken(q_BHLD)
-        if backend != "auto" and (problem := _problem(backend, taken, q_BHLD)):
-            raise UsageError(
-                f"parallel.attention={backend} does not serve heads of {width} in {dtype} on"
-                f" {torch.cuda.get_device_name(device)} ({problem}): leave it at auto, which takes {_NAMES[usual]}"
-            )
-        name = _REPLACED[backend][1] if backend in _REPLACED else _NAMES[taken]
+    usual = _NAMES.get(_taken(q_BHLD), "another")
+    with ExitStack() as stack:
+        backend, name = config.parallel.attention, usual
+        if backend != "auto":
+            try:
+                name = stack.enter_context(served(backend, q_BHLD, usual))
+            except UsageError as error:
+                if required:
+                    raise
+                _log.warning("%s", error)
         _log.info("attention: %s (parallel.attention=%s)", name, backend)
         yield
+
+
+@contextmanager
+def served(backend: AttentionBackend, q_BHLD: torch.Tensor, usual: str) -> Iterator[str]:
+    """Put an implementation first that serves such heads; gives its name.
+
+    Raises:
+        UsageError: it does not serve them.
+    """
+    with first(backend):
+        if problem := _problem(backend, q_BHLD):
+            raise UsageError(
+                f"parallel.attention={backend} does not serve heads of {q_BHLD.shape[-1]} in {q_BHLD.dtype} here"
+                f" ({problem}): auto takes {usual}"
+            )
+        yield _REPLACED[backend][1] if backend in _REPLACED else _NAMES[_backend(backend)]
 
 
 @contextmanager
@@ -101,9 +121,9 @@ def _taken(q_BHLD: torch.Tensor) -> SDPBackend:
     return SDPBackend(torch._fused_sdp_choice(q_BHLD, q_BHLD, q_BHLD))
 
 
-def _problem(backend: AttentionBackend, taken: SDPBackend, q_BHLD: torch.Tensor) -> str | None:
+def _problem(backend: AttentionBackend, q_BHLD: torch.Tensor) -> str | None:
     """Return why an implementation does not train such heads; None: it does."""
-    if taken != _backend(backend):
+    if _taken(q_BHLD) != _backend(backend):
         return "PyTorch passes it over"
     try:
         output_BHLD = F.scaled_dot_product_attention(q_BHLD, q_BHLD, q_BHLD)
@@ -111,3 +131,9 @@ def _problem(backend: AttentionBackend, taken: SDPBackend, q_BHLD: torch.Tensor)
     except (RuntimeError, ImportError, ValueError) as error:
         return first_line(error)
     return None
+
+
+def _head_width(config: TrainConfig | VaeTrainConfig) -> int:
+    """Return the width of attention heads; published models, unread as yet, mostly have 128."""
+    model = config.model
+    return model.hidden // model.heads if isinstance(model, TransformerConfig) else 128
