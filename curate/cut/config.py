@@ -17,6 +17,12 @@ class CutConfig(Settings):
         description="encode: encode every clip; copy: copy the packets of the source without loss, and fail spans where"
         " a copy is not exact; auto: copy where exact, else encode",
     )
+    trim_s: float = Field(
+        0.0,
+        ge=0,
+        description="time that a clip may lose at each end so that its packets can be copied (cut.mode copy or auto),"
+        " seconds; what it loses is filtered",
+    )
     max_bits: Literal[8, 10] = Field(
         8,
         description="maximum bits per sample; 10: sources of more than 8 bits, and HDR, become 10-bit HEVC of their own"

@@ -1,4 +1,4 @@
-"""Lossless copying of a span's H.264 packets, where that is exact to the frame."""
+"""Lossless copying of a span's packets of H.264 or HEVC, where that is exact to the frame."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ from curate.frames.frame_times import FrameTimes, source_frames
 from curate.frames.picture import Geometry
 from loader.dataset.colour import hdr
 from loader.dataset.tars.orientation import Orientation, orientation_of
+
+CODECS = {8: ("h264",), 10: ("h264", "hevc")}
+"""Codecs whose packets are copied, by the maximum bits per sample of clips."""
 
 _PROGRESSIVE = 1  # AVFieldOrder: 0 unknown, 1 progressive, above interlaced
 _FULL_RANGE = 2
@@ -98,6 +101,7 @@ def copyable(
     units: Sequence[PacketInfo],
     first: int,
     last: int,
+    max_bits: int = 8,
 ) -> str | None:
     """Return why frames ``[first, last)`` of a source cannot be copied exactly, or None when they can.
 
@@ -108,22 +112,23 @@ def copyable(
         units: Packets in the file's order, from the one that shows ``first`` on; empty when there is none.
         first: First frame, in display order.
         last: One past the last frame.
+        max_bits: Maximum bits per sample of clips; clips of 8 bits are H.264.
     """
-    return _form_fault(form, size, timeline) or _span_fault(form, timeline, units, first, last)
+    return _form_fault(form, size, timeline, max_bits) or _span_fault(form, timeline, units, first, last)
 
 
-def _form_fault(form: SourceFormat, size: Geometry, timeline: FrameTimes) -> str | None:
-    if form.codec != "h264":
-        return f"its codec is {form.codec}, not h264"
-    if form.pixel_format != "yuv420p" or form.full_range:
-        return f"its pictures are {form.pixel_format}, not 8-bit 4:2:0 of limited range"
+def _form_fault(form: SourceFormat, size: Geometry, timeline: FrameTimes, max_bits: int) -> str | None:
+    if form.codec not in CODECS[max_bits]:
+        return f"its codec is {form.codec}, not {' or '.join(CODECS[max_bits])}"
+    if form.pixel_format != size.pixel_format or form.full_range:
+        return f"its pictures are {form.pixel_format}, not {size.bits}-bit 4:2:0 of limited range"
     if not form.progressive or timeline.deinterlace:
         return "it is interlaced"
     if form.turned:
         return "its pictures are stored turned"
     if not form.square:
         return "its pixels are not square"
-    if form.transfer in (hdr.PQ, hdr.HLG):
+    if size.bits == 8 and form.transfer in (hdr.PQ, hdr.HLG):
         return "it is HDR"
     if (form.width, form.height) != (size.width, size.height):
         return f"its pictures are {form.width}x{form.height} and clips {size.width}x{size.height}"
@@ -155,7 +160,11 @@ def _span_fault(
 
 
 def packet_infos(
-    packets: Sequence[tuple[int, Packet[VideoStream]]], ticks: NDArray[np.int64], first: int, header: bytes
+    packets: Sequence[tuple[int, Packet[VideoStream]]],
+    ticks: NDArray[np.int64],
+    first: int,
+    header: bytes,
+    codec: str,
 ) -> list[PacketInfo]:
     """Return the packets from the one that shows frame ``first`` on.
 
@@ -164,6 +173,7 @@ def packet_infos(
         ticks: int64 [frames + 1]: display time of each frame, in the stream's time base.
         first: Frame number.
         header: Parameter sets, as in `SourceFormat`.
+        codec: Name of the codec, as in `SourceFormat`.
     """
     numbers = np.searchsorted(ticks[:-1], [packet.pts or 0 for _, packet in packets])
     units: list[PacketInfo] = []
@@ -171,12 +181,16 @@ def packet_infos(
         number = at if at < len(ticks) - 1 and int(ticks[at]) == packet.pts else -1
         if not units and number != first:
             continue
-        whole = not (packet.is_corrupt or packet.is_discard)
-        changes = packet.has_sidedata("new_extradata") or packet.has_sidedata("param_change")
         # Only the first packet must be an IDR picture.
-        idr = not units and packet.is_keyframe and holds_idr(bytes(packet), header)
-        units.append(PacketInfo(place, number, idr, whole and not changes))
+        idr = not units and packet.is_keyframe and holds_idr(bytes(packet), header, codec)
+        units.append(PacketInfo(place, number, idr, is_sound(packet)))
     return units
+
+
+def is_sound(packet: Packet[VideoStream]) -> bool:
+    """Return True for a packet that is undamaged, visible, and changes no parameters."""
+    whole = not (packet.is_corrupt or packet.is_discard)
+    return whole and not (packet.has_sidedata("new_extradata") or packet.has_sidedata("param_change"))
 
 
 def decoding_times(shown: Sequence[int]) -> list[int]:
@@ -208,6 +222,7 @@ def copy(
     """
     shown = [number - first for _, number in run]
     header = bytes(stream.codec_context.extradata or b"")
+    codec = stream.codec_context.codec.canonical_name
     try:
         file = Mp4()
         target = file.add_like(stream)
@@ -217,7 +232,7 @@ def copy(
             twin.stream, twin.time_base = target, 1 / rate
             twin.pts, twin.dts, twin.duration = pts, dts, 1
             # Key frames of open groups of pictures are no seek points.
-            twin.is_keyframe = packet.is_keyframe and holds_idr(bytes(packet), header)
+            twin.is_keyframe = packet.is_keyframe and holds_idr(bytes(packet), header, codec)
             file.container.mux_one(twin)
         return file.close()
     except (av.error.FFmpegError, ValueError) as error:

@@ -18,6 +18,10 @@ CODECS = frozenset({"h264", "hevc", "vp8", "vp9", "libvpx", "libvpx-vp9", "av1",
 """Codecs whose key frames end all references to earlier frames, by the names of their decoders in FFmpeg."""
 
 _SLICE_IDR = 5  # nal_unit_type of ITU-T H.264, table 7-1
+_IDR = (
+    19,
+    20,
+)  # nal_unit_type of ITU-T H.265, table 7-1: IDR pictures with and without leading pictures that decode
 _IRAP = range(16, 22)  # nal_unit_type of ITU-T H.265, table 7-1: BLA, IDR and CRA pictures
 
 
@@ -69,20 +73,28 @@ def _is_entry(packet: Packet[VideoStream], stream: VideoStream) -> bool:
     if codec == "h264":
         return holds_idr(bytes(packet), header)
     if codec == "hevc":
-        width = (header[21] & 3) + 1 if len(header) > 22 and header[:1] == b"\x01" else None
-        return any(first >> 1 & 63 in _IRAP for first in _units(bytes(packet), width))
+        return any(first >> 1 & 63 in _IRAP for first in _units(bytes(packet), _prefix_bytes(header, codec)))
     return True
 
 
-def holds_idr(packet: bytes, header: bytes) -> bool:
-    """Return True when an H.264 packet holds an IDR picture, by its NAL units.
+def holds_idr(packet: bytes, header: bytes, codec: str = "h264") -> bool:
+    """Return True when a packet of H.264 or HEVC holds an IDR picture, by its NAL units.
 
     Args:
         packet: Packet, length-prefixed (ISO/IEC 14496-15) or with start codes (ITU-T H.264, annex B).
         header: Parameter sets; a first byte of 1 means length prefixes.
+        codec: "h264", "hevc", or another one, whose packets hold none.
     """
-    width = (header[4] & 3) + 1 if header[:1] == b"\x01" and len(header) >= 5 else None
-    return any(first & 31 == _SLICE_IDR for first in _units(packet, width))
+    firsts = _units(packet, _prefix_bytes(header, codec)) if codec in ("h264", "hevc") else iter(())
+    if codec == "hevc":
+        return any(first >> 1 & 63 in _IDR for first in firsts)
+    return any(first & 31 == _SLICE_IDR for first in firsts)
+
+
+def _prefix_bytes(header: bytes, codec: str) -> int | None:
+    """Return the bytes of a length prefix, or None for start codes."""
+    at = 21 if codec == "hevc" else 4
+    return (header[at] & 3) + 1 if header[:1] == b"\x01" and len(header) > at else None
 
 
 def _units(packet: bytes, width: int | None) -> Iterator[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, MutableSequence
+from collections.abc import Callable, Iterator, MutableSequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -59,19 +59,31 @@ class NotingDemuxer:
     Args:
         container: Opened container, at its start.
         sound: Sound stream of the container, or None without sound.
+        note: Function called with every packet of the pictures.
 
     Attributes:
         size: Size of the container in bytes.
         sound: Stamps so far.
     """
 
-    def __init__(self, container: InputContainer, sound: AudioStream | None) -> None:
-        self._container, self._sound = container, sound
+    def __init__(
+        self,
+        container: InputContainer,
+        sound: AudioStream | None,
+        note: Callable[[Packet[VideoStream]], None] | None = None,
+    ) -> None:
+        self._container, self._sound, self._note = container, sound, note
         self.size = container.size
         self.sound = SoundStamps(float(sound.time_base or 0) if sound is not None else 0.0)
 
     def demux(self, video: VideoStream) -> Iterator[Packet[VideoStream]]:
         """Yield the video packets, in the container's order."""
+        for packet in self._demux(video):
+            if self._note is not None and packet.size:
+                self._note(packet)
+            yield packet
+
+    def _demux(self, video: VideoStream) -> Iterator[Packet[VideoStream]]:
         if self._sound is None:
             yield from self._container.demux(video)
             return

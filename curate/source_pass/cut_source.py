@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from curate.config import SourceStageConfig
 from curate.cut import CutClip, cut
 from curate.cut.clip import EncodedSpans
+from curate.cut.trim import trimmed
 from curate.dedup import fingerprint as dedup_fingerprint
 from curate.filters import scores
 from curate.frames.budget import check_clips, most_bytes
@@ -131,6 +132,11 @@ class CutSource:
         # A clock that breaks promises nothing.
         promised_s = None if seen.timeline.breaks else seen.probe.promised_s
         parts = spans(seen.timeline, seen.transitions, promised_s, self.config.spans)
+        if seen.packets is not None:
+            config = self.config
+            parts = trimmed(
+                parts, seen.packets, seen.begin_pts, seen.timeline, seen.size, config.cut, config.spans
+            )
         records = self.planned(source, sha256_of(file), parts)
         wanted = [span for span, record in zip(parts, records, strict=True) if record.state == "kept"]
         check_wanted(wanted, seen, self.config)

@@ -11,6 +11,7 @@ from av.container import InputContainer
 
 from curate.config import SourceStageConfig
 from curate.cut.feed import choose_sound
+from curate.cut.trim import NotedPackets
 from curate.frames.frame_times import Damage, Decoder, FrameTimes, timeline, too_long
 from curate.frames.perceptual import PICTURE
 from curate.frames.picture import Geometry, geometry
@@ -38,6 +39,8 @@ class Scan:
     source_bytes: int
     ahead: LookaheadEncoder | None = None
     sound_clock: SoundClock | None = None
+    packets: NotedPackets | None = None
+    begin_pts: int | None = None
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,10 @@ def _scan(file: BinaryIO, config: SourceStageConfig, stack: ExitStack) -> Scan:
         stats = FrameStats()
         lookahead = lookahead_of(detector, samples, found, config)
         ahead: LookaheadEncoder | None = None
-        packets = NotingDemuxer(container, choose_sound(container) if config.cut.audio == "keep" else None)
+        trims = config.cut.trim_s > 0 and config.cut.mode != "encode" and found.container != "avi"
+        noted = NotedPackets(stream) if trims else None
+        sound = choose_sound(container) if config.cut.audio == "keep" else None
+        packets = NotingDemuxer(container, sound, noted.take if noted is not None else None)
         decoder = Decoder(cast(InputContainer, packets), stream, limits)
         inverts = limits.interlaced == "deinterlace" and config.cut.mode != "copy"
         fields = FieldDifferences(found.rate if inverts else None)
@@ -144,6 +150,8 @@ def _scan(file: BinaryIO, config: SourceStageConfig, stack: ExitStack) -> Scan:
         for frame in decoder.frames():
             if size is None:
                 size = geometry(frame, found.pixel_aspect, config.cut.max_bits)
+                if noted is not None:
+                    noted.begin(frame)
                 if lookahead is not None:
                     ahead = stack.enter_context(
                         encode_ahead(lookahead, size, found, time_base, container.size, config)
@@ -174,4 +182,15 @@ def _scan(file: BinaryIO, config: SourceStageConfig, stack: ExitStack) -> Scan:
         transitions = shots(detector, samples, line, config)
         if ahead is not None:
             ahead.finish(line)
-        return Scan(found, line, transitions, size, stats, container.size, ahead, decoded.sound_clock(line))
+        return Scan(
+            found,
+            line,
+            transitions,
+            size,
+            stats,
+            container.size,
+            ahead,
+            decoded.sound_clock(line),
+            noted,
+            pts[0],
+        )

@@ -1,5 +1,6 @@
 """Copied clips are the source's own pictures, bit for bit, or no copies at all."""
 
+import io
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise, permutations
@@ -9,17 +10,29 @@ import av
 import numpy as np
 import pytest
 
-from curate.cut import CutClip, CutConfig, FailedClip
+from curate.cut import CutClip, CutConfig, FailedClip, trim
 from curate.cut.copy import PacketInfo, SourceFormat, copyable, decoding_times
 from curate.frames.entry import holds_idr
 from curate.frames.frame_times import FrameTimes
 from curate.frames.picture import Geometry
+from loader.dataset.colour.light import light_of
 from tests.curate.frames.test_probe import edited
-from tests.cutting import clips_of, cut_file, describe, pictures
+from tests.cutting import clips_of, curated, cut_file, describe, pictures, sound
 from tests.media import CORPUS, NO_CORPUS, read_numbers, write_video
+from tests.thorough import but
+
+
+def replaced(config: CutConfig, **changes: object) -> CutConfig:
+    return config.model_copy(update=changes)
+
 
 COPY, AUTO = CutConfig(mode="copy"), CutConfig(mode="auto")
 GROUPS = {"g": "10", "bf": "3", "x264-params": "b-pyramid=normal:scenecut=0:keyint_min=10"}
+_X265 = "keyint=10:min-keyint=10:scenecut=0:open-gop=0:bframes=3:pools=1:log-level=none"
+HEVC_GROUPS = {"x265-params": _X265}
+HDR_GROUPS = {
+    "x265-params": f"{_X265}:colorprim=bt2020:transfer=smpte2084:colormatrix=bt2020nc:max-cll=1000,400"
+}
 BOUNDS = [(0, 10), (20, 40), (40, 60)]
 
 SOURCES = {
@@ -29,15 +42,25 @@ SOURCES = {
     "transport stream": ("a.ts", {"start_s": 77.0}),
     "flash video": ("a.flv", {}),
     "with sound": ("a.mp4", {"audio": True}),
+    "HEVC": ("a.mp4", {"codec": "libx265", "options": HEVC_GROUPS}),
+    "HEVC of 10 bits in a transport stream": (
+        "a.ts",
+        {"codec": "libx265", "pix_fmt": "yuv420p10le", "options": HEVC_GROUPS},
+    ),
+    "HDR in Matroska with sound": (
+        "a.mkv",
+        {"codec": "libx265", "pix_fmt": "yuv420p10le", "options": HDR_GROUPS, "audio": True},
+    ),
 }
 
 
-@pytest.mark.parametrize("kind", SOURCES)
+@pytest.mark.parametrize("kind", but(("mp4", "with sound", "HDR in Matroska with sound"), SOURCES))
 def test_copied_frames_equal_the_source(kind: str, tmp_path: Path) -> None:
     name, options = SOURCES[kind]
-    path = write_video(tmp_path / name, (60,), options=GROUPS, **options)
+    path = write_video(tmp_path / name, (60,), **{"options": GROUPS, **options})
     whole = pictures(path)
-    for clip, (first, last) in zip(clips_of(path, BOUNDS, COPY), BOUNDS, strict=True):
+    config = replaced(COPY, max_bits=10) if "codec" in options else COPY
+    for clip, (first, last) in zip(clips_of(path, BOUNDS, config), BOUNDS, strict=True):
         assert clip.codec_mode == "copy"
         ours = pictures(clip.data)
         assert len(ours) == clip.frames == last - first
@@ -80,6 +103,64 @@ def test_a_span_off_the_key_frames_is_encoded_or_fails_in_words(tmp_path: Path) 
     assert isinstance(again, CutClip)
     assert isinstance(failed, FailedClip)
     assert failed.reason == "cannot be copied: it does not begin on a key frame that closes what was before"
+
+
+def test_hevc_is_copied_only_where_clips_may_be_hevc(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", (60,), codec="libx265", options=HEVC_GROUPS)
+    failed, *_ = cut_file(path, BOUNDS, COPY)
+    assert isinstance(failed, FailedClip)
+    assert failed.reason == "cannot be copied: its codec is hevc, not h264"
+    open_groups = {"x265-params": _X265.replace("open-gop=0", "open-gop=1")}
+    path = write_video(tmp_path / "open.mp4", (60,), codec="libx265", options=open_groups)
+    results = cut_file(path, BOUNDS, replaced(COPY, max_bits=10))
+    assert [isinstance(result, FailedClip) for result in results[1:]] == [True, True]
+
+
+def test_hdr_is_copied_with_its_light(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", (60,), codec="libx265", pix_fmt="yuv420p10le", options=HDR_GROUPS)
+    copied, encoded = clips_of(path, [(10, 20), (21, 30)], replaced(AUTO, max_bits=10))
+    assert (copied.codec_mode, encoded.codec_mode) == ("copy", "encode")
+    for clip in (copied, encoded):
+        with av.open(io.BytesIO(clip.data)) as container:
+            assert container.streams.video[0].codec_context.codec_tag == "hvc1"
+            frame = next(container.decode(video=0))
+        assert (frame.color_trc, frame.colorspace, frame.color_primaries) == (16, 9, 9)
+        light = light_of(frame)
+        assert light is not None
+        assert light.levels == (1000, 400)
+
+
+@pytest.mark.parametrize(("mode", "trim_s"), [("copy", 1.0), ("auto", 0.25)])
+def test_clips_lose_a_little_to_be_copied(mode: str, trim_s: float, tmp_path: Path) -> None:
+    # Key frames: 0, 20, 40 ...; the second shot begins at 65, so that 15 frames are lost before 80.
+    groups = {"g": "20", "bf": "3", "x264-params": "scenecut=0:keyint_min=20"}
+    path = write_video(tmp_path / "a.mp4", (65, 85), audio=True, options=groups)
+    whole = pictures(path)
+    found = curated(path, tmp_path / "out", cut={"mode": mode, "trim_s": trim_s}, spans={"min_clip_s": 1.5})
+    kept = [(record, data) for record, data in found if record.state == "kept"]
+    lost = [record for record, _ in found if record.state == "filtered"]
+    edges = [(record.start_s, record.end_s) for record, _ in found]
+    assert edges[0][0] == 0
+    assert edges[-1][1] == 6
+    assert all(one[1] == following[0] for one, following in pairwise(edges))
+    starts = [round(record.start_s * 25) for record, _ in kept]
+    if mode == "copy":
+        assert starts == [0, 80]
+        assert sum(record.end_s - record.start_s for record in lost) == pytest.approx(0.6, abs=0.17)
+        assert {record.reason for record in lost} == {trim._LEFT_OUT}
+    else:
+        assert starts == [0, 65]
+    for (record, data), first in zip(kept, starts, strict=True):
+        ours = pictures(data)
+        assert len(ours) == record.frames
+        same = all(np.array_equal(a, b) for a, b in zip(ours, whole[first:], strict=False))
+        assert same == (first % 20 == 0)
+        samples, rate, begin = sound(data)
+        assert record.audio == "copy:aac"
+        assert abs(samples.shape[1] / rate - record.frames / 25) < 0.05
+        # The tone of the source, sample for sample where it was in the source.
+        at = np.arange(4096, 8192) + begin + first * rate // 25
+        assert np.corrcoef(samples[0, 4096:8192], np.sin(at * 0.06))[0, 1] > 0.98
 
 
 def test_a_span_may_end_wherever_decoding_may(tmp_path: Path) -> None:

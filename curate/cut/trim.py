@@ -1,0 +1,148 @@
+"""Spans trimmed to runs of packets that can be copied."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+import numpy as np
+from av.packet import Packet
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+from curate.cut.config import CutConfig
+from curate.cut.copy import PacketInfo, SourceFormat, copyable, format_of, is_sound
+from curate.frames.entry import holds_idr
+from curate.frames.frame_times import FrameTimes
+from curate.frames.picture import Geometry
+from curate.shots.spans import Span, SpanConfig, long_enough
+
+_LEFT_OUT = "left out, so that the packets of its clip can be copied (cut.trim_s)"
+
+
+@dataclass
+class NotedPackets:
+    """Packets of a source's pictures in the file's order, noted while it is decoded.
+
+    Attributes:
+        stream: Video stream of the source.
+        pts: Stamp of each packet in ticks.
+        idr: 1 for packets at which decoding can begin.
+        whole: 1 for packets that are undamaged, visible, and change no parameters.
+        form: Form of the source, once a frame was decoded.
+        time_base: Seconds per tick, once a frame was decoded.
+    """
+
+    stream: VideoStream
+    pts: array[int] = field(default_factory=lambda: array("q"))
+    idr: bytearray = field(default_factory=bytearray)
+    whole: bytearray = field(default_factory=bytearray)
+    form: SourceFormat | None = None
+    time_base: Fraction | None = None
+
+    def take(self, packet: Packet[VideoStream]) -> None:
+        """Note the next packet."""
+        context = self.stream.codec_context
+        header = bytes(context.extradata or b"") if packet.is_keyframe else b""
+        codec = context.codec.canonical_name
+        self.pts.append(-1 if packet.pts is None else packet.pts)
+        self.idr.append(packet.is_keyframe and holds_idr(bytes(packet), header, codec))
+        self.whole.append(packet.pts is not None and is_sound(packet))
+
+    def begin(self, frame: VideoFrame) -> None:
+        """Note the first frame of the source."""
+        self.form = format_of(self.stream, frame) if frame.pts is not None else None
+        self.time_base = self.stream.time_base
+
+
+def trimmed(
+    spans: Sequence[Span],
+    packets: NotedPackets,
+    begin_pts: int | None,
+    timeline: FrameTimes,
+    size: Geometry,
+    config: CutConfig,
+    lengths: SpanConfig,
+) -> list[Span]:
+    """Return spans of which those that could be copied, but for a little at their ends, have lost it.
+
+    What they lose becomes spans of its own, with a fault. A span that cannot be copied even so stays as it is.
+
+    Args:
+        spans: Adjacent spans of a source.
+        packets: Packets of its pictures.
+        begin_pts: Stamp of its first frame, or None when unknown.
+        timeline: Timeline of the source.
+        size: Size of its clips.
+        config: Settings of copies.
+        lengths: Lengths of clips.
+    """
+    form, time_base = packets.form, packets.time_base
+    if form is None or time_base is None or begin_pts is None or timeline.shifts_s is not None:
+        return list(spans)
+    ticks = np.rint(timeline.times_s / float(time_base)).astype(np.int64) + begin_pts
+    stamps = np.array(packets.pts, np.int64)
+    at = np.searchsorted(ticks[:-1], stamps).clip(0, len(ticks) - 2)
+    numbers = np.where(ticks[at] == stamps, at, -1).tolist()
+    places = {number: place for place, number in enumerate(numbers) if packets.idr[place] and number >= 0}
+
+    def is_copyable(first: int, last: int) -> bool:
+        run = range(places[first], places[first] + last - first)
+        units = [
+            PacketInfo(place, numbers[place], bool(packets.idr[place]), bool(packets.whole[place]))
+            for place in run
+        ]
+        return copyable(form, size, timeline, units, first, last, config.max_bits) is None
+
+    found: list[Span] = []
+    for span in spans:
+        run = None
+        if span.fault is None:
+            runs = _runs(span, numbers, places, timeline, config.trim_s)
+            usable = (run for run in runs if long_enough(_duration_s(run, timeline), lengths))
+            run = next((run for run in usable if is_copyable(*run)), None)
+        found += [span] if run is None else _split(span, *run, timeline)
+    return found
+
+
+def _runs(
+    span: Span,
+    numbers: Sequence[int],
+    places: dict[int, int],
+    timeline: FrameTimes,
+    trim_s: float,
+) -> Iterator[tuple[int, int]]:
+    """Yield, for each key frame near the start of a span, the longest closed run of packets within it."""
+    times_s = timeline.times_s
+    for first in range(span.first, span.last):
+        if times_s[first] - times_s[span.first] > trim_s:
+            return
+        if first not in places:
+            continue
+        highest, last = first - 1, first
+        run = numbers[places[first] : places[first] + span.last - first]
+        for count, number in enumerate(run, start=1):
+            if not first <= number < span.last:
+                break
+            highest = max(highest, number)
+            if highest - first + 1 == count:
+                last = highest + 1
+        if first < last and times_s[span.last] - times_s[last] <= trim_s:
+            yield first, last
+
+
+def _duration_s(run: tuple[int, int], timeline: FrameTimes) -> float:
+    return float(timeline.times_s[run[1]] - timeline.times_s[run[0]])
+
+
+def _split(span: Span, first: int, last: int, timeline: FrameTimes) -> list[Span]:
+    times_s = timeline.times_s.tolist()
+    pieces = [
+        replace(span, first=a, last=b, start_s=times_s[a], end_s=times_s[b])
+        for a, b in ((span.first, first), (first, last), (last, span.last))
+    ]
+    for place in (0, 2):
+        pieces[place] = replace(pieces[place], fault=_LEFT_OUT, fault_state="filtered", stage="spans")
+    return [piece for piece in pieces if piece.first < piece.last]
