@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-import torch.nn.attention.varlen  # registers its operator
 from torch import nn
 from torch.utils.checkpoint import (
     CheckpointPolicy,
@@ -33,10 +32,11 @@ KEPT = frozenset(
         _aten._scaled_dot_product_flash_attention_for_cpu.default,
         _aten._scaled_dot_product_fused_attention_overrideable.default,
         torch.ops.higher_order.flex_attention,
-        torch.ops.torch_attn._varlen_attn.default,
     }
 )
 """Compute-bound operators, whose results selective checkpointing keeps."""
+KEPT_BY_NAME = frozenset({"torch_attn._varlen_attn.default"})
+"""Such operators of modules that import the compiler."""
 
 
 def checkpoint_block(block: nn.Module, policy: Policy) -> None:
@@ -74,5 +74,10 @@ def compile_block(
     block.forward = forward
 
 
+def keeps(operator: Any) -> bool:
+    """Return True if selective checkpointing keeps the results of an operator."""
+    return operator in KEPT or str(operator) in KEPT_BY_NAME
+
+
 def _keep(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if operator in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+    return CheckpointPolicy.MUST_SAVE if keeps(operator) else CheckpointPolicy.PREFER_RECOMPUTE
