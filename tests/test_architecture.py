@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -36,16 +37,39 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+def statements(body: Iterable[ast.stmt], checked: bool = False) -> Iterator[tuple[ast.stmt, bool]]:
+    """All statements, and whether only type checkers read them; no expression holds an import."""
+    for node in body:
+        yield node, checked
+        only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        yield from statements(getattr(node, "body", ()), checked or only)
+        for name in ("orelse", "finalbody"):
+            yield from statements(getattr(node, name, ()), checked)
+        for branch in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+            yield from statements(branch.body, checked)
+
+
 @cache
+def imported(path: Path) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """The imports of a module anywhere, and whether only type checkers read them."""
+    found = []
+    for node, checked in statements(parsed(path).body):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            assert getattr(node, "level", 0) == 0, f"{path} imports relatively; write the room's name"
+            found.append((node, checked))
+    return found
+
+
 def imports(path: Path, whole: bool) -> list[str]:
-    tree = parsed(path)
-    nodes = ast.walk(tree) if whole else tree.body
+    """Names of imported modules: anywhere, or those that are imported with this one."""
+    nodes = [node for node, _ in imported(path)]
+    if not whole:
+        nodes = [node for node in nodes if node in parsed(path).body]
     names = []
     for node in nodes:
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path} imports relatively; write the room's name"
+        else:
             names.append(node.module or "")
     return names
 
@@ -57,15 +81,13 @@ def modules(room: str) -> dict[Path, set[Path]]:
     named = {name: path for name, path in named.items() if path.name != "__init__.py"}
     graph = {}
     for path in named.values():
-        tree = ast.parse(path.read_text())
-        for node in ast.walk(tree):
-            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-                node.body = []
         found = set()
-        for node in ast.walk(tree):
+        for node, checked in imported(path):
+            if checked:
+                continue
             if isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
+            else:
                 found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module or ""}
         graph[path] = {named[name] for name in found & named.keys()} - {path}
     return graph
@@ -137,7 +159,7 @@ def test_every_folder_says_what_it_holds(room: str) -> None:
     silent = [
         str(path.parent.relative_to(ROOT))
         for path in (ROOT / room).rglob("__init__.py")
-        if not ast.get_docstring(ast.parse(path.read_text()))
+        if not ast.get_docstring(parsed(path))
     ]
     assert silent == []
 

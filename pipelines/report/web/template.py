@@ -1,5 +1,6 @@
 """HTML of pages from templates, in which all text from outside is escaped."""
 
+from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -14,6 +15,12 @@ def render(template: str, **values: object) -> str:
         template: file of ``pipelines/templates`` that extends ``base.html``.
         **values: what it names; always ``title``, ``subtitle``, ``notes`` and ``figures``.
     """
+    return _environment().get_template(template).render(policy=POLICY, **values)
+
+
+@cache
+def _environment() -> Environment:
+    """Return what compiles a template once a process."""
     environment = Environment(
         loader=PackageLoader("pipelines"),
         autoescape=True,
@@ -23,7 +30,7 @@ def render(template: str, **values: object) -> str:
         lstrip_blocks=True,
     )
     environment.filters["shown"] = _shown
-    return environment.get_template(template).render(policy=POLICY, **values)
+    return environment
 
 
 def _shown(cell: Any) -> str:
