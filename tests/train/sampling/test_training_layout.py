@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from tests.thorough import thorough
+from tests.thorough import but, chosen, thorough
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.sampling.layout_ranks import CASES, LOADED, compute, load
 from train.config.model import DiTConfig
@@ -15,15 +15,19 @@ from train.sampling.trained import load_trained
 
 
 @pytest.fixture(scope="module")
-def findings(tmp_path_factory, ranks):
+def findings(tmp_path_factory, ranks, request):
     """What each rank found, by case; the processes start once for all cases."""
     out = tmp_path_factory.mktemp("ranks")
-    ended = ranks.run(compute, 4, str(out))
+    ended = ranks.run(compute, 4, str(out), chosen(request, "case"))
     assert ended.codes == [0] * 4, ended.errors
     return [json.loads((out / f"{rank}.json").read_text()) for rank in range(4)]
 
 
-@pytest.mark.parametrize("case", [*CASES, "float32"])
+ALWAYS = ("fsdp, tp", "tp, ring", "pp", "pp, fsdp", "float32")
+"""Each model, and each kind of layout once."""
+
+
+@pytest.mark.parametrize("case", but(ALWAYS, [*CASES, "float32"]))
 def test_each_layout_predicts_what_one_process_does_also_with_other_weights(findings, case):
     found = [rank[case] for rank in findings]
     for each in found:
