@@ -36,7 +36,6 @@ SHARDED = {"dp_replicate": "rest", "dp_shard": 2}
 ZERO = {"dp_replicate": 1, "dp_shard": "rest", "shard": "optimizer"}
 
 CASES: dict[str, dict[str, Any]] = {
-    "replicated": {"model": DIT},
     "all degrees": {"model": DIT, "cascade": {"degrees": [1, 2, 3, 4]}},
     "a rank without a DiT": {"model": DIT, "cascade": {"degrees": [3]}, "denominator": "epoch"},
     "zero": {"model": MMDIT, "parallel": ZERO, "cascade": {"degrees": [2, 4]}, "denominator": "step_tokens"},
