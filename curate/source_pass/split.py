@@ -36,6 +36,7 @@ from curate.source_pass.part_store import PARTS, Arrays, PartStore, StepNote
 from curate.source_pass.parts import Part, may_be_long, parts_of
 from curate.source_pass.tasks import PartStep, PartTask
 from curate.sources.inputs import SourceRef
+from loader.errors import ObjectError, UsageError
 from loader.storage import open_object
 
 SOUND_S = 5.0
@@ -80,7 +81,10 @@ class SplitCut:
         if isinstance(work, PartTask):
             step = self._scan if work.step == "scan" else self._cut
             return Outcome(fault=self._end(work.source, work.step, work.part, step))
-        parts = self._parts(work)
+        try:
+            parts = self._parts(work)
+        except ObjectError as error:  # a server that was asked in vain need not be asked again
+            return Outcome(failed_source(work, *fault_of(error)))
         return self._outcome(work, parts) if parts else Outcome(self.cut(work))
 
     def lose(self, task: PartTask, reason: str) -> None:
@@ -97,6 +101,8 @@ class SplitCut:
         try:
             with self._opened(source) as (file, _):
                 return parts_of(file, self.cut.config, self.part_s)
+        except ObjectError:
+            raise
         except Exception as error:  # noqa: BLE001 - those that are no fault of the source are raised again
             fault_of(error)
             return ()
@@ -234,7 +240,10 @@ class SplitCut:
     @contextmanager
     def _opened(self, source: SourceRef) -> Iterator[tuple[BinaryIO, tuple[str, ...]]]:
         """Open a source, and return its state as well, which tells whether other parts read the same."""
-        storage, name = open_object(source.location, self.cut.storage, source.listed_in)
+        try:
+            storage, name = open_object(source.location, self.cut.storage, source.listed_in)
+        except UsageError as error:  # that of an address in a list concerns its source alone
+            raise SourceError(str(error)) from error
         with one_thread(), storage.open(name) as file:
             state = file_state(file)
             if state is None and (there := storage.stat(name)) is not None:

@@ -12,7 +12,7 @@ import pytest
 from curate.config import CurateConfig
 from curate.filters.sound import levels
 from curate.run.curate import curate
-from curate.source_pass import stage as source_stage
+from curate.source_pass import cut_source
 from loader.dataset import open_dataset
 from loader.errors import RunError
 from loader.read.decode import decode
@@ -71,14 +71,14 @@ def test_an_error_that_nobody_foresaw_fails_its_source_alone(
     raw: Path, film: bytes, tmp_path: Path, error: Exception
 ) -> None:
     (raw / "other.mp4").write_bytes(film + b"\0" * 8)
-    real = source_stage.scan
+    real = cut_source.scan
 
     def scan(file: object, config: object) -> object:
         if str(file.name).endswith("other.mp4"):
             raise error
         return real(file, config)
 
-    with patch.object(source_stage, "scan", scan):
+    with patch.object(cut_source, "scan", scan):
         found = rows(raw, tmp_path / "out")
     assert found["good.mp4"]["state"] == "kept"
     assert (found["other.mp4"]["state"], found["other.mp4"]["stage"]) == ("failed", "cut")
@@ -99,19 +99,19 @@ def test_a_shortage_of_the_machine_is_no_fault_of_a_film(raw: Path, tmp_path: Pa
     def scan(file: object, config: object) -> object:
         raise OSError(number, os.strerror(number), "spool")
 
-    with patch.object(source_stage, "scan", scan), pytest.raises(RunError, match=r"spool.*make room"):
+    with patch.object(cut_source, "scan", scan), pytest.raises(RunError, match=r"spool.*make room"):
         curate([str(raw)], str(tmp_path / "out"), CONFIG)
 
 
 def test_a_film_that_changes_while_it_is_read_fails(raw: Path, tmp_path: Path) -> None:
-    real = source_stage.scan
+    real = cut_source.scan
 
     def scan(file: object, config: object) -> object:
         with (raw / "good.mp4").open("ab") as changing:
             changing.write(b"more")
         return real(file, config)
 
-    with patch.object(source_stage, "scan", scan):
+    with patch.object(cut_source, "scan", scan):
         assert "changed while it was read" in rows(raw, tmp_path / "out")["good.mp4"]["reason"]
     assert rows(raw, tmp_path / "out", retry_failed=True)["good.mp4"]["state"] == "kept"
 
