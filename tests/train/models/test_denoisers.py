@@ -20,6 +20,7 @@ from train.models.bundle import Bundle
 from train.models.dit import WHOLE_SAMPLES, through
 from train.models.mmdit import JointBlock
 from train.models.modulation import ZeroLinear
+from train.step.squared_errors import DenoisingInputs
 
 SHAPE = {"hidden": 32, "heads": 2, "layers": 2}
 KINDS = {
@@ -103,6 +104,28 @@ def test_masked_text_does_not_count(config):
     expected = denoiser(x, t, context, mask)
     torch.testing.assert_close(denoiser(x, t, changed, mask), expected)
     torch.testing.assert_close(denoiser(x, t, context[:, :2], mask[:, :2]), expected)
+
+
+@ALL
+def test_a_mask_that_hides_nothing_changes_no_bit(config):
+    dit, (latents, t_B, context_BMD, mask_BM) = model(config), inputs()
+    assert torch.equal(dit(latents, t_B, context_BMD, None), dit(latents, t_B, context_BMD, mask_BM))
+
+
+def test_text_has_a_mask_unless_the_host_knows_that_none_is_padded():
+    latents, t_B, context_BMD, mask_BM = inputs()
+    padded_BM = mask_BM.clone()
+    padded_BM[0, -1] = False
+
+    def given(mask_BM, host_mask_BM):
+        asked = DenoisingInputs(
+            [latents], [], t_B, context_BMD, mask_BM, packed=False, host_mask=host_mask_BM
+        )
+        return asked.padding_mask
+
+    assert given(mask_BM, mask_BM) is None
+    assert given(padded_BM, padded_BM) is padded_BM
+    assert given(mask_BM, None) is mask_BM
 
 
 @ALL

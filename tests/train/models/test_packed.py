@@ -224,7 +224,8 @@ def test_a_pack_trains_as_its_samples_do_in_microbatches_of_their_own(objective)
     found = losses(packed, config, pack, CPU)
     found.each.mean().backward()
 
-    single, single_work = [], []
+    single, single_work, masks = [], [], []
+    alone.dit.register_forward_pre_hook(lambda _, given: masks.append(given[3]))
     for i, shape in enumerate(shapes):
         batch = Microbatch(
             bucket=shape,
@@ -248,6 +249,8 @@ def test_a_pack_trains_as_its_samples_do_in_microbatches_of_their_own(objective)
         single_work.append(one.work)
         assert one.video_tokens == found.video_tokens[i : i + 1]
         assert torch.equal(one.normals, found.normals[i : i + 1])
+    # A single caption is never padded, and kernels without masks serve.
+    assert masks == [None] * len(shapes)
     torch.testing.assert_close(found.each.detach(), torch.cat(single), rtol=1e-5, atol=0)
     assert found.work == tuple(map(sum, zip(*single_work, strict=True)))
     errors = relative_errors(
