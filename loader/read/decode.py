@@ -24,7 +24,6 @@ from loader.errors import RunError
 if TYPE_CHECKING:
     from av.container import InputContainer
     from av.video.frame import VideoFrame
-    from av.video.reformatter import VideoReformatter
 
 Pixels = NDArray[np.uint8]
 Decoder = Callable[[bytes | memoryview, Places, Pixels], None]
@@ -103,12 +102,9 @@ def _by_decord(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixels) ->
 def decode_with_pyav(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixels) -> None:
     """Decode with PyAV, see `decode`; seek to the keyframe before the first frame."""
     import av
-    from av.video.reformatter import VideoReformatter
-
-    from loader.dataset.colour.sdr import SdrConverter
 
     filled, last = 0, int(numbers[-1])
-    reformatter, sdr = VideoReformatter(), SdrConverter()
+    drawer = _Drawer()
     try:
         with _opened(clip) as container:
             stream = container.streams.video[0]
@@ -131,7 +127,7 @@ def decode_with_pyav(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixe
                 # At a higher frame rate a frame repeats.
                 behind = bisect_right(wanted, frame.pts)
                 aspect = float(stream.sample_aspect_ratio or 1)
-                _draw(frame, sdr(frame), aspect, reformatter, video_CTHW[:, filled:behind])
+                drawer.draw(frame, aspect, video_CTHW[:, filled:behind])
                 filled = behind
                 if filled == len(wanted):
                     return
@@ -140,27 +136,46 @@ def decode_with_pyav(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixe
     raise _too_short(filled, last)
 
 
-def _draw(
-    stored: "VideoFrame",
-    frame: "VideoFrame",
-    aspect: float,
-    reformatter: "VideoReformatter",
-    video_CTHW: Pixels,
-) -> None:
-    """Draw the SDR picture of a stored frame into all of the given places."""
-    turn = orientation_of(stored)
-    shown = (frame.height, max(1, round(frame.width * aspect)))
-    covering = _cover(*(shown[::-1] if turn.transposed else shown), *video_CTHW.shape[2:])
-    height, width = covering[::-1] if turn.transposed else covering
-    if (height, width) == (frame.height, frame.width) and 0 < width % _DRAWN_AT_ONCE <= _DRAWN_AT_ONCE // 2:
-        # swscale's own path from subsampled YUV to planes leaves these last columns as the memory was.
-        frame = reformatter.reformat(frame, width, height, "yuv444p", interpolation="BILINEAR", threads=1)
-    # Not rgb24: its conversion is slower, and at even widths 1 to 2 levels too dark with coarser colour.
-    image = reformatter.reformat(frame, width, height, "gbrp", interpolation="BILINEAR", threads=1)
-    green, blue, red = image.planes
-    for channel_THW, plane in zip(video_CTHW, (red, green, blue), strict=True):
-        padded_HW = np.frombuffer(memoryview(plane), np.uint8).reshape(height, plane.line_size)
-        channel_THW[:] = _centre(turn.of(padded_HW[:, :width]), channel_THW)
+class _Drawer:
+    """Drawing of one clip's frames; tables of swscale are kept between them."""
+
+    def __init__(self) -> None:
+        from av.video.reformatter import VideoReformatter
+
+        from loader.dataset.colour.sdr import SdrConverter
+
+        self._scaler, self._shrinker, self._sdr = VideoReformatter(), VideoReformatter(), SdrConverter()
+
+    def draw(self, frame: "VideoFrame", aspect: float, video_CTHW: Pixels) -> None:
+        """Draw a frame into all of the given places."""
+        turn = orientation_of(frame)
+        shown = (frame.height, max(1, round(frame.width * aspect)))
+        covering = _cover(*(shown[::-1] if turn.transposed else shown), *video_CTHW.shape[2:])
+        height, width = covering[::-1] if turn.transposed else covering
+        frame = self._of_sdr(frame, height, width)
+        if (height, width) == (
+            frame.height,
+            frame.width,
+        ) and 0 < width % _DRAWN_AT_ONCE <= _DRAWN_AT_ONCE // 2:
+            # swscale's own path from subsampled YUV to planes leaves these last columns as the memory was.
+            frame = self._scaler.reformat(
+                frame, width, height, "yuv444p", interpolation="BILINEAR", threads=1
+            )
+        # Not rgb24: its conversion is slower, and at even widths 1 to 2 levels too dark with coarser colour.
+        image = self._scaler.reformat(frame, width, height, "gbrp", interpolation="BILINEAR", threads=1)
+        green, blue, red = image.planes
+        for channel_THW, plane in zip(video_CTHW, (red, green, blue), strict=True):
+            padded_HW = np.frombuffer(memoryview(plane), np.uint8).reshape(height, plane.line_size)
+            channel_THW[:] = _centre(turn.of(padded_HW[:, :width]), channel_THW)
+
+    def _of_sdr(self, frame: "VideoFrame", height: int, width: int) -> "VideoFrame":
+        """Return the SDR picture of a frame; HDR is shrunk first, since mapping costs more than decoding."""
+        from loader.dataset.colour.sdr import is_hdr
+
+        if is_hdr(frame) and height * width < frame.height * frame.width:
+            kind = frame.format.name
+            frame = self._shrinker.reformat(frame, width, height, kind, interpolation="BILINEAR", threads=1)
+        return self._sdr(frame)
 
 
 def _opened(clip: bytes | memoryview) -> "InputContainer":

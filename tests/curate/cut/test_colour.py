@@ -124,9 +124,23 @@ def test_training_sees_a_deep_clip_as_its_8_bit_one(kind: str, tmp_path: Path) -
         (clip,) = clips_of(path, config=CutConfig(max_bits=max_bits, crf=4))
         picture = np.empty((3, 1, clip.geometry.height, clip.geometry.width), np.uint8)
         decode(clip.data, np.array([5]), picture)
+        if max_bits == 10:
+            small = np.empty((3, 1, clip.geometry.height // 2, clip.geometry.width // 2), np.uint8)
+            decode(clip.data, np.array([5]), small)
+            shrunk = centres(small[:, 0].transpose(1, 2, 0).astype(float))
         pictures.append(centres(picture[:, 0].transpose(1, 2, 0).astype(float)))
     assert np.abs(pictures[1] - pictures[0]).max() < 6  # a wrong matrix or transfer: 20 and more
     assert np.abs(pictures[1] - pictures[0]).mean() < 1
+    assert np.abs(shrunk - pictures[1]).mean() < 2
+
+
+def test_decord_leaves_hdr_to_pyav(tmp_path: Path) -> None:
+    pytest.importorskip("decord")
+    path = write_blocks(tmp_path / "a.mp4", blocks(), "yuv420p", HLG, frames=3)
+    ours, asked = np.empty((2, 3, 1, 96, 128), np.uint8)
+    decode(path.read_bytes(), np.array([1]), ours)
+    decode(path.read_bytes(), np.array([1]), asked, decoder="decord")
+    assert np.array_equal(asked, ours)
 
 
 @thorough
