@@ -437,7 +437,8 @@ __device__ __forceinline__ void backward(const BackwardArgs& args) {
     end_group();
 }
 
-// Second stage, grid (groups, tiles of columns): a block of 32 columns by 16 lanes adds up a group's slots, lane l taking slots l, l + 16, ...
+// Second stage, grid (groups, tiles of columns): a block of 32 columns by kReduceLanes adds up a group's slots, lane l taking
+// slots l, l + kReduceLanes, ... with the loads of some under way at once: it waits for memory and for nothing else.
 template <typename M>
 __device__ __forceinline__ void reduce(const ReduceArgs& args) {
     __shared__ float lanes[3][kReduceLanes][kWarp];
@@ -447,11 +448,19 @@ __device__ __forceinline__ void reduce(const ReduceArgs& args) {
     float total[3] = {0.f, 0.f, 0.f};
     if (column < args.dim && begin < end) {
         const i64 from = begin / args.rows_per_cta + group, to = (end - 1) / args.rows_per_cta + group;
-#pragma unroll 4
-        for (i64 slot = from + lane; slot <= to; slot += kReduceLanes)
+        for (i64 slot = from + lane; slot <= to; slot += kReduceAhead * kReduceLanes) {
+            float value[kReduceAhead][3] = {};
 #pragma unroll
-            for (int part = 0; part < 3; ++part)
-                if (part < args.parts) total[part] += args.partials[(slot * args.parts + part) * args.dim + column];
+            for (int next = 0; next < kReduceAhead; ++next)
+#pragma unroll
+                for (int part = 0; part < 3; ++part)
+                    if (slot + next * kReduceLanes <= to && part < args.parts)
+                        value[next][part] = args.partials[((slot + next * kReduceLanes) * args.parts + part) * args.dim + column];
+#pragma unroll
+            for (int next = 0; next < kReduceAhead; ++next)
+#pragma unroll
+                for (int part = 0; part < 3; ++part) total[part] += value[next][part];
+        }
     }
 #pragma unroll
     for (int part = 0; part < 3; ++part) lanes[part][lane][threadIdx.x] = total[part];
@@ -460,6 +469,7 @@ __device__ __forceinline__ void reduce(const ReduceArgs& args) {
 #pragma unroll
     for (int part = 0; part < 3; ++part) {
         total[part] = 0.f;
+#pragma unroll
         for (int other = 0; other < kReduceLanes; ++other) total[part] += lanes[part][other][threadIdx.x];
     }
     if (args.sums) {

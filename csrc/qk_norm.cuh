@@ -358,7 +358,7 @@ __device__ __forceinline__ void qk_backward(const QkNormArgs& args) {
     }
 }
 
-// Second stage, grid (2, tiles of columns): a block of 32 columns by 16 lanes adds the blocks' sums up.
+// Second stage, grid (2, tiles of columns): a block of 32 columns by kReduceLanes adds the blocks' sums up.
 template <typename M>
 __device__ __forceinline__ void reduce_qk_weights(const QkReduceArgs& args) {
     __shared__ float lines[kReduceLanes][kWarp];

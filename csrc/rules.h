@@ -8,7 +8,8 @@ namespace reel {
 constexpr int kWarp = 32;              // threads of a warp
 constexpr int kVectorBytes = 16;       // bytes of a vector access; rows begin at multiples of them
 constexpr int kTiledThreads = 256;     // largest block of the tiled path
-constexpr int kReduceLanes = 16;       // warps of a block of the second stage
+constexpr int kReduceLanes = 32;       // warps of a block of the second stage
+constexpr int kReduceAhead = 4;        // slots that a warp of it reads at once
 constexpr int kAffineThreads = 256;    // block of the affine reduction
 constexpr int kPairThreads = 512;      // largest block of qk_norm
 constexpr int kPairElements = 16;      // elements of a row that a thread of qk_norm holds, in pairs of vectors

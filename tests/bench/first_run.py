@@ -90,7 +90,7 @@ CALLS: dict[str, tuple[Step, ...]] = {
     "right": (
         Step(
             "equal to the processor",
-            bench("gpu_equality", "--out", FOLDER, "--seconds", "420"),
+            bench("gpu_equality", "--out", FOLDER, "--seconds", "420", "--at-once", "8"),
             bench("gpu_equality", "--out", FOLDER, "--tiny", "--only", "float32", "sampled video"),
             430,
             ("gpu_equality.jsonl",),
