@@ -9,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from loader.buckets.assignment import Bucket
-from tests.bench.train_step_goals import PEER, Row
+from tests.bench.train_step_goals import PEER, PEER_FULL, Row
 from train.config.model import DiTConfig
 from train.config.optimizer import Fp8Config
 from train.config.parallel import ParallelConfig
@@ -56,6 +56,7 @@ CASES = (
     Case("compiled, nvrtc", compile=True, operators="nvrtc"),
     Case("nvrtc", operators="nvrtc"),
     Case(PEER),
+    Case(PEER_FULL, "full"),
     Case("nvrtc, selective", "selective", operators="nvrtc"),
     Case("nvrtc, full", "full", operators="nvrtc"),
     Case("compiled, nvrtc, fp8 tensorwise", compile=True, operators="nvrtc", fp8="tensorwise"),
@@ -69,6 +70,7 @@ CASES = (
 TINY = (
     Case("eager"),
     Case(PEER),
+    Case(PEER_FULL, "full"),
     Case("selective", "selective"),
     Case("full", "full"),
     Case("fp8 tensorwise", fp8="tensorwise"),
@@ -109,7 +111,7 @@ def measured(case: Case, size: Size) -> Row:
         UsageError: it cannot run here.
     """
     torch.manual_seed(0)
-    return _peer(size) if case.name == PEER else _ours(case, size)
+    return _peer(case, size) if case.name in (PEER, PEER_FULL) else _ours(case, size)
 
 
 def _ours(case: Case, size: Size) -> Row:
@@ -146,7 +148,7 @@ def _ours(case: Case, size: Size) -> Row:
     )
 
 
-def _peer(size: Size) -> Row:
+def _peer(case: Case, size: Size) -> Row:
     """Steps of diffusers' Wan of this shape, in the loop that its users write."""
     from diffusers import WanTransformer3DModel
 
@@ -173,6 +175,8 @@ def _peer(size: Size) -> Row:
         counted(*inputs(torch.device("meta")), return_dict=False)[0].sum().backward()
     with device:
         wan = WanTransformer3DModel(**shape)
+    if case.checkpointing == "full":
+        wan.enable_gradient_checkpointing()
     optimizer = torch.optim.AdamW(wan.parameters(), lr=1e-4)
 
     def step(_number: int) -> float:
@@ -193,7 +197,7 @@ def _peer(size: Size) -> Row:
         return time.perf_counter() - began
 
     tokens = latent[0] * (latent[1] // 2) * (latent[2] // 2) + size.text[1]
-    return _row(PEER, step, size.device, tokens, counter.get_total_flops(), None)
+    return _row(case.name, step, size.device, tokens, counter.get_total_flops(), None)
 
 
 def _row(

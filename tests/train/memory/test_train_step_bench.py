@@ -6,7 +6,7 @@ import pytest
 
 from tests.bench.train_step import markdown, run
 from tests.bench.train_step_cases import CASES, SMALL, TINY, WAN, measured
-from tests.bench.train_step_goals import PEER, Row, goals
+from tests.bench.train_step_goals import PEER, PEER_FULL, Row, goals
 from tests.thorough import thorough
 
 ROWS = [
@@ -26,6 +26,13 @@ def test_the_best_step_counts_for_speed_and_the_worst_prediction_for_memory():
     assert (memory.reached, memory.where, memory.met) == (pytest.approx(0.04), "nvrtc, full", False)
     assert not goals(ROWS, peak_tflops=1200.0)[0].met
     assert {goal.met for goal in goals([row for row in ROWS if row.error], 800.0)} == {None}
+
+
+def test_a_peer_that_does_not_fit_is_measured_with_checkpointing():
+    without = [row for row in ROWS if row.case != PEER]
+    rows = [*without, Row(PEER, error="OutOfMemoryError"), Row(PEER_FULL, 4.25)]
+    assert goals(rows, 800.0)[1].reached == pytest.approx(2.5)
+    assert goals([*rows, Row(PEER, 3.4)], 800.0)[1].reached == pytest.approx(2.0)
 
 
 def test_the_page_shows_every_row_and_what_went_wrong():
@@ -50,8 +57,9 @@ def test_it_runs_from_end_to_end(tmp_path):
     assert lines[0] == device
     assert [Row(**line) for line in lines[1:]] == rows
     assert [row.case for row in rows] == ["fp8 tensorwise"]
-    peer = measured(next(case for case in TINY if case.name == PEER), SMALL)
-    for row in (peer, *rows):
+    peer, full = (measured(case, SMALL) for case in TINY if case.name in (PEER, PEER_FULL))
+    assert full.tflop == peer.tflop
+    for row in (peer, full, *rows):
         assert row.error is None
         assert row.step_s > 0
         assert row.tokens == 2 * 4 * 4 + 8
