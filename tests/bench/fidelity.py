@@ -57,6 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
         except SourceError as error:
             print(f"{path}: {error}", file=sys.stderr)
     for name, row in rows.items():
+        if row["compared"]:
+            row["mean_psnr_dB"] /= row["compared"]
         print(json.dumps({"what": name, **{key: round(float(value), 2) for key, value in row.items()}}))
     print(json.dumps({"what": "not copied without trimming", **dict(faults.most_common())}))
     return 0
