@@ -5,12 +5,14 @@ Findings go to OUT/RANK.json: whether the first rank's videos have the bits of s
 
 import json
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from loader.errors import RunError
+from tests.train.references import divided
 from tests.train.sampling.decode.decode_cases import CASES, cut_small, latents_of
 from train.config.tokenizer import DiffusersVAEConfig
 from train.distributed.world import World
@@ -38,6 +40,8 @@ def decode(out: str) -> None:
             DiffusersVAEConfig.model_validate_json((Path(out) / f"{family}.json").read_text())
         )
         cut_small(made.vae)
+        alone = TiledDecoder(made, World(0, 1, CPU))
+        serial = divided({size: partial(alone, latents_of(made, size)) for size in CASES[family]})
         for count, (ranks, group) in groups.items():
             # Groups of any number of ranks with one family, three ranks with the others.
             if rank not in ranks or (family != SHARED[0] and count != 3):
@@ -45,13 +49,12 @@ def decode(out: str) -> None:
             world = World(dist.get_group_rank(group, rank), count, CPU, group)
             for size in CASES[family]:
                 x = latents_of(made, size)
-                serial = TiledDecoder(made, World(0, 1, CPU))(x) if world.rank == 0 else None
                 for decoding in {count, (count + 1) // 2}:
                     video = TiledDecoder(made, world, ranks=decoding)(x)
-                    same = (
-                        video is None if serial is None else video is not None and torch.equal(video, serial)
+                    same = video is not None and torch.equal(video, serial[size])
+                    found[f"{family} {size} on {decoding} of {count}"] = (
+                        same if world.rank == 0 else video is None
                     )
-                    found[f"{family} {size} on {decoding} of {count}"] = same
     if rank == 2:
         made.decode_tile = made.decode = _fail
     try:
