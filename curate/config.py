@@ -65,7 +65,7 @@ class RunConfig(Settings):
         6 * 3600.0, gt=0, description="time after which a worker without a result counts as hung, seconds"
     )
     part_s: float = Field(
-        300.0,
+        900.0,
         ge=1,
         description="length of the parts, seconds, in which sources of at least two are worked on side by side and"
         " resumed, to the same bytes; max_source_s is for each part",
