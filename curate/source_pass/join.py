@@ -227,7 +227,7 @@ class _Joiner:
             raise SourceError("its parts decode otherwise than the whole")
         self._behind = part.behind
         self.firsts.append(len(self.pts))
-        for picture in part.pictures:
+        for picture in part.pictures():
             self.detector.push(picture)
             self.samples.push(len(self.pts), picture)
             self.stats.push(picture)

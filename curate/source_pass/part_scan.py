@@ -34,7 +34,7 @@ from curate.shots import make_detector
 from curate.shots.scale import Scaler
 from curate.shots.stitch import SampleEmbeddings
 from curate.source_pass.lookahead_encode import AheadClip, LookaheadEncoder, encode_ahead, lookahead_of
-from curate.source_pass.parts import Part
+from curate.source_pass.parts import PART_FRAMES, Part
 
 _MOST_BEHIND_S = 15.0
 """Time behind the end of a part for which a clip that crosses it is encoded on."""
@@ -53,7 +53,8 @@ class PartSignals:
     Attributes:
         pts: Stamp of each frame in ticks.
         durations: Duration of each frame in ticks, 0 where unknown.
-        pictures: uint8 [frames, 36, 64, 3] RGB.
+        changes: uint8 [frames, 36, 64, 3]: small RGB picture of each frame less that of the frame before, modulo 256,
+            which takes less room.
         fields: float64 [frames + 1, 2]: difference of the fields of each frame, and of the first one behind the
             end, from those of the frame before; empty where the film is not telecined.
         sound: int64 [packets, 3]: stamp, duration and number of earlier video packets of the part.
@@ -67,7 +68,7 @@ class PartSignals:
 
     pts: NDArray[np.int64]
     durations: NDArray[np.int64]
-    pictures: NDArray[np.uint8]
+    changes: NDArray[np.uint8]
     fields: NDArray[np.float64]
     sound: NDArray[np.int64]
     packets: int
@@ -83,22 +84,22 @@ class PartSignals:
         return {name: getattr(self, name) for name in plain}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays; pictures as differences from the one before, which take less room."""
-        changes = np.diff(self.pictures, axis=0, prepend=np.zeros_like(self.pictures[:1]))
-        return {
-            "pts": self.pts,
-            "durations": self.durations,
-            "fields": self.fields,
-            "sound": self.sound,
-            "pictures": changes,
-        }
+        """Return the arrays."""
+        plain = ("pts", "durations", "fields", "sound", "changes")
+        return {name: getattr(self, name) for name in plain}
+
+    def pictures(self) -> Iterator[NDArray[np.uint8]]:
+        """Yield the small picture of each frame, [36, 64, 3]."""
+        picture = np.zeros(self.changes.shape[1:], np.uint8)
+        for change in self.changes:
+            picture = picture + change
+            yield picture
 
     @classmethod
     def read(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
         """Return the signals of `values` and `arrays`."""
-        pictures = np.cumsum(arrays["pictures"], axis=0, dtype=np.uint8)
         prints = {name: tuple(map(tuple, values[name])) for name in ("begin", "behind")}
-        plain = {"size": tuple(values["size"]), "pictures": pictures, **prints}
+        plain = {"size": tuple(values["size"]), **prints}
         return cls(**{**values, **arrays, **plain})
 
 
@@ -301,7 +302,8 @@ class _Frames:
     end_pts: int | None
     pts: array[int] = field(default_factory=lambda: array("q"))
     durations: array[int] = field(default_factory=lambda: array("q"))
-    pictures: list[NDArray[np.uint8]] = field(default_factory=list)
+    changes: bytearray = field(default_factory=bytearray)
+    last: NDArray[np.uint8] = field(default_factory=lambda: np.zeros((PICTURE[1], PICTURE[0], 3), np.uint8))
     begin: list[tuple[int, int, int]] = field(default_factory=list)
     behind: list[tuple[int, int, int]] = field(default_factory=list)
     size: tuple[int, int] = (0, 0)
@@ -322,6 +324,8 @@ class _Frames:
         """Take the next frame, and return whether enough of them were seen."""
         if frame.pts is None or (self.pts and frame.pts <= self.pts[-1]):
             raise SourceError("its time stamps do not rise")
+        if len(self.pts) > 4 * PART_FRAMES:
+            raise SourceError("a part of it holds many more frames than its header promises")
         if not self.seen:
             size = geometry(frame, pixel_aspect)
             self.size = size.width, size.height
@@ -338,19 +342,17 @@ class _Frames:
             return len(self.behind) == COMPARED
         self.pts.append(frame.pts)
         self.durations.append(frame.duration or 0)
-        self.pictures.append(picture)
+        self.changes += (picture - self.last).tobytes()
+        self.last = picture
         self.pixels += frame.width * frame.height
         fields.push(frame)
         return False
 
     def signals(self, packets: _Packets, fields: FieldDifferences, interlaced: bool) -> PartSignals:
-        pictures = (
-            np.stack(self.pictures) if self.pictures else np.zeros((0, PICTURE[1], PICTURE[0], 3), np.uint8)
-        )
         return PartSignals(
             np.array(self.pts, np.int64),
             np.array(self.durations, np.int64),
-            pictures,
+            np.frombuffer(self.changes, np.uint8).reshape(-1, *self.last.shape),
             fields.values,
             packets.sound(),
             packets.count(),

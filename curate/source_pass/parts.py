@@ -18,6 +18,10 @@ from curate.sources.inputs import SourceRef
 _LEAST_BYTES_PER_S = 4000
 """Bit rate below which no video is as long as two parts: smaller files are not even opened to look."""
 
+PART_FRAMES = 18_000
+"""Frames of a part, about: a worker holds the small pictures of them all, 7 KB each, and hands on a copy."""
+_HIGHEST_FPS = 120.0  # headers of variable rates promise many times as many
+
 
 @dataclass(frozen=True)
 class Part:
@@ -47,7 +51,7 @@ def parts_of(file: BinaryIO, config: SourceStageConfig, part_s: float) -> tuple[
     Args:
         file: File of the source.
         config: Configuration of the pass.
-        part_s: Duration of a part in seconds, about; sources shorter than two stay whole.
+        part_s: Duration of a part in seconds, at most, about; sources shorter than two stay whole.
     """
     limits = config.probe
     file.seek(0)
@@ -56,10 +60,12 @@ def parts_of(file: BinaryIO, config: SourceStageConfig, part_s: float) -> tuple[
             found = probe(container, stream, limits)
     except SourceError:
         return ()
-    count = int((found.promised_s or 0.0) / part_s)
-    if count < 2 or _whole(found, config) is not None:
+    promised_s = found.promised_s or 0.0
+    if promised_s < 2 * part_s or _whole(found, config) is not None:
         return ()
-    edges_s = [number * (found.promised_s or 0.0) / count for number in range(count)]
+    fps = min(float(found.rate or 25), _HIGHEST_FPS)
+    count = int(max(promised_s / part_s, promised_s * fps / PART_FRAMES))
+    edges_s = [number * promised_s / count for number in range(count)]
     ends_s = [*edges_s[1:], None]
     return tuple(Part(number, count, edges_s[number], ends_s[number]) for number in range(count))
 
