@@ -1,17 +1,16 @@
 """Embed clips by SigLIP 2, and score their looks by a head over it; curate_stages.yaml runs it.
 
 reelweave config stages --set stages.siglip2.use=examples/stage_siglip2.py:Siglip2
-
-With embed.backend=stages.siglip2 `search --like KEY`, the report's map and semantic deduplication use its vectors.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
+from functools import cache
 from typing import ClassVar
 
 import torch
 from pydantic import Field
 from safetensors.torch import load_file
+from torch.nn.functional import linear, normalize
 from transformers import AutoImageProcessor, AutoModel
 
 from reelweave import Clip, CustomStage, Embedded, StageConfig
@@ -24,6 +23,9 @@ class Siglip2Config(StageConfig):
     head: str = Field("", description="file with `weight` [1, D] and `bias` [1] of an aesthetic head")
     pictures: int = Field(8, ge=1, description="pictures of a clip")
     gpus: float = Field(0.25, ge=0, description="share of a GPU for each worker")
+
+
+processor = cache(AutoImageProcessor.from_pretrained)
 
 
 class Siglip2(CustomStage):
@@ -39,21 +41,20 @@ class Siglip2(CustomStage):
 
     def __init__(self, config: Siglip2Config, device: str) -> None:
         super().__init__(config, device)
-        self.processor = AutoImageProcessor.from_pretrained(config.model)
         self.model = AutoModel.from_pretrained(config.model).eval().to(device)
-        self.head = load_file(Path(config.head), device) if config.head else None
+        self.head = load_file(config.head, device) if config.head else None
 
-    @torch.inference_mode()
+    @classmethod
+    def prepare(cls, config: Siglip2Config, clip: Clip) -> torch.Tensor:  # ahead, while the GPU works
+        pictures = list(clip.pictures(config.pictures, size=384))
+        return processor(config.model)(images=pictures, return_tensors="pt")["pixel_values"]
+
     def __call__(self, clips: Sequence[Clip]) -> list[Embedded]:
         return [self.one(clip) for clip in clips]  # a picture's numbers depend on no other clip
 
+    @torch.inference_mode()
     def one(self, clip: Clip) -> Embedded:
-        pictures = list(clip.pictures(self.config.pictures, size=384))
-        inputs = self.processor(images=pictures, return_tensors="pt").to(self.device)
-        found = self.model.get_image_features(**inputs)
-        vectors = torch.nn.functional.normalize(getattr(found, "pooler_output", found).float(), dim=-1)
-        scores = {}
-        if self.head is not None:
-            by_picture = torch.nn.functional.linear(vectors, self.head["weight"], self.head["bias"])
-            scores["beauty"] = by_picture.mean().item()
-        return Embedded(vectors.mean(0).cpu().numpy(), scores)
+        found = self.model.get_image_features(clip.prepared.to(self.device))
+        vectors = normalize(getattr(found, "pooler_output", found).float(), dim=-1)
+        given = {} if self.head is None else {"beauty": linear(vectors, **self.head).mean().item()}
+        return Embedded(vectors.mean(0).cpu().numpy(), given)

@@ -48,7 +48,8 @@ class Clip:
     """A clip as a stage of a user's receives it: what follows from its bytes, and its caption.
 
     Attributes:
-        data: Encoded clip, an MP4 file with a constant frame rate.
+        data: Encoded clip, an MP4 file with a constant frame rate; empty for a stage with `CustomStage.prepare`, which
+            has seen it.
         key: Key of its sample.
         frames: Number of frames.
         fps: Frame rate.
@@ -57,6 +58,7 @@ class Clip:
         duration_s: frames / fps.
         audio: Codec of the sound track, or "none".
         caption: Its caption, "" without one; known to stages with `CustomStage.reads_caption` only.
+        prepared: What `CustomStage.prepare` returned for it.
     """
 
     data: bytes
@@ -68,6 +70,7 @@ class Clip:
     duration_s: float
     audio: str = "none"
     caption: str = ""
+    prepared: Any = None
 
     def pictures(
         self,
@@ -132,6 +135,15 @@ class CustomStage(ABC):
     def models(cls, config: Any) -> Sequence[str]:  # noqa: ARG003 - for those who override it
         """Return models that the configuration names: files, folders, names on the hub. Another content runs anew."""
         return ()
+
+    @classmethod
+    def prepare(cls, config: Any, clip: Clip) -> Any:  # noqa: ARG003 - for those who override it
+        """Return the model's input for a clip, from which ``clip.prepared`` comes.
+
+        Override it for a model on a GPU: other processors then decode ahead, and the GPU need not wait. It has no
+        model, and must return what can be pickled.
+        """
+        return None
 
     @abstractmethod
     def __call__(self, clips: Sequence[Clip]) -> Sequence[ClipOutput]:

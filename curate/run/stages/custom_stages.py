@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,15 +57,20 @@ def custom_stage(
     """
     own = stage_name(name)
     known = {key: value for key, value in models.items() if section_of(key) == own}
-    reads = stage_class(config.code).reads_caption
+    made = stage_class(config.code)
+    reads = made.reads_caption
+    prepares = made.prepare.__func__ is not CustomStage.prepare.__func__  # type: ignore[attr-defined]
+    values = config.model_dump(mode="json")
+    clips = CustomClips(config.code, values, config.cpus, config.gpus > 0, reads, prepares)
     return ClipStage(
         own,
         fingerprint(config, models=known | {"code": config.code.digest}),
         ledger,
-        CustomClips(config.code, config.model_dump(mode="json"), config.cpus, config.gpus > 0, reads),
+        clips,
         captioned_identity if reads else clip_identity,
         go_on,
         after_dedup=config.after_dedup or (reads and captions_late),
+        prepare=clips.prepare,
     )
 
 
@@ -85,21 +91,50 @@ class CustomClips:
         cpus: Processors of a worker, and so threads of PyTorch.
         may_use_gpu: Whether a worker has a GPU where there are any.
         reads_caption: Whether it receives captions.
+        prepares: Whether it makes the model's inputs by `CustomStage.prepare`.
     """
 
     def __init__(
-        self, code: StageCode, values: Mapping[str, Any], cpus: float, may_use_gpu: bool, reads_caption: bool
+        self,
+        code: StageCode,
+        values: Mapping[str, Any],
+        cpus: float,
+        may_use_gpu: bool,
+        reads_caption: bool,
+        prepares: bool,
     ) -> None:
         self._code, self._values, self._cpus = code, values, cpus
         self._may_use_gpu, self._reads_caption = may_use_gpu, reads_caption
+        self.prepares = prepares
         self._stage: CustomStage | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_stage": None}
 
-    def __call__(self, tasks: Sequence[ClipTask], read: ReadClip) -> list[ClipResult]:
+    def prepare(self, task: ClipTask, read: ReadClip) -> Clip | Fault:
+        """Return a clip as the stage receives it."""
+        clip = self._clip(task, read(task))
+        if not self.prepares:
+            return clip
+        with self._loading():
+            made = stage_class(self._code)
+            config = made.Config.model_validate(self._values)
+        try:
+            with _threads(1):
+                return replace(clip, data=b"", prepared=made.prepare(config, clip))
+        except Exception as error:  # noqa: BLE001 - a user's code may raise anything
+            return _fault(error)
+
+    def __call__(
+        self, tasks: Sequence[ClipTask], prepared: Callable[[ClipTask], Clip | Fault]
+    ) -> list[ClipResult]:
         """Return a result for each clip."""
-        clips = [self._clip(task, read(task)) for task in tasks]
+        given = [prepared(task) for task in tasks]
+        clips = [one for one in given if isinstance(one, Clip)]
+        results = iter(self._made(clips) if clips else ())
+        return [next(results) if isinstance(one, Clip) else one for one in given]
+
+    def _made(self, clips: Sequence[Clip]) -> list[ClipResult]:
         with _threads(self._cpus):
             stage = self._loaded()
             try:
@@ -116,23 +151,27 @@ class CustomClips:
 
     def _loaded(self) -> CustomStage:
         if self._stage is None:
-            try:
+            with self._loading():
                 made = stage_class(self._code)
                 config = made.Config.model_validate(self._values)
                 self._stage = made(config, pick_device("auto") if self._may_use_gpu else "cpu")
-            except (UsageError, RunError) as error:
-                raise RunError(str(error)) from error
-            except Exception as error:
-                raise RunError(f"stages.{self._code.stage} cannot be loaded: {_said(error)}") from error
         return self._stage
+
+    @contextmanager
+    def _loading(self) -> Iterator[None]:
+        """Say of what cannot be loaded which stage it is; it ends the run."""
+        try:
+            yield
+        except (UsageError, RunError) as error:
+            raise RunError(str(error)) from error
+        except Exception as error:
+            raise RunError(f"stages.{self._code.stage} cannot be loaded: {_said(error)}") from error
 
     def _alone(self, stage: CustomStage, clip: Clip) -> ClipResult:
         try:
             return self._results(stage, [clip])[0]
-        except ClipError as error:
-            return Fault(str(error))
         except Exception as error:  # noqa: BLE001 - as above
-            return Fault(_said(error))
+            return _fault(error)
 
     def _results(self, stage: CustomStage, clips: Sequence[Clip]) -> list[ClipResult]:
         found = list(stage(clips))
@@ -179,6 +218,10 @@ def _threads(cpus: float) -> Iterator[None]:
     finally:
         if torch:
             torch.set_num_threads(before)
+
+
+def _fault(error: Exception) -> Fault:
+    return Fault(str(error) if isinstance(error, ClipError) else _said(error))
 
 
 def _said(error: Exception) -> str:

@@ -24,7 +24,7 @@ from curate.models.text_embed import Array, TextEmbedder
 from curate.records import ClipEmbedding, ClipResult, PackedArray, Record, TextEmbedding
 from curate.run.runners.pipeline import Pool, Stage
 from curate.run.stages.clip_stages import ClipStage, Identity, ReadClip, caption_identity, clip_identity
-from curate.run.stages.custom_stages import custom_stage, stage_name
+from curate.run.stages.custom_stages import CustomClips, custom_stage, stage_name
 from curate.run.stages.model_files import section_of
 from curate.run.tables.closed import ClosedSources
 from curate.run.tables.columns import column
@@ -113,7 +113,7 @@ _WORKER_MB = 1000.0
 """Memory of a worker with a model beside its weights: PyTorch, transformers and the pictures of a batch."""
 
 _PREPROCESSING_MB = 900.0
-"""Memory of open_clip's preprocessing, which loads PyTorch."""
+"""Memory of preprocessing by open_clip or a stage of a user's, which loads PyTorch."""
 
 _RECORD_CPUS = 0.25
 """Share of a processor of a worker that writes small files, and so waits for the storage."""
@@ -168,7 +168,10 @@ def pipeline_stages(
         )
         if share or (served and stage.name == CAPTIONS):
             # Inputs are made by the workers that cut, where PyTorch is loaded beside what cutting takes.
-            input_mb = run.worker_memory_mb + _PREPROCESSING_MB if stage.name == EMBED else 0.0
+            prepares = stage.name == EMBED or (
+                isinstance(stage.function, CustomClips) and stage.function.prepares
+            )
+            input_mb = run.worker_memory_mb + _PREPROCESSING_MB if prepares else 0.0
             made += split_for_gpu(stage, model, input_mb)
         else:
             made.append(model)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import pickle
 import re
 import shutil
 import sys
@@ -12,9 +13,13 @@ import numpy as np
 import pytest
 
 from curate.config import CurateConfig
+from curate.ledger import Ledger
+from curate.records import Record
 from curate.run.curate import curate
 from curate.run.forecast import ForecastConfig
 from curate.run.sample_run import forecast_curation
+from curate.run.stages.model_stages import clip_stages, pipeline_stages
+from curate.source_pass.tasks import ClipTask
 from curate.takedown.removal import remove
 from loader.dataset import open_dataset, verify
 from loader.dataset.manifest import Removal
@@ -171,6 +176,51 @@ def test_a_file_scores_clips_which_thresholds_decide_on(raw: Path, own: Path, tm
         "50": "failed",
         "60": "filtered",
     }
+
+
+PREPARED = """
+from reelweave import CustomStage
+
+
+class Green(CustomStage):
+    scores = {"green": "mean of the first picture", "data": "bytes of the clip that reach the model"}
+
+    @classmethod
+    def prepare(cls, config, clip):
+        if clip.frames == 40:
+            raise ValueError("cannot prepare 40 frames")
+        return clip.pictures(1, size=16)[0][..., 1].mean()
+
+    def __call__(self, clips):
+        return [{"green": clip.prepared, "data": len(clip.data)} for clip in clips]
+"""
+
+
+def test_inputs_are_made_apart_from_the_model(raw: Path, own: Path, tmp_path: Path) -> None:
+    own.write_text(PREPARED)
+    keys = {"use": f"{own}:Green", "gpus": 0.5}
+    run = {"runner": "sequential", "isolate": False}
+    given = CurateConfig.model_validate({"run": run, "spans": {"min_clip_s": 1.0}, "stages": {"green": keys}})
+    out = tmp_path / "dataset"
+    curate([str(raw)], str(out), given)
+    assert fates(out)["40"] == ("failed", "stages.green", "ValueError: cannot prepare 40 frames")
+    assert [fates(out)[name][0] for name in ("30", "50")] == ["kept", "kept"]
+    assert 0 < scores(out)["30"]["green"] < 255
+    assert scores(out)["30"]["data"] == 0
+
+    # With a GPU, inputs, model and record are steps of their own, and inputs travel between processes.
+    ledger = Ledger(open_storage(tmp_path / "ledger"))
+    [stage] = [one for one in clip_stages(given, ledger, {}) if one.name == "stages.green"]
+    record = Record("a.mp4", source_sha256="0" * 64, key="0" * 20, sha256="1" * 64, frames=30, fps=25.0)
+    ledger.write_clip(record.clip_id, (raw / "30.mp4").read_bytes())
+    task = ClipTask(record, todo=(stage.name,))
+    steps = pipeline_stages([stage], given, {}, 1.0, {})
+    assert [step.name for step in steps] == ["stages.green.input", "stages.green", "stages.green.record"]
+    assert steps[0].memory_mb > given.run.worker_memory_mb
+    tasks = [task]
+    for step in steps:
+        tasks = pickle.loads(pickle.dumps(list(step.function(tasks))))
+    assert tasks[0].found == stage([task])[0].found
 
 
 @pytest.mark.parametrize("changed", ["code", "weights"])
