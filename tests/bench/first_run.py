@@ -2,9 +2,9 @@
 
     infra/gpu/first_run CALL --out DIR [--rehearse]
 
-CALL is one of kernels, steps, right, shapes, sanitize. DIR gets CALL.json (the machine, the status and figures of each
-step), CALL.md (the tables of docs/benchmarks) and CALL.log (what the steps printed). All three grow with every step, so
-that a call that is cut short leaves what it had. ``--rehearse`` runs the same steps as toys on the processor.
+CALL is one of brief, kernels, steps, right, shapes, sanitize. DIR gets CALL.json (the machine, the status and figures
+of each step), CALL.md (the tables of docs/benchmarks) and CALL.log (what the steps printed). All three grow with every
+step, so that a call that is cut short leaves what it had. ``--rehearse`` runs the same steps as toys on the processor.
 """
 
 import argparse
@@ -19,6 +19,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
+
+from tests.bench.train_step_goals import PEER_FULL
 
 CALL_S = 570
 PYTHON = sys.executable
@@ -69,6 +71,29 @@ _SHAPES = f"{FOLDER}/shapes.csv"
 _CASCADES = f"{FOLDER}/cascades.csv"
 
 CALLS: dict[str, tuple[Step, ...]] = {
+    "brief": (
+        Step(
+            "equal to the processor",
+            bench("gpu_equality", "--out", FOLDER, "--seconds", "100", "--at-once", "8"),
+            bench("gpu_equality", "--out", FOLDER, "--tiny", "--only", "float32"),
+            110,
+            ("gpu_equality.jsonl",),
+        ),
+        Step(
+            "kernels",
+            bench("kernels", "--out", FOLDER, "--seconds", "180"),
+            bench("kernels", "--out", FOLDER, "--tiny"),
+            190,
+            ("kernels.json",),
+        ),
+        Step(
+            "training steps",
+            bench("train_step", "--out", FOLDER, "--only", "compiled, nvrtc", "nvrtc, full", PEER_FULL),
+            bench("train_step", "--out", FOLDER, "--tiny", "--only", "eager"),
+            200,
+            ("train_step.jsonl",),
+        ),
+    ),
     "kernels": (
         Step(
             "kernels",
@@ -127,7 +152,7 @@ CALLS: dict[str, tuple[Step, ...]] = {
         ),
     ),
 }
-"""Calls in order of value, and the steps of each."""
+"""Calls in order of value, and the steps of each; the first is the best of the others, for a GPU of some minutes."""
 
 
 def machine() -> dict[str, Any]:

@@ -54,11 +54,11 @@ def steps(out: Path, seconds: float, tiny: bool) -> Iterator[Step]:
     python = sys.executable
     check = [python, "-m", "train.kernels", "which" if tiny else "check"]
     measure = [python, "-m", "tests.bench.kernels", "--measure", str(out / "kernels.json")]
+    # A library that is wrong on the GPUs here is not installed.
     yield Step(
         "build the library",
         [python, "-m", "train.kernels", "build", *(["--arch", "90", "--out", str(out)] * tiny)],
     )
-    yield Step("check library", check, None if tiny else "library")
     yield Step("measure", [*measure, "--seconds", str(seconds / 2), *["--tiny"] * tiny], limit_s=seconds)
     yield Step("check nvrtc", check, None if tiny else "nvrtc")
 
