@@ -56,7 +56,7 @@ class AheadSpans(EncodedSpans, Protocol):
 
 
 class Seen(Protocol):
-    """What cutting needs to know of a source's frames."""
+    """Facts of a source's frames that cutting needs."""
 
     @property
     def timeline(self) -> FrameTimes:

@@ -142,9 +142,10 @@ class _Drawer:
     def __init__(self) -> None:
         from av.video.reformatter import VideoReformatter
 
-        from loader.dataset.colour.sdr import SdrConverter
+        from loader.dataset.colour.sdr import SdrConverter, is_hdr
 
-        self._scaler, self._shrinker, self._sdr = VideoReformatter(), VideoReformatter(), SdrConverter()
+        self._scaler, self._shrinker = VideoReformatter(), VideoReformatter()
+        self._sdr, self._is_hdr = SdrConverter(), is_hdr
 
     def draw(self, frame: "VideoFrame", aspect: float, video_CTHW: Pixels) -> None:
         """Draw a frame into all of the given places."""
@@ -153,10 +154,8 @@ class _Drawer:
         covering = _cover(*(shown[::-1] if turn.transposed else shown), *video_CTHW.shape[2:])
         height, width = covering[::-1] if turn.transposed else covering
         frame = self._of_sdr(frame, height, width)
-        if (height, width) == (
-            frame.height,
-            frame.width,
-        ) and 0 < width % _DRAWN_AT_ONCE <= _DRAWN_AT_ONCE // 2:
+        kept = (height, width) == (frame.height, frame.width)
+        if kept and 0 < width % _DRAWN_AT_ONCE <= _DRAWN_AT_ONCE // 2:
             # swscale's own path from subsampled YUV to planes leaves these last columns as the memory was.
             frame = self._scaler.reformat(
                 frame, width, height, "yuv444p", interpolation="BILINEAR", threads=1
@@ -170,9 +169,7 @@ class _Drawer:
 
     def _of_sdr(self, frame: "VideoFrame", height: int, width: int) -> "VideoFrame":
         """Return the SDR picture of a frame; HDR is shrunk first, since mapping costs more than decoding."""
-        from loader.dataset.colour.sdr import is_hdr
-
-        if is_hdr(frame) and height * width < frame.height * frame.width:
+        if self._is_hdr(frame) and height * width < frame.height * frame.width:
             kind = frame.format.name
             frame = self._shrinker.reformat(frame, width, height, kind, interpolation="BILINEAR", threads=1)
         return self._sdr(frame)

@@ -106,19 +106,18 @@ class CustomClips:
         self._code, self._values, self._cpus = code, values, cpus
         self._may_use_gpu, self._reads_caption = may_use_gpu, reads_caption
         self.prepares = prepares
+        self._config: StageConfig | None = None
         self._stage: CustomStage | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_stage": None}
+        return {**self.__dict__, "_config": None, "_stage": None}
 
     def prepare(self, task: ClipTask, read: ReadClip) -> Clip | Fault:
         """Return a clip as the stage receives it."""
         clip = self._clip(task, read(task))
         if not self.prepares:
             return clip
-        with self._loading():
-            made = stage_class(self._code)
-            config = made.Config.model_validate(self._values)
+        made, config = self._configured()
         try:
             with _threads(1):
                 return replace(clip, data=b"", prepared=made.prepare(config, clip))
@@ -151,11 +150,17 @@ class CustomClips:
 
     def _loaded(self) -> CustomStage:
         if self._stage is None:
+            made, config = self._configured()
             with self._loading():
-                made = stage_class(self._code)
-                config = made.Config.model_validate(self._values)
                 self._stage = made(config, pick_device("auto") if self._may_use_gpu else "cpu")
         return self._stage
+
+    def _configured(self) -> tuple[type[CustomStage], StageConfig]:
+        with self._loading():
+            made = stage_class(self._code)
+            if self._config is None:
+                self._config = made.Config.model_validate(self._values)
+            return made, self._config
 
     @contextmanager
     def _loading(self) -> Iterator[None]:
