@@ -125,12 +125,30 @@ def from_index(index: pa.Table, shards: Sequence[str], crc32: ArrayLike | None =
     Raises:
         RunError: a value does not fit its column, or a row names an unlisted shard.
     """
-    columns = {name: index.column(name).to_numpy() for name in PLANNED if name != "shard"}
-    columns["shard"] = _places(index.column("shard"), shards)
     return PlanIndex(
-        **{name: _narrowed(name, values) for name, values in columns.items()},
+        **cast(dict[str, Any], PlanColumns(shards).of(index)),
         crc32=None if crc32 is None else np.array(crc32, np.uint32),
     )
+
+
+class PlanColumns:
+    """Columns of a plan index, of an index that comes part by part.
+
+    Args:
+        shards: paths of the shards, in the order of the manifest.
+    """
+
+    def __init__(self, shards: Sequence[str]) -> None:
+        self._place_of = {path: place for place, path in enumerate(shards)}
+        self._rows = 0
+
+    def of(self, index: pa.Table) -> dict[str, NDArray[Any]]:
+        """Return the columns `PLANNED` of the next rows; errors as of `from_index`."""
+        columns = {name: index.column(name).to_numpy() for name in PLANNED if name != "shard"}
+        columns["shard"] = _places(index.column("shard"), self._place_of)
+        narrow = {name: _narrowed(name, values, self._rows) for name, values in columns.items()}
+        self._rows += len(index)
+        return narrow
 
 
 def write_plan_index(plan_index: PlanIndex, sink: Any) -> None:
@@ -240,14 +258,47 @@ def refuse_impossible(plan_index: PlanIndex, where: str, shards: Sequence[int]) 
         raise RunError(f"{wrong}; run `reelweave verify`")
 
 
-def disagreements(plan_index: PlanIndex, where: str, index: pa.Table, shards: Sequence[str]) -> list[str]:
-    """Return contradictions between a plan index and its index, in words; the index has no ``crc32``."""
-    try:
-        own, expected = plan_index.columns(), from_index(index, shards).columns()
-    except RunError as error:
-        return [str(error)]
-    different = [name for name in PLANNED if not np.array_equal(own[name], expected[name])]
-    return [f"{where} does not hold what index.parquet says: {', '.join(different)}"] if different else []
+class Comparison:
+    """Comparison of a plan index with its index, which comes part by part.
+
+    Args:
+        plan_index: plan index as read.
+        where: file name for messages.
+        shards: paths of the shards, in the order of the manifest.
+    """
+
+    def __init__(self, plan_index: PlanIndex, where: str, shards: Sequence[str]) -> None:
+        self._own, self._where = plan_index.columns(), where
+        self._columns, self._rows = PlanColumns(shards), 0
+        self._different: set[str] = set()
+        self._fault = ""
+
+    def add(self, index: pa.Table) -> None:
+        """Compare the next rows of the index."""
+        part = slice(self._rows, self._rows + len(index))
+        self._rows = part.stop
+        try:
+            expected = {} if self._fault else self._columns.of(index)
+        except RunError as error:
+            self._fault, expected = str(error), {}
+        self._different |= {
+            name for name, values in expected.items() if not np.array_equal(self._own[name][part], values)
+        }
+
+    def problems(self) -> list[str]:
+        """Return contradictions in words."""
+        if self._fault:
+            return [self._fault]
+        names = [name for name in PLANNED if name in self._different]
+        return [f"{self._where} does not hold what index.parquet says: {', '.join(names)}"] if names else []
+
+
+def map_plan_index(storage: Storage, entry: FileEntry, where: str, samples: int) -> PlanIndex:
+    """Return a plan index whose checksum was compared, mapped if it lies in a folder; errors as of `from_arrow`."""
+    if isinstance(unfenced(storage), LocalStorage) and entry.size:
+        with storage.open(entry.path) as file:
+            return from_arrow(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), where, samples)
+    return from_arrow(storage.read(entry.path, 0, entry.size), where, samples)
 
 
 def add_crc32(rows: Sequence[Row], plan_index: PlanIndex) -> None:
@@ -309,8 +360,7 @@ def _fetch(storage: Storage, entry: FileEntry, path: Path) -> None:
             pass
 
 
-def _places(column: pa.ChunkedArray, shards: Sequence[str]) -> NDArray[np.int64]:
-    place_of = {path: place for place, path in enumerate(shards)}
+def _places(column: pa.ChunkedArray, place_of: Mapping[str, int]) -> NDArray[np.int64]:
     names = column.combine_chunks().dictionary_encode()
     unknown = [name for name in names.dictionary.to_pylist() if name not in place_of]
     if unknown:
@@ -320,13 +370,12 @@ def _places(column: pa.ChunkedArray, shards: Sequence[str]) -> NDArray[np.int64]
     return place_U[name_N]
 
 
-def _narrowed(name: str, values: NDArray[Any]) -> NDArray[Any]:
+def _narrowed(name: str, values: NDArray[Any], first: int) -> NDArray[Any]:
     dtype = DTYPES[name]
     if issubclass(dtype, np.integer):
         least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
         unfit = np.flatnonzero((values < least) | (values > most))
         if len(unfit):
-            raise RunError(
-                f"row {unfit[0]} of index.parquet has {name} {values[unfit[0]]}; a plan takes {least} to {most}"
-            )
+            row = f"row {first + unfit[0]} of index.parquet"
+            raise RunError(f"{row} has {name} {values[unfit[0]]}; a plan takes {least} to {most}")
     return values.astype(dtype)

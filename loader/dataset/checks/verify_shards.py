@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from loader.base.strict_json import parse
+from loader.dataset.checks.across import MAX_PROBLEMS
+from loader.dataset.checks.shard_rows import ShardRows
 from loader.dataset.manifest import Manifest, ShardEntry
 from loader.dataset.schema import PLACEMENT, Row
 from loader.dataset.shard import idx_bytes
@@ -17,7 +19,6 @@ from loader.errors import RunError
 from loader.storage import Storage
 from loader.storage.local import LocalStorage
 
-MAX_PROBLEMS = 1000
 _READ_BYTES = 4 * 2**20
 
 
@@ -35,32 +36,29 @@ class CheckedShards:
 
 
 def check_shards(
-    storage: Storage, manifest: Manifest, index: list[Row] | None, progress: Callable[[str], None]
+    storage: Storage, manifest: Manifest, rows: ShardRows | None, progress: Callable[[str], None]
 ) -> CheckedShards:
     """Read every byte of the shards and compare it with manifest and index.
 
     Args:
         storage: storage of the shards.
         manifest: manifest of the dataset.
-        index: all rows, checked (`loader.dataset.tables.checks`); None if damaged, which leaves only the checksums of
+        rows: all rows, checked (`loader.dataset.tables.checks`); None if damaged, which leaves only the checksums of
             whole shards to compare.
         progress: callback with the path of each shard before it is read.
     """
     result = CheckedShards()
-    by_shard: dict[str, list[Row]] = {shard.path: [] for shard in manifest.shards}
-    for row in index or ():
-        by_shard.setdefault(row["shard"], []).append(row)
+    listed = {shard.path for shard in manifest.shards}
     for item in storage.list("shards/") if manifest.foreign is None else ():
-        if item.path.removesuffix(".idx") not in by_shard:
+        if item.path.removesuffix(".idx") not in listed:
             result.problems.append(f"{item.path} lies among the shards, but manifest.json does not list it")
     idx_sha256 = {file.path: file.sha256 for file in manifest.files}
-    for shard in manifest.shards:
+    for shard, own in ((shard, []) for shard in manifest.shards) if rows is None else rows.shards():
         progress(shard.path)
-        rows = sorted(by_shard[shard.path], key=lambda row: row["offset"])
-        end = rows[-1]["offset"] + rows[-1]["size"] if rows else 0
-        expected_idx = hashlib.sha256(idx_bytes([row["offset"] for row in rows], end)).hexdigest()
+        end = own[-1]["offset"] + own[-1]["size"] if own else 0
+        expected_idx = hashlib.sha256(idx_bytes([row["offset"] for row in own], end)).hexdigest()
         if (
-            index is not None
+            rows is not None
             and manifest.foreign is None
             and idx_sha256.get(f"{shard.path}.idx") != expected_idx
         ):
@@ -77,7 +75,7 @@ def check_shards(
             result.problems.append(f"{shard.path} has {info.size} bytes, the manifest says {shard.size}")
         result.bytes += min(info.size, shard.size)
         with storage.open(shard.path) as file:
-            result.problems += _check_shard(file, shard, rows, foreign=manifest.foreign is not None)
+            result.problems += _check_shard(file, shard, own, foreign=manifest.foreign is not None)
         del result.problems[MAX_PROBLEMS:]
     return result
 

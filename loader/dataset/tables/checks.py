@@ -1,6 +1,8 @@
 """Checks of table contents over whole columns, before any offset is used."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,17 +18,85 @@ _NEEDED = (("kept", "key"), ("kept", "start_s"), ("duplicate", "duplicate_of"), 
 _MOST_PIXELS = 2**16 - 1
 
 
-def problems(name: str, table: pa.Table, where: str, manifest: Manifest) -> Iterator[str]:
-    """Yield the problems of one table of a dataset, in words.
+@dataclass
+class Wrong:
+    """Rows that fail one check.
+
+    Attributes:
+        row: number of the first one.
+        name: its key, or its source.
+        what: what is wrong with it.
+        said: its values, in words.
+        rows: number of such rows.
+    """
+
+    row: int
+    name: str
+    what: str
+    said: str
+    rows: int
+
+    def __str__(self) -> str:
+        more = f", and so in {self.rows - 1} more rows" if self.rows > 1 else ""
+        return f"row {self.row}, {self.name!r}: {self.what}{self.said}{more}"
+
+
+class TableChecks:
+    """Checks of one table of a dataset, which is added by parts in its order.
 
     Args:
         name: "index", "accounting" or "scores".
-        table: table with the columns of the format, and without nulls where the format forbids them.
         where: file name for messages.
         manifest: manifest of the dataset.
     """
-    found = {"index": _index, "accounting": _accounting, "scores": _scores}[name](table, manifest)
-    return (f"{where}: {problem}" for problem in found)
+
+    def __init__(self, name: str, where: str, manifest: Manifest) -> None:
+        self._name, self._where, self._manifest = name, where, manifest
+        self._check = {"index": _index, "accounting": _accounting, "scores": _scores}[name]
+        self._rows = 0
+        self._last: pa.Scalar | None = None
+        self._wrong: dict[str, Wrong] = {}
+        self._states: Counter[str] = Counter()
+
+    @property
+    def wrong(self) -> bool:
+        """True if a part has a wrong row."""
+        return bool(self._wrong)
+
+    def add(self, table: pa.Table) -> None:
+        """Check some rows, with the columns of the format, and without nulls where the format forbids them."""
+        for found in self._check(table, self._manifest, self._last):
+            known = self._wrong.setdefault(found.what, replace(found, row=found.row + self._rows, rows=0))
+            known.rows += found.rows
+        self._rows += len(table)
+        if self._name == "index" and len(table):
+            self._last = table.column("key")[len(table) - 1]
+        if self._name == "accounting":
+            self._states.update(
+                {one["values"]: one["counts"] for one in table.column("state").value_counts().to_pylist()}
+            )
+
+    def problems(self, sources: int | None = None) -> Iterator[str]:
+        """Yield the problems of all parts, in words.
+
+        Args:
+            sources: number of different sources of an accounting; None if unknown.
+        """
+        yield from (f"{self._where}: {wrong}" for wrong in self._wrong.values())
+        if self._name == "accounting":
+            totals, counts = self._manifest.totals, {state: self._states[state] for state in STATES}
+            if counts != totals.accounting:
+                yield f"{self._where}: it counts {counts}, manifest.json {totals.accounting}"
+            if sources is not None and sources != totals.sources:
+                yield f"{self._where}: it has {sources} sources, manifest.json counts {totals.sources}"
+
+
+def problems(name: str, table: pa.Table, where: str, manifest: Manifest) -> Iterator[str]:
+    """Yield the problems of one table of a dataset, in words; arguments as of `TableChecks`."""
+    checks = TableChecks(name, where, manifest)
+    checks.add(table)
+    sources = pc.count_distinct(table.column("source")).as_py() if name == "accounting" else None
+    return checks.problems(sources)
 
 
 def row_count(name: str, manifest: Manifest) -> int | None:
@@ -35,12 +105,16 @@ def row_count(name: str, manifest: Manifest) -> int | None:
     return {"index": totals.samples, "accounting": sum(totals.accounting.values())}.get(name)
 
 
-def _index(table: pa.Table, manifest: Manifest) -> Iterator[str]:
+def _index(table: pa.Table, manifest: Manifest, last: pa.Scalar | None) -> Iterator[Wrong]:
     keys = table.column("key").combine_chunks()
-    if len(keys) > 1:
-        before, after = keys[:-1], keys[1:]
-        yield from _first(_flags(pc.equal(before, after)), keys, "its key occurs twice")
-        yield from _first(_flags(pc.greater(before, after)), keys, "its key comes after the next one")
+    joined = keys if last is None else pa.concat_arrays([pa.array([last.as_py()], pa.string()), keys])
+    if len(joined) > 1:
+        before, after = joined[:-1], joined[1:]
+        first = len(keys) - len(joined)  # the row of the first pair, which may lie in the part before
+        yield from _first(_flags(pc.equal(before, after)), joined, "its key occurs twice", first=first)
+        yield from _first(
+            _flags(pc.greater(before, after)), joined, "its key comes after the next one", first=first
+        )
     yield from _first(_flags(pc.equal(keys, "")), keys, "its key is empty")
     size_of = {shard.path: shard.size for shard in manifest.shards}
     shards = table.column("shard").combine_chunks().dictionary_encode()
@@ -71,7 +145,7 @@ def _index(table: pa.Table, manifest: Manifest) -> Iterator[str]:
 
 def _members(
     table: pa.Table, keys: pa.Array, offset_N: NDArray[np.int64], size_N: NDArray[np.int64]
-) -> Iterator[str]:
+) -> Iterator[Wrong]:
     """Check that members lie within their sample, hence within its shard."""
     listed = table.column("members").combine_chunks()
     flat, rows = pc.list_flatten(listed), np.asarray(pc.list_parent_indices(listed), np.int64)
@@ -85,7 +159,8 @@ def _members(
     yield from _first(outside_N, keys, "a member of it does not lie within it")
 
 
-def _accounting(table: pa.Table, manifest: Manifest) -> Iterator[str]:
+def _accounting(table: pa.Table, manifest: Manifest, last: pa.Scalar | None) -> Iterator[Wrong]:
+    del manifest, last  # what concerns all rows is counted as they are added
     sources = table.column("source").combine_chunks()
     yield from _states(table, sources)
     missing_N = _flags(pc.is_null(table.column("start_s")))
@@ -95,23 +170,17 @@ def _accounting(table: pa.Table, manifest: Manifest) -> Iterator[str]:
     for state, needed in _NEEDED:
         of_state, null = pc.equal(table.column("state"), state), pc.is_null(table.column(needed))
         yield from _first(_flags(pc.and_(of_state, null)), sources, f"it is {state} and has no {needed}")
-    found = {one["values"]: one["counts"] for one in table.column("state").value_counts().to_pylist()}
-    counts = {state: found.get(state, 0) for state in STATES}
-    if counts != manifest.totals.accounting:
-        yield f"it counts {counts}, manifest.json {manifest.totals.accounting}"
-    if (different := pc.count_distinct(sources).as_py()) != manifest.totals.sources:
-        yield f"it has {different} sources, manifest.json counts {manifest.totals.sources}"
 
 
-def _scores(table: pa.Table, manifest: Manifest) -> Iterator[str]:
-    del manifest  # the manifest does not count scores
+def _scores(table: pa.Table, manifest: Manifest, last: pa.Scalar | None) -> Iterator[Wrong]:
+    del manifest, last  # the manifest does not count scores
     keys = table.column("key").combine_chunks()
     yield from _states(table, keys)
     start_N, end_N = _numbers(table, "start_s"), _numbers(table, "end_s")
     yield from _first(_no_span(start_N, end_N), keys, "it has an impossible span", start_N, end_N)
 
 
-def _states(table: pa.Table, names: pa.Array) -> Iterator[str]:
+def _states(table: pa.Table, names: pa.Array) -> Iterator[Wrong]:
     unknown = pc.invert(pc.is_in(table.column("state"), value_set=pa.array(STATES)))
     yield from _first(_flags(unknown), names, f"its state is none of {', '.join(STATES)}")
 
@@ -122,15 +191,18 @@ def _no_span(start_N: NDArray[Any], end_N: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _first(
-    wrong_N: NDArray[np.bool_], names: pa.Array, what: str, *values: NDArray[Any] | Sequence[Any]
-) -> Iterator[str]:
-    """Yield the first wrong row by name, with the number of further ones."""
+    wrong_N: NDArray[np.bool_],
+    names: pa.Array,
+    what: str,
+    *values: NDArray[Any] | Sequence[Any],
+    first: int = 0,
+) -> Iterator[Wrong]:
+    """Yield the first wrong row by name, with the number of all; ``first`` is the number of row 0."""
     rows = np.flatnonzero(wrong_N)
     if len(rows):
         row = int(rows[0])
         said = f" ({', '.join(str(value[row]) for value in values)})" if values else ""
-        more = f", and so in {len(rows) - 1} more rows" if len(rows) > 1 else ""
-        yield f"row {row}, {names[row].as_py()[:200]!r}: {what}{said}{more}"
+        yield Wrong(first + row, names[row].as_py()[:200], what, said, len(rows))
 
 
 def _numbers(table: pa.Table, name: str) -> NDArray[Any]:

@@ -2,7 +2,8 @@
 
 import io
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -68,36 +69,66 @@ def read_table(
         RunError: the file is no parquet file, has other columns or another number of rows, contains a null or text that
             is not UTF-8, or expands to much more than its size.
     """
-    try:
+    wanted = list(schema.names if columns is None else columns)
+    batches = list(read_batches(source, size, where, schema, rows, columns))
+    return pa.Table.from_batches(batches, pa.schema([schema.field(name) for name in wanted]))
+
+
+def read_batches(
+    source: bytes | BinaryIO,
+    size: int,
+    where: str,
+    schema: pa.Schema,
+    rows: int | None,
+    columns: Sequence[str] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield an untrusted table by parts, or some columns of it; arguments and errors as of `read_table`."""
+    wanted, found_rows = list(schema.names if columns is None else columns), 0
+    left = max(_ANY_BYTES, _MOST_RATIO * size)
+    names = pa.schema([schema.field(name) for name in wanted])
+    with _explained(where):
         file = pq.ParquetFile(
             pa.BufferReader(source) if isinstance(source, bytes) else source, page_checksum_verification=True
         )
         found = file.schema_arrow
-        if not (found.equals(schema) if columns is None else _has(found, schema, columns)):
-            names = ", ".join(name[:40] for name in found.names[:40])
-            raise RunError(f"{where} has other columns than this format: {names}")
-        if rows is not None and file.metadata.num_rows != rows:
-            raise RunError(f"{where} has {file.metadata.num_rows} rows, manifest.json counts {rows}")
-        wanted = schema.names if columns is None else columns
-        most, batches = max(_ANY_BYTES, _MOST_RATIO * size), []
-        for batch in file.iter_batches(_BATCH_ROWS, columns=wanted, use_threads=False):
-            batches.append(batch)
-            most -= batch.nbytes
-            if most < 0:
-                raise RunError(f"{where} has {size} bytes and unfolds to far more; restore it from a copy")
-        table = pa.Table.from_batches(batches, pa.schema([schema.field(name) for name in wanted]))
-        table.validate(full=True)
+    if not (found.equals(schema) if columns is None else _has(found, schema, columns)):
+        there = ", ".join(name[:40] for name in found.names[:40])
+        raise RunError(f"{where} has other columns than this format: {there}")
+    said = file.metadata.num_rows
+    if rows is not None and said != rows:
+        raise RunError(f"{where} has {said} rows, manifest.json counts {rows}")
+    batches = file.iter_batches(_BATCH_ROWS, columns=wanted, use_threads=False)
+    while True:
+        with _explained(where):
+            batch = next(batches, None)
+            if batch is None:
+                break
+            batch = pa.RecordBatch.from_arrays([batch.column(name) for name in wanted], schema=names)
+            batch.validate(full=True)
+        left -= batch.nbytes
+        found_rows += len(batch)
+        if left < 0:
+            raise RunError(f"{where} has {size} bytes and unfolds to far more; restore it from a copy")
+        for name in wanted:
+            if not schema.field(name).nullable and _null_inside(batch.column(name)):
+                raise RunError(
+                    f"{where}: column {name} has a row without a value; restore the file from a copy"
+                )
+        yield batch
+    if found_rows != said:
+        raise RunError(f"{where} has {found_rows} rows and says it has {said}")
+
+
+@contextmanager
+def _explained(where: str) -> Iterator[None]:
+    """Replace what Arrow says of a damaged file."""
+    try:
+        yield
     except (pa.ArrowException, OSError, ValueError, MemoryError, UnicodeDecodeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise RunError(
             f"{where} is no table that can be read ({reason[:200]}); restore it from a copy"
         ) from error
-    if len(table) != file.metadata.num_rows:
-        raise RunError(f"{where} has {len(table)} rows and says it has {file.metadata.num_rows}")
-    for name in wanted:
-        if not schema.field(name).nullable and _holds_null(table.column(name)):
-            raise RunError(f"{where}: column {name} has a row without a value; restore the file from a copy")
-    return table
 
 
 def to_rows(table: pa.Table) -> list[Row]:
@@ -116,10 +147,6 @@ def to_rows(table: pa.Table) -> list[Row]:
 def _has(found: pa.Schema, schema: pa.Schema, columns: Sequence[str]) -> bool:
     places = {name: found.get_field_index(name) for name in columns}  # -1 also for a repeated name
     return all(place >= 0 and found.field(place).equals(schema.field(name)) for name, place in places.items())
-
-
-def _holds_null(column: pa.ChunkedArray) -> bool:
-    return any(_null_inside(chunk) for chunk in column.chunks)
 
 
 def _null_inside(array: pa.Array) -> bool:

@@ -1,0 +1,101 @@
+"""Datasets of many rows are checked and published part by part, with the same words and bytes."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loader.dataset.tables import parquet, partitions
+from tests.loader.dataset.test_dataset import make_sample, problems, write
+from tests.loader.dataset.test_hostile_dataset import changed_table
+
+SAMPLES = 23
+
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of several shards, which no test changes."""
+    return write(
+        tmp_path_factory.mktemp("parts") / "dataset",
+        [make_sample(number) for number in range(SAMPLES)],
+        60_000,
+    )
+
+
+@pytest.fixture
+def by_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """What makes parts of a few rows, each in a file of its own."""
+
+    def small() -> None:
+        monkeypatch.setattr(partitions, "ROWS", 5)
+        monkeypatch.setattr(partitions, "_HELD_BYTES", 1)
+        monkeypatch.setattr(parquet, "_BATCH_ROWS", 4)
+
+    return small
+
+
+def twice(rows: Rows) -> None:
+    rows[7]["key"] = rows[8]["key"]
+
+
+def unsorted(rows: Rows) -> None:
+    rows[3], rows[4] = rows[4], rows[3]  # the last of one part, and the first of the next
+
+
+def many_wrong(rows: Rows) -> None:
+    for row in rows[2:20]:
+        row["frames"] = -1
+
+
+def in_another_shard(rows: Rows) -> None:
+    rows[0]["shard"], rows[-1]["shard"] = rows[-1]["shard"], rows[0]["shard"]
+
+
+def several_splits(rows: Rows) -> None:
+    rows[5]["split"] = "val"
+
+
+def other_accounting(rows: Rows) -> None:
+    rows[1]["key"], rows[2]["key"] = "nobody", rows[3]["key"]
+    rows[4] |= {"state": "duplicate", "duplicate_of": "nothing", "reason": ""}
+    rows[9]["source"] = rows[10]["source"] = rows[11]["source"]
+    rows[20] |= {"start_s": None, "end_s": None, "state": "failed", "source": rows[21]["source"]}
+
+
+def other_scores(rows: Rows) -> None:
+    for number in (0, 6, 12):
+        rows.append(
+            {"key": f"k{number}", "source": "a", "start_s": 0.0, "end_s": 1.0, "state": "kept", "scores": {}}
+        )
+
+
+@pytest.mark.parametrize(
+    ("table", "change"),
+    [
+        ("index", twice),
+        ("index", unsorted),
+        ("index", many_wrong),
+        ("index", in_another_shard),
+        ("index", several_splits),
+        ("accounting", other_accounting),
+        ("scores", other_scores),
+    ],
+)
+def test_the_same_is_found_by_parts(
+    made: Path, tmp_path: Path, by_parts: Callable[[], None], table: str, change: Callable[[Rows], None]
+) -> None:
+    folder = Path(shutil.copytree(made, tmp_path / "copy"))
+    changed_table(folder, table, change)
+    found = problems(folder)
+    by_parts()
+    assert found
+    assert sorted(problems(folder)) == sorted(found)
+
+
+def test_a_sound_dataset_is_sound_by_parts(made: Path, by_parts: Callable[[], None]) -> None:
+    by_parts()
+    assert problems(made) == []
