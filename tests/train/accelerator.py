@@ -85,12 +85,14 @@ class HostWaits(TorchDispatchMode):
 
     Attributes:
         found: number of waits by place and kind.
+        reads: number of waits of the readers, by place and kind.
         sent: number of copies to the device that nothing waits for.
     """
 
     def __init__(self, within: str, readers: Collection[str]) -> None:
         super().__init__()
         self.found: Counter[str] = Counter()
+        self.reads: Counter[str] = Counter()
         self.sent = 0
         self._within, self._readers = within, readers
         self._pinned: dict[int, torch.UntypedStorage] = {}
@@ -112,9 +114,10 @@ class HostWaits(TorchDispatchMode):
         """Count a wait of the line of this repository that runs now."""
         frames = _frames()
         running = {f"{path}:{name}" for path, name, _ in frames}
-        if (not self._within or self._within in running) and not running & set(self._readers):
+        if not self._within or self._within in running:
             path, name, line = frames[0] if frames else ("outside", "", 0)
-            self.found[f"{kind} at {path}:{line} {name} ({function})"] += 1
+            noted = self.reads if running & set(self._readers) else self.found
+            noted[f"{kind} at {path}:{line} {name} ({function})"] += 1
 
     def pin(self, x: torch.Tensor) -> torch.Tensor:
         """Note memory as page-locked, for as long as this object lives."""

@@ -53,7 +53,10 @@ class World:
         """Return the sums of numbers over all ranks, as float64, in one collective."""
         if self.size == 1:
             return [float(number) for number in numbers]
-        totals = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        host = torch.tensor(numbers, dtype=torch.float64)
+        if self.device.type != "cpu":
+            host = host.pin_memory()  # otherwise the copy waits for the device
+        totals = host.to(self.device, non_blocking=True)
         self.sum_([totals])
         return totals.tolist()
 

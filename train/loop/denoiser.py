@@ -1,7 +1,9 @@
 """A denoiser in training: its layout on the ranks, its average, its cascades and its evaluation."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+
+import torch
 
 from loader.batch import Microbatch, Pack
 from train.cascade.training.start import run_by_cascades
@@ -96,8 +98,11 @@ class DenoiserTask:
     def sum_gradients(self) -> None:
         self._layout.sum_gradients()
 
-    def clip(self) -> tuple[float, ...]:
-        return (self._layout.clip(self._config.optimizer.grad_clip),)
+    def norms(self) -> tuple[torch.Tensor, ...]:
+        return (self._layout.norm(),)
+
+    def clip(self, norms: Sequence[torch.Tensor]) -> None:
+        self._layout.clip(self._config.optimizer.grad_clip, *norms)
 
     def update(self, step: int) -> None:
         self._layout.update()

@@ -2,7 +2,9 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
@@ -25,6 +27,7 @@ from train.measure.peak_flops import peak_flops_per_s
 from train.measure.profiler import Profiler
 from train.measure.step_times import RankTimes
 from train.measure.timings import StepClock
+from train.models.transfer import read
 from train.parallel.mesh import Ranks
 from train.step.batches import BatchStream, batches_of_step
 from train.step.message import StepMessage
@@ -56,6 +59,20 @@ class TrainResult:
     samples_per_s: float
     checkpoint: str
     stopped: bool = False
+
+
+class _Numbers(NamedTuple):
+    """Numbers of a step behind its backward.
+
+    Attributes:
+        total: Sum of all ranks' messages.
+        norms: Norms of the gradients, before `StepLosses.normalise_`.
+        terms: Terms of the loss.
+    """
+
+    total: StepMessage
+    norms: list[float]
+    terms: dict[str, float]
 
 
 class _Step(NamedTuple):
@@ -202,43 +219,51 @@ class _Steps(Generic[Config]):
             self._log.bad_samples(batch.bad)
         with clock.part("sync"):
             task.sum_gradients()
-        total = self._exchange(losses)
-        loss, work = losses.mean(total.losses, self._world.size, task.data.size)
+        norms, terms = task.norms(), task.terms()
+        found: _Numbers = self._exchange(losses, norms, terms or {})
+        loss, work = losses.mean(found.total.losses, self._world.size, task.data.size)
+        norm = found.norms[0] * losses.scale
         with clock.part("optimizer"):
-            losses.normalise_(task.weights.values())
-            norms: tuple[float, ...] = task.clip()
-            finite = all(map(math.isfinite, (loss, *norms)))
+            finite = all(map(math.isfinite, (loss, norm, *found.norms)))
             if finite:
+                losses.normalise_(task.weights.values())
+                task.clip([each * losses.scale for each in norms])
                 losses.spread_(task.weights.values())
                 task.update(step)
         clock.pause()
-        times, terms = self._times.add(total.clock), task.terms()
+        times = self._times.add(found.total.clock)
         metrics = StepMetrics(
             step=step,
             loss=loss if math.isfinite(loss) else None,
             lr=lr,
-            grad_norm=norms[0] if math.isfinite(norms[0]) else None,
+            grad_norm=norm if math.isfinite(norm) else None,
             skipped=not finite,
             times=times,
             samples=losses.step_samples,
             tokens=work.tokens,
             flops=work.flops or None,
             mfu=utilisation(work.flops, times.step_s, self._peak) if self._peak else None,
-            parts=terms and {name: value for name, value in terms.items() if math.isfinite(value)},
+            parts=None if terms is None else _finite(found.terms),
         )
-        return _Step(metrics, total, losses)
+        return _Step(metrics, found.total, losses)
 
-    def _exchange(self, losses: StepLosses) -> StepMessage:
-        """Sum over the ranks all that they know of the step by now."""
-        # Reading the clock waits for the device, as reading the losses would.
+    def _exchange(
+        self, losses: StepLosses, norms: Sequence[torch.Tensor], terms: Mapping[str, torch.Tensor]
+    ) -> _Numbers:
+        """Read a step's numbers from the device, and sum over the ranks all that they know of it by now."""
+        means: list[torch.Tensor] = losses.means
+        # One process waits for its device here and nowhere else in a step.
+        numbers = iter(read([*means, *norms, *terms.values()]))
+        read_means, read_norms = list(islice(numbers, len(means))), list(islice(numbers, len(norms)))
+        # Behind the read, when the device has reached all of the clock's marks.
         spent = self._clock.read()
         own = StepMessage(
-            losses=losses.sums(),
+            losses=losses.sums(read_means),
             stops=float(self._interrupt.asked),
             checkpoint=self._checkpoints.progress(),
             clock=self._times.own(spent),
         )
-        return own.summed(self._world)
+        return _Numbers(own.summed(self._world), read_norms, dict(zip(terms, numbers, strict=True)))
 
     def _stop_when_not_finite(self, made: _Step) -> None:
         self._nonfinite_steps = self._nonfinite_steps + 1 if made.metrics.skipped else 0
@@ -255,3 +280,7 @@ class _Steps(Generic[Config]):
     def _state(self, step: int) -> CheckpointState:
         config = self._config.model_dump(mode="json")
         return CheckpointState(step=step, stream=dict(self._stream.state_dict()), config=config)
+
+
+def _finite(terms: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in terms.items() if math.isfinite(value)}

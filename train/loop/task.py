@@ -1,8 +1,9 @@
 """The interface between the training loop and what it trains."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
+import torch
 from torch import nn
 
 from loader.batch import Microbatch, Pack
@@ -16,8 +17,8 @@ from train.step.step_losses import StepLosses
 class TrainingTask(Protocol):
     """Models in training, their optimizers and their evaluation: `DenoiserTask` and `VaeTask`.
 
-    A step calls `begin`, `forward_backward`, `sum_gradients`, `clip`, then `update` unless the gradients are not
-    finite, and `after_step`, in this order on every rank.
+    A step calls `begin`, `forward_backward`, `sum_gradients`, `norms`, `terms`, `clip`, then `update` unless the
+    gradients are not finite, and `after_step`, in this order on every rank. Only `after_step` waits for the device.
     """
 
     @property
@@ -61,14 +62,17 @@ class TrainingTask(Protocol):
     def sum_gradients(self) -> None:
         """Sum gradients, and what else is summed over samples, over the ranks."""
 
-    def clip(self) -> tuple[float, ...]:
-        """Limit the norm of the gradients; return the norms before, the one to report first."""
+    def norms(self) -> Sequence[torch.Tensor]:
+        """Return the norms of the gradients, scalars on the device, the one to report first."""
+
+    def clip(self, norms: Sequence[torch.Tensor]) -> None:
+        """Limit the norms of the gradients, which are these now."""
 
     def update(self, step: int) -> None:
         """Make the optimizer's step and update the averages."""
 
-    def terms(self) -> Mapping[str, float] | None:
-        """Return the step's loss by term; None where it has one term only."""
+    def terms(self) -> Mapping[str, torch.Tensor] | None:
+        """Return the step's loss by term, scalars on the device; None where it has one term only."""
 
     def after_step(self, step: int, log: MetricLog) -> None:
         """Evaluate and report behind a step, as often as configured; a collective."""

@@ -20,6 +20,7 @@ from train.config.run import TrainConfig
 from train.distributed.world import World
 from train.measure.peak_memory import take_peak_bytes
 from train.measure.timings import StepClock
+from train.models.transfer import read
 from train.parallel.layout import lay_out
 from train.parallel.layouts.parallel_model import ParallelModel
 from train.parallel.mesh import DATA, Ranks
@@ -120,9 +121,11 @@ def step_s(layout: ParallelModel, config: TrainConfig, shape: StepShape, world: 
     for _ in layout.passes([batch], own.add, StepClock(world)):
         pass
     layout.sum_gradients()
-    own.mean(LossSums(*world.sums(own.sums())), world.size, data_ranks)
+    norm = layout.norm()
+    *means, _ = read([*own.means, norm])
+    own.mean(LossSums(*world.sums(own.sums(means))), world.size, data_ranks)
     own.normalise_(layout.weights.values())
-    layout.clip(config.optimizer.grad_clip)
+    layout.clip(config.optimizer.grad_clip, norm * own.scale)
     layout.update()
     _wait(world)
     return time.perf_counter() - began

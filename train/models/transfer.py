@@ -1,4 +1,4 @@
-"""Copies of host tensors to the device that the host does not wait for."""
+"""Copies to the device that the host does not wait for, and the one back that it does."""
 
 import math
 from collections.abc import Sequence
@@ -43,6 +43,13 @@ def send(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Te
 def send_one(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return one tensor on a device, as `send`."""
     return send([tensor], device)[0]
+
+
+def read(numbers: Sequence[torch.Tensor]) -> list[float]:
+    """Return scalars of a device in one transfer, for which the host waits."""
+    if not numbers:
+        return []
+    return torch.stack([number.detach().double() for number in numbers]).tolist()
 
 
 class Pace:

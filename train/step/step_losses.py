@@ -1,7 +1,7 @@
 """Losses of a step: how microbatches are weighed, summed over ranks, and what gradients are divided by."""
 
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
@@ -95,12 +95,19 @@ class StepLosses:
         self._done.append(_Done(batch, losses, mean.detach(), unit))
         return batch.weight * mean
 
-    def sums(self) -> LossSums:
-        """Return this rank's sums; waits for the device.
+    @property
+    def means(self) -> list[torch.Tensor]:
+        """Return the mean loss of each microbatch, scalars on the device."""
+        return [done.mean for done in self._done]
+
+    def sums(self, means: Sequence[float]) -> LossSums:
+        """Return this rank's sums.
 
         A microbatch of weight 0 repeats samples that count elsewhere.
+
+        Args:
+            means: `means`, read from the device.
         """
-        means = torch.stack([done.mean for done in self._done]).tolist() if self._done else []
         works = [done.losses.work for done in self._done if done.batch.weight]
         return LossSums(
             loss=sum(done.batch.weight * mean for done, mean in zip(self._done, means, strict=True)),
@@ -131,10 +138,15 @@ class StepLosses:
             self._unit, loss = unit, loss / unit
         return loss, Totals(int(tokens), int(flops))
 
+    @property
+    def scale(self) -> float:
+        """Return the factor from summed gradients to those of the reported loss, once `mean` is known."""
+        return 1 / self._unit
+
     def normalise_(self, weights: Iterable[torch.nn.Parameter]) -> None:
         """Scale summed gradients to those of the reported loss, once `mean` is known."""
         if self._denominator == "step_tokens":
-            _scale_(weights, 1 / self._unit)
+            _scale_(weights, self.scale)
 
     def spread_(self, weights: Iterable[torch.nn.Parameter]) -> None:
         """With ``epoch``, scale gradients from means over the step's samples to sums, in units of a mean step."""

@@ -1,7 +1,7 @@
 """A VAE and its discriminator in training: losses of a microbatch, both optimizers, evaluation."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -158,9 +158,14 @@ class VaeTask:
             trainable.sum_gradients(self._world)
         self._sums = self._accumulator.over(self._world)
 
-    def clip(self) -> tuple[float, ...]:
-        """Limit the norm of the gradients of each; the VAE's norm comes first."""
-        return tuple(trainable.clip() for trainable in self._trainables)
+    def norms(self) -> tuple[torch.Tensor, ...]:
+        """Return the norm of the gradients of each; the VAE's norm comes first."""
+        return tuple(trainable.norm() for trainable in self._trainables)
+
+    def clip(self, norms: Sequence[torch.Tensor]) -> None:
+        """Limit the norm of the gradients of each."""
+        for trainable, norm in zip(self._trainables, norms, strict=True):
+            trainable.clip(norm)
 
     def update(self, step: int) -> None:
         """Update both, the averages, and the sums of the step that later ones need."""
@@ -171,9 +176,9 @@ class VaeTask:
             self._gan_term.update_averages(self._sums)
         self._ema.update_(self.weights.values(), step)
 
-    def terms(self) -> Mapping[str, float]:
+    def terms(self) -> Mapping[str, torch.Tensor]:
         """Return the mean of each term, unweighted, over the step's samples."""
-        return {name: total.item() for name, total in self._sums.items() if not total.ndim}
+        return {name: total for name, total in self._sums.items() if not total.ndim}
 
     def after_step(self, step: int, log: MetricLog) -> None:
         """Evaluate as often as configured, and behind the last step."""

@@ -44,11 +44,13 @@ class Trainable:
         """Sum gradients over the ranks."""
         world.sum_(self._gradients())
 
-    def clip(self) -> float:
-        """Clip gradients to the largest norm and return the norm before."""
-        norm = torch.nn.utils.get_total_norm(self._gradients())
+    def norm(self) -> torch.Tensor:
+        """Return the norm of the gradients, a scalar on the device."""
+        return torch.nn.utils.get_total_norm(self._gradients())
+
+    def clip(self, norm: torch.Tensor) -> None:
+        """Clip gradients of a norm to the largest norm."""
         torch.nn.utils.clip_grads_with_norm_(self.weights.values(), self._config.grad_clip, norm)
-        return norm.item()
 
     def update(self) -> None:
         """Run the optimizer's step; skips frozen weights and their moments."""

@@ -41,6 +41,12 @@ def test_a_step_reads_and_copies_nothing_that_the_host_waits_for(found, name):
 
 
 @pytest.mark.parametrize("name", but(ALWAYS, NAMES))
+def test_a_step_reads_its_numbers_at_once(found, name):
+    """Three steps: losses and norm come to the host in one transfer each."""
+    assert sum(found[name]["reads"].values()) == 3, found[name]["reads"]
+
+
+@pytest.mark.parametrize("name", but(ALWAYS, NAMES))
 def test_losses_on_the_device_are_those_of_the_cpu_to_the_bit(found, name):
     assert found[name]["emulated"] == found[name]["cpu"]
     assert len(found[name]["cpu"]) == 3

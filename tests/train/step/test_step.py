@@ -10,6 +10,7 @@ from loader.errors import UsageError
 from tests.train.clips import ClipStream, clip, tiny_config
 from train.distributed.world import World
 from train.models.bundle import Bundle
+from train.models.transfer import read
 from train.step.losses import losses
 from train.step.step_losses import StepLosses
 
@@ -50,7 +51,7 @@ def stepped(bundle, batches, denominator):
     step = StepLosses(denominator)
     for batch in batches:
         step.add(batch, losses(bundle, tiny_config(), batch, ALONE.device)).backward()
-    loss, tokens = step.mean(step.sums(), 1, 1)
+    loss, tokens = step.mean(step.sums(read(step.means)), 1, 1)
     step.normalise_(bundle.trained().values())
     step.spread_(bundle.trained().values())
     return loss, tokens, gradient(bundle)

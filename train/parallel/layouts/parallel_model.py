@@ -184,24 +184,25 @@ class ParallelModel:
                 self.executor.sum_([buffer])
         self._sum_over_model_ranks()
 
-    def clip(self, largest: float) -> float:
-        """Clip gradients to a largest norm and return the norm before, of the whole, the same on all ranks."""
+    def norm(self) -> torch.Tensor:
+        """Return the norm of the whole gradients, the same on all ranks, on the device; a collective of shards."""
         stages = self.ranks.mesh.pp
         divided = stages > 1 or any(pieces.parts(whole) > 1 for whole in self._wholes.values())
         gradients = [weight.grad for weight in self.weights.values() if weight.grad is not None]
         if divided:
             world = self.ranks.world
-            found = pieces.norm(
+            return pieces.norm(
                 (
                     (self._gradient(name), world.size * self._holders[name] // stages // pieces.parts(whole))
                     for name, whole in self._wholes.items()
                 ),
                 world,
             )
-        else:
-            found = torch.nn.utils.get_total_norm(gradients)
-        torch.nn.utils.clip_grads_with_norm_(self.weights.values(), largest, found)
-        return found.item()
+        return torch.nn.utils.get_total_norm(gradients)
+
+    def clip(self, largest: float, norm: torch.Tensor) -> None:
+        """Clip gradients of a norm, a scalar on the device, to a largest norm."""
+        torch.nn.utils.clip_grads_with_norm_(self.weights.values(), largest, norm)
 
     def update(self) -> None:
         """Run the optimizer's step."""
