@@ -27,17 +27,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from curate import dedup
 from curate.caption.types import Caption
 from curate.config import CurateConfig
-from curate.ledger import Ledger
-from curate.records import Record, SourceSummary, clip_key, clip_result, source_summary
+from curate.ledger import LEDGER, Ledger
+from curate.records import Record, SourceSummary, clip_key, clip_result, source_summary, to_columns
 from curate.run import curate as phases
 from curate.run.driver import Driver
 from curate.run.shard import WriteShard, plan_shards
 from curate.run.stages.clip_stages import caption_identity
 from curate.run.state import CurationState
+from curate.run.tables.closed import text_id
 from curate.run.tables.samples import accounting_table, scores_table
 from curate.source_pass.cut_source import STAGE, arrays_name, source_id
 from curate.source_pass.tasks import clip_task
@@ -59,6 +62,7 @@ SCORES = (
     "loudness_dbfs",
 )
 CLIP_S = 5.0
+_SEGMENT = 4096
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -72,8 +76,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--folder", default=None, help="where the datasets are made, and removed again")
     parser.add_argument("--no-search", action="store_true", help="find no near pairs, rather than all of all")
     parser.add_argument("--decide", action="store_true", help="measure the tables of all clips alone")
-    parser.add_argument("--driver", help=argparse.SUPPRESS)
+    parser.add_argument("--make", metavar="FOLDER", help="make a folder of so many clips, and measure nothing")
+    parser.add_argument("--driver", metavar="FOLDER", help="measure a folder that was made before")
     options = parser.parse_args(arguments)
+    if options.make:
+        [clips] = options.clips
+        make_segments(Path(options.make), clips // options.per_source, options.per_source)
+        return 0
     if options.driver:
         folder = Path(options.driver)
         print(json.dumps(decide(folder) if options.decide else drive(folder, not options.no_search)))
@@ -111,18 +120,58 @@ def make_segments(folder: Path, sources: int, per_source: int) -> None:
     state = CurationState(CONFIG, ledger, [], None, {})
     [stage] = state.stages
     listed = list_sources([str(folder / "list.csv")], CONFIG.storage)
-    for first in range(0, len(listed), 4096):
-        summaries, captions = {}, {}
-        for source in listed[first : first + 4096]:
-            summary, _ = cut(source, per_source, 0)
-            summaries[source_id(source)] = summary
-            for record in summary.records:
-                words = " ".join(
-                    random.Random(record.sha256).choices(("a", "kite", "over", "the", "sea"), k=30)
-                )
-                captions[caption_identity(clip_task(source, summary, record))] = Caption(words, "input")
-        ledger.append(STAGE, state.cut.fingerprint, summaries)
-        ledger.append(stage.name, stage.fingerprint, captions)
+    # Entries of one segment are made as workers make them; other segments have other digests.
+    drawn = [cut(source, per_source, 0)[0] for source in listed[:_SEGMENT]]
+    rng = np.random.default_rng(1)
+    words = [" ".join(rng.choice(("a", "kite", "over", "the", "sea"), 30)) for _ in range(_SEGMENT)]
+    for number, first in enumerate(range(0, len(listed), _SEGMENT)):
+        some = listed[first : first + _SEGMENT]
+        entries, ids = _entries(some, drawn[: len(some)], rng)
+        captions = pa.table(
+            {
+                "id": ids,
+                "text": pa.array(words).take(pa.array(rng.integers(0, len(words), len(ids)))),
+                "source": pa.array(["input"]).take(pa.array(np.zeros(len(ids), np.int64))),
+            }
+        )
+        for owner, table in (("cut", entries), (stage.name, captions)):
+            fingerprint = state.cut.fingerprint if owner == "cut" else stage.fingerprint
+            path = f"{LEDGER}{owner}/{fingerprint}/packed/{number:06d}.parquet"
+            ledger.storage.write(path, to_parquet(table.sort_by("id")))
+
+
+def _entries(
+    sources: list[SourceRef], drawn: list[SourceSummary], rng: np.random.Generator
+) -> tuple[pa.Table, pa.Array]:
+    """Return entries of sources, drawn but for their digests, and the identities of their clips' captions."""
+    table = pa.table(to_columns(drawn))
+    lists = table.column("records").combine_chunks()
+    rows, which = lists.flatten(), pc.list_parent_indices(lists)
+    cut_there = pc.is_valid(rows.field("key"))
+    uris = pa.array([source.uri for source in sources]).take(which)
+    own = {
+        "source": uris,
+        "key": pc.if_else(cut_there, _hex(rng, len(rows), 20), None),
+        "sha256": pc.if_else(cut_there, _hex(rng, len(rows), 64), ""),
+        "source_sha256": pc.if_else(cut_there, _hex(rng, len(sources), 64).take(which), ""),
+    }
+    names = [field.name for field in rows.type]
+    records = pa.StructArray.from_arrays([own.get(name, rows.field(name)) for name in names], names)
+    texts = [
+        text_id(one.uri, one.caption, two.tags or {}) for one, two in zip(sources, drawn, strict=True)
+    ]
+    clips = pc.binary_join_element_wise(own["key"], pc.utf8_slice_codeunits(own["sha256"], 0, 16), "-")
+    ids = pc.binary_join_element_wise(clips, pa.array(texts).take(which), "-")
+    at = table.schema.get_field_index("records")
+    table = table.set_column(at, "records", pa.ListArray.from_arrays(lists.offsets, records))
+    return table.add_column(0, "id", pa.array(map(source_id, sources))), ids.filter(cut_there)
+
+
+def _hex(rng: np.random.Generator, count: int, digits: int) -> pa.Array:
+    """Return random hexadecimal texts."""
+    text = rng.bytes(count * digits // 2).hex().encode()
+    offsets = np.arange(count + 1, dtype=np.int32) * digits
+    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(text))
 
 
 def decide(folder: Path) -> dict[str, Any]:
