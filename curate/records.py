@@ -286,10 +286,31 @@ def clip_id(key: str | None, sha256: str) -> str:
     return f"{key}-{sha256[:16]}"
 
 
+_KEY_DIGITS = 20
+
+
 def clip_key(source_sha256: str, start_s: float, end_s: float) -> str:
     """Return the key of a sample: a digest of its source's content and its span in microseconds, never of a path.
 
     Digests spread the clips of one source over the shards.
     """
     span = f"{source_sha256}:{round(start_s * 1e6)}:{round(end_s * 1e6)}"
-    return hashlib.sha256(span.encode()).hexdigest()[:20]
+    return hashlib.sha256(span.encode()).hexdigest()[:_KEY_DIGITS]
+
+
+def key_numbers(keys: pa.Array) -> "tuple[NDArray[np.uint64], NDArray[np.uint16]]":
+    """Return two numbers for each key of `clip_key`; compared one after the other, they sort as the keys do.
+
+    Raises:
+        ValueError: a text is no such key.
+    """
+    keys = pa.concat_arrays([pa.array([], keys.type), keys])  # from its first value on
+    _, where, data = keys.buffers()
+    ends = np.frombuffer(where, np.int32)[: len(keys) + 1] if len(keys) else np.zeros(1, np.int32)
+    if keys.null_count or (np.diff(ends) != _KEY_DIGITS).any():
+        raise ValueError("a clip has no key of this version")
+    text = np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]].reshape(-1, _KEY_DIGITS)
+    digits = np.where(text < ord("a"), text - ord("0"), text - (ord("a") - 10)).astype(np.uint8)
+    packed = digits[:, ::2] << 4 | digits[:, 1::2]
+    high = np.ascontiguousarray(packed[:, :8]).view(">u8")[:, 0].astype(np.uint64)
+    return high, np.ascontiguousarray(packed[:, 8:]).view(">u2")[:, 0].astype(np.uint16)

@@ -6,12 +6,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.dedup.clusters import clusters
 from curate.dedup.fingerprint import PICTURES_PER_S, Match, fingerprint, overlap
 from curate.dedup.neighbours import near_pairs, near_references
 from curate.dedup.products import Floats, Places
+from curate.dedup.text_hashes import hashes, may_repeat
 from curate.dedup.types import (
     DedupClips,
     DedupConfig,
@@ -64,13 +66,12 @@ def dedup(clips: DedupClips, config: DedupConfig) -> dict[str, Duplicate]:
         config: Kinds of duplicates and their thresholds.
     """
     found: dict[int, Duplicate] = {}
-    order = clips.order()
     if config.exact.enabled:
-        found |= _exact(clips, order)
+        found |= _exact(clips)
     if config.perceptual.enabled:
-        found |= _perceptual(clips, _without(order, found), config)
+        found |= _perceptual(clips, found, config)
     if config.semantic.enabled:
-        found |= _semantic(clips, _without(order, found), config)
+        found |= _semantic(clips, found, config)
     by_key = {clips.keys[row].as_py(): duplicate for row, duplicate in found.items()}
     return {key: _followed(duplicate, by_key) for key, duplicate in by_key.items()}
 
@@ -123,6 +124,11 @@ def _with(vectors: Vectors, rows: Places) -> Places:
     return rows[vectors.there[rows]]
 
 
+def _left(clips: DedupClips, vectors: Vectors, found: Mapping[int, Duplicate]) -> Places:
+    """Return the rows that have a vector and are no duplicate so far, in the order of clips."""
+    return clips.order(_without(np.flatnonzero(vectors.there), found))
+
+
 def _followed(duplicate: Duplicate, found: Mapping[str, Duplicate]) -> Duplicate:
     """Point a duplicate at the finally kept clip: a later kind may have dropped the clip it names."""
     while duplicate.of in found:
@@ -130,8 +136,9 @@ def _followed(duplicate: Duplicate, found: Mapping[str, Duplicate]) -> Duplicate
     return duplicate
 
 
-def _exact(clips: DedupClips, rows: Places) -> dict[int, Duplicate]:
-    codes = clips.sha256.dictionary_encode().indices.to_numpy()[rows]
+def _exact(clips: DedupClips) -> dict[int, Duplicate]:
+    rows = clips.order(np.flatnonzero(may_repeat(hashes(clips.sha256))))
+    codes = clips.sha256.take(pa.array(rows)).dictionary_encode().indices.to_numpy()
     _, first, which = np.unique(codes, return_index=True, return_inverse=True)
     kept = rows[first[which]]
     later = (kept != rows) & ~clips.old[rows]
@@ -141,8 +148,10 @@ def _exact(clips: DedupClips, rows: Places) -> dict[int, Duplicate]:
     }
 
 
-def _perceptual(clips: DedupClips, rows: Places, config: DedupConfig) -> dict[int, Duplicate]:
-    seen = _with(clips.footage, rows)
+def _perceptual(
+    clips: DedupClips, found: Mapping[int, Duplicate], config: DedupConfig
+) -> dict[int, Duplicate]:
+    seen = _left(clips, clips.footage, found)
     if not len(seen):
         return {}
     pairs = _pairs(
@@ -151,8 +160,10 @@ def _perceptual(clips: DedupClips, rows: Places, config: DedupConfig) -> dict[in
     return _stars(pairs, _footage(clips, clips, config.perceptual), _many_footage(clips, config.perceptual))
 
 
-def _semantic(clips: DedupClips, rows: Places, config: DedupConfig) -> dict[int, Duplicate]:
-    seen = _with(clips.embedding, rows)
+def _semantic(
+    clips: DedupClips, earlier: Mapping[int, Duplicate], config: DedupConfig
+) -> dict[int, Duplicate]:
+    seen = _left(clips, clips.embedding, earlier)
     if not len(seen):
         return {}
     semantic, vectors = config.semantic, clips.embedding.read(seen)

@@ -81,11 +81,13 @@ class DedupClips:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def order(self) -> NDArray[np.intp]:
-        """Return the rows, old ones first, then by falling quality, then by key."""
-        by_key = np.empty(len(self), np.intp)
-        by_key[pc.sort_indices(self.keys).to_numpy()] = np.arange(len(self))
-        return np.lexsort((by_key, *(-self.quality.T[::-1]), ~self.old))
+    def order(self, rows: NDArray[np.intp] | None = None) -> NDArray[np.intp]:
+        """Return rows, or all of them, old ones first, then by falling quality, then by key."""
+        if rows is None:
+            rows = np.arange(len(self))
+        by_key = np.empty(len(rows), np.intp)
+        by_key[pc.sort_indices(self.keys.take(pa.array(rows))).to_numpy()] = np.arange(len(rows))
+        return rows[np.lexsort((by_key, *(-self.quality[rows].T[::-1]), ~self.old[rows]))]
 
     def fresh(self, others: "DedupClips") -> "DedupClips":
         """Return the new clips, and the clips of others as old ones."""

@@ -70,40 +70,60 @@ class ClipArrays:
         self._names: list[str] = []  # of the arrays that were read, in order
         self._starts: list[int] = []  # first vector of each
         self._read: dict[str, int] = {}  # place in these lists
-        self._ids = pa.array([], pa.string())
+        self._ids: list[pa.Array] = []  # those of each call that read some
+        self._firsts = [0]  # first vector of each such call, and the end
         self._blocks: list[NDArray[Any]] = []
         self._fingerprints = Fingerprints(ledger)
 
     def read(self, names: Iterable[str]) -> None:
         """Read the vectors that are kept under names in the ledger, as far as they are not read yet."""
         new = [name for name in dict.fromkeys(names) if name not in self._read]
-        ids, parts = [self._ids], _Parts()
+        ids, parts = [], _Parts()
         for name, arrays in zip(new, self._ledger.many_arrays(new, _is_vector), strict=True):
             self._read[name] = len(self._names)
             self._names.append(name)
-            self._starts.append(len(self._ids) + parts.count)
+            self._starts.append(self._firsts[-1] + parts.count)
             if block := parts.add({key.removesuffix(_VECTOR): vector for key, vector in arrays.items()}):
                 ids.append(block[0])
                 self._blocks.append(block[1])
         if block := parts.rest():
             ids.append(block[0])
             self._blocks.append(block[1])
-        self._ids = pa.concat_arrays(ids)
+        if ids:
+            self._ids.append(pa.concat_arrays(ids))
+            self._firsts.append(self._firsts[-1] + parts.count)
 
     def forget(self, name: str) -> None:
         """Forget what was read under a name, which is about to be written again."""
         self._fingerprints.forget(name)
         place = self._read.pop(name, None)
-        if place is not None:
-            end = self._starts[place + 1] if place + 1 < len(self._starts) else len(self._ids)
-            start = self._starts[place]
-            self._ids = pa.concat_arrays(
-                [self._ids[:start], pa.nulls(end - start, pa.string()), self._ids[end:]]
-            )
+        if place is None:
+            return
+        start = self._starts[place]
+        end = self._starts[place + 1] if place + 1 < len(self._starts) else self._firsts[-1]
+        if start < end:
+            call = bisect.bisect_right(self._firsts, start) - 1
+            ids, first = self._ids[call], self._firsts[call]
+            gone = pa.nulls(end - start, pa.string())
+            self._ids[call] = pa.concat_arrays([ids[: start - first], gone, ids[end - first :]])
 
-    def find(self, clip_ids: pa.Array) -> Rows:
-        """Return the place of each clip's perceptual embedding, -1 where there is none."""
-        return places_in(clip_ids, self._ids)
+    def find(self, clip_ids: pa.Array, names: Iterable[str] | None = None) -> Rows:
+        """Return the place of each clip's perceptual embedding, -1 where there is none.
+
+        Args:
+            clip_ids: Identities of the clips' bytes.
+            names: Names under which they lie; None for all that were read.
+        """
+        calls: Iterable[int] = range(len(self._ids))
+        if names is not None:
+            starts = {self._starts[self._read[name]] for name in names if name in self._read}
+            calls = sorted({bisect.bisect_right(self._firsts, start) - 1 for start in starts})
+        found = np.full(len(clip_ids), -1, np.int64)
+        for call in calls:
+            if call < len(self._ids):
+                here = places_in(clip_ids, self._ids[call])
+                found = np.where((found < 0) & (here >= 0), here + self._firsts[call], found)
+        return found
 
     def vectors(self, places: Rows, dtype: DTypeLike | None = None) -> NDArray[Any]:
         """Return perceptual embeddings by their places, [places, D]; zeros for -1."""
@@ -120,7 +140,8 @@ class ClipArrays:
     def fingerprint_place(self, place: int) -> FingerprintPlace:
         """Return where the fingerprint of the clip lies whose embedding is at a place."""
         name = self._names[bisect.bisect_right(self._starts, place) - 1]
-        return FingerprintPlace(name, self._ids[place].as_py())
+        call = bisect.bisect_right(self._firsts, place) - 1
+        return FingerprintPlace(name, self._ids[call][place - self._firsts[call]].as_py())
 
     def fingerprint(self, place: int) -> NDArray[np.uint8] | None:
         """Return the fingerprint of the clip whose embedding is at a place, or None."""

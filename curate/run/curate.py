@@ -3,7 +3,7 @@
 import importlib.metadata
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,19 +147,28 @@ def _curate(
     clips = driver.decide(missing)
     shards = write_shards(state, clips, progress, driver.kind)
     content = Content(
-        accounting=accounting_table(clips, state.listed),
-        scores=scores_table(clips, state.listed),
+        accounting=_joined_tables(accounting_table(table, state.listed) for table in clips),
+        scores=_joined_tables(scores_table(table, state.listed) for table in clips),
         config=asked,
         versions={**versions(), **weights},
         removals=dataset.manifest.removals if dataset is not None else [],
     )
-    rejected = clip_ids(kept(clips, ~equal(clips, "state", "kept") & ~equal(clips, "sha256", "")))
+    rejected = pa.concat_arrays([_rejected(table) for table in clips])
     seconds, said = driver.seconds(), driver.notes()
     del state, driver, clips  # publishing takes as much memory again
     ledger.write_note("inputs", {"inputs": list(inputs), "sources": [_stored(source) for source in sources]})
     manifest = publish(storage, shards, content, dataset.manifest if dataset is not None else None)
     _tidy(ledger, Dataset(storage), config, rejected)
     return Outcome(manifest, False, (*missing, *listing_notes, *notes, *said), seconds)
+
+
+def _joined_tables(tables: Iterable[pa.Table]) -> pa.Table:
+    return pa.concat_tables(tables).combine_chunks()  # bytes of Parquet follow from chunks
+
+
+def _rejected(clips: pa.Table) -> pa.Array:
+    """Return the identities of clips that may come back."""
+    return clip_ids(kept(clips, ~equal(clips, "state", "kept") & ~equal(clips, "sha256", "")))
 
 
 def versions() -> dict[str, str]:

@@ -22,6 +22,7 @@ from curate.run.stages.model_files import weights_mb
 from curate.run.stages.model_stages import pipeline_stages
 from curate.run.state import CurationState
 from curate.run.tables.columns import column, kept, mask_of, places_in
+from curate.run.tables.partitions import Partitions
 from curate.source_pass.at_work import watching
 from curate.source_pass.cut_source import STAGE as CUT
 from curate.source_pass.stage import SourceStage
@@ -63,7 +64,7 @@ class Driver:
         self._kind: Kind | None = None
         self._slowest: tuple[tuple[str, float], ...] = ()
 
-    def decide(self, notes: Sequence[str] = ()) -> pa.Table:
+    def decide(self, notes: Sequence[str] = ()) -> Partitions:
         """Return every span in its final state; see `decide_some`.
 
         Args:
@@ -80,7 +81,7 @@ class Driver:
             self._state.ledger.pack(stage.name, stage.fingerprint, clip_result)
         return clips
 
-    def decide_some(self, chosen: Set[str]) -> pa.Table:
+    def decide_some(self, chosen: Set[str]) -> Partitions:
         """Return every span of some sources in its final state, after they went through all stages.
 
         Duplicates are sought before later stages ask their models, so that those receive kept clips only.
@@ -100,10 +101,15 @@ class Driver:
                 continue
             self._do_later(clips)
             finished = state.finished(clips)
-            gone = kept(finished, mask_of(pc.not_equal(finished.column("state"), clips.column("state"))))
-            spans = (column(gone, name).to_pylist() for name in ("source", "part"))
-            failed |= set(zip(*spans, strict=True))
-            if (places_in(column(clips, "duplicate_of"), column(gone, "key")) < 0).all():
+            if finished is clips:
+                return clips
+            gone: list[pa.Table] = []
+            for before, after in zip(clips, finished, strict=True):
+                gone.append(kept(after, mask_of(pc.not_equal(after.column("state"), before.column("state")))))
+                spans = (column(gone[-1], name).to_pylist() for name in ("source", "part"))
+                failed |= set(zip(*spans, strict=True))
+            keys = pa.concat_arrays([column(table, "key") for table in gone])
+            if all((places_in(column(table, "duplicate_of"), keys) < 0).all() for table in clips):
                 return finished
 
     def kind(self) -> Kind:
@@ -200,12 +206,12 @@ class Driver:
         self._passes.append(cost)
         return found
 
-    def _do_later(self, clips: pa.Table) -> None:
+    def _do_later(self, clips: Partitions) -> None:
         """Send all kept clips through the stages after deduplication."""
-        tasks: Sequence[CurationTask] = self._state.later_tasks(clips)
-        if not tasks:
+        count = self._state.later_count(clips)
+        if not count:
             return
-        meter = ClipMeter(len(tasks), self._progress, self._state.ledger, self._slowest)
+        meter = ClipMeter(count, self._progress, self._state.ledger, self._slowest)
 
         def take(task: CurationTask) -> None:
             if isinstance(task, ClipTask):
@@ -215,7 +221,9 @@ class Driver:
         def stages(pools: Mapping[str, Pool]) -> list[Stage[CurationTask]]:
             return self._clip_pipeline(self._state.later, pools)
 
-        self._passes.append(run_pass("clips", tasks, stages, self.kind(), take))
+        for tasks in self._state.later_tasks(clips):
+            some: Sequence[CurationTask] = tasks
+            self._passes.append(run_pass("clips", some, stages, self.kind(), take))
 
     def _cut_stage(self, pools: Mapping[str, Pool]) -> Stage[CurationTask]:
         state = self._state

@@ -13,6 +13,7 @@ from curate.run.clip_arrays import ClipArrays
 from curate.run.stages.custom_stages import stage_facts
 from curate.run.tables.clips import clip_ids
 from curate.run.tables.columns import column
+from curate.run.tables.kept import half_digests
 from curate.search.vectors import stored_vector
 from loader.dataset import Dataset, open_dataset
 from loader.errors import RunError, UsageError
@@ -67,7 +68,7 @@ def clips_of(uri: str, config: CurateConfig) -> DedupClips:
     semantic = config.dedup.semantic.enabled
     return DedupClips(
         keys=pc.binary_join_element_wise(f"{uri}#", column(samples, "key"), ""),
-        sha256=column(samples, "sha256"),
+        sha256=half_digests(column(samples, "sha256")),
         sources=column(samples, "source"),
         quality=np.zeros((len(samples), 0)),
         old=np.zeros(len(samples), bool),

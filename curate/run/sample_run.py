@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 import numpy as np
-import pyarrow as pa
 
 from curate.config import CurateConfig
 from curate.ledger import Ledger, digest
@@ -16,6 +15,7 @@ from curate.run.stages.model_files import model_digests
 from curate.run.stages.model_stages import check
 from curate.run.state import CurationState
 from curate.run.tables.columns import column, equal, kept
+from curate.run.tables.partitions import Partitions
 from curate.sources.headers import read_headers
 from curate.sources.inputs import SourceRef, list_sources
 from loader.errors import UsageError
@@ -60,26 +60,26 @@ def forecast_curation(
 
 
 def _costs(
-    sample: Sequence[SourceRef], clips: pa.Table, state: CurationState, gpu_s: float
+    sample: Sequence[SourceRef], clips: Partitions, state: CurationState, gpu_s: float
 ) -> list[SourceCost]:
     """Return the cost of each source of a sample; seconds of GPUs are divided by its clips."""
-    clips = kept(clips, equal(clips, "state", "kept"))
-    numbers = column(clips, "source").to_numpy()
-
-    def totals(name: str) -> list[float]:
-        sums: list[float] = np.bincount(numbers, column(clips, name).to_numpy(), len(state.listed)).tolist()
-        return sums
-
-    counts = np.bincount(numbers, minlength=len(state.listed)).tolist()
-    clip_bytes, clip_s = totals("clip_bytes"), totals("duration_s")
+    count = len(state.listed)
+    counts, clip_bytes, clip_s = np.zeros(count, np.int64), np.zeros(count), np.zeros(count)
+    for table in clips:
+        table = kept(table, equal(table, "state", "kept"))
+        numbers = column(table, "source").to_numpy()
+        counts += np.bincount(numbers, minlength=count)
+        clip_bytes += np.bincount(numbers, column(table, "clip_bytes").to_numpy(), count)
+        clip_s += np.bincount(numbers, column(table, "duration_s").to_numpy(), count)
+    every = max(1, int(counts.sum()))
     return [
         SourceCost(
             uri=source.uri,
-            clips=counts[number],
+            clips=int(counts[number]),
             clip_bytes=int(clip_bytes[number]),
-            clip_s=clip_s[number],
+            clip_s=float(clip_s[number]),
             core_s=state.closed.cpu_s(source.uri),
-            gpu_s=gpu_s / max(1, len(clips)) * counts[number],
+            gpu_s=gpu_s / every * int(counts[number]),
         )
         for source in sample
         for number in [state.closed.numbers[source.uri]]

@@ -4,17 +4,19 @@ import hashlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from curate.config import ShardConfig
+from curate.dedup.text_hashes import Places
 from curate.ledger import Ledger
 from curate.records import from_json
 from curate.run.stages.clip_stages import clip_bytes
-from curate.run.tables.columns import column, places_in
+from curate.run.tables.columns import column
 from curate.run.tables.samples import embedding_digests, from_ipc, index_columns, to_ipc, vectors_of
 from curate.source_pass.tasks import ClipPlace
 from loader.dataset import Sample, ShardRecord, write_shard
@@ -65,48 +67,121 @@ class ShardPlan:
         vars(self).update(state, samples=from_ipc(data) if isinstance(data, bytes) else None)
 
 
-def plan_shards(samples: pa.Table, config: ShardConfig, first_number: int = 0) -> list[ShardPlan]:
-    """Plan shards of one split and bin each, samples sorted by key, a new shard where the next clip exceeds the limit.
+@dataclass(frozen=True)
+class ShardOrder:
+    """Places of samples in shards.
+
+    Attributes:
+        places: Place of each sample among all, in shards one after the other.
+        ends: First place of each shard, and the number of samples.
+        clip_bytes: Size of the clips of each shard.
+    """
+
+    places: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    clip_bytes: NDArray[np.int64]
+
+
+def shard_order(
+    groups: NDArray[np.int64], keys: Sequence[NDArray[Any]], sizes: NDArray[np.int64], config: ShardConfig
+) -> ShardOrder:
+    """Place samples in shards of one group each, sorted by key, a new shard where the next clip exceeds the limit.
 
     A pure function. A clip larger than the limit gets a shard of its own.
+
+    Args:
+        groups: Number of the group of each sample.
+        keys: Numbers by which samples are sorted within a group, the foremost first.
+        sizes: Bytes of the clip of each.
+        config: The limit.
+    """
+    order = np.lexsort((*keys[::-1], groups))
+    ends = np.cumsum(sizes[order])
+    limit = config.max_shard_mb * 1e6
+    starts: list[int] = []
+    changes = np.flatnonzero(np.diff(groups[order])) + 1
+    for start, end in itertools.pairwise([0, *changes.tolist(), len(order)]):
+        first = start
+        while first < end:
+            starts.append(first)
+            filled = ends[first - 1] if first else 0
+            after = start + int(np.searchsorted(ends[start:end], filled + limit, "right"))
+            first = max(first + 1, after)
+    places = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order))
+    bounds = np.array([*starts, len(order)], np.int64)
+    filled = np.concatenate([[0], ends])
+    return ShardOrder(places, bounds, np.diff(filled[bounds]))
+
+
+def plan_shards(samples: pa.Table, config: ShardConfig, first_number: int = 0) -> list[ShardPlan]:
+    """Plan the shards of samples as `shard_order` places them.
 
     Args:
         samples: Samples, in any order; see `curate.run.tables.samples`.
         config: The limit.
         first_number: Number of the first shard.
     """
-    names = ("split", "bin", "key")
-    order = pc.sort_indices(samples, [(name, "ascending") for name in names])
-    narrow = samples.select([*names, "clip_bytes"]).take(order)
-    limit = config.max_shard_mb * 1e6
-    plans: list[ShardPlan] = []
-    for group in _groups(narrow):
-        ends = np.cumsum(column(narrow, "clip_bytes").to_numpy()[group])
-        first = filled = 0
-        while first < len(ends):
-            after = max(first + 1, int(np.searchsorted(ends, filled + limit, "right")))
-            rows = order[group.start + first : group.start + after]
-            plans.append(ShardPlan.of(first_number + len(plans), samples.take(rows)))
-            first, filled = after, int(ends[after - 1])
-    return plans
+    by_key = pc.rank(column(samples, "key"), sort_keys="ascending", tiebreaker="first").to_numpy()
+    numbers = GroupNumbers()
+    groups = numbers.of(samples)
+    order = shard_order(
+        numbers.in_order()[groups], [by_key], column(samples, "clip_bytes").to_numpy(), config
+    )
+    return plans_of(samples, order.places, order.ends.tolist(), first_number)
 
 
-def _groups(samples: pa.Table) -> Iterator[slice]:
-    """Yield the rows of each split and bin of sorted samples."""
-    changes = np.zeros(max(0, len(samples) - 1), bool)
-    for name in ("split", "bin"):
-        codes = column(samples, name).dictionary_encode().indices.to_numpy()
-        changes |= np.diff(codes) != 0
-    starts = [0, *(np.flatnonzero(changes) + 1).tolist(), len(samples)]
-    return (slice(start, end) for start, end in itertools.pairwise(starts) if end > start)
+def plans_of(
+    samples: pa.Table, places: NDArray[np.int64], ends: Sequence[int], first_number: int
+) -> list[ShardPlan]:
+    """Return the plans of consecutive shards.
+
+    Args:
+        samples: Samples of these shards.
+        places: Place of each.
+        ends: First place of each shard, and the place after the last one.
+        first_number: Number of the first shard.
+    """
+    order = np.argsort(places)
+    return [
+        ShardPlan.of(number, samples.take(pa.array(order[first - ends[0] : end - ends[0]])))
+        for number, (first, end) in enumerate(itertools.pairwise(ends), first_number)
+    ]
+
+
+class GroupNumbers:
+    """Numbers of groups of samples, which share split and bin, in the order in which they are met."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[str, str], int] = {}
+
+    def of(self, samples: pa.Table) -> NDArray[np.int64]:
+        """Return the number of each sample's group."""
+        split, bins = (column(samples, name).dictionary_encode() for name in ("split", "bin"))
+        codes = split.indices.to_numpy().astype(np.int64) * len(bins.dictionary) + bins.indices.to_numpy()
+        names = [
+            (one, other) for one in split.dictionary.to_pylist() for other in bins.dictionary.to_pylist()
+        ]
+        there = np.zeros(len(names), np.int64)
+        for code in np.unique(codes).tolist():
+            there[code] = self._numbers.setdefault(names[code], len(self._numbers))
+        return np.asarray(there[codes], np.int64)
+
+    def in_order(self) -> NDArray[np.int64]:
+        """Return the rank of each number's group by split and bin."""
+        ranks = np.empty(len(self._numbers), np.int64)
+        for rank, names in enumerate(sorted(self._numbers)):
+            ranks[self._numbers[names]] = rank
+        return ranks
 
 
 def untouched(shards: Sequence[ShardRecord], wanted: pa.Table) -> list[ShardRecord]:
     """Return the shards of the present revision that may stay as they are: all their samples are wanted, unchanged."""
+    keys = Places(column(wanted, "key"))
 
     def stays(shard: ShardRecord) -> bool:
         present = as_table(shard.rows)
-        rows = places_in(column(present, "key"), column(wanted, "key"))
+        rows = keys.find(column(present, "key"))
         if not len(rows) or (rows < 0).any():
             return False
         samples = wanted.take(pa.array(rows))
@@ -119,8 +194,8 @@ def untouched(shards: Sequence[ShardRecord], wanted: pa.Table) -> list[ShardReco
 Written = TypeVar("Written", bound=ShardRecord)
 
 
-def written_shards(ledger: Ledger, stage: str, fingerprint: str, kind: type[Written]) -> dict[str, Written]:
-    """Return the shards that a stage finished and that are still there, by identity of their plan.
+def finished_shards(ledger: Ledger, stage: str, fingerprint: str, kind: type[Written]) -> dict[str, Written]:
+    """Return the shards that a stage finished and that are still there, by identity of their plan, without their rows.
 
     A run with other settings that finished in between has removed the shards it did not need.
 
@@ -132,7 +207,12 @@ def written_shards(ledger: Ledger, stage: str, fingerprint: str, kind: type[Writ
     """
     sizes = {item.path: item.size for item in ledger.storage.list("shards/")}
     closed = ledger.closed(stage, fingerprint, lambda values: from_json(kind, values))
-    whole = {name: shard for name, shard in closed.items() if sizes.get(shard.path) == shard.size}
+    return {name: shard for name, shard in closed.items() if sizes.get(shard.path) == shard.size}
+
+
+def written_shards(ledger: Ledger, stage: str, fingerprint: str, kind: type[Written]) -> dict[str, Written]:
+    """Return `finished_shards` with the index rows of their samples."""
+    whole = finished_shards(ledger, stage, fingerprint, kind)
     return {name: replace(shard, rows=_rows(ledger, stage, name, shard)) for name, shard in whole.items()}
 
 

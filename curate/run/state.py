@@ -2,14 +2,16 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.config import CurateConfig, fingerprint
-from curate.dedup import DedupClips, ManyPairs, Vectors, dedup
+from curate.dedup import DedupClips, Duplicate, ManyPairs, Vectors, dedup
 from curate.dedup.fingerprint import Match
+from curate.dedup.text_hashes import Places
 from curate.ledger import Ledger
 from curate.records import Record, SourceSummary
 from curate.run.clip_arrays import ClipArrays
@@ -17,11 +19,19 @@ from curate.run.reference_sets import known
 from curate.run.stages.clip_stages import ClipStage
 from curate.run.stages.footage import PAIRS_AT_ONCE, MatchMany
 from curate.run.stages.model_stages import TEXT_EMBED, clip_stages, embedding_stage, judge
-from curate.run.tables.clips import by_span, clip_ids, from_records, joined, to_records
+from curate.run.tables.clips import CLIPS, by_span, clip_ids, from_records, joined, to_records
 from curate.run.tables.closed import ClosedSources
-from curate.run.tables.columns import Mask, column, equal, kept, places_in, taken
-from curate.run.tables.compare import qualities, taken_down, without_copies, without_duplicates, without_known
+from curate.run.tables.columns import Mask, column, equal, kept, mask_of, taken
+from curate.run.tables.compare import (
+    copies_among,
+    taken_down,
+    without_copies,
+    without_duplicates,
+    without_known,
+)
 from curate.run.tables.judge import judged
+from curate.run.tables.kept import KeptClips, is_kept
+from curate.run.tables.partitions import Partitions, partition_of
 from curate.run.tables.results import StageResults, packed_arrays, there, to_results
 from curate.run.tables.samples import samples_of, vector_column
 from curate.source_pass.cut_source import CutSource, arrays_name
@@ -29,9 +39,14 @@ from curate.source_pass.tasks import ClipPlace, ClipTask, CurationTask, SourceTa
 from curate.sources.inputs import SourceRef
 from curate.takedown.takedown import TakeDowns, emptied
 from loader.dataset import Dataset
+from loader.errors import RunError
 
 Results = Mapping[str, pa.Table]
 """Results of stages by name, a row for each clip; see `curate.run.tables.results`."""
+
+
+_TASKS = 1 << 18
+"""Clips that go through later stages together: a task takes some KB of memory."""
 
 
 class CurationState:
@@ -85,9 +100,11 @@ class CurationState:
         self.wanted = judge(config)
         self.closed = ClosedSources(ledger, self.cut.fingerprint, self.listed)
         self._results = {
-            stage.name: StageResults(ledger, stage.name, stage.fingerprint) for stage in self.stages
+            stage.name: StageResults(ledger, stage.name, stage.fingerprint, self.closed.partitions)
+            for stage in self.stages
         }
         self.places = places_of(dataset)
+        self._place_ids = Places(column(self.places, "id"))
         self._arrays = ClipArrays(ledger)
 
     def close_source(self, uri: str, summary: SourceSummary) -> None:
@@ -103,18 +120,21 @@ class CurationState:
 
     def forget_failures(self) -> None:
         """Count failed sources and clips as not done."""
-        clips = self.closed.clips()
-        failed = np.unique(column(clips, "source").to_numpy()[equal(clips, "state", "failed")])
-        self.closed.drop([self._uris[number] for number in failed.tolist()])
+        self.closed.drop(self.closed.failed())
         for results in self._results.values():
             results.forget_faults()
 
-    def forget_lost(self, clips: pa.Table) -> bool:
+    def forget_lost(self, clips: Partitions) -> bool:
         """Count sources as not done whose kept clips are lost; return whether there are any."""
-        left = kept(clips, equal(clips, "state", "kept"))
-        lost = np.unique(column(left, "source").to_numpy()[~self._at_hand(left)])
-        self.closed.drop([self._uris[number] for number in lost.tolist()])
-        return bool(len(lost))
+        staged = self._staged()
+        lost: list[str] = []
+        for table in clips:
+            left = kept(table, equal(table, "state", "kept"))
+            numbers = np.unique(column(left, "source").to_numpy()[~self._at_hand(left, staged)])
+            lost += (self._uris[number] for number in numbers.tolist())
+        if lost:
+            self.closed.drop(lost)
+        return bool(lost)
 
     def tasks(self, chosen: Set[str]) -> list[CurationTask]:
         """Return what is left to do before deduplication for the chosen URIs.
@@ -127,31 +147,53 @@ class CurationState:
         ]
         if not self.beside:
             return tasks
-        clips = self.closed.clips(self._numbered(chosen))
-        clips, found = self._todo(clips, self.beside)
-        at_hand = self._at_hand(clips)
-        numbers = column(clips, "source").to_numpy()
-        for number in np.unique(numbers).tolist():
-            own = numbers == number
-            if at_hand[own].all():
-                some = {name: kept(table, own) for name, table in found.items()}
-                tasks += self._clip_tasks(kept(clips, own), some, self.beside)
-            else:
-                tasks.append(self._source_task(self.listed[number]))
+        wanted, staged = self._numbered(chosen), self._staged()
+        self._place_results()
+        for partition in range(self.closed.partitions):
+            clips, found = self._todo(partition, self._clips(partition, wanted), self.beside)
+            at_hand = self._at_hand(clips, staged)
+            numbers = column(clips, "source").to_numpy()
+            for number in np.unique(numbers).tolist():
+                own = numbers == number
+                if at_hand[own].all():
+                    some = {name: kept(table, own) for name, table in found.items()}
+                    tasks += self._clip_tasks(kept(clips, own), some, self.beside)
+                else:
+                    tasks.append(self._source_task(self.listed[number]))
         return tasks
 
-    def later_tasks(self, clips: pa.Table) -> list[ClipTask]:
-        """Return what is left to do for kept clips after deduplication."""
-        return list(self._clip_tasks(*self._todo(clips, self.later), self.later)) if self.later else []
+    def later_tasks(self, clips: Partitions) -> Iterator[list[ClipTask]]:
+        """Yield what is left to do for kept clips after deduplication, many clips at a time."""
+        if not self.later:
+            return
+        self._place_results()
+        tasks: list[ClipTask] = []
+        for partition, table in enumerate(clips):
+            tasks += self._clip_tasks(*self._todo(partition, table, self.later), self.later)
+            if len(tasks) >= _TASKS:
+                yield tasks
+                tasks = []
+        if tasks:
+            yield tasks
 
-    def _todo(self, clips: pa.Table, stages: Sequence[ClipStage]) -> tuple[pa.Table, Results]:
+    def later_count(self, clips: Partitions) -> int:
+        """Return the number of `later_tasks`."""
+        if not self.later:
+            return 0
+        self._place_results()
+        todo = (self._todo(partition, table, self.later)[0] for partition, table in enumerate(clips))
+        return sum(map(len, todo))
+
+    def _todo(self, partition: int, clips: pa.Table, stages: Sequence[ClipStage]) -> tuple[pa.Table, Results]:
         """Return the clips that no threshold rejects and that lack a stage, and all results there are for them."""
         clips = kept(clips, equal(clips, "state", "kept"))
-        found = self._known(clips)
+        found = self._known(partition, clips)
         lacking = np.zeros(len(clips), bool)
         for stage in stages:
             lacking |= ~there(found[stage.name])
         clips, found = kept(clips, lacking), {name: kept(table, lacking) for name, table in found.items()}
+        if not len(clips):
+            return clips, found
         wanted = equal(self._judged(clips, found), "state", "kept")
         return kept(clips, wanted), {name: kept(table, wanted) for name, table in found.items()}
 
@@ -180,24 +222,42 @@ class CurationState:
     def _source_task(self, source: SourceRef) -> SourceTask:
         return SourceTask(source, tuple(stage.name for stage in self.beside))
 
-    def _known(self, clips: pa.Table) -> dict[str, pa.Table]:
-        """Return the results of all stages for clips."""
+    def _known(self, partition: int, clips: pa.Table, stages: int | None = None) -> dict[str, pa.Table]:
+        """Return the results of all stages, or of the first ones, for clips of a partition."""
         found: dict[str, pa.Table] = {}
-        for stage in self.stages:
+        for stage in self.stages[:stages]:
             found[stage.name] = self._results[stage.name].find(
-                stage.identity.of_clips(clips, found, self.closed)
+                partition, stage.identity.of_clips(clips, found, self.closed)
             )
         return found
 
-    def _placed(self, ids: pa.Array) -> pa.Table:
-        return taken(self.places, places_in(ids, column(self.places, "id")))
+    def _place_results(self) -> None:
+        """Put results that came since the last call beside their clips."""
 
-    def _at_hand(self, clips: pa.Table) -> Mask:
-        if not len(clips):
-            return np.zeros(0, bool)
+        def identities(at: int) -> Iterator[pa.Array]:
+            for partition in range(self.closed.partitions):
+                clips = self.closed.clips(partition)
+                found = self._known(partition, clips, at)
+                yield self.stages[at].identity.of_clips(clips, found, self.closed)
+
+        for at, stage in enumerate(self.stages):
+            self._results[stage.name].place(self.closed.version, partial(identities, at))
+
+    def _placed(self, ids: pa.Array) -> pa.Table:
+        return taken(self.places, self._place_ids.find(ids))
+
+    def _staged(self) -> Places:
+        """Return the identities of all staged clips."""
+        return Places(pa.array(self.ledger.staged_clips(), pa.string()))
+
+    def _at_hand(self, clips: pa.Table, staged: Places) -> Mask:
         ids = clip_ids(clips)
-        staged = pa.array(self.ledger.staged_clips(), pa.string())
-        return (places_in(ids, staged) >= 0) | (places_in(ids, column(self.places, "id")) >= 0)
+        return (staged.find(ids) >= 0) | (self._place_ids.find(ids) >= 0)
+
+    def _clips(self, partition: int, wanted: Mask) -> pa.Table:
+        """Return the clips of a partition's sources that a mask over all sources wants."""
+        clips = self.closed.clips(partition)
+        return kept(clips, wanted[column(clips, "source").to_numpy()])
 
     def _numbered(self, chosen: Set[str]) -> Mask:
         """Return which sources are chosen and were not taken down."""
@@ -205,18 +265,48 @@ class CurationState:
 
     def verdict(
         self, chosen: Set[str], failed: Set[tuple[int, int]], match: MatchMany | None = None
-    ) -> pa.Table:
+    ) -> Partitions:
         """Return every span, and every source that gave none, with its state before later stages.
 
-        Rows are sorted by source and span.
+        Rows are sorted by source and span. Partitions are judged one after the other; what clips of different ones
+        have in common is found over few columns of all kept clips.
 
         Args:
             chosen: URIs of the sources that count.
             failed: (source, part) of clips that a later stage is known to fail.
             match: Comparison of many pairs at once; None compares one after the other, here.
         """
-        clips = self.closed.clips(self._numbered(chosen))
-        found = self._known(clips)
+        self._place_results()
+        clips = self._empty()
+        wanted, parts = self._numbered(chosen), []
+        for partition in range(clips.count):
+            table = self._own_verdict(partition, self._clips(partition, wanted), failed)
+            clips.add(partition, table)
+            parts.append(self._compared(table))
+        every = KeptClips.joined(parts)
+        del parts
+        twins = copies_among(every.keys)
+        left = every.where(twins < 0)
+        outside: Mapping[str, tuple[str, Duplicate]] = {}
+        if self.config.dedup.evaluation or self.config.dedup.older:
+            outside = known(self._dedup_clips(left, clips), self.config)
+            left = left.where(~mask_of(pc.is_in(left.keys, value_set=pa.array(list(outside), pa.string()))))
+        found = dedup(self._dedup_clips(left, clips, match), self.config.dedup)
+        del left
+        if not (found or outside or (twins >= 0).any()):
+            return clips
+        for partition, table in enumerate(clips):
+            here = every.of_partition(partition)
+            copies = np.flatnonzero(twins[here] >= 0)
+            uris = [self._uris[number] for number in every.sources[twins[here][copies]].tolist()]
+            changed = without_copies(table, every.rows[here][copies].astype(np.int64), uris)
+            changed = without_duplicates(without_known(changed, outside), found)
+            clips.replace(partition, changed)
+        return clips
+
+    def _own_verdict(self, partition: int, clips: pa.Table, failed: Set[tuple[int, int]]) -> pa.Table:
+        """Return the clips of a partition in their state before they are compared with each other."""
+        found = self._known(partition, clips)
         earlier = {stage.name: found[stage.name] for stage in self.earlier}
         parts = [self._judged(clips, earlier)]
         if failed:
@@ -224,26 +314,43 @@ class CurationState:
             known_to_fail = np.array([span in failed for span in spans], bool)
             some = {name: kept(table, known_to_fail) for name, table in found.items()}
             parts = [kept(parts[0], ~known_to_fail), self._judged(kept(clips, known_to_fail), some)]
-        removed = [emptied(Record(uri), self._down.sources[uri]) for uri in self._removed]
-        clips = by_span(joined([*parts, from_records(removed, self.closed.numbers)]))
-        clips = without_copies(taken_down(clips, self._down, self.closed.numbers), self._uris)
-        if self.config.dedup.evaluation or self.config.dedup.older:
-            clips = without_known(clips, known(self._dedup_clips(clips), self.config))
-        return without_duplicates(clips, dedup(self._dedup_clips(clips, match), self.config.dedup))
+        numbers = self.closed.numbers
+        removed = [
+            emptied(Record(uri), self._down.sources[uri])
+            for uri in self._removed
+            if partition_of(numbers[uri]) == partition
+        ]
+        return taken_down(by_span(joined([*parts, from_records(removed, numbers)])), self._down, numbers)
+
+    def _compared(self, clips: pa.Table) -> KeptClips:
+        """Return the kept clips of one partition as they are compared with those of all."""
+        left = kept(clips, is_kept(clips))
+        names = self._read_arrays(left)
+        ids = clip_ids(left)
+        return KeptClips.of(clips, self._place_ids.find(ids) >= 0, self._arrays.find(ids, names))
+
+    def _empty(self) -> Partitions:
+        """Return partitions for the verdict on all clips."""
+        return Partitions(self.closed.partitions, CLIPS, self.closed.partitions > 1)
 
     def _judged(self, clips: pa.Table, found: Results) -> pa.Table:
         return judged(clips, found, self.config.filters, self.config.shard, self.wanted.scores)
 
-    def finished(self, clips: pa.Table) -> pa.Table:
+    def finished(self, clips: Partitions) -> Partitions:
         """Return clips of the verdict with the results of later stages: their captions, or faults."""
-        return self._judged(clips, self._known(clips)) if self.later else clips
+        if not self.later:
+            return clips
+        self._place_results()
+        finished = self._empty()
+        for partition, table in enumerate(clips):
+            finished.add(partition, self._judged(table, self._known(partition, table)))
+        return finished
 
-    def _dedup_clips(self, clips: pa.Table, match: MatchMany | None = None) -> DedupClips:
-        """Return the kept clips as `curate.dedup` compares them."""
-        clips = kept(clips, equal(clips, "state", "kept"))
-        self._read_arrays(clips)
-        places = self._arrays.find(clip_ids(clips))
-        numbers = column(clips, "source")
+    def _dedup_clips(
+        self, clips: KeptClips, tables: Partitions, match: MatchMany | None = None
+    ) -> DedupClips:
+        """Return kept clips of tables as `curate.dedup` compares them."""
+        places = clips.footage
 
         def many(match: MatchMany) -> ManyPairs:
             def compare(pairs: Sequence[tuple[int, int]], min_overlap: float) -> list[Match | None]:
@@ -257,28 +364,44 @@ class CurationState:
             return ManyPairs(PAIRS_AT_ONCE, compare)
 
         return DedupClips(
-            keys=column(clips, "key"),
-            sha256=column(clips, "sha256"),
-            sources=pa.DictionaryArray.from_arrays(numbers, pa.array(self._uris, pa.string())),
-            quality=qualities(clips),
-            old=places_in(clip_ids(clips), column(self.places, "id")) >= 0,
+            keys=clips.keys,
+            sha256=clips.digests,
+            sources=pa.DictionaryArray.from_arrays(
+                pa.array(clips.sources), pa.array(self._uris, pa.string())
+            ),
+            quality=clips.quality,
+            old=clips.old,
             footage=Vectors(places >= 0, lambda rows: self._arrays.vectors(places[rows], np.float32)),
-            embedding=self._model_vectors(clips),
+            embedding=self._model_vectors(clips, tables),
             fingerprint=lambda row: self._arrays.fingerprint(int(places[row])) if places[row] >= 0 else None,
             many=None if match is None else many(match),
         )
 
-    def _model_vectors(self, clips: pa.Table) -> Vectors:
+    def _model_vectors(self, clips: KeptClips, tables: Partitions) -> Vectors:
         stage = embedding_stage(self.config)
-        if stage is None:
-            return Vectors.of([None] * len(clips))
-        matrix, found = packed_arrays(self._known(clips)[stage])
-        return Vectors(found, lambda rows: matrix[rows].astype(np.float32))
+        if stage is None or not len(clips):
+            return Vectors(np.zeros(len(clips), bool), lambda rows: np.zeros((len(rows), 1), np.float32))
+        parts = []
+        for partition, table in enumerate(tables):
+            own = table.take(pa.array(clips.rows[clips.of_partition(partition)]))
+            parts.append(packed_arrays(self._known(partition, own)[stage]))
+        width = max(matrix.shape[1] for matrix, _ in parts)
+        kinds = {matrix.dtype for matrix, found in parts if found.any()} or {np.dtype(np.float16)}
+        if len({matrix.shape[1] for matrix, found in parts if found.any()}) > 1:
+            raise RunError("the vectors of clips have different sizes")
+        whole = np.zeros((len(clips), width), np.result_type(*kinds))
+        for partition, (matrix, found) in enumerate(parts):
+            if found.any():
+                whole[clips.of_partition(partition)] = matrix
+        there = np.concatenate([found for _, found in parts])
+        return Vectors(there, lambda rows: whole[rows].astype(np.float32))
 
-    def samples(self, clips: pa.Table) -> pa.Table:
-        """Return the kept clips as samples of shards; see `curate.run.tables.samples`."""
+    def samples(self, partition: int, clips: pa.Table) -> pa.Table:
+        """Return the kept clips of a partition as samples of shards; see `curate.run.tables.samples`."""
         clips = kept(clips, equal(clips, "state", "kept"))
-        places, found = self._placed(clip_ids(clips)), self._known(clips)
+        places = self._placed(clip_ids(clips))
+        asked = {embedding_stage(self.config), TEXT_EMBED} & self._results.keys()
+        found = self._known(partition, clips) if asked else {}
         return samples_of(clips, self.listed, places, self._embeddings(clips, found), found.get(TEXT_EMBED))
 
     def _embeddings(self, clips: pa.Table, found: Results) -> pa.Array:
@@ -287,13 +410,15 @@ class CurationState:
             return vector_column(*packed_arrays(found[stage]))
         if self.config.embed.backend == "none":
             return vector_column(np.zeros((len(clips), 1), np.float16), np.zeros(len(clips), bool))
-        self._read_arrays(clips)
-        places = self._arrays.find(clip_ids(clips))
+        places = self._arrays.find(clip_ids(clips), self._read_arrays(clips))
         return vector_column(self._arrays.vectors(places), places >= 0)
 
-    def _read_arrays(self, clips: pa.Table) -> None:
+    def _read_arrays(self, clips: pa.Table) -> list[str]:
+        """Read the arrays of clips' sources; return the names under which they lie."""
         numbers = np.unique(column(clips, "source").to_numpy()).tolist()
-        self._arrays.read(self._arrays_name(self.listed[number]) for number in numbers)
+        names = [self._arrays_name(self.listed[number]) for number in numbers]
+        self._arrays.read(names)
+        return names
 
     def _arrays_name(self, source: SourceRef) -> str:
         return arrays_name(source, self.cut.fingerprint)

@@ -1,16 +1,32 @@
 """Shards of a curation: those that stay, and the new ones, written where they are not there yet."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from curate.config import fingerprint
-from curate.run.runners.pipeline import Kind, Stage, run_sequentially, runner
+from curate.dedup.text_hashes import Places
+from curate.records import key_numbers
+from curate.run.runners.pipeline import Kind, Runner, Stage, run_sequentially, runner
 from curate.run.runners.progress import Progress
-from curate.run.shard import STAGE, ShardPlan, WriteShard, plan_shards, untouched, written_shards
+from curate.run.shard import (
+    STAGE,
+    GroupNumbers,
+    ShardOrder,
+    ShardPlan,
+    WriteShard,
+    finished_shards,
+    plans_of,
+    shard_order,
+    untouched,
+    written_shards,
+)
 from curate.run.state import CurationState
 from curate.run.tables.clips import clip_ids
-from curate.run.tables.columns import column, equal, kept, places_in
+from curate.run.tables.columns import Mask, column, equal, kept
+from curate.run.tables.partitions import Partitions
+from curate.run.tables.samples import with_vectors, without_vectors
 from curate.takedown.takedown import STAGE as REMOVAL
 from loader.dataset import Dataset, ShardRecord, next_shard_number
 from loader.dataset.tables.shard_rows import as_table
@@ -18,10 +34,15 @@ from loader.dataset.tables.shard_rows import as_table
 _SMALL_BYTES = 1e9
 """Shards of less than this in all are written by the driver: starting Ray would take longer."""
 
+_ROWS = 1 << 16
+"""Samples, at least, whose shards are planned together."""
+
+_PLACE = "place_in_shards"
+
 
 def write_shards(
     state: CurationState,
-    clips: pa.Table,
+    clips: Partitions,
     progress: Callable[[Progress], None],
     kind: Callable[[], Kind],
 ) -> list[ShardRecord]:
@@ -33,48 +54,150 @@ def write_shards(
         progress: Called after every shard.
         kind: Returns the runner; called for many bytes only.
     """
-    samples = state.samples(clips)
     present = state.dataset.shards() if state.dataset is not None else []
-    stay = untouched(present, samples)
+    stay = _staying(state, clips, present)
     if state.dataset is not None and state.config.run.keep_rejected:
         _rescue(state, state.dataset, clips, stay)
-    for shard in stay:
-        settled = column(as_table(shard.rows), "key")
-        samples = kept(samples, places_in(column(samples, "key"), settled) < 0)
-    plans = plan_shards(samples, state.config.shard, next_shard_number(present))
-    return [*stay, *_written(state, plans, progress, kind)]
+    new = NewShards(state, clips, stay, next_shard_number(present))
+    return [*stay, *_written(state, new, progress, kind)]
+
+
+class NewShards:
+    """Plans of the shards that hold all kept clips but those in shards that stay.
+
+    Their order follows from a few bytes of each clip; samples are brought into it on disk, where there are many.
+
+    Args:
+        state: Embeddings and places of the clips.
+        clips: Final state of all clips of the run, in partitions.
+        stay: Shards that stay.
+        first_number: Number of the first new shard.
+
+    Attributes:
+        order: Places of the samples in the shards.
+    """
+
+    def __init__(
+        self, state: CurationState, clips: Partitions, stay: Sequence[ShardRecord], first_number: int
+    ) -> None:
+        self._state, self._clips, self._first_number = state, clips, first_number
+        self._settled = Places(_keys(stay))
+        numbers, parts = GroupNumbers(), []
+        for table in clips:
+            table = kept(table, self._new(table))
+            sizes = column(table, "clip_bytes").to_numpy()
+            parts.append((numbers.of(table), *key_numbers(column(table, "key")), sizes))
+        self._firsts = np.cumsum([0, *(len(groups) for groups, *_ in parts)])
+        groups, high, low, sizes = (np.concatenate(some) for some in zip(*parts, strict=True))
+        del parts
+        self.order: ShardOrder = shard_order(
+            numbers.in_order()[groups], [high, low], sizes, state.config.shard
+        )
+
+    def plans(self) -> Iterator[list[ShardPlan]]:
+        """Yield the plans of all shards in order, those of some at a time."""
+        ends = self.order.ends
+        if len(ends) < 2:
+            return
+        # Consecutive shards that together have so many samples are planned together.
+        group = (ends[1:] - 1) // _ROWS if self._clips.count > 1 else np.zeros(len(ends) - 1, np.int64)
+        _, first_shards = np.unique(group, return_index=True)
+        bounds = [*first_shards.tolist(), len(ends) - 1]
+        store = Partitions(len(first_shards), pa.schema({}), self._clips.count > 1)
+        for partition, table in enumerate(self._clips):
+            samples = self._state.samples(partition, table)
+            samples = kept(samples, self._unsettled(samples))
+            places = self.order.places[self._firsts[partition] : self._firsts[partition + 1]]
+            samples = without_vectors(samples.append_column(_PLACE, pa.array(places)))
+            store.scatter(samples, np.searchsorted(ends[first_shards], places, "right") - 1)
+        for number in range(store.count):
+            samples = with_vectors(store.read(number))
+            places = column(samples, _PLACE).to_numpy()
+            first, after = bounds[number], bounds[number + 1]
+            yield plans_of(
+                samples.drop_columns([_PLACE]),
+                places,
+                ends[first : after + 1].tolist(),
+                self._first_number + first,
+            )
+
+    def _new(self, clips: pa.Table) -> Mask:
+        return equal(clips, "state", "kept") & self._unsettled(clips)
+
+    def _unsettled(self, clips: pa.Table) -> Mask:
+        return self._settled.find(column(clips, "key")) < 0
+
+
+def _keys(shards: Sequence[ShardRecord]) -> pa.Array:
+    """Return the keys of the samples of shards, one after the other."""
+    keys = [column(as_table(shard.rows), "key") for shard in shards]
+    return pa.concat_arrays(keys) if keys else pa.array([], pa.string())
+
+
+def _staying(state: CurationState, clips: Partitions, present: Sequence[ShardRecord]) -> list[ShardRecord]:
+    """Return the shards of the present revision that stay as they are."""
+    if not present:
+        return []
+    sizes = [len(shard.rows) for shard in present]
+    keys, group = Places(_keys(present)), np.cumsum([0, *sizes[:-1]]) // _ROWS
+    count = int(group[-1]) + 1 if clips.count > 1 else 1
+    store = Partitions(count, pa.schema({}), count > 1)
+    of_sample = np.repeat(np.minimum(group, count - 1), sizes)
+    for partition, table in enumerate(clips):
+        samples = state.samples(partition, table)
+        places = keys.find(column(samples, "key"))
+        there = places >= 0
+        store.scatter(without_vectors(kept(samples, there)), of_sample[places[there]])
+    found: list[ShardRecord] = []
+    for number in range(count):
+        wanted = store.read(number)
+        if len(wanted):
+            own = [shard for shard, one in zip(present, group, strict=True) if count == 1 or one == number]
+            found += untouched(own, with_vectors(wanted))
+    return found
 
 
 def _written(
     state: CurationState,
-    plans: Sequence[ShardPlan],
+    new: NewShards,
     progress: Callable[[Progress], None],
     kind: Callable[[], Kind],
 ) -> list[ShardRecord]:
     ledger, name = state.ledger, fingerprint(state.config.shard)
-    closed = written_shards(ledger, STAGE, name, ShardRecord)
-    weights = {plan.id: plan.clip_bytes for plan in plans}
-    total = sum(weights.values())
-    done = {plan.id for plan in plans if plan.id in closed}
+    closed = set(finished_shards(ledger, STAGE, name, ShardRecord))
+    total, count = int(new.order.clip_bytes.sum()), len(new.order.clip_bytes)
+    run: Runner | None = None
+    ids: list[str] = []
+    done = done_bytes = 0
 
     def report() -> None:
-        progress(Progress("shard", len(done), len(plans), sum(weights[one] for one in done), total))
+        progress(Progress("shard", done, count, done_bytes, total))
 
     report()
-    run = run_sequentially if total < _SMALL_BYTES else runner(kind())
-    todo = [plan for plan in plans if plan.id not in done]
-    for written in run(todo, [Stage(STAGE, WriteShard(ledger, name))]):
-        done.add(written.task.id)
+    for plans in new.plans():
+        weights = {plan.id: plan.clip_bytes for plan in plans}
+        todo = [plan for plan in plans if plan.id not in closed]
+        ids += weights
+        done += len(plans) - len(todo)
+        done_bytes += sum(weights[one] for one in weights.keys() & closed)
         report()
-    closed = written_shards(ledger, STAGE, name, ShardRecord)
-    return [closed[plan.id] for plan in plans]
+        if not todo:
+            continue
+        run = run or (run_sequentially if total < _SMALL_BYTES else runner(kind()))
+        for written in run(todo, [Stage(STAGE, WriteShard(ledger, name))]):
+            done += 1
+            done_bytes += weights[written.task.id]
+            report()
+    found = written_shards(ledger, STAGE, name, ShardRecord)
+    return [found[one] for one in ids]
 
 
-def _rescue(state: CurationState, dataset: Dataset, clips: pa.Table, stay: Sequence[ShardRecord]) -> None:
+def _rescue(state: CurationState, dataset: Dataset, clips: Partitions, stay: Sequence[ShardRecord]) -> None:
     """Copy clips out of shards that will be dropped into the ledger, so that a looser threshold can restore them."""
-    leaving = ~equal(clips, "state", "kept") & ~equal(clips, "stage", REMOVAL)
     staying = {shard.path for shard in stay}
-    ids = clip_ids(kept(clips, leaving))
-    for clip_id, place in zip(ids.to_pylist(), state.places_of(ids), strict=True):
-        if place and place.shard not in staying:
-            state.ledger.write_clip(clip_id, dataset.storage.read(*place))
+    for table in clips:
+        leaving = ~equal(table, "state", "kept") & ~equal(table, "stage", REMOVAL)
+        ids = clip_ids(kept(table, leaving))
+        for clip_id, place in zip(ids.to_pylist(), state.places_of(ids), strict=True):
+            if place and place.shard not in staying:
+                state.ledger.write_clip(clip_id, dataset.storage.read(*place))

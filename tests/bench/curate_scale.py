@@ -37,11 +37,12 @@ from curate.ledger import LEDGER, Ledger
 from curate.records import Record, SourceSummary, clip_key, clip_result, source_summary, to_columns
 from curate.run import curate as phases
 from curate.run.driver import Driver
-from curate.run.shard import WriteShard, plan_shards
+from curate.run.shard import WriteShard
 from curate.run.stages.clip_stages import caption_identity
 from curate.run.state import CurationState
 from curate.run.tables.closed import text_id
 from curate.run.tables.samples import accounting_table, scores_table
+from curate.run.write_shards import NewShards
 from curate.source_pass.cut_source import STAGE, arrays_name, source_id
 from curate.source_pass.tasks import clip_task
 from curate.sources.inputs import SourceRef, list_sources
@@ -76,7 +77,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--folder", default=None, help="where the datasets are made, and removed again")
     parser.add_argument("--no-search", action="store_true", help="find no near pairs, rather than all of all")
     parser.add_argument("--decide", action="store_true", help="measure the tables of all clips alone")
-    parser.add_argument("--make", metavar="FOLDER", help="make a folder of so many clips, and measure nothing")
+    parser.add_argument(
+        "--make", metavar="FOLDER", help="make a folder of so many clips, and measure nothing"
+    )
     parser.add_argument("--driver", metavar="FOLDER", help="measure a folder that was made before")
     options = parser.parse_args(arguments)
     if options.make:
@@ -157,9 +160,7 @@ def _entries(
     }
     names = [field.name for field in rows.type]
     records = pa.StructArray.from_arrays([own.get(name, rows.field(name)) for name in names], names)
-    texts = [
-        text_id(one.uri, one.caption, two.tags or {}) for one, two in zip(sources, drawn, strict=True)
-    ]
+    texts = [text_id(one.uri, one.caption, two.tags or {}) for one, two in zip(sources, drawn, strict=True)]
     clips = pc.binary_join_element_wise(own["key"], pc.utf8_slice_codeunits(own["sha256"], 0, 16), "-")
     ids = pc.binary_join_element_wise(clips, pa.array(texts).take(which), "-")
     at = table.schema.get_field_index("records")
@@ -180,30 +181,33 @@ def decide(folder: Path) -> dict[str, Any]:
     before = peak_bytes()
     storage = open_storage(folder / "dataset")
     # Listing millions of small files is the storage's cost.
-    CurationState._at_hand = lambda _, clips: np.ones(len(clips), bool)  # type: ignore[method-assign]
+    CurationState._at_hand = lambda _, clips, staged: np.ones(len(clips), bool)  # type: ignore[method-assign]
     sources = clock.timed("list", list_sources)([str(folder / "list.csv")], CONFIG.storage)
     state = clock.timed("load", CurationState)(CONFIG, Ledger(storage), sources, None, {})
     clips = clock.timed("decide", Driver(state, lambda _: None).decide)()
-    samples = clock.timed("samples", state.samples)(clips)
-    plans = clock.timed("plan", plan_shards)(samples, CONFIG.shard)
-    accounting = clock.timed("accounting", lambda: to_parquet(accounting_table(clips, state.listed)))()
-    scores = clock.timed("scores", lambda: to_parquet(scores_table(clips, state.listed)))()
+    new = clock.timed("order", NewShards)(state, clips, [], 0)
+    plans = clock.timed("plan", lambda: sum(map(len, new.plans())))()
+    accounting, scores = (
+        clock.timed(name, written)(make(table, state.listed) for table in clips)
+        for name, make in (("accounting", accounting_table), ("scores", scores_table))
+    )
+    rows = sum(map(len, clips))
     spent_s = sum(clock.spent_s.values())
     return {
-        "rows": len(clips),
-        "kept": len(samples),
-        "shards": len(plans),
-        "table_bytes_per_clip": round(clips.nbytes / len(clips)),
+        "rows": rows,
+        "kept": len(new.order.places),
+        "shards": plans,
         "before_mb": round(before / 1e6),
-        "cpu_us_per_clip": {
-            label: round(1e6 * spent / len(clips), 2) for label, spent in clock.spent_s.items()
-        },
-        "grown_bytes_per_clip": {
-            label: round((peak - before) / len(clips)) for label, peak in clock.peaks.items()
-        },
-        "us_per_clip": round(1e6 * spent_s / len(clips), 1),
-        "bytes": {"accounting": len(accounting), "scores": len(scores)},
+        "cpu_us_per_clip": {label: round(1e6 * spent / rows, 2) for label, spent in clock.spent_s.items()},
+        "grown_bytes_per_clip": {label: round((peak - before) / rows) for label, peak in clock.peaks.items()},
+        "us_per_clip": round(1e6 * spent_s / rows, 1),
+        "bytes": {"accounting": accounting, "scores": scores},
     }
+
+
+def written(tables: Iterator[pa.Table]) -> int:
+    """Return the size of tables as one Parquet file."""
+    return len(to_parquet(pa.concat_tables(tables).combine_chunks()))
 
 
 def make(folder: Path, sources: int, per_source: int, pictures: int) -> None:

@@ -92,13 +92,22 @@ def wide_scores(scores: pa.Array) -> dict[str, pa.Array]:
     inside = slice(int(offsets[0]), int(offsets[-1]))
     names = scores.keys[inside.start : inside.stop].dictionary_encode()
     codes, values = names.indices.to_numpy(), scores.items[inside.start : inside.stop].to_numpy()
-    row = np.repeat(np.arange(count), np.diff(offsets))
-    found = {}
-    for code, name in enumerate(names.dictionary.to_pylist()):
-        here = codes == code
-        column, missing = np.zeros(count), np.ones(count, bool)
-        column[row[here]], missing[row[here]] = values[here], False
-        found[f"{SCORE}{name}"] = pa.array(column, mask=missing)
+    there = np.zeros((len(names.dictionary), count), bool)
+    matrix = np.zeros(there.shape)
+    lengths = np.diff(offsets)
+    some = lengths > 0
+    width = len(names.dictionary)
+    if not width:
+        return {}
+    if (lengths[some] == width).all() and (codes.reshape(-1, width) == np.arange(width)).all():
+        there[:, some], matrix[:, some] = True, values.reshape(-1, width).T
+    else:
+        row = np.repeat(np.arange(count), lengths)
+        there[codes, row], matrix[codes, row] = True, values
+    found = {
+        f"{SCORE}{name}": pa.array(own, mask=None if has.all() else ~has)
+        for name, own, has in zip(names.dictionary.to_pylist(), matrix, there, strict=True)
+    }
     return dict(sorted(found.items()))
 
 

@@ -7,21 +7,27 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.dedup.text_hashes import Places
 from curate.ledger import Ledger, digest
 from curate.records import SourceSummary, source_summary, to_columns
-from curate.run.tables.clips import by_span, from_entries, joined
-from curate.run.tables.columns import Mask, Rows, column, kept, places_in
+from curate.run.tables.clips import CLIPS, by_span, from_entries
+from curate.run.tables.columns import Rows, column, kept
+from curate.run.tables.partitions import Partitions, partition_count, partition_of
 from curate.source_pass.cut_source import STAGE, source_id
 from curate.sources.inputs import SourceRef
 
 _ENTRIES = 4096
 """Entries that workers wrote one by one and that become a segment together, so that a restart reads few files."""
 
-_OPEN, _LOOSE = -1, -2
+_OPEN = -1
+_ENTRY = "entry"
+_STATES = ("kept", "filtered", "duplicate", "failed")
 
 
 class ClosedSources:
     """Clips of all closed sources; those closed in this run become segments of the ledger as it goes on.
+
+    Clips lie in partitions; of a source this holds numbers and tags only.
 
     Args:
         ledger: Entries of this run and of earlier ones.
@@ -31,42 +37,56 @@ class ClosedSources:
     Attributes:
         sources: See above.
         numbers: Number of each source, by URI.
+        partitions: Number of partitions.
+        version: Number that grows whenever clips change.
     """
 
     def __init__(self, ledger: Ledger, fingerprint: str, sources: Sequence[SourceRef]) -> None:
         self._ledger, self._fingerprint, self.sources = ledger, fingerprint, sources
         self.numbers = {source.uri: number for number, source in enumerate(sources)}
-        self._chunks: list[pa.Table] = []
-        self._chunk = np.full(len(sources), _OPEN, np.int32)  # that holds the clips of each source
+        self.partitions, self.version = partition_count(len(sources)), 0
+        schema = CLIPS.append(pa.field(_ENTRY, pa.int32()))
+        self._clips = Partitions(self.partitions, schema, self.partitions > 1)
+        self._whole = np.zeros(self.partitions, np.int32)  # version of each that was put in order
+        self._entry = np.full(len(sources), _OPEN, np.int32)  # table that holds the clips of each source
+        self._row = np.zeros(len(sources), np.int32)  # its row among the tags of this table
+        self._tags: list[pa.Array | None] = []
         self._cpu_s, self._pixel_s = np.zeros(len(sources)), np.zeros(len(sources))
-        self._tags: dict[int, Mapping[str, str]] = {}
-        self._text_ids: dict[int, str] = {}
+        self._counts = np.zeros((len(sources), len(_STATES)), np.int32)
+        self._text_ids = np.zeros(len(sources), "S16")
         self._loose: dict[int, SourceSummary] = {}
-        ids = pa.array([source_id(source) for source in sources], pa.string())
+        self._new: dict[int, SourceSummary] = {}  # whose clips are in no partition yet
+        ids = Places(pa.array([source_id(source) for source in sources], pa.string()))
         for entries in ledger.tables(STAGE, fingerprint, source_summary):
-            numbers = places_in(column(entries, "id"), ids)
+            numbers = ids.find(column(entries, "id"))
             self._keep(kept(entries, numbers >= 0), numbers[numbers >= 0])
 
     def add(self, uri: str, summary: SourceSummary) -> None:
         """Add a source that is closed in the ledger; many become a segment."""
         number = self.numbers[uri]
-        self._note(np.array([number]), pa.table(to_columns([summary])), _LOOSE)
-        self._loose[number] = summary
+        self._loose[number] = self._new[number] = summary
+        self._entry[number], self._text_ids[number] = len(self._tags), b""  # of the table that they become
+        self._cpu_s[number], self._pixel_s[number] = summary.cpu_s or 0.0, summary.pixel_s or 0.0
+        states = Counter(record.state for record in summary.records)
+        self._counts[number] = [states[state] for state in _STATES]
+        self.version += 1
         if len(self._loose) >= _ENTRIES:
             entries = {source_id(self.sources[one]): found for one, found in self._loose.items()}
             self._ledger.append(STAGE, self._fingerprint, entries)
-            self._keep(*self._recent())
+            self._settle()
             self._loose = {}
 
     def drop(self, uris: Sequence[str]) -> None:
         """Count sources as not closed."""
+        self._settle()
         for uri in uris:
             number = self.numbers[uri]
-            self._chunk[number] = _OPEN
+            self._entry[number] = _OPEN
             self._loose.pop(number, None)
+        self.version += 1
 
     def __contains__(self, uri: str) -> bool:
-        return bool(self._chunk[self.numbers[uri]] != _OPEN)
+        return bool(self._entry[self.numbers[uri]] != _OPEN)
 
     def cpu_s(self, uri: str) -> float:
         """Return the processor seconds of the pass over a source; 0 for one that failed."""
@@ -74,75 +94,74 @@ class ClosedSources:
 
     def tags(self, number: int) -> Mapping[str, str]:
         """Return the text in the container of a source."""
-        return self._tags.get(number, {})
+        if number in self._new:
+            return self._new[number].tags or {}
+        tags = None if self._entry[number] == _OPEN else self._tags[self._entry[number]]
+        return {} if tags is None else dict(tags[int(self._row[number])].as_py() or ())
 
     def text_id(self, number: int) -> str:
         """Return `text_id` of a source."""
-        if number not in self._text_ids:
+        if not self._text_ids[number]:
             source = self.sources[number]
             self._text_ids[number] = text_id(source.uri, source.caption, self.tags(number))
-        return self._text_ids[number]
+        return str(self._text_ids[number], "ascii")
 
     @property
     def pixel_s(self) -> float:
         """Pixels times seconds of all closed sources."""
-        return float(self._pixel_s[self._chunk != _OPEN].sum())
+        return float(self._pixel_s[self._entry != _OPEN].sum())
 
     def states(self) -> Counter[str]:
         """Return the number of clips per state, before they are judged."""
-        found: Counter[str] = Counter()
-        for table in self._tables():
-            for one in column(table, "state").value_counts().to_pylist():
-                found[one["values"]] += one["counts"]
-        return found
+        sums = self._counts[self._entry != _OPEN].sum(axis=0).tolist()
+        return Counter({state: count for state, count in zip(_STATES, sums, strict=True) if count})
 
-    def clips(self, chosen: Mask | None = None) -> pa.Table:
-        """Return the clips of chosen sources, or of all, by source and span."""
-        tables = self._tables()
-        if chosen is not None:
-            tables = [kept(table, chosen[column(table, "source").to_numpy()]) for table in tables]
-        return by_span(joined(tables))
+    def failed(self) -> list[str]:
+        """Return the URIs of closed sources with a failed clip, or that failed themselves."""
+        failed = (self._entry != _OPEN) & (self._counts[:, _STATES.index("failed")] > 0)
+        return [self.sources[number].uri for number in np.flatnonzero(failed).tolist()]
 
-    def _tables(self) -> list[pa.Table]:
-        tables = [
-            kept(table, self._chunk[column(table, "source").to_numpy()] == place)
-            for place, table in enumerate(self._chunks)
-        ]
-        if len(tables) > 1:
-            self._chunk[self._chunk >= 0] = 0
-            tables = self._chunks = [by_span(joined(tables))]
-        return [*tables, _clips(*self._recent())] if self._loose else tables
+    def clips(self, partition: int) -> pa.Table:
+        """Return the clips of a partition's sources, by source and span."""
+        self._settle()
+        table = self._clips.read(partition)
+        if self._whole[partition] == self.version + 1:
+            return table.drop_columns([_ENTRY])
+        here = column(table, "source").to_numpy()
+        current = by_span(kept(table, self._entry[here] == column(table, _ENTRY).to_numpy()))
+        if current is not table or self._clips.parts(partition) > 1:
+            self._clips.replace(partition, current)
+        table = current
+        self._whole[partition] = self.version + 1
+        return table.drop_columns([_ENTRY])
 
-    def _recent(self) -> tuple[pa.Table, Rows]:
-        """Return the entries of this run that are in no segment yet, and the numbers of their sources."""
-        return pa.table(to_columns(list(self._loose.values()))), np.array(list(self._loose), np.int64)
+    def _settle(self) -> None:
+        """Put the clips of this run that are in no partition yet into theirs."""
+        if self._new:
+            new, self._new = self._new, {}
+            self._keep(pa.table(to_columns(list(new.values()))), np.array(list(new), np.int64))
 
     def _keep(self, entries: pa.Table, numbers: Rows) -> None:
         """Add entries of the sources with these numbers."""
-        if len(numbers):
-            self._note(numbers, entries, len(self._chunks))
-            self._chunks.append(_clips(entries, numbers))
-
-    def _note(self, numbers: Rows, entries: pa.Table, chunk: int) -> None:
-        """Take what is asked of each source from its entry."""
-        self._chunk[numbers] = chunk
+        if not len(numbers):
+            return
+        entry = len(self._tags)
+        self._text_ids[numbers] = b""
+        self._entry[numbers], self._row[numbers] = entry, np.arange(len(numbers))
+        self._tags.append(column(entries, "tags") if "tags" in entries.column_names else None)
         for name, values in (("cpu_s", self._cpu_s), ("pixel_s", self._pixel_s)):
             there = name in entries.column_names
             values[numbers] = pc.fill_null(column(entries, name), 0.0).to_numpy() if there else 0.0
-        tags = (
-            entries.column("tags").to_pylist(maps_as_pydicts="strict")
-            if "tags" in entries.column_names
-            else []
-        )
-        for number, found in zip(numbers.tolist(), tags or [None] * len(numbers), strict=True):
-            self._tags.pop(number, None)
-            self._text_ids.pop(number, None)
-            if found:
-                self._tags[number] = found
-
-
-def _clips(entries: pa.Table, numbers: Rows) -> pa.Table:
-    return from_entries(entries, pa.array(numbers, pa.int32()))
+        clips = from_entries(entries, pa.array(numbers, pa.int32()))
+        own = column(clips, "source").to_numpy()
+        self._counts[numbers] = 0
+        states = column(clips, "state").dictionary_encode()
+        for code, state in enumerate(states.dictionary.to_pylist()):
+            found, counts = np.unique(own[states.indices.to_numpy() == code], return_counts=True)
+            self._counts[found, _STATES.index(state)] = counts
+        clips = clips.append_column(_ENTRY, pa.array(np.full(len(clips), entry, np.int32)))
+        self._clips.scatter(clips, partition_of(own))
+        self.version += 1
 
 
 def text_id(uri: str, caption: str | None, tags: Mapping[str, str]) -> str:

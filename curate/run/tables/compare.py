@@ -8,8 +8,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curate.dedup import Duplicate
+from curate.dedup.text_hashes import hashes, may_repeat
 from curate.run.tables.clips import KEPT, SCORE, by_span, from_records, joined, to_records
-from curate.run.tables.columns import changed, column, equal, kept, mask_of, places_in
+from curate.run.tables.columns import Rows, changed, column, equal, kept, mask_of, places_in
 from curate.takedown.takedown import TakeDowns, emptied
 
 
@@ -21,6 +22,8 @@ def taken_down(clips: pa.Table, down: TakeDowns, numbers: Mapping[str, int]) -> 
         down: Take-downs of the dataset.
         numbers: Number of each source, by URI.
     """
+    if not down.removals:
+        return clips
     uris = list(numbers)
     named = np.isin(
         column(clips, "source").to_numpy(), [numbers[uri] for uri in down.named if uri in numbers]
@@ -33,24 +36,35 @@ def taken_down(clips: pa.Table, down: TakeDowns, numbers: Mapping[str, int]) -> 
     return by_span(joined([kept(clips, ~named), from_records(gone, numbers)])) if gone else clips
 
 
-def without_copies(clips: pa.Table, uris: Sequence[str]) -> pa.Table:
-    """Return clips, every further one of one key as a duplicate of the first; two names of a source give these.
+def copies_among(keys: pa.Array) -> Rows:
+    """Return the first place of each key, for clips whose key repeats; -1 for the others and for the first.
 
-    Clips are sorted, so that the name that is kept does not depend on the order of the work.
+    Two names of one source give such clips. They are sorted, so that the name that is kept does not depend on the
+    order of the work.
     """
-    rows = np.flatnonzero(equal(clips, "state", "kept") & mask_of(pc.is_valid(column(clips, "key"))))
-    keys = column(clips, "key").take(pa.array(rows))
-    _, first, which = np.unique(
-        keys.dictionary_encode().indices.to_numpy(), return_index=True, return_inverse=True
-    )
-    kept_row = rows[first[which]]
-    copies = kept_row != rows
+    found = np.full(len(keys), -1, np.int64)
+    rows = np.flatnonzero(may_repeat(hashes(keys)))
+    if len(rows):
+        codes = keys.take(pa.array(rows)).dictionary_encode().indices.to_numpy()
+        _, first, which = np.unique(codes, return_index=True, return_inverse=True)
+        twins = rows[first[which]]
+        found[rows] = np.where(twins == rows, -1, twins)
+    return found
+
+
+def without_copies(clips: pa.Table, rows: Rows, uris: Sequence[str]) -> pa.Table:
+    """Return clips, some of them as duplicates of the clip of another source with the same key.
+
+    Args:
+        clips: The clips.
+        rows: These clips.
+        uris: URI of the other source for each.
+    """
     mask = np.zeros(len(clips), bool)
-    mask[rows[copies]] = True
-    sources = column(clips, "source").to_numpy()[kept_row[copies]].tolist()
+    mask[rows] = True
     values = {
-        "duplicate_of": keys.filter(pa.array(copies)),
-        "reason": [f"the same span of the same content as in {uris[source]}" for source in sources],
+        "duplicate_of": column(clips, "key").filter(pa.array(mask)),
+        "reason": [f"the same span of the same content as in {uri}" for uri in uris],
     }
     return changed(clips, mask, {**values, "state": "duplicate", "stage": "dedup.source"})
 

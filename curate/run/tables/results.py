@@ -1,5 +1,7 @@
 """Results of a stage over clips as columns, found by the identity of what they depend on."""
 
+import itertools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -7,11 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from curate.dedup.text_hashes import hashes
 from curate.ledger import Ledger
 from curate.models.clip_frames import Fault
 from curate.records import ClipResult, ClipScores, PackedArray, clip_result, to_columns
 from curate.run.tables.clips import SCORE, score_names, wide_scores, with_columns
 from curate.run.tables.columns import Mask, column, kept, mask_of, places_in, taken, whole
+from curate.run.tables.partitions import Partitions
 from loader.errors import RunError
 
 # Embeddings and captions of a million clips exceed the 2 GiB that offsets of 32 bits reach.
@@ -42,38 +46,78 @@ class StageResults:
         ledger: Entries of this run and of earlier ones.
         stage: Name of the stage.
         fingerprint: Digest of its configuration.
+        partitions: Number of partitions of clips.
     """
 
-    def __init__(self, ledger: Ledger, stage: str, fingerprint: str) -> None:
+    def __init__(self, ledger: Ledger, stage: str, fingerprint: str, partitions: int) -> None:
         self._ledger, self._stage, self._fingerprint = ledger, stage, fingerprint
+        self._partitions = partitions
         self._loose: dict[str, ClipResult] = {}
-        self._newest_first = [
-            from_entries(entries) for entries in ledger.tables(stage, fingerprint, clip_result)
-        ][::-1]
+        self._every = Partitions(1, RESULTS, partitions > 1)  # as they came
+        for entries in ledger.tables(stage, fingerprint, clip_result):
+            self._every.add(0, from_entries(entries))
+        self._placed: Partitions | None = None
+        self._version = -1
 
     def add(self, identity: str, result: ClipResult) -> None:
         """Add a result that is in the ledger; many become a segment."""
         self._loose[identity] = result
+        self._version = -1
         if len(self._loose) >= _ENTRIES:
             self._ledger.append(self._stage, self._fingerprint, self._loose)
-            self._newest_first.insert(0, self._recent())
+            self._every.add(0, self._recent())
             self._loose = {}
 
-    def find(self, identities: pa.Array) -> pa.Table:
-        """Return the result of each identity; a row of nulls where there is none."""
-        self._newest_first = [whole(self._newest_first, RESULTS)]
-        [packed], loose = self._newest_first, self._recent()
-        rows = places_in(identities, column(packed, "id"))
-        recent = places_in(identities, column(loose, "id"))
-        rows = np.where(recent >= 0, len(packed) + recent, rows)
-        return taken(whole([packed, loose], RESULTS) if self._loose else packed, rows)
+    def place(self, version: int, identities: Callable[[], Iterable[pa.Array]]) -> None:
+        """Put results beside the clips that ask for them, unless they are there already.
+
+        Args:
+            version: Number that grows whenever clips change.
+            identities: Returns the identities of all clips that ask, partition by partition.
+        """
+        if self._version == version:
+            return
+        self._version = version
+        if self._partitions == 1:
+            return
+        asked = [hashes(found) for found in identities()]
+        parts = np.repeat(np.arange(len(asked), dtype=np.int32), list(map(len, asked)))
+        wanted = np.concatenate(asked)
+        order = np.argsort(wanted, kind="stable")
+        wanted, parts = wanted[order], parts[order]
+        del asked, order
+        self._placed = Partitions(self._partitions, RESULTS, True)
+        for table in itertools.chain(self._every.tables(0), [self._recent()]):
+            own = hashes(column(table, "id"))
+            first, end = np.searchsorted(wanted, own, "left"), np.searchsorted(wanted, own, "right")
+            rows = np.repeat(np.arange(len(own)), end - first)
+            nth = np.arange(len(rows)) - np.repeat(np.cumsum(end - first) - (end - first), end - first)
+            self._placed.scatter(table.take(pa.array(rows)), parts[np.repeat(first, end - first) + nth])
+
+    def find(self, partition: int, identities: pa.Array) -> pa.Table:
+        """Return the result of each identity in a partition; a row of nulls where there is none."""
+        if self._placed is not None:
+            found = self._placed.read(partition)
+        else:
+            found = whole([*self._every.tables(0), self._recent()] if self._loose else self._only(), RESULTS)
+        # Later results replace earlier ones.
+        newest_first = column(found, "id").take(pa.array(np.arange(len(found))[::-1]))
+        rows = places_in(identities, newest_first)
+        return taken(found, np.where(rows >= 0, len(found) - 1 - rows, -1))
 
     def forget_faults(self) -> None:
         """Count clips that failed as not done."""
-        self._newest_first = [
-            kept(table, mask_of(pc.is_null(column(table, "fault")))) for table in self._newest_first
-        ]
+        every, self._every = self._every, Partitions(1, RESULTS, self._partitions > 1)
+        for table in every.tables(0):
+            self._every.add(0, kept(table, mask_of(pc.is_null(column(table, "fault")))))
         self._loose = {one: found for one, found in self._loose.items() if not isinstance(found, Fault)}
+        self._version = -1
+
+    def _only(self) -> list[pa.Table]:
+        """Return all results of segments as at most one table, which is kept."""
+        if self._every.parts(0) > 1:
+            self._every.replace(0, self._every.read(0))
+        return list(self._every.tables(0))
 
     def _recent(self) -> pa.Table:
         """Return the results of this run that are in no segment yet."""

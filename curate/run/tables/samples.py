@@ -1,7 +1,7 @@
 """Samples of shards as columns: all that the bytes of a shard follow from, and where its clips lie now."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curate.run.tables.clips import SCORE, clip_ids, score_names, scores_map
+from curate.run.tables.clips import SCORE, clip_ids, score_names, scores_map, with_columns
 from curate.run.tables.columns import Mask, column, equal, kept, mask_of
 from curate.sources.inputs import SourceRef
 from curate.takedown.takedown import STAGE as REMOVAL
@@ -18,6 +18,10 @@ from loader.dataset.schema import PLACEMENT
 from loader.dataset.shard import npy_bytes
 
 _ROW = [name for name in INDEX.names if name not in (*PLACEMENT, "embeddings")]
+_OF_CLIPS = [name for name in _ROW if name not in ("source", "attributes", "scores")]
+_BEFORE = [*_OF_CLIPS, "source", "attributes"]
+_PLACE = [f"place.{name}" for name in ("shard", "offset", "size")]
+_BEHIND = ["clip_bytes", "clip_id", "video", "text.arrays", "text.sha256", *_PLACE]
 
 
 def samples_of(
@@ -38,7 +42,7 @@ def samples_of(
     """
     nothing = pa.nulls(len(clips), pa.string())
     columns = {
-        **{name: column(clips, name) for name in _ROW if name not in ("source", "attributes", "scores")},
+        **{name: column(clips, name) for name in _OF_CLIPS},
         "source": uris(clips, sources),
         "attributes": attributes(clips, sources),
         **{f"{SCORE}{name}": column(clips, f"{SCORE}{name}") for name in score_names(clips)},
@@ -54,13 +58,23 @@ def samples_of(
 
 def uris(clips: pa.Table, sources: Sequence[SourceRef]) -> pa.Array:
     """Return the URI of each clip's source."""
-    return pa.array([source.uri for source in sources], pa.string()).take(column(clips, "source"))
+    return _of_sources(clips, sources, lambda source: source.uri, pa.string())
 
 
 def attributes(clips: pa.Table, sources: Sequence[SourceRef]) -> pa.Array:
     """Return the columns of the input list for each clip's source."""
-    rows = [sorted(source.attributes.items()) for source in sources]
-    return pa.array(rows, pa.map_(pa.string(), pa.string())).take(column(clips, "source"))
+    kind = pa.map_(pa.string(), pa.string())
+    return _of_sources(clips, sources, lambda source: sorted(source.attributes.items()), kind)
+
+
+def _of_sources(
+    clips: pa.Table, sources: Sequence[SourceRef], value: Callable[[SourceRef], object], kind: pa.DataType
+) -> pa.Array:
+    """Return a value of each clip's source; others than those between the first and the last are not asked."""
+    numbers = column(clips, "source").to_numpy()
+    first, last = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, -1)
+    values = [value(source) for source in sources[first : last + 1]]
+    return pa.array(values, kind).take(pa.array(numbers - first))
 
 
 def index_columns(samples: pa.Table) -> pa.Table:
@@ -96,6 +110,22 @@ def vector_column(matrix: NDArray[Any], there: Mask) -> pa.Array:
     """
     flat = pa.array(np.ascontiguousarray(matrix).reshape(-1))
     return pa.FixedSizeListArray.from_arrays(flat, matrix.shape[1], mask=pa.array(~there))
+
+
+def without_vectors(samples: pa.Table) -> pa.Table:
+    """Return samples without the column of embeddings if none has one: others may have some of another size."""
+    return samples.drop_columns(["video"]) if samples.column("video").null_count == len(samples) else samples
+
+
+def with_vectors(samples: pa.Table) -> pa.Table:
+    """Return samples of several partitions with a column of embeddings, and all in the order of `samples_of`."""
+    if "video" not in samples.column_names:
+        nothing = vector_column(np.zeros((len(samples), 1), np.float16), np.zeros(len(samples), bool))
+        samples = samples.append_column("video", nothing)
+    scores = [f"{SCORE}{name}" for name in score_names(samples)]
+    first = samples.select([*_BEFORE, *scores, *_BEHIND])
+    others = [name for name in samples.column_names if name not in first.column_names]
+    return with_columns(first, {name: column(samples, name) for name in others})
 
 
 def vectors_of(samples: pa.Table) -> Iterator[NDArray[Any] | None]:

@@ -1,0 +1,138 @@
+"""Tables of clips by partition of their sources: one partition stays in memory, many lie on local disk."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from curate.run.tables.columns import Rows, whole
+
+SOURCES = 4096
+"""Sources of a partition, in the order of their URIs, so that partitions in turn are clips in order."""
+
+_AT_ONCE = 1 << 16
+_OF_EACH = 64
+"""Rows that wait until they are written: so many, and so many for each partition."""
+
+Number = TypeVar("Number", int, Rows)
+
+
+def partition_count(sources: int) -> int:
+    """Return the number of partitions of so many sources."""
+    return max(1, -(-sources // SOURCES))
+
+
+def partition_of(number: Number) -> Number:
+    """Return the partition of the source with a number, or of many."""
+    return number // SOURCES
+
+
+class Partitions:
+    """A table in partitions. Rows keep the order in which they were added.
+
+    Args:
+        count: Number of partitions.
+        schema: Columns that every row has; others may follow.
+        on_disk: Whether rows lie in files of a temporary folder, which is removed with this object.
+
+    Attributes:
+        count: See above.
+    """
+
+    def __init__(self, count: int, schema: pa.Schema, on_disk: bool) -> None:
+        self.count, self._schema = count, schema
+        self._folder = tempfile.TemporaryDirectory(prefix="reelweave-clips-") if on_disk else None
+        self._tables: list[list[pa.Table]] = [[] for _ in range(count)]  # in memory
+        self._parts = np.zeros(count, np.int32)  # tables of each
+        self._waiting: list[tuple[pa.Table, Rows]] = []
+        self._rows = 0
+
+    @staticmethod
+    def of(table: pa.Table) -> "Partitions":
+        """Return a table as one partition in memory."""
+        only = Partitions(1, table.schema, False)
+        only.add(0, table)
+        return only
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        return map(self.read, range(self.count))
+
+    def add(self, number: int, table: pa.Table) -> None:
+        """Add rows to a partition."""
+        if len(table):
+            self._flush()
+            self._put(number, table)
+
+    def scatter(self, table: pa.Table, numbers: Rows) -> None:
+        """Add each row to the partition with its number."""
+        if not len(table):
+            return
+        self._waiting.append((table, numbers))
+        self._rows += len(table)
+        if self._rows >= max(_AT_ONCE, _OF_EACH * self.count):
+            self._flush()
+
+    def read(self, number: int) -> pa.Table:
+        """Return all rows of a partition."""
+        return whole(self.tables(number), self._schema)
+
+    def tables(self, number: int) -> Iterator[pa.Table]:
+        """Yield the rows of a partition, several at a time."""
+        self._flush()
+        if self._folder is None:
+            yield from self._tables[number]
+        elif self._parts[number]:
+            with pa.OSFile(str(self._path(number))) as file:
+                size = file.size()
+                while file.tell() < size:
+                    yield pa.ipc.open_stream(file).read_all()
+
+    def parts(self, number: int) -> int:
+        """Return how many tables a partition is made of."""
+        self._flush()
+        return int(self._parts[number])
+
+    def replace(self, number: int, table: pa.Table) -> None:
+        """Put rows in place of those of a partition."""
+        self._flush()
+        self._parts[number] = 0
+        if self._folder is None:
+            self._tables[number] = []
+        else:
+            self._path(number).unlink(missing_ok=True)
+        self.add(number, table)
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        waiting, self._waiting, self._rows = self._waiting, [], 0
+        if self.count == 1:
+            for table, _ in waiting:
+                self._put(0, table)
+            return
+        table = whole([table for table, _ in waiting], self._schema)
+        numbers = np.concatenate([numbers for _, numbers in waiting])
+        del waiting
+        if (np.diff(numbers) < 0).any():
+            order = np.argsort(numbers, kind="stable")
+            table, numbers = table.take(pa.array(order)), numbers[order]
+        there, starts = np.unique(numbers, return_index=True)
+        for number, start, end in zip(
+            there.tolist(), starts.tolist(), [*starts[1:].tolist(), len(numbers)], strict=True
+        ):
+            self._put(number, table.slice(start, end - start))
+
+    def _put(self, number: int, table: pa.Table) -> None:
+        self._parts[number] += 1
+        if self._folder is None:
+            self._tables[number].append(table)
+            return
+        with self._path(number).open("ab") as file, pa.ipc.new_stream(file, table.schema) as stream:
+            stream.write_table(table)
+
+    def _path(self, number: int) -> Path:
+        assert self._folder is not None
+        return Path(self._folder.name, f"{number}.arrows")

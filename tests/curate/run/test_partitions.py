@@ -1,0 +1,129 @@
+"""Clips in many partitions on disk give the bytes that they give in one partition in memory."""
+
+import hashlib
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from curate.caption.types import Caption
+from curate.config import CurateConfig
+from curate.dedup.text_hashes import Places, hashes
+from curate.ledger import Ledger
+from curate.run.curate import curate
+from curate.run.stages.clip_stages import caption_identity
+from curate.run.state import CurationState
+from curate.run.tables.partitions import Partitions
+from curate.source_pass.cut_source import STAGE, arrays_name, source_id
+from curate.source_pass.tasks import clip_task
+from curate.sources.inputs import list_sources
+from loader.storage import open_storage
+from tests.bench.curate_scale import cut, make_list
+
+SOURCES, CLIPS = 60, 4
+
+
+def config(**changes: Any) -> CurateConfig:
+    values = {
+        "filters": {"min_motion": 0.1, "max_text_share": 0.9},
+        "shard": {"max_shard_mb": 0.002, "val_share": 0.2},
+        "run": {"runner": "sequential", "isolate": False},
+    }
+    return CurateConfig.model_validate({**values, **changes})
+
+
+def work_done(folder: Path) -> None:
+    """Leave what workers leave: some sources twice under two names, and some clips with the same bytes."""
+    make_list(folder, SOURCES)
+    ledger = Ledger(open_storage(folder / "dataset"))
+    state = CurationState(config(), ledger, [], None, {})
+    [captions] = state.stages
+    clips = folder / "dataset/.ledger/clips"
+    clips.mkdir(parents=True)
+    summaries, results = {}, {}
+    before = None
+    for number, source in enumerate(list_sources([str(folder / "list.csv")], config().storage)):
+        summary, arrays = cut(source, CLIPS, 0 if number % 3 else 2)
+        if before is not None and number % 7 == 0:  # the content of the source before it
+            summary = _as(source.uri, before)
+        before = summary
+        for record in summary.records:
+            if record.key is None:
+                continue
+            clips.joinpath(f"{record.clip_id}.mp4").write_bytes(record.sha256.encode())
+            task = clip_task(source, summary, record)
+            results[caption_identity(task)] = Caption(f"a film of {record.key}", "input")
+        ledger.write_arrays(arrays_name(source, state.cut.fingerprint), arrays)
+        summaries[source_id(source)] = summary
+    half = SOURCES // 2
+    for some in (
+        list(summaries)[:half],
+        list(summaries)[half - 5 :],
+    ):  # a later segment replaces an earlier one
+        ledger.append(STAGE, state.cut.fingerprint, {name: summaries[name] for name in some})
+    ledger.append(captions.name, captions.fingerprint, results)
+
+
+def _as(uri: str, summary: Any) -> Any:
+    return replace(summary, records=tuple(replace(record, source=uri) for record in summary.records))
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and ".ledger" not in path.parts
+    }
+
+
+def revisions(folder: Path) -> list[dict[str, str]]:
+    """Curate, then change the dataset twice, and return the bytes after each step."""
+    found: list[dict[str, str]] = []
+    for min_motion in (0.1, 0.2, 0.05):
+        changed = config(filters={"min_motion": min_motion, "max_text_share": 0.9})
+        curate([str(folder / "list.csv")], str(folder / "dataset"), changed, update=bool(found))
+        found.append(content(folder / "dataset"))
+    return found
+
+
+def test_partitions_on_disk_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work_done(tmp_path)
+    dataset = tmp_path / "dataset"
+    shutil.copytree(dataset, tmp_path / "again")
+    whole = revisions(tmp_path)
+    assert len({step["index.parquet"] for step in whole[:1]} | {str(step) for step in whole}) == 4
+    shutil.rmtree(dataset)
+    tmp_path.joinpath("again").rename(dataset)
+    monkeypatch.setattr("curate.run.tables.partitions.SOURCES", 8)
+    monkeypatch.setattr("curate.run.write_shards._ROWS", 32)
+    assert revisions(tmp_path) == whole
+
+
+def test_rows_come_back_in_order_from_partitions_on_disk() -> None:
+    table = pa.table({"row": pa.array(range(3000)), "text": pa.array(map(str, range(3000)))})
+    numbers = np.random.default_rng(1).integers(0, 5, len(table))
+    parts = Partitions(5, table.schema, True)
+    for first in range(0, len(table), 1000):
+        parts.scatter(table.slice(first, 1000), numbers[first : first + 1000])
+    assert [part.equals(table.filter(pa.array(numbers == at))) for at, part in enumerate(parts)] == [True] * 5
+    wider = table.append_column("more", table["row"])
+    parts.add(3, wider)
+    assert parts.read(3)["more"].null_count == int((numbers == 3).sum())
+    parts.replace(3, wider)
+    assert parts.read(3).equals(wider)
+
+
+def test_numbers_of_texts_find_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = pa.array(["", "a", "b", "abcdefgh", "abcdefghi", *(f"{number:020x}" for number in range(500))])
+    asked = pa.array(["b", None, "missing", "abcdefghi", *texts.to_pylist()[::-3]])
+    expected = pc.fill_null(pc.index_in(asked, value_set=texts), -1).to_pylist()
+    assert len(set(hashes(texts).tolist())) == len(texts)
+    assert (hashes(texts[3:20]) == hashes(texts)[3:20]).all()
+    assert Places(texts).find(asked).tolist() == expected
+    monkeypatch.setattr("curate.dedup.text_hashes.hashes", lambda some: hashes(some) % np.uint64(7))
+    assert Places(texts).find(asked).tolist() == expected  # texts that share a number
