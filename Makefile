@@ -31,13 +31,14 @@ test: CASES := not toolchain and not thorough
 thorough: CASES := not toolchain
 test thorough: export PYTHONDONTWRITEBYTECODE :=
 test thorough: .venv/.installed
-	# Three processes for two cores, since tests wait, too: for leases, silence and other processes. In the order of tests/conftest.py:
+	# Four processes for two cores, since tests wait, too: for leases, silence and other processes. In the order of tests/conftest.py:
 	# by default the long files of few tests come last, and one process waits for the others.
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "$(CASES)" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "$(CASES)" $(PYTEST_ARGS)
 
 # Where nvcc is: the kernels of csrc/ for every GPU architecture, their library, and what the emulator must find broken.
 kernels: .venv/.installed
-	$(BIN)/python -m pytest -m toolchain tests/train/kernels/test_csrc*.py tests/train/kernels/test_kernels_library.py
+	# Two files at a time: cubins wait for the assembler, mutants run in the emulator.
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m toolchain tests/train/kernels/test_csrc*.py tests/train/kernels/test_kernels_library.py
 
 # The oldest PyTorch that pyproject.toml allows: the kernels' library is built, linked and loaded with it. Its wheels alone,
 # since CUDA's libraries beside the installed PyTorch serve both.
@@ -104,4 +105,4 @@ dist: .venv/.installed
 	cd dist && sha256sum reelweave-* >SHA256SUMS
 
 clean:
-	rm -rf dist .venv .oldest-torch .mypy_cache .ruff_cache .pytest_cache demo-out sbom.json
+	rm -rf build dist .venv .oldest-torch .mypy_cache .ruff_cache .pytest_cache demo-out sbom.json

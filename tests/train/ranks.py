@@ -7,11 +7,13 @@ with Ranks() as ranks:
 What a module names in IMPORTED_FIRST is imported once, before ranks are forked, instead of by every rank.
 """
 
+import fcntl
 import gc
 import importlib
 import json
 import os
 import random
+import selectors
 import signal
 import socket
 import subprocess
@@ -20,9 +22,11 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Self
 
 PRELOADED = (
@@ -52,25 +56,39 @@ class Ended:
 
 
 class Ranks:
-    """Starts worlds. When a rank fails, the others get some time to end, as a launcher would have it."""
+    """Starts worlds. When a rank fails, the others get some time to end, as a launcher would have it.
 
-    def __init__(self) -> None:
-        self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.train.ranks"],
-            cwd=Path(__file__).parents[2],
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    Args:
+        shared: Folder of a server that other processes share, each with a world at a time; it is started by the first
+            of them and ends with the last. None has a server of its own.
+
+    Attributes:
+        folder: Folder of the server.
+    """
+
+    def __init__(self, shared: Path | None = None) -> None:
+        self._own = None if shared else tempfile.TemporaryDirectory(prefix="reelweave-ranks-")
+        self.folder = shared or Path(self._own.name)
+        self.folder.mkdir(exist_ok=True)
+        address = self.folder / "socket"
+        with (self.folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            connection = _joined(address)
+            if connection is None:
+                self._server = _started(address)
+                connection = _joined(address)
+        assert connection is not None
+        self._connection, self._answers = connection, connection.makefile()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.stdin.close()
-        self._server.wait()
-        self._server.stdout.close()
+        self._answers.close()
+        self._connection.close()
+        if self._own is not None:
+            self._server.wait()
+            self._own.cleanup()
 
     def run(
         self,
@@ -89,22 +107,87 @@ class Ranks:
             "grace_s": grace_s,
             "deadline_s": deadline_s,
         }
-        self._server.stdin.write(json.dumps(request) + "\n")
-        self._server.stdin.flush()
-        return Ended(**json.loads(self._server.stdout.readline()))
+        self._connection.sendall(f"{json.dumps(request)}\n".encode())
+        return Ended(**json.loads(self._answers.readline()))
 
 
-def serve() -> None:
-    """Runs the requests of stdin, one after the other."""
+def _joined(address: Path) -> socket.socket | None:
+    """A connection to the server that listens there, if it does and will go on."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(str(address))
+        if connection.recv(1):
+            return connection
+    except OSError:
+        pass
+    connection.close()
+    return None
+
+
+def _started(address: Path) -> "subprocess.Popen[bytes]":
+    """A server that listens there."""
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.train.ranks", str(address)],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+    )
+    assert server.stdout is not None
+    with server.stdout:
+        assert server.stdout.readline(), "the server of ranks did not start"
+    return server
+
+
+def serve(address: str) -> None:
+    """Runs the requests of all connections, each in a process of its own, until none is left."""
     for module in PRELOADED:
         importlib.import_module(module)
     import torch
 
     torch.set_num_threads(1)
     _share_event_loops()
-    for line in sys.stdin:
-        print(json.dumps(_run(**json.loads(line))), flush=True)
-    os._exit(0)  # nothing is left to tidy, which takes seconds
+    Path(address).unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listening, selectors.DefaultSelector() as ready:
+        listening.bind(address)
+        listening.listen()
+        ready.register(listening, selectors.EVENT_READ)
+        print("listens", flush=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        while True:
+            for key, _ in ready.select():
+                if key.fileobj is listening:
+                    connection, _ = listening.accept()
+                    connection.sendall(b"!")
+                    ready.register(connection, selectors.EVENT_READ, connection.makefile())
+                elif request := key.data.readline():
+                    _answer(key.fileobj, json.loads(request))
+                else:
+                    ready.unregister(key.fileobj)
+                    if len(ready.get_map()) == 1:
+                        os._exit(0)  # nothing is left to tidy, which takes seconds
+            _reap()
+
+
+def _reap() -> None:
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _answer(connection: socket.socket, request: dict[str, Any]) -> None:
+    """Run a world in a process of its own, which sends how it ended."""
+    found = importlib.import_module(request["module"])
+    for name in getattr(found, "IMPORTED_FIRST", ()):
+        importlib.import_module(name)
+    gc.freeze()  # what is imported stays: no rank needs to visit it
+    port = _free_port()  # chosen here: processes that are forked would draw the same
+    if os.fork():
+        return
+    try:
+        connection.sendall(f"{json.dumps(_run(found, port, request))}\n".encode())
+    finally:
+        os._exit(0)
 
 
 def _share_event_loops() -> None:
@@ -135,19 +218,13 @@ def own_event_loops() -> None:
     c10d.ProcessGroupGloo = c10d.ProcessGroupGloo.__base__
 
 
-def _run(
-    module: str, function: str, size: int, arguments: list[Any], grace_s: float, deadline_s: float
-) -> dict[str, Any]:
-    found = importlib.import_module(module)
-    for name in getattr(found, "IMPORTED_FIRST", ()):
-        importlib.import_module(name)
-    called = getattr(found, function)
-    gc.freeze()  # what is imported stays: no rank needs to visit it
-    common = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+def _run(found: ModuleType, port: int, request: dict[str, Any]) -> dict[str, Any]:
+    called, size = getattr(found, request["function"]), request["size"]
+    common = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     with tempfile.TemporaryDirectory() as folder:
         said = [Path(folder) / str(rank) for rank in range(size)]
-        pids = [_fork(called, arguments, common | {"RANK": str(r)}, said[r]) for r in range(size)]
-        codes = _wait(pids, grace_s, deadline_s)
+        pids = [_fork(called, request["arguments"], common | {"RANK": str(r)}, said[r]) for r in range(size)]
+        codes = _wait(pids, request["grace_s"], request["deadline_s"])
         return {"codes": codes, "errors": [path.read_text(errors="replace") for path in said]}
 
 
@@ -200,4 +277,4 @@ def _free_port() -> int:
 
 
 if __name__ == "__main__":
-    serve()
+    serve(sys.argv[1])

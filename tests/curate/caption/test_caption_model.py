@@ -14,6 +14,7 @@ from curate.caption.windows import CaptionWindow, pictures_of, windows
 from curate.models.clip_frames import Fault
 from loader.errors import UsageError
 from tests.media import write_video
+from tests.thorough import beyond
 from tests.tiny_vlm import tiny_vlm, tiny_writer
 
 FIRST = "a red kite flies over the sea ."
@@ -39,7 +40,7 @@ def settings(model: Path, **more: object) -> CaptionConfig:
     return CaptionConfig(**{"model": str(model), "short_side_px": 32, "max_new_tokens": 24, **more})
 
 
-@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "smolvlm", "llava"])
+@pytest.mark.parametrize("kind", beyond(3, ["qwen3_vl", "smolvlm", "llava", "qwen2_vl", "qwen2_5_vl"]))
 def test_families_of_models_caption_a_clip(kind: str, tmp_path: Path, clip: bytes) -> None:
     model = tiny_vlm(tmp_path / "model", kind=kind, says=(FIRST,))
     captioner = Captioner(settings(model))

@@ -89,7 +89,6 @@ SOURCES: dict[str, tuple[str, tuple[int, ...], dict[str, Any], bool]] = {
         (
             "a few shots",
             "B-frames and sound",
-            "variable rate",
             "half a second without a frame",
             "shorter than what it looks ahead",
         ),

@@ -6,6 +6,7 @@ from PIL import Image, ImageEnhance
 
 from curate.frames.perceptual import DIMENSIONS, PICTURE, describe, embed_pictures, pool
 from tests.media import CORPUS, NO_CORPUS
+from tests.thorough import beyond
 
 
 def scene(seed: int) -> Image.Image:
@@ -31,14 +32,17 @@ def turned(picture: Image.Image) -> Image.Image:
 
 @pytest.mark.parametrize(
     "change",
-    [
-        lambda picture: picture.resize((160, 90), Image.Resampling.BOX),
-        lambda picture: picture.crop((8, 4, 304, 170)),
-        turned,
-        lambda picture: ImageEnhance.Brightness(picture).enhance(0.8),
-        lambda picture: picture.quantize(24).convert("RGB"),
-    ],
-    ids=["scaled", "cropped", "hue", "darker", "coarse"],
+    beyond(
+        2,
+        [
+            lambda picture: picture.crop((8, 4, 304, 170)),
+            turned,
+            lambda picture: picture.resize((160, 90), Image.Resampling.BOX),
+            lambda picture: ImageEnhance.Brightness(picture).enhance(0.8),
+            lambda picture: picture.quantize(24).convert("RGB"),
+        ],
+    ),
+    ids=["cropped", "hue", "scaled", "darker", "coarse"],
 )
 def test_the_same_scene_in_other_clothes_is_near(change) -> None:
     same = [float(embedding(scene(seed)) @ embedding(change(scene(seed)))) for seed in range(12)]

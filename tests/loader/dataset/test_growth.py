@@ -30,6 +30,7 @@ from loader.stream.video_stream import VideoStream
 from tests.loader.dataset.test_revisions import accounted
 from tests.loader.stream.test_stream_resume import run_steps
 from tests.loader.stream_clips import SAMPLES, config, write
+from tests.thorough import thorough
 
 
 @pytest.fixture
@@ -60,9 +61,9 @@ def counted(steps: list[list[object]]) -> Counter[str]:
     "changes",
     [
         {},
-        {"shuffle": Shuffle(order="permuted")},
+        pytest.param({"shuffle": Shuffle(order="permuted")}, marks=thorough),
         {"regime": "pack"},
-        {"regime": "slot", "microbatches": 2},
+        pytest.param({"regime": "slot", "microbatches": 2}, marks=thorough),
     ],
 )
 def test_samples_that_come_count_once_in_the_epoch_and_those_that_go_no_more(

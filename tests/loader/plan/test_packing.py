@@ -17,6 +17,7 @@ from loader.plan.microbatches import Microbatches
 from loader.plan.packing import CARRIED, PackSizes, balanced_packs, cu_seqlens, packs_in_order, taken
 from tests.bench.hard_packs import mixtures
 from tests.bench.hard_packs import packed as packed_hard
+from tests.thorough import beyond
 
 TOKENS = 10_000
 
@@ -202,7 +203,7 @@ HARD = PackSizes(8, 1, 144_000)
 
 
 @pytest.mark.parametrize("name", mixtures(1, HARD.tokens))
-@pytest.mark.parametrize("ranks", [4, 8])
+@pytest.mark.parametrize("ranks", beyond(1, [8, 4]))
 def test_any_mixture_is_packed_in_bounded_time_and_memory(name: str, ranks: int) -> None:
     # With packs of hundreds of samples an exchange of two for two once took n^2 x n^2 numbers, 39.5 GiB.
     step = HARD if ranks == HARD.ranks else PackSizes(ranks, 2, 500_000)

@@ -8,6 +8,7 @@ from loader.paper.simulate import SimulatedPlan, planned_steps, simulate
 from loader.paper.workloads import WORKLOADS
 from loader.plan.policy import Policy, Regime, StepLayout
 from loader.plan.slots import slotted
+from tests.thorough import beyond
 
 CASES = [(1, 1, 1, 1), (4, 3, 1, 4), (8, 4, 4, 4), (16, 2, 3, 2), (4, 2, 40, 4), (3, 5, 21, 1), (2, 1, 30, 9)]
 
@@ -57,7 +58,7 @@ def planned(
     )
 
 
-@pytest.mark.parametrize("ranks", [16, 128, 1024])
+@pytest.mark.parametrize("ranks", beyond(1, [128, 16, 1024]))
 def test_a_barrier_in_every_slot_costs_five_percent_and_keeps_the_composition(ranks: int) -> None:
     plain, balanced = (planned(policy, ranks).metrics for policy in ("dual_constraint", "balanced"))
     assert balanced.idle <= 0.05 < 0.3 < plain.idle

@@ -18,6 +18,7 @@ from loader.dataset import Dataset
 from loader.errors import UsageError
 from loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import EVERY_KEY, small
+from tests.thorough import but
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:'set_vital'")
 
@@ -50,18 +51,21 @@ def keys(batches: Iterator[Microbatch] | list[Microbatch]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("kind", "workers", "taken", "later", "microbatches"),
-    [
-        ("stream", 0, 4, 0, 3),
-        ("plain", 0, 4, 2, 1),
-        ("plain", 2, 1, 3, 1),
-        ("plain", 3, 16, 0, 3),
-        ("persistent", 2, 5, 2, 3),
-        ("stateful", 0, 5, 3, 3),
-        ("stateful", 2, 1, 0, 1),
-        ("stateful", 2, 4, 3, 3),
-        ("stateful", 3, 10, 1, 3),
-        ("nodes", 0, 5, 0, 3),
-    ],
+    but(
+        [("plain", 0, 4, 2, 1), ("persistent", 2, 5, 2, 3), ("stateful", 2, 4, 3, 3), ("nodes", 0, 5, 0, 3)],
+        [
+            ("stream", 0, 4, 0, 3),
+            ("plain", 0, 4, 2, 1),
+            ("plain", 2, 1, 3, 1),
+            ("plain", 3, 16, 0, 3),
+            ("persistent", 2, 5, 2, 3),
+            ("stateful", 0, 5, 3, 3),
+            ("stateful", 2, 1, 0, 1),
+            ("stateful", 2, 4, 3, 3),
+            ("stateful", 3, 10, 1, 3),
+            ("nodes", 0, 5, 0, 3),
+        ],
+    ),
 )
 def test_stopped_and_begun_again_with_other_workers_every_sample_counts_once(
     dataset: Dataset, kind: str, workers: int, taken: int, later: int, microbatches: int
@@ -83,7 +87,8 @@ def test_stopped_and_begun_again_with_other_workers_every_sample_counts_once(
 
 
 @pytest.mark.parametrize(
-    ("workers", "taken", "every"), [(0, 4, 1), (1, 4, 1), (2, 4, 1), (2, 1, 1), (2, 7, 3), (3, 16, 1)]
+    ("workers", "taken", "every"),
+    but([(0, 4, 1), (2, 7, 3)], [(0, 4, 1), (1, 4, 1), (2, 4, 1), (2, 1, 1), (2, 7, 3), (3, 16, 1)]),
 )
 def test_torchdata_goes_on_by_itself_at_the_next_microbatch(
     dataset: Dataset, workers: int, taken: int, every: int

@@ -2,8 +2,8 @@
 
 import ctypes
 import fcntl
-import os
-import subprocess
+import hashlib
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,34 +12,41 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.train.kernels.emulated import CSRC, EmulatedLauncher, build
+from tests.train.kernels.emulated import CSRC, EmulatedLauncher, build, compiled
 from train.kernels.cuda.build import TORCH_TARGET
+
+BUILT = CSRC.parent / "build" / "emulated"
+SOURCES = [Path(__file__), *Path(__file__).parent.glob("emulat*"), *CSRC.iterdir()]
+"""All that decides what is compiled here, beside PyTorch."""
 
 
 @contextmanager
-def once_for_all(name: str, factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder that all processes of this test run share, for one of them at a time."""
-    own = factory.getbasetemp()
-    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / name
-    folder.mkdir(exist_ok=True)
-    with (folder / "lock").open("w") as lock:
+def once_for_all(name: str) -> Iterator[Path]:
+    """A folder for libraries of these sources, which later test runs find again, for one process at a time."""
+    said = hashlib.sha256(torch.__version__.encode())
+    for source in sorted(SOURCES):
+        said.update(source.name.encode() + source.read_bytes())
+    folder = BUILT / f"{name}-{said.hexdigest()[:16]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (BUILT / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        for older in BUILT.glob(f"{name}-*"):
+            if older != folder:
+                shutil.rmtree(older)
         yield folder
 
 
 @pytest.fixture(scope="session")
-def emulated_kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ctypes.CDLL]:
+def emulated_kernels() -> dict[str, ctypes.CDLL]:
     """The kernels' sources as libraries of the processor, by name of the file."""
     sources = sorted(CSRC.glob("*.cu"))
-    with once_for_all("emulated", tmp_path_factory) as folder, ThreadPoolExecutor(2) as pool:
+    with once_for_all("kernels") as folder, ThreadPoolExecutor(2) as pool:
         built = pool.map(lambda source: build(source, folder), sources)
         return {source.stem: library for source, library in zip(sources, built, strict=True)}
 
 
 @pytest.fixture(scope="session")
-def emulated_binding(
-    emulated_kernels: dict[str, ctypes.CDLL], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ctypes.CDLL]:
+def emulated_binding(emulated_kernels: dict[str, ctypes.CDLL]) -> Iterator[ctypes.CDLL]:
     """The host side in C++ for tensors of the processor, as torch.ops.reelweave_emulated; kernels are emulated."""
     flags = (
         "-std=c++17",
@@ -54,11 +61,11 @@ def emulated_binding(
     )
     torch_root = Path(torch.__file__).parent
     places = ("-isystem", str(torch_root / "include"), "-L", str(torch_root / "lib"), "-ltorch_cpu")
-    with once_for_all("binding", tmp_path_factory) as folder:
+    with once_for_all("binding") as folder:
         library = folder / "binding.so"
         if not library.exists():
-            command = ["g++", *flags, *map(str, sorted(CSRC.glob("*.cpp"))), *places, "-o", str(library)]
-            subprocess.run(command, check=True)
+            command = ["g++", *flags, *map(str, sorted(CSRC.glob("*.cpp"))), *places]
+            compiled(command, library)
     torch.ops.load_library(str(library))
     binding = ctypes.CDLL(str(library))
     launcher = EmulatedLauncher(emulated_kernels)

@@ -35,6 +35,13 @@ def cuda_headers() -> Path:
     return found[0]
 
 
+def compiled(command: list[str], library: Path) -> None:
+    """Run a compiler; a library is there whole or not at all."""
+    half = library.with_suffix(".half")
+    subprocess.run([*command, "-o", str(half)], check=True)
+    half.rename(library)
+
+
 def build(source: Path, into: Path) -> ctypes.CDLL:
     """The library of a source, compiled where the folder does not hold it."""
     library = into / f"{source.stem}.so"
@@ -42,7 +49,7 @@ def build(source: Path, into: Path) -> ctypes.CDLL:
         flags = ("-std=c++17", "-O1", "-fno-strict-aliasing", "-shared", "-fPIC", "-w")
         emulator = str(Path(__file__).with_name("emulator.h"))
         places = ("-include", emulator, "-I", str(CSRC), "-isystem", str(cuda_headers()))
-        subprocess.run(["g++", "-x", "c++", *flags, *places, str(source), "-o", str(library)], check=True)
+        compiled(["g++", "-x", "c++", *flags, *places, str(source)], library)
     return ctypes.CDLL(str(library))
 
 

@@ -12,17 +12,14 @@ NAMES = (
     "st-dit",
     "mmdit",
     "dit-pack",
-    "st-dit-pack",
     "mmdit-pack",
     "stored",
-    "stored-pack",
     "first-frames",
-    "first-frames-pack",
     "edm",
     "ddpm",
 )
 
-ALWAYS = ("dit", "mmdit-pack", "stored")
+ALWAYS = ("mmdit-pack", "stored")
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ def runs(tmp_path_factory, ranks, request):
     return out
 
 
-ALWAYS = ("tp-ring", "pp-fsdp", "cascade")
+ALWAYS = ("pp-fsdp", "cascade")
 
 
 def lines(path):

@@ -35,7 +35,6 @@ IMPORTED_FIRST = (
 )
 FSDP = {"dp_replicate": 1, "dp_shard": "rest"}
 ALONE = {
-    "replicated": Case(dtype="float32"),
     "fsdp": Case(FSDP, "float32"),
     "zero-bfloat16": Case(FSDP | {"shard": "optimizer"}, "bfloat16"),
     "cascade": Case({"schedule": "cascade"}, "float32"),
@@ -48,9 +47,7 @@ CONTEXT = {
 }
 """Layouts that `reelweave sample` has too."""
 SPLIT = {
-    "tp-fsdp": Case(FSDP | {"tp": 2}, "float32"),
     "tp-ring": Case({"tp": 2, "ring": 2}, "float32"),
-    "pp-tp": Case({"pp": 2, "tp": 2}, "float32"),
 }
 """Layouts of training alone."""
 SHARDED = SPLIT.keys() | {"fsdp", "pp-fsdp"}

@@ -202,7 +202,6 @@ SMALL, LARGE = StepShape(Bucket(5, 16, 16), 1, 0), StepShape(Bucket(9, 64, 64), 
     beyond(
         1,
         [
-            ("dit", FSDP | {"shard": "optimizer"}, "bfloat16", [SMALL]),
             ("dit", {"activation_checkpointing": "full"}, "bfloat16", [SMALL, LARGE]),
             (
                 "dit",
@@ -210,14 +209,14 @@ SMALL, LARGE = StepShape(Bucket(5, 16, 16), 1, 0), StepShape(Bucket(9, 64, 64), 
                 "float32",
                 [LARGE],
             ),
-            ("st_dit", {"dp_shard": 4}, "bfloat16", [SMALL]),
             ("mmdit", FSDP | {"ulysses": 2}, "bfloat16", [LARGE]),
             ("mmdit", {"tp": 2}, "float32", [LARGE]),
         ],
     ),
 )
 def test_few_of_equal_blocks_tell_what_all_take(kind, parallel, dtype, shapes, monkeypatch):
-    model = KINDS[kind].model_copy(update={"layers": 8})
+    # As few as are too many to run all of them.
+    model = KINDS[kind].model_copy(update={"layers": 7})
     config = config_of(model, dtype, **parallel)
     found = dry_run(config, shapes, 8)
     monkeypatch.setattr("train.memory.dry_run._FEW", model.layers)

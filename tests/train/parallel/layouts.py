@@ -68,7 +68,6 @@ CASES: dict[int, dict[str, Case]] = {
         "zero-8bit-then-replicated": Case(ZERO, "float32", resumed_as={}, moments="8bit"),
     },
     4: {
-        "fsdp": Case(FSDP, grad_clip=0.1),
         "hsdp": Case({"dp_shard": 2}, grad_clip=0.1),
         "fsdp-once": Case(FSDP | {"reduce_gradients": "step"}, grad_clip=0.1, held_out=True),
         "hsdp-once": Case({"dp_shard": 2, "reduce_gradients": "step"}, grad_clip=0.1, model=MMDIT),
@@ -77,7 +76,6 @@ CASES: dict[int, dict[str, Case]] = {
             FSDP | {"tp": 2, "activation_checkpointing": "selective"}, grad_clip=0.1, model=MMDIT
         ),
         "ring-ulysses": Case({"ring": 2, "ulysses": 2}, grad_clip=0.1),
-        "ulysses-fsdp": Case(FSDP | {"ulysses": 2}, grad_clip=0.1, held_out=True),
         "ring-tp": Case({"ring": 2, "tp": 2, "activation_checkpointing": "full"}, grad_clip=0.1),
         "mmdit-ring-fsdp": Case(FSDP | {"ring": 2}, grad_clip=0.1, model=MMDIT, held_out=True),
         "mmdit-ulysses-tp": Case({"ulysses": 2, "tp": 2}, grad_clip=0.1, model=MMDIT),

@@ -23,8 +23,8 @@ def findings(tmp_path_factory, ranks, request):
 
 
 ALL = [(case.mesh, str(case)) for case in cases()] + [(mesh, f"{mesh}, gathered") for mesh in MESHES]
-# Those whose exchanges are counted, and a third of the others.
-ALWAYS = [case for n, case in enumerate(ALL) if n % 3 == 0 or "st_dit" in case[1]]
+# Those whose exchanges are counted, and a fifth of the others.
+ALWAYS = [case for n, case in enumerate(ALL) if n % 5 == 0 or "st_dit" in case[1]]
 
 
 @pytest.mark.parametrize(("mesh", "case"), but(ALWAYS, ALL))

@@ -72,13 +72,11 @@ def kind_of(key: str) -> str:
 
 
 ALWAYS = (
-    "hsdp",
-    "fsdp-once",
+    "hsdp-once",
     "zero-replicated",
     "ring-tp",
     "mmdit-ring-fsdp",
     "st-dit-ulysses-fsdp",
-    "pp-tp",
     "pp-zero-then-fsdp",
 )
 """Each kind of layout and each model once."""

@@ -38,9 +38,13 @@ ZERO = {"dp_replicate": 1, "dp_shard": "rest", "shard": "optimizer"}
 CASES: dict[str, dict[str, Any]] = {
     "all degrees": {"model": DIT, "cascade": {"degrees": [1, 2, 3, 4]}},
     "a rank without a DiT": {"model": DIT, "cascade": {"degrees": [3]}, "denominator": "epoch"},
-    "zero": {"model": MMDIT, "parallel": ZERO, "cascade": {"degrees": [2, 4]}, "denominator": "step_tokens"},
+    "zero packs": {
+        "model": MMDIT,
+        "parallel": ZERO,
+        "cascade": {"degrees": [2, 4]},
+        "denominator": "step_tokens",
+    },
     "st_dit": {"model": ST_DIT, "cascade": {"degrees": [2]}},
-    "packs": {"model": DIT, "cascade": {"degrees": [1, 2]}},
     "stored latents": {"model": DIT, "cascade": {"degrees": [2], "handoff_mib": 0.5}},
     "frozen text": {"model": DIT, "cascade": {"degrees": [1, 2]}},
     "stored text": {"model": DIT, "cascade": {"degrees": [1, 2]}},
@@ -147,7 +151,7 @@ class ForeseenLatents(Foreseen, Latents):
 STREAMS = {
     "corrected": Foreseen,
     "slow rank": ForeseenLatents,
-    "packs": Packed,
+    "zero packs": Packed,
     "sharded st_dit packs": Packed,
     "stored latents": Latents,
     "stored text": Contexts,

@@ -70,8 +70,7 @@ def runs(tmp_path_factory, text, ranks, request):
 
 ALWAYS = (
     "a rank without a DiT",
-    "zero",
-    "packs",
+    "zero packs",
     "slow rank",
     "sharded mmdit",
 )

@@ -32,6 +32,11 @@ from train.sampling.ranks.agreement import fingerprint
 from train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
 
 MODES = ("paper", "unite", "balanced")
+BLENDS: dict[str, dict[str, object]] = {
+    f"{mode}, overlap {overlap}": {"mode": mode, "overlap": overlap}
+    for overlap in (0.0, 0.4)
+    for mode in MODES
+}
 # 5 latent frames of 12 x 16: patches of 5 x 6 x 8.
 SIZE = {"frames": 9, "height": 24, "width": 32}
 LATENTS = (5, 12, 16)
@@ -91,14 +96,10 @@ def serial(bundle: Bundle, options: dict[str, object], parts: int) -> torch.Tens
     return latents(bundle, layout, config())
 
 
-def modes(bundle: Bundle, local: Bundle, ranks: SamplingRanks) -> dict[str, object]:
+def modes(bundle: Bundle, local: Bundle, ranks: SamplingRanks, blends: list[str]) -> dict[str, object]:
     """Each mode against one process; and where no token attends to another, against the exact sampler."""
     found: dict[str, object] = {}
-    cases = {
-        f"{mode}, overlap {overlap}": {"mode": mode, "overlap": overlap} | AIDS_OFF
-        for mode in MODES
-        for overlap in (0.0, 0.4)
-    }
+    cases = {blend: BLENDS[blend] | AIDS_OFF for blend in blends}
     expected = divided(
         {name: partial(serial, bundle, options, 4) for name, options in cases.items()}
         | {
@@ -239,8 +240,8 @@ def agreement(got: torch.Tensor, expected: torch.Tensor) -> tuple[float, int]:
     return float((got - expected).abs().max()), int(fingerprint(got))
 
 
-def compute(out: str) -> None:
-    """All cases."""
+def compute(out: str, blends: list[str]) -> None:
+    """All cases, but of blends those that are named."""
     torch.set_num_threads(1)
     bundle, local = model(), model()
     with torch.no_grad():
@@ -250,7 +251,7 @@ def compute(out: str) -> None:
     with join("cpu") as world:
         four = SamplingRanks(SamplingMesh(lp=4), world)
         found = {
-            "modes": modes(bundle, local, four),
+            "modes": modes(bundle, local, four, blends),
             "steps": steps(bundle, four),
             "aids": aids(local, four),
             "sent": sent(bundle, four),

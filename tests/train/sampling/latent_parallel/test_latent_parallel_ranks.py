@@ -4,32 +4,32 @@ import json
 
 import pytest
 
+from tests.thorough import but, chosen
 from tests.train.sampling.latent_parallel import lp_ranks
-from tests.train.sampling.latent_parallel.lp_ranks import AIDS_OFF, COMBINED, MODES
+from tests.train.sampling.latent_parallel.lp_ranks import AIDS_OFF, BLENDS, COMBINED, MODES
 
 
 @pytest.fixture(scope="module")
-def findings(tmp_path_factory, ranks):
+def findings(tmp_path_factory, ranks, request):
     """What each rank found; the processes start once for all cases."""
     out = tmp_path_factory.mktemp("ranks")
-    ended = ranks.run(lp_ranks.compute, 4, str(out))
+    ended = ranks.run(lp_ranks.compute, 4, str(out), chosen(request, "blend"))
     assert ended.codes == [0] * 4, ended.errors
     return [json.loads((out / f"{rank}.json").read_text()) for rank in range(4)]
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("overlap", [0.0, 0.4])
-def test_each_mode_blends_what_one_process_blends_and_is_exact_where_tokens_are_apart(
-    findings, mode, overlap
-):
-    name = f"{mode}, overlap {overlap}"
+ALWAYS = ("unite, overlap 0.0", "paper, overlap 0.4", "balanced, overlap 0.4")
+
+
+@pytest.mark.parametrize("blend", but(ALWAYS, BLENDS))
+def test_each_mode_blends_what_one_process_blends_and_is_exact_where_tokens_are_apart(findings, blend):
     for rank in findings:
         found = rank["modes"]
-        assert found[f"{name}: as in one process"] < 1e-10
-        if overlap:
-            assert found[f"{name}: exact without attention"] < 1e-10
-        assert found[f"{name}: not the exact sampler"] > 1e-4
-        assert found[f"{name}: bits"] == findings[0]["modes"][f"{name}: bits"]
+        assert found[f"{blend}: as in one process"] < 1e-10
+        if BLENDS[blend]["overlap"]:
+            assert found[f"{blend}: exact without attention"] < 1e-10
+        assert found[f"{blend}: not the exact sampler"] > 1e-4
+        assert found[f"{blend}: bits"] == findings[0]["modes"][f"{blend}: bits"]
 
 
 @pytest.mark.parametrize("mode", MODES)
