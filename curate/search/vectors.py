@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader.dataset import Dataset
-from loader.dataset.npy_header import npy_header
 from loader.dataset.tars.joined import joined_members
+from loader.dataset.tars.npy_header import npy_header
 from loader.errors import RunError
 from loader.storage.leases.fenced import unfenced
 from loader.storage.local import LocalStorage

@@ -5,9 +5,11 @@ accounting and manifest follow from these files alone.
 """
 
 import json
+import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,7 @@ from loader.dataset.manifest import (
     table_path,
 )
 from loader.dataset.plan_index import from_index, to_arrow
+from loader.dataset.publishing.payload import Payload, entry_of
 from loader.dataset.schema import ACCOUNTING, INDEX, SCORES
 from loader.dataset.shard import idx_bytes
 from loader.dataset.tables.parquet import from_parquet, to_parquet, to_table
@@ -134,7 +137,6 @@ def publish_foreign(
     plan_index = from_index(index, [tar.path for tar in tars], used.column("sample_crc32").to_pylist())
     tables = {"index": index, "accounting": accounting, "scores": SCORES.empty_table()}
     parquets = {name: to_parquet(table) for name, table in tables.items()}
-    sidecars = energon_files(_energon(tars, kept)) if with_sidecars else {}
     idx, others = _idx_files(storage, tars, previous) if foreign.uri is None else ([], [])
     manifest = Manifest(
         totals=Totals(
@@ -161,13 +163,18 @@ def publish_foreign(
         foreign=foreign,
     )
 
-    def compose(revision: int) -> tuple[Manifest, dict[str, bytes]]:
-        contents = {table_path(name, revision): data for name, data in parquets.items()}
-        contents |= {plan_path(revision): to_arrow(plan_index), **sidecars}
-        files = [FileEntry(path=path, size=len(data), sha256=sha256(data)) for path, data in contents.items()]
-        return manifest.model_copy(update={"revision": revision, "files": [*files, *idx]}), contents
+    with tempfile.TemporaryDirectory(prefix="reelweave-publish-") as folder:
+        sidecars = energon_files(_energon(tars, kept), Path(folder)) if with_sidecars else {}
 
-    return publish_files(storage, compose, previous), others
+        def compose(revision: int) -> tuple[Manifest, dict[str, Payload]]:
+            contents: dict[str, Payload] = {
+                table_path(name, revision): data for name, data in parquets.items()
+            }
+            contents |= {plan_path(revision): to_arrow(plan_index), **sidecars}
+            files = [entry_of(path, payload) for path, payload in contents.items()]
+            return manifest.model_copy(update={"revision": revision, "files": [*files, *idx]}), contents
+
+        return publish_files(storage, compose, previous), others
 
 
 def _named(tars: Sequence[TarIndex], previous: Manifest | None) -> list[TarIndex]:

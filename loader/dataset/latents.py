@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from loader.dataset.npy_header import npy_header
+from loader.dataset.tars.npy_header import npy_header
 from loader.errors import RunError
 from loader.settings import Settings
 

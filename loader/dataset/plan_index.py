@@ -22,7 +22,6 @@ from numpy.typing import ArrayLike, NDArray
 from loader.base.columns import Joined, parts
 from loader.base.node_files import NodeFiles
 from loader.dataset.manifest import FileEntry
-from loader.dataset.schema import Row
 from loader.dataset.tables.arrow_file import read_columns
 from loader.errors import RunError
 from loader.storage.base import Storage
@@ -299,13 +298,6 @@ def map_plan_index(storage: Storage, entry: FileEntry, where: str, samples: int)
         with storage.open(entry.path) as file:
             return from_arrow(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), where, samples)
     return from_arrow(storage.read(entry.path, 0, entry.size), where, samples)
-
-
-def add_crc32(rows: Sequence[Row], plan_index: PlanIndex) -> None:
-    """Add ``sample_crc32`` to all rows of the index, if the plan index has checksums."""
-    if plan_index.crc32 is not None:
-        for row, crc32 in zip(rows, plan_index.crc32.tolist(), strict=True):
-            row["sample_crc32"] = crc32
 
 
 def _mapped(file: BinaryIO, size: int) -> tuple[Any, str]:

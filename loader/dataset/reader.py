@@ -21,7 +21,6 @@ from loader.dataset.manifest import MANIFEST, FileEntry, Manifest, history_path,
 from loader.dataset.plan_index import (
     PLANNED,
     PlanIndex,
-    add_crc32,
     from_index,
     open_plan_index,
     refuse_impossible,
@@ -31,6 +30,7 @@ from loader.dataset.schema import INDEX, PLACEMENT, TABLES, Row
 from loader.dataset.shard import Sample, ShardRecord
 from loader.dataset.tables.checks import problems, row_count
 from loader.dataset.tables.parquet import read_table, to_rows
+from loader.dataset.tables.shard_rows import CRC32, WITH_CRC32, TableRows
 from loader.dataset.tars.members import Members, media_members, members
 from loader.errors import RunError, UsageError
 from loader.storage import Storage, StorageConfig, open_storage
@@ -200,14 +200,15 @@ class Dataset:
 
     def shards(self) -> list[ShardRecord]:
         """Return every shard with its index rows, in the order of the manifest and of the tars."""
-        index = to_rows(self.index)
-        add_crc32(index, self.plan_index)
-        rows: dict[str, list[Row]] = {}
-        for row in sorted(index, key=lambda row: (row["shard"], row["offset"])):
-            rows.setdefault(row["shard"], []).append(row)
+        plan_index = self.plan_index
+        order = np.lexsort((plan_index.offset, plan_index.shard))
+        rows = self.index.take(pa.array(order))
+        if plan_index.crc32 is not None:
+            rows = rows.append_column(WITH_CRC32.field(CRC32), pa.array(plan_index.crc32[order]))
+        starts = np.searchsorted(plan_index.shard[order], np.arange(len(self.manifest.shards) + 1)).tolist()
         return [
-            ShardRecord(entry.path, entry.size, entry.sha256, rows.get(entry.path, []))
-            for entry in self.manifest.shards
+            ShardRecord(entry.path, entry.size, entry.sha256, TableRows(rows.slice(first, last - first)))
+            for entry, first, last in zip(self.manifest.shards, starts, starts[1:], strict=False)
         ]
 
     def sample(self, row_number: int) -> Sample:

@@ -2,38 +2,30 @@
 
 import itertools
 import re
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from loader.dataset.history import RevisionHistory, ancestors
-from loader.dataset.latents import Latents
 from loader.dataset.manifest import (
     MANIFEST,
-    FileEntry,
     Manifest,
-    Removal,
-    ShardEntry,
-    Totals,
-    count_states,
     history_path,
     plan_path,
     read_manifest,
-    sha256,
     table_path,
 )
-from loader.dataset.plan_index import from_arrow, from_index, to_arrow
+from loader.dataset.plan_index import from_arrow
+from loader.dataset.publishing.payload import Payload, create, entry_of, is_there, write
+from loader.dataset.publishing.publication import Content, Publication
 from loader.dataset.reader import Dataset
-from loader.dataset.schema import ACCOUNTING, INDEX, SCORES, TABLES, Row
-from loader.dataset.shard import Sample, ShardRecord, idx_bytes, write_shard
-from loader.dataset.tables.parquet import from_parquet, to_parquet, to_table
-from loader.dataset.tables.shard_rows import CRC32, as_table
+from loader.dataset.schema import TABLES, Row
+from loader.dataset.shard import Sample, ShardRecord, write_shard
+from loader.dataset.tables.parquet import from_parquet
 from loader.dataset.tars.card import write_card
 from loader.dataset.tars.energon import energon_files
 from loader.errors import RunError, UsageError
@@ -44,35 +36,12 @@ SIDECARS = ".nv-meta/"
 _TABLE = re.compile(rf"(({'|'.join(TABLES)})(\.\d{{6}})?\.parquet|(plan|history)(\.\d{{6}})?\.arrow)")
 
 
-Compose = Callable[[int], tuple[Manifest, Mapping[str, bytes]]]
+Compose = Callable[[int], tuple[Manifest, Mapping[str, Payload]]]
 """Function from revision number to its manifest, and path to content of its tables and sidecars."""
 
 
-@dataclass(frozen=True)
-class Content:
-    """Content of a dataset besides its shards.
-
-    Attributes:
-        accounting: table ``accounting``, or its rows.
-        scores: table ``scores``, or its rows.
-        config: whole resolved configuration of the dataset.
-        versions: versions of code and models, by name.
-        removals: take-downs, in order.
-        latents: description of the stored latents, if any.
-        files: content by path of further files that belong to no sample; paths contain a digest of the content.
-    """
-
-    accounting: pa.Table | Sequence[Row]
-    scores: pa.Table | Sequence[Row] = ()
-    config: dict[str, Any] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
-    removals: list[Removal] = field(default_factory=list)
-    latents: Latents | None = None
-    files: Mapping[str, bytes] = field(default_factory=dict)
-
-
 def publish(
-    storage: Storage, shards: list[ShardRecord], content: Content, previous: Manifest | None = None
+    storage: Storage, shards: Sequence[ShardRecord], content: Content, previous: Manifest | None = None
 ) -> Manifest:
     """Publish written shards as a dataset, or as its next revision: tables first, then ``manifest.json``.
 
@@ -90,11 +59,13 @@ def publish(
     """
     if previous is not None and read_manifest(storage) != previous:
         raise _changed_meanwhile(storage)
-    if previous is None:
-        write_card(storage, [shard.energon for shard in shards])
-    manifest = publish_files(storage, lambda revision: _composed(shards, content, revision), previous)
+    with tempfile.TemporaryDirectory(prefix="reelweave-publish-") as folder:
+        made = Publication.of(Path(folder), shards, content)
+        if previous is None:
+            write_card(storage, made.splits)
+        manifest = publish_files(storage, made.composed, previous)
     if previous is not None:
-        write_card(storage, [shard.energon for shard in shards])
+        write_card(storage, made.splits)
     return manifest
 
 
@@ -127,10 +98,10 @@ def publish_files(storage: Storage, compose: Compose, previous: Manifest | None)
             break
     for path, data in contents.items():
         if path not in sidecars and not _TABLE.fullmatch(path):
-            storage.write(path, data)  # its name follows from its content
+            write(storage, path, data)  # its name follows from its content
     if previous is None:
         for path, data in sidecars.items():
-            storage.create(path, data)
+            create(storage, path, data)
     data = manifest.to_bytes()
     if previous is None:
         if not storage.create(MANIFEST, data) and storage.read(MANIFEST) != data:
@@ -148,48 +119,49 @@ def publish_files(storage: Storage, compose: Compose, previous: Manifest | None)
     return manifest
 
 
-def _placed(storage: Storage, path: str, data: bytes) -> bool:
+def _placed(storage: Storage, path: str, payload: Payload) -> bool:
     """Create the path; return whether it now has this content."""
-    if storage.create(path, data):
-        return True
-    found = storage.stat(path)
-    return found is not None and found.size == len(data) and storage.read(path) == data
+    return create(storage, path, payload) or is_there(storage, entry_of(path, payload))
 
 
 def _remembering(
-    storage: Storage, manifest: Manifest, contents: Mapping[str, bytes], previous: Manifest
-) -> tuple[Manifest, Mapping[str, bytes]]:
+    storage: Storage, manifest: Manifest, contents: Mapping[str, Payload], previous: Manifest
+) -> tuple[Manifest, Mapping[str, Payload]]:
     """Add the history of samples, so that streams of earlier revisions can resume."""
     dataset = Dataset(storage)
     if dataset.manifest != previous:
         raise _changed_meanwhile(storage)
-    keys = from_parquet(contents[table_path("index", manifest.revision)], ["key"]).column("key")
-    path = plan_path(manifest.revision)
-    plan_index = from_arrow(contents[path], storage.uri(path), manifest.totals.samples)
+    index, path = contents[table_path("index", manifest.revision)], plan_path(manifest.revision)
+    keys = from_parquet(index, ["key"]).column("key")
+    plan = contents[path]
+    data = plan if isinstance(plan, bytes) else pa.memory_map(str(plan)).read_buffer()
+    plan_index = from_arrow(data, storage.uri(path), manifest.totals.samples)
     history = dataset.history or RevisionHistory.of(dataset.plan_index, previous.revision)
-    data = history.grown(dataset.read_column("key"), keys, plan_index, manifest.revision).to_arrow()
+    grown = history.grown(dataset.read_column("key"), keys, plan_index, manifest.revision).to_arrow()
     path = history_path(manifest.revision)
-    entry = FileEntry(path=path, size=len(data), sha256=sha256(data))
-    update = {"files": [*manifest.files, entry], "ancestors": ancestors(previous)}
-    return manifest.model_copy(update=update), {**contents, path: data}
+    update = {"files": [*manifest.files, entry_of(path, grown)], "ancestors": ancestors(previous)}
+    return manifest.model_copy(update=update), {**contents, path: grown}
 
 
 def settle(storage: Storage, manifest: Manifest, shards: list[ShardRecord]) -> None:
     """Complete a published change: write the listed sidecars, and remove files of older revisions."""
-    settle_files(storage, manifest, energon_files(shard.energon for shard in shards))
-    write_card(storage, [shard.energon for shard in shards])
+    listed = [entry for entry in manifest.files if entry.path.startswith(SIDECARS)]
+    with tempfile.TemporaryDirectory(prefix="reelweave-settle-") as folder:
+        whole = all(is_there(storage, entry) for entry in listed)
+        sidecars = {} if whole else energon_files((shard.energon for shard in shards), Path(folder))
+        settle_files(storage, manifest, sidecars)
+    write_card(storage, [(shard.path, shard.split) for shard in shards])
 
 
-def settle_files(storage: Storage, manifest: Manifest, sidecars: Mapping[str, bytes]) -> None:
+def settle_files(storage: Storage, manifest: Manifest, sidecars: Mapping[str, Payload]) -> None:
     """Complete a change as `settle` does, with the content of the sidecars by path.
 
     In a folder with tars of other origin, only tables of older revisions are removed.
     """
     for path, data in sidecars.items():
         entry = next(file for file in manifest.files if file.path == path)
-        found = storage.stat(path)
-        if found is None or found.size != entry.size or sha256(storage.read(path)) != entry.sha256:
-            storage.write(path, data)
+        if not is_there(storage, entry):
+            write(storage, path, data)
     listed = {entry.path for entry in manifest.files} | {entry.path for entry in manifest.shards}
     prefixes = [
         "plan.",
@@ -217,75 +189,6 @@ def _same(one: Manifest, other: Manifest) -> bool:
         return {**body, "tables": tables}
 
     return essence(one) == essence(other)
-
-
-def _composed(
-    shards: list[ShardRecord], content: Content, revision: int
-) -> tuple[Manifest, dict[str, bytes]]:
-    """Return the manifest, and path to content of every file except shards, ``.idx`` files and the manifest."""
-    tables = [as_table(shard.rows) for shard in shards]
-    index, crc32 = _sorted(tables)
-    plan_index = from_index(index, [shard.path for shard in shards], crc32)
-    accounting = _table(content.accounting, ACCOUNTING)
-    contents = {
-        table_path("index", revision): to_parquet(index),
-        table_path("accounting", revision): to_parquet(accounting),
-        table_path("scores", revision): to_parquet(_table(content.scores, SCORES)),
-        plan_path(revision): to_arrow(plan_index),
-        **energon_files(shard.energon for shard in shards),
-        **content.files,
-    }
-    files = [FileEntry(path=path, size=len(data), sha256=sha256(data)) for path, data in contents.items()]
-    for shard, table in zip(shards, tables, strict=True):
-        offsets, sizes = (table.column(name).to_pylist() for name in ("offset", "size"))
-        idx = idx_bytes(offsets, offsets[-1] + sizes[-1] if offsets else 0)
-        files.append(FileEntry(path=f"{shard.path}.idx", size=len(idx), sha256=sha256(idx)))
-    members = pc.list_flatten(index.column("members"))
-    clips = members.filter(pc.equal(pc.struct_field(members, "suffix"), "mp4"))
-    states = pc.value_counts(accounting.column("state")).to_pylist()
-    manifest = Manifest(
-        revision=revision,
-        totals=Totals(
-            samples=index.num_rows,
-            sources=pc.count_distinct(accounting.column("source")).as_py(),
-            duration_s=sum(index.column("duration_s").to_pylist()),
-            clip_bytes=pc.sum(pc.struct_field(clips, "size"), min_count=0).as_py(),
-            accounting=count_states({one["values"]: one["counts"] for one in states}),
-        ),
-        shards=[
-            ShardEntry(path=shard.path, size=shard.size, sha256=shard.sha256, samples=len(shard.rows))
-            for shard in shards
-        ],
-        files=files,
-        config=content.config,
-        versions=content.versions,
-        removals=content.removals,
-        latents=content.latents,
-    )
-    return manifest, contents
-
-
-def _sorted(tables: Sequence[pa.Table]) -> tuple[pa.Table, NDArray[np.uint32] | None]:
-    """Return the index of shards' rows, sorted by key, and the checksums of its samples, or None.
-
-    Shards of a dataset without a plan index have no checksums.
-    """
-    filled = [table for table in tables if table.num_rows]
-    checked = all(CRC32 in table.column_names for table in filled)
-    if not filled:
-        return to_table([], INDEX), np.zeros(0, np.uint32)
-    names = [*INDEX.names, *([CRC32] if checked else [])]
-    table = pa.concat_tables([one.select(names) for one in filled]).combine_chunks()
-    table = table.take(pc.sort_indices(table.column("key")))
-    keys = table.column("key").combine_chunks()
-    if twice := pc.index(pc.equal(keys[1:], keys[:-1]), True).as_py() + 1:
-        one, other = (table.column("shard")[row].as_py() for row in (twice - 1, twice))
-        raise RunError(f"key {keys[twice]} occurs twice, in {one} and {other}")
-    return table.select(INDEX.names), table.column(CRC32).to_numpy() if checked else None
-
-
-def _table(rows: pa.Table | Sequence[Row], schema: pa.Schema) -> pa.Table:
-    return rows if isinstance(rows, pa.Table) else to_table(rows, schema)
 
 
 class DatasetWriter:

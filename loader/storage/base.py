@@ -60,6 +60,9 @@ class Storage(Protocol):
     def create(self, path: str, data: bytes) -> bool:
         """Write the object only if it does not exist yet; return False if it does."""
 
+    def create_file(self, path: str, source: Path) -> bool:
+        """Write the content of a local file only if the object does not exist yet; return False if it does."""
+
     def replace(self, path: str, data: bytes, version: str) -> bool:
         """Replace the object only if it still has this version; return False if another writer changed it."""
 

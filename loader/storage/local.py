@@ -106,6 +106,10 @@ class LocalStorage:
     def create(self, path: str, data: bytes) -> bool:
         return self._publish(path, lambda file: file.write(data), os.link)
 
+    def create_file(self, path: str, source: Path) -> bool:
+        with source.open("rb") as content:
+            return self._publish(path, lambda file: shutil.copyfileobj(content, file, 1 << 20), os.link)
+
     def replace(self, path: str, data: bytes, version: str) -> bool:
         def place(unfinished: Path, target: Path) -> None:
             beside = target.with_name(f"{_UNFINISHED}lock")

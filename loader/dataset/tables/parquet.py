@@ -4,7 +4,9 @@ import io
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import BinaryIO
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,6 +16,8 @@ from loader.errors import RunError
 
 _BATCH_ROWS = 1 << 15
 _ROWS_AT_ONCE = 1 << 12
+_GROUP_ROWS = 1 << 20  # Arrow's own limit of a row group
+_OPTIONS: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True}
 _ANY_BYTES, _MOST_RATIO = (
     256 << 20,
     1024,
@@ -37,14 +41,58 @@ def _plain(row: Row) -> Row:
 def to_parquet(table: pa.Table) -> bytes:
     """Return a table as the bytes of a parquet file."""
     buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
+    pq.write_table(table, buffer, **_OPTIONS)
     return buffer.getvalue()
 
 
-def from_parquet(data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
-    """Parse a parquet file of our own making, or some of its columns."""
+class ParquetWriter:
+    """Writer of a table that comes part by part, with the bytes of `to_parquet` for the whole; a context.
+
+    Rows of one row group are in memory at a time.
+
+    Args:
+        path: file to write.
+        schema: columns of all parts.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._writer = pq.ParquetWriter(path, schema, **_OPTIONS)
+        self._held: list[pa.Table] = []
+        self._rows = self._written = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None and (self._held or not self._written):
+                self._write(pa.concat_tables([self._schema.empty_table(), *self._held]))
+        finally:
+            self._writer.close()
+
+    def add(self, table: pa.Table) -> None:
+        """Write the next rows."""
+        self._held.append(pa.Table.from_arrays(table.columns, schema=self._schema))
+        self._rows += len(table)
+        while self._rows >= _GROUP_ROWS:
+            whole = pa.concat_tables(self._held)
+            self._held = []
+            self._write(whole.slice(0, _GROUP_ROWS))
+            self._rows -= _GROUP_ROWS
+            self._held = [whole.slice(_GROUP_ROWS)] if self._rows else []
+
+    def _write(self, table: pa.Table) -> None:
+        self._writer.write_table(table.combine_chunks())
+        self._written += len(table)
+
+
+def from_parquet(data: bytes | Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Parse a parquet file of our own making, or some of its columns, from its bytes or a file of this machine."""
     # pq.read_table leaves threads behind that abort short processes at their exit.
-    return pq.ParquetFile(pa.BufferReader(data)).read(columns)
+    return pq.ParquetFile(pa.BufferReader(data) if isinstance(data, bytes) else data).read(columns)
 
 
 def read_table(

@@ -6,7 +6,6 @@ Without one it counts file endings, and takes ``.tar.idx`` files for tars.
 import json
 from collections.abc import Iterable, Sequence
 
-from loader.dataset.tars.energon import EnergonShard
 from loader.storage.base import Storage
 
 CARD = "README.md"
@@ -14,14 +13,14 @@ _OURS = "# written with the shards; without this line the card is left as it is"
 _ALL = ["shards/*.tar"]
 
 
-def card(shards: Iterable[EnergonShard]) -> bytes:
-    """Return the card of a dataset; equal shards give equal bytes.
+def card(shards: Iterable[tuple[str, str]]) -> bytes:
+    """Return the card of a dataset from path and split of each shard; equal shards give equal bytes.
 
     Shards are listed by name only where there is more than one split.
     """
     splits: dict[str, list[str]] = {}
-    for shard in shards:
-        splits.setdefault("validation" if shard.split == "val" else shard.split, []).append(shard.path)
+    for path, split in shards:
+        splits.setdefault("validation" if split == "val" else split, []).append(path)
     paths: dict[str, Sequence[str]] = dict(sorted(splits.items()))
     if len(paths) == 1:
         paths = dict.fromkeys(paths, _ALL)
@@ -31,8 +30,13 @@ def card(shards: Iterable[EnergonShard]) -> bytes:
     return "\n".join([*lines, "---", ""]).encode()
 
 
-def write_card(storage: Storage, shards: Sequence[EnergonShard]) -> None:
-    """Write the card of a dataset, unless it holds a card of other origin; none for a dataset without shards."""
+def write_card(storage: Storage, shards: Sequence[tuple[str, str]]) -> None:
+    """Write the card of a dataset, unless it holds a card of other origin; none for a dataset without shards.
+
+    Args:
+        storage: storage of the dataset.
+        shards: path and split of each shard.
+    """
     if not shards:
         return
     data = card(shards)

@@ -3,7 +3,6 @@
 import json
 import re
 import sqlite3
-import tempfile
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -55,32 +54,35 @@ class EnergonShard:
     excluded: Sequence[str] = ()
 
 
-def energon_files(shards: Iterable[EnergonShard]) -> dict[str, bytes]:
-    """Return path to content of every file of ``.nv-meta/``; equal shards give equal bytes."""
+def energon_files(shards: Iterable[EnergonShard], folder: Path) -> dict[str, bytes | Path]:
+    """Return path to content of every file of ``.nv-meta/``; equal shards give equal bytes.
+
+    Args:
+        shards: tars in the order of the manifest, read one by one.
+        folder: folder for the database, which grows with the number of samples.
+    """
     counts: dict[str, int] = {}
     parts: dict[str, list[str]] = {"train": [], "val": [], "test": []}
     excluded: list[str] = []
     fingerprint = ""
-    with tempfile.TemporaryDirectory(prefix="reelweave-energon-") as folder:
-        path = Path(folder) / "index.sqlite"
-        db = sqlite3.connect(path)
-        db.executescript(_TABLES)
-        for number, shard in enumerate(shards):
-            _insert(db, number, shard)
-            counts[shard.path] = shard.samples
-            parts[shard.split].append(shard.path)
-            excluded += [f"{shard.path}/{key}" for key in shard.excluded]
-            fingerprint += shard.sha256
-        db.executescript(_INDEXES)
-        db.commit()
-        db.close()
-        sqlite = path.read_bytes()
+    path = folder / "energon.sqlite"
+    db = sqlite3.connect(path)
+    db.executescript(_TABLES)
+    for number, shard in enumerate(shards):
+        _insert(db, number, shard)
+        counts[shard.path] = shard.samples
+        parts[shard.split].append(shard.path)
+        excluded += [f"{shard.path}/{key}" for key in shard.excluded]
+        fingerprint += shard.sha256
+    db.executescript(_INDEXES)
+    db.commit()
+    db.close()
     info = {"energon_version": ENERGON_VERSION, "shard_counts": counts}
     return {
         ".nv-meta/.info.json": json.dumps(info, indent=2).encode(),
         ".nv-meta/dataset.yaml": b"__module__: megatron.energon\n__class__: CrudeWebdataset\n",
         ".nv-meta/split.yaml": _split_yaml(parts, excluded).encode(),
-        ".nv-meta/index.sqlite": sqlite,
+        ".nv-meta/index.sqlite": path,
         ".nv-meta/index.uuid": str(uuid.uuid5(uuid.NAMESPACE_OID, fingerprint)).encode(),
     }
 

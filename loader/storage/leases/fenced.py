@@ -97,6 +97,10 @@ class FencedStorage:
         self.fence.check(at_once=True)
         return self.inner.create(path, data)
 
+    def create_file(self, path: str, source: Path) -> bool:
+        self.fence.check(at_once=True)
+        return self.inner.create_file(path, source)
+
     def replace(self, path: str, data: bytes, version: str) -> bool:
         self.fence.check(at_once=True)
         return self.inner.replace(path, data, version)

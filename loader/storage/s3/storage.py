@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_s3.type_defs import (
         CompletedPartTypeDef,
+        CompleteMultipartUploadRequestTypeDef,
         GetObjectRequestTypeDef,
         HeadObjectOutputTypeDef,
         ListObjectsV2OutputTypeDef,
@@ -128,6 +129,14 @@ class S3Storage:
             self.write(path, b"".join(chunks))
         else:
             self._write_parts(path, _regrouped(chunks, part))
+
+    def create_file(self, path: str, source: Path) -> bool:
+        size = source.stat().st_size
+        part = max(self.config.part_mib * _MIB, -(-size // _MAX_PARTS))
+        if size <= part:
+            return self.create(path, source.read_bytes())
+        with source.open("rb") as content:
+            return self._write_parts(path, iter(functools.partial(content.read, part), b""), only_new=True)
 
     def create(self, path: str, data: bytes) -> bool:
         key, write_id = self._key(path), uuid4().hex
@@ -336,7 +345,8 @@ class S3Storage:
         self._call(path, get, progress=data.tell, reading=True)
         return data.getvalue()
 
-    def _write_parts(self, path: str, contents: Iterable[bytes]) -> None:
+    def _write_parts(self, path: str, contents: Iterable[bytes], *, only_new: bool = False) -> bool:
+        """Upload an object in parts; return False if only a new one was wanted, and there is one."""
         key, write_id = self._key(path), uuid4().hex
         upload_id = self._call(
             path,
@@ -354,19 +364,33 @@ class S3Storage:
             )
             return {"PartNumber": number, "ETag": answer["ETag"]}
 
-        def complete(s3: S3Client) -> None:
+        def complete(s3: S3Client) -> bool:
+            request: CompleteMultipartUploadRequestTypeDef = {
+                "Bucket": self.bucket,
+                "Key": key,
+                "UploadId": upload_id,
+                "MultipartUpload": {"Parts": parts},
+            }
+            if only_new:
+                request["IfNoneMatch"] = "*"
             try:
-                s3.complete_multipart_upload(
-                    Bucket=self.bucket, Key=key, UploadId=upload_id, MultipartUpload={"Parts": parts}
-                )
+                s3.complete_multipart_upload(**request)
             except ClientError as error:
-                # An attempt whose response was lost may have completed the upload.
-                if code_of(error) != "NoSuchUpload" or not self._wrote(path, write_id):
+                code = code_of(error)
+                if code not in ("NoSuchUpload", "PreconditionFailed", "412"):
                     raise
+                # An attempt whose response was lost may have completed the upload.
+                if self._wrote(path, write_id):
+                    return True
+                if code == "NoSuchUpload" or not only_new:
+                    raise
+                self._abort(key, upload_id)
+                return False
+            return True
 
         try:
             parts = [put(number, content) for number, content in enumerate(contents, 1)]
-            self._call(path, complete)
+            return self._call(path, complete)
         except BaseException:
             try:
                 self._abort(key, upload_id)

@@ -76,6 +76,9 @@ class HttpStorage:
     def create(self, path: str, data: bytes) -> bool:  # noqa: ARG002
         self._refuse()
 
+    def create_file(self, path: str, source: Path) -> bool:  # noqa: ARG002
+        self._refuse()
+
     def replace(self, path: str, data: bytes, version: str) -> bool:  # noqa: ARG002
         self._refuse()
 

@@ -5,10 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from loader.dataset import Content, open_dataset, publish
 from loader.dataset.tables import parquet, partitions
-from tests.loader.dataset.test_dataset import make_sample, problems, write
+from loader.errors import RunError
+from loader.storage import open_storage
+from tests.loader.dataset.test_dataset import make_sample, problems, tree, write
 from tests.loader.dataset.test_hostile_dataset import changed_table
 
 SAMPLES = 23
@@ -94,6 +98,32 @@ def test_the_same_is_found_by_parts(
     by_parts()
     assert found
     assert sorted(problems(folder)) == sorted(found)
+
+
+def test_parts_do_not_show_in_what_is_published(
+    made: Path, tmp_path: Path, by_parts: Callable[[], None]
+) -> None:
+    by_parts()
+    again = write(tmp_path / "dataset", [make_sample(number) for number in range(SAMPLES)], 60_000)
+    assert tree(again) == tree(made)
+    with pytest.raises(RunError, match=r"occurs twice, in shards/000000-.* and shards/000000-"):
+        write(tmp_path / "twice", [make_sample(number % 12) for number in range(SAMPLES)], 1_000_000)
+
+
+def test_tables_may_come_by_batches(made: Path, tmp_path: Path) -> None:
+    dataset = open_dataset(made)
+    copy = Path(shutil.copytree(made / "shards", tmp_path / "copy/shards")).parent
+    tables = (dataset.accounting, dataset.scores)
+    accounting, scores = (
+        pa.RecordBatchReader.from_batches(table.schema, table.to_batches(max_chunksize=3)) for table in tables
+    )
+    manifest = dataset.manifest
+    publish(
+        open_storage(copy),
+        dataset.shards(),
+        Content(accounting, scores, manifest.config, manifest.versions),
+    )
+    assert tree(copy) == tree(made)
 
 
 def test_a_sound_dataset_is_sound_by_parts(made: Path, by_parts: Callable[[], None]) -> None:

@@ -62,7 +62,7 @@ def test_a_new_revision_lists_its_shards_and_leaves_a_card_of_other_origin(tmp_p
         publish(storage, shards, accounted(shards), open_dataset(tmp_path).manifest)
         text = (tmp_path / CARD).read_text()
         assert (text == "# My films\n") if own else all(json.dumps(shard.path) in text for shard in shards)
-    write_card(open_storage(tmp_path), [shard.energon for shard in shards])
+    write_card(open_storage(tmp_path), [(shard.path, shard.split) for shard in shards])
     assert (tmp_path / CARD).read_text() == "# My films\n"
 
 

@@ -1,8 +1,11 @@
 """Tables of rows: equal bytes however many batches they are made of."""
 
 import io
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from loader.dataset.schema import SCORES
@@ -28,6 +31,19 @@ def test_batches_do_not_show(rows: int, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(parquet, "_ROWS_AT_ONCE", 2)
     assert to_parquet(to_table(iter(given), SCORES)) == to_parquet(whole)
     assert [row["key"] for row in to_rows(whole)] == [row["key"] for row in given]
+
+
+@pytest.mark.parametrize("rows", [0, 4, 5, 13])
+def test_a_table_that_comes_by_parts_has_the_same_bytes(
+    rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = pa.table({"key": [f"k{number}" for number in range(rows)]}, pa.schema([("key", pa.string())]))
+    pq.write_table(whole, expected := io.BytesIO(), row_group_size=5, **parquet._OPTIONS)
+    monkeypatch.setattr(parquet, "_GROUP_ROWS", 5)
+    with parquet.ParquetWriter(tmp_path / "table", whole.schema) as writer:
+        for first in range(0, rows, 3):
+            writer.add(whole.slice(first, 3))
+    assert (tmp_path / "table").read_bytes() == expected.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,7 @@ def test_awkward_names_are_ordinary(storage, name, tmp_path):
     source.write_bytes(b"from a file")
     storage.write(name, b"content")
     assert storage.create(name, b"other") is False
+    assert storage.create_file(name, source) is False
     assert paths(storage) == paths(storage, name[:3]) == [name]
     assert storage.read(name, 3) == b"tent"
     assert storage.open(name).read() == b"content"
@@ -222,6 +223,8 @@ def test_awkward_names_are_ordinary(storage, name, tmp_path):
     assert opened.uri(rest) == storage.uri(name)
     storage.delete(name)
     assert paths(storage) == []
+    assert storage.create_file(name, source) is True
+    assert storage.read(name) == b"from a file"
 
 
 @pytest.mark.parametrize(

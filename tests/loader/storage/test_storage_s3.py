@@ -244,6 +244,15 @@ def test_an_upload_whose_last_answer_is_lost_has_succeeded(proxy, storage, endpo
     assert unfinished_uploads(endpoint) == []
 
 
+def test_a_large_file_is_created_once(proxy, storage, endpoint, large_file):
+    proxy.lose_answer(r"^POST .*uploadId=")
+    assert storage.create_file("large", large_file) is True
+    storage.write("large", b"another writer's")
+    assert storage.create_file("large", large_file) is False
+    assert storage.read("large") == b"another writer's"
+    assert unfinished_uploads(endpoint) == []
+
+
 def test_an_upload_that_somebody_ended_has_failed(proxy, storage, large_file):
     storage.write("large", b"old")
     proxy.answer(404, "NoSuchUpload", r"^POST .*uploadId=")

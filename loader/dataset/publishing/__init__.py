@@ -1,0 +1,1 @@
+"""Files of a dataset that is to be published: made by parts, and placed."""

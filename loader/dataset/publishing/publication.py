@@ -1,0 +1,270 @@
+"""Files of a dataset that is to be published, made part by part in a temporary folder."""
+
+import sqlite3
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from loader.dataset.latents import Latents
+from loader.dataset.manifest import (
+    FileEntry,
+    Manifest,
+    Removal,
+    ShardEntry,
+    Totals,
+    count_states,
+    plan_path,
+    sha256,
+    table_path,
+)
+from loader.dataset.plan_index import DTYPES, PLANNED, PlanColumns, PlanIndex, write_plan_index
+from loader.dataset.publishing.payload import Payload, entry_of
+from loader.dataset.schema import ACCOUNTING, INDEX, SCORES, Row
+from loader.dataset.shard import ShardRecord, idx_bytes
+from loader.dataset.tables.parquet import ParquetWriter, to_table
+from loader.dataset.tables.partitions import Partitions, hashed, parts_of
+from loader.dataset.tables.shard_rows import CRC32, as_table
+from loader.dataset.tars.energon import ENERGON_COLUMNS, EnergonShard, energon_files
+from loader.errors import RunError
+
+AnyRows: TypeAlias = pa.Table | pa.RecordBatchReader | Sequence[Row]
+
+_INDEX = INDEX.append(pa.field(CRC32, pa.uint32()))
+_SOURCES = pa.schema([ACCOUNTING.field("source")])
+_ROWS_AT_ONCE = 1 << 16
+_SAMPLED = 64  # of so many keys of a shard, one is looked at for where parts begin
+
+
+@dataclass(frozen=True)
+class Content:
+    """Content of a dataset besides its shards.
+
+    Attributes:
+        accounting: table ``accounting``: whole, read once by parts, or as rows.
+        scores: table ``scores``, in the same ways.
+        config: whole resolved configuration of the dataset.
+        versions: versions of code and models, by name.
+        removals: take-downs, in order.
+        latents: description of the stored latents, if any.
+        files: content by path of further files that belong to no sample; paths contain a digest of the content.
+    """
+
+    accounting: AnyRows
+    scores: AnyRows = ()
+    config: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    removals: list[Removal] = field(default_factory=list)
+    latents: Latents | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Publication:
+    """Files and manifest of a dataset, before it has the number of its revision.
+
+    Attributes:
+        tables: files of the tables by name.
+        plan: file of the plan index.
+        others: content by path of other files except shards and ``.idx``.
+        idx: entries of the ``.idx`` files.
+        manifest: manifest without files.
+        splits: path and split of each shard.
+    """
+
+    tables: Mapping[str, Path]
+    plan: Path
+    others: Mapping[str, Payload]
+    idx: Sequence[FileEntry]
+    manifest: Manifest
+    splits: Sequence[tuple[str, str]]
+
+    @staticmethod
+    def of(folder: Path, shards: Sequence[ShardRecord], content: Content) -> "Publication":
+        """Make the files of a dataset.
+
+        Rows are held a part at a time, and 36 bytes of each sample for the plan index.
+
+        Args:
+            folder: folder for the files.
+            shards: all shards of the dataset, in order.
+            content: all other content.
+
+        Raises:
+            RunError: two samples share a key.
+        """
+        index = _IndexMaker(shards)
+        with Partitions(_INDEX, index.parts) as rows:
+            divided, sidecars = index.divided(rows), {}
+            try:
+                sidecars = energon_files(divided, folder)
+            except sqlite3.IntegrityError:  # two samples share a key, which the index names with their shards
+                deque(divided, maxlen=0)
+            index.write(rows, folder / "index.parquet")
+        write_plan_index(index.plan_index, str(folder / "plan.arrow"))
+        states, sources = _write_accounting(folder / "accounting.parquet", content.accounting)
+        with ParquetWriter(folder / "scores.parquet", SCORES) as writer:
+            for table in _tables(content.scores, SCORES):
+                writer.add(table)
+        manifest = Manifest(
+            totals=Totals(
+                samples=index.samples,
+                sources=sources,
+                duration_s=index.duration_s,
+                clip_bytes=index.clip_bytes,
+                accounting=count_states(states),
+            ),
+            shards=[
+                ShardEntry(path=shard.path, size=shard.size, sha256=shard.sha256, samples=len(shard.rows))
+                for shard in shards
+            ],
+            files=[],
+            config=content.config,
+            versions=content.versions,
+            removals=content.removals,
+            latents=content.latents,
+        )
+        names = ("index", "accounting", "scores")
+        return Publication(
+            {name: folder / f"{name}.parquet" for name in names},
+            folder / "plan.arrow",
+            {**sidecars, **content.files},
+            index.idx,
+            manifest,
+            index.splits,
+        )
+
+    def composed(self, revision: int) -> tuple[Manifest, dict[str, Payload]]:
+        """Return the manifest of a revision, and path to content of all files but shards, ``.idx`` and manifest."""
+        contents: dict[str, Payload] = {
+            **{table_path(name, revision): path for name, path in self.tables.items()},
+            plan_path(revision): self.plan,
+            **self.others,
+        }
+        files = [entry_of(path, payload) for path, payload in contents.items()]
+        return self.manifest.model_copy(update={"revision": revision, "files": [*files, *self.idx]}), contents
+
+
+class _IndexMaker:
+    """Index and plan index of shards, and what the manifest counts of them.
+
+    Args:
+        shards: all shards, whose rows are read one after the other.
+    """
+
+    def __init__(self, shards: Sequence[ShardRecord]) -> None:
+        self._shards = shards
+        self.samples = sum(len(shard.rows) for shard in shards)
+        self.parts = parts_of(self.samples)
+        self.idx: list[FileEntry] = []
+        self.splits: list[tuple[str, str]] = []
+        self.duration_s: float = 0
+        self.clip_bytes = 0
+        self._checked = True
+        self._columns = {name: np.empty(self.samples, dtype) for name, dtype in DTYPES.items()}
+
+    @property
+    def plan_index(self) -> PlanIndex:
+        """Plan index of the written index; shards of a dataset without one have no checksums."""
+        names = DTYPES if self._checked else PLANNED
+        return PlanIndex(**{name: self._columns[name] for name in names})
+
+    def divided(self, rows: Partitions) -> Iterator[EnergonShard]:
+        """Divide the rows among parts that follow each other by key, and yield the shards for Energon meanwhile."""
+        borders = self._borders()
+        for shard in self._shards:
+            table = as_table(shard.rows)
+            offsets, sizes = (table.column(name).to_pylist() for name in ("offset", "size"))
+            idx = idx_bytes(offsets, offsets[-1] + sizes[-1] if offsets else 0)
+            self.idx.append(FileEntry(path=f"{shard.path}.idx", size=len(idx), sha256=sha256(idx)))
+            split = table.column("split")[0].as_py() if len(table) else "train"
+            self.splits.append((shard.path, split))
+            if len(table):
+                if CRC32 not in table.column_names:
+                    self._checked = False
+                    table = table.append_column(_INDEX.field(CRC32), pa.nulls(len(table), pa.uint32()))
+                part_N = np.zeros(len(table), np.int64)
+                if len(borders):
+                    part_N = np.searchsorted(borders, table.column("key").to_numpy(), side="right")
+                rows.add(table, part_N)
+            own = table.select(ENERGON_COLUMNS)
+            yield EnergonShard(shard.path, shard.sha256, len(own), own, range(len(own)), split)
+
+    def write(self, rows: Partitions, path: Path) -> None:
+        """Write the index sorted by key, and keep the columns of the plan index."""
+        columns, first = PlanColumns([shard.path for shard in self._shards]), 0
+        with ParquetWriter(path, INDEX) as writer:
+            for part in range(self.parts):
+                table = _sorted(rows.read(part))
+                writer.add(table.select(INDEX.names))
+                place = slice(first, first + len(table))
+                first = place.stop
+                for name, values in columns.of(table).items():
+                    self._columns[name][place] = values
+                if self._checked:
+                    self._columns["crc32"][place] = table.column(CRC32).to_numpy()
+                self.duration_s = sum(table.column("duration_s").to_pylist(), self.duration_s)
+                self.clip_bytes += _clip_bytes(table)
+
+    def _borders(self) -> NDArray[np.object_]:
+        """Return the first key of each part but the first one."""
+        if self.parts == 1:
+            return np.empty(0, np.object_)
+        keys = [
+            key
+            for shard in self._shards
+            if len(shard.rows)
+            for key in as_table(shard.rows).column("key").to_numpy()[::_SAMPLED]
+        ]
+        keys.sort()
+        return np.array([keys[len(keys) * part // self.parts] for part in range(1, self.parts)], np.object_)
+
+
+def _sorted(table: pa.Table) -> pa.Table:
+    table = table.combine_chunks()
+    table = table.take(pc.sort_indices(table.column("key")))
+    keys = table.column("key").combine_chunks()
+    if len(keys) and (twice := pc.index(pc.equal(keys[1:], keys[:-1]), True).as_py() + 1):
+        one, other = (table.column("shard")[row].as_py() for row in (twice - 1, twice))
+        raise RunError(f"key {keys[twice]} occurs twice, in {one} and {other}")
+    return table
+
+
+def _clip_bytes(index: pa.Table) -> int:
+    members = pc.list_flatten(index.column("members"))
+    clips = members.filter(pc.equal(pc.struct_field(members, "suffix"), "mp4"))
+    return int(pc.sum(pc.struct_field(clips, "size"), min_count=0).as_py())
+
+
+def _write_accounting(path: Path, rows: AnyRows) -> tuple[Counter[str], int]:
+    """Write the accounting, and return its rows by state, and the number of its sources."""
+    states: Counter[str] = Counter()
+    parts = parts_of(len(rows)) if isinstance(rows, pa.Table | Sequence) else _PARTS_OF_UNKNOWN
+    with ParquetWriter(path, ACCOUNTING) as writer, Partitions(_SOURCES, parts) as sources:
+        for table in _tables(rows, ACCOUNTING):
+            writer.add(table)
+            found = pc.value_counts(table.column("state")).to_pylist()
+            states.update({one["values"]: one["counts"] for one in found})
+            sources.add(table, hashed(table.column("source"), parts))
+        columns = (sources.read(part).column("source") for part in range(parts))
+        return states, sum(pc.count_distinct(column).as_py() for column in columns)
+
+
+_PARTS_OF_UNKNOWN = 64
+
+
+def _tables(rows: AnyRows, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield a table by parts."""
+    if isinstance(rows, pa.RecordBatchReader):
+        for batch in rows:
+            yield pa.Table.from_batches([batch])
+    else:
+        table = rows if isinstance(rows, pa.Table) else to_table(rows, schema)
+        for first in range(0, len(table), _ROWS_AT_ONCE):
+            yield table.slice(first, _ROWS_AT_ONCE)
