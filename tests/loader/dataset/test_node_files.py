@@ -21,6 +21,7 @@ from tests.loader.dataset.test_dataset import make_sample, tree, write
 from tests.loader.stream.test_stream_resume import run_steps
 from tests.loader.stream_clips import config
 from tests.s3server import FaultyProxy, make_bucket, s3_server
+from tests.thorough import beyond
 from tests.train.ranks import Ranks
 
 OPEN = """
@@ -132,7 +133,7 @@ def test_joined_columns_read_as_one_array() -> None:
         joined.item(7)
 
 
-@pytest.mark.parametrize("shuffle", [Shuffle(), Shuffle(order="permuted", run=2)])
+@pytest.mark.parametrize("shuffle", beyond(1, [Shuffle(order="permuted", run=2), Shuffle()]))
 @pytest.mark.parametrize("regime", ["step", "slot", "pack"])
 def test_ranks_that_share_plans_train_the_same_steps(
     dataset: Dataset, tmp_path: Path, shuffle: Shuffle, regime: str

@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.train.kernels.emulated import CSRC, EmulatedLauncher, build, compiled
+from tests.train.kernels.emulated import CSRC, EmulatedLauncher, build, compiled, cuda_headers
 from train.kernels.cuda.build import TORCH_TARGET
 
 BUILT = CSRC.parent / "build" / "emulated"
 SOURCES = [Path(__file__), *Path(__file__).parent.glob("emulat*"), *CSRC.iterdir()]
-"""All that decides what is compiled here, beside PyTorch."""
+"""All that decides what is compiled here, beside PyTorch and CUDA."""
 
 
 @contextmanager
 def once_for_all(name: str) -> Iterator[Path]:
     """A folder for libraries of these sources, which later test runs find again, for one process at a time."""
     said = hashlib.sha256(torch.__version__.encode())
-    for source in sorted(SOURCES):
+    for source in [*sorted(SOURCES), cuda_headers() / "cuda_bf16.h"]:
         said.update(source.name.encode() + source.read_bytes())
     folder = BUILT / f"{name}-{said.hexdigest()[:16]}"
     folder.mkdir(parents=True, exist_ok=True)

@@ -66,7 +66,7 @@ def shares(found, expected):
 
 
 @EVERY
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("dtype", beyond(1, [torch.float64, torch.float32]), ids=str)
 def test_outputs_and_all_gradients_are_those_of_the_model(family, dtype):
     model, patched, inputs = pair(family, dtype)
     # In float64 without rounding to float32, which both do here and there in their own ways.
@@ -86,7 +86,7 @@ def test_one_time_serves_all_samples(family):
 
 
 @EVERY
-@pytest.mark.parametrize("autocast", [False, True], ids=["bfloat16", "autocast"])
+@pytest.mark.parametrize("autocast", beyond(1, [True, False]), ids=["autocast", "bfloat16"])
 def test_in_bfloat16_it_is_as_near_to_the_exact_model_as_before(family, autocast):
     exact_dtype = torch.float32 if family == "cosmos" else torch.float64
     exact = outcome(model_of(family, exact_dtype), inputs_of(family, exact_dtype))

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.thorough import but
 from train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
 from train.config.presets import PRESETS
 from train.measure.flops import utilisation
@@ -32,9 +33,10 @@ def count(run, *inputs):
     return forward, counter.get_total_flops() - forward
 
 
-@pytest.mark.parametrize("size", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("shape", but(("video",), SHAPES))
 @pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
-def test_operations_are_those_that_run(config, size):
+def test_operations_are_those_that_run(config, shape):
+    size = SHAPES[shape]
     with torch.device("meta"):  # where attention is counted as the products it is made of
         model = build_denoiser(config, channels=16, text_width=64)
         latents = torch.randn(1, 16, *size)

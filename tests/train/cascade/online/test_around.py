@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from tests.thorough import beyond
 from tests.train.cascade.planners.problems import random_problem
 from train.cascade.menu import GroupMenu
 from train.cascade.online.around import around, slowed
@@ -23,7 +24,7 @@ def with_and_without(problem, slow, seed=0, order=None):
     return order.on_ranks(planned.schedule), found
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", beyond(5, range(12)))
 def test_never_worse_than_doing_nothing_and_valid(seed):
     problem, draw = random_problem(seed, most_samples=8, most_gpus=12), np.random.default_rng(seed)
     slow_G = draw.choice(problem.gpus, min(2, problem.gpus), replace=False)
@@ -35,7 +36,7 @@ def test_never_worse_than_doing_nothing_and_valid(seed):
 
 
 @pytest.mark.parametrize(("factor", "most"), [(1.1, 1.1), (1.5, 1.15), (3.0, 1.15)])
-@pytest.mark.parametrize("rank", [5, 10])
+@pytest.mark.parametrize("rank", beyond(1, [5, 10]))
 def test_a_slow_gpu_costs_less_than_it_is_slow(factor, most, rank):
     """Of 16 GPUs one; where it is last of the menu, a group of 6 stays without it on its node."""
     slow = {rank: factor}

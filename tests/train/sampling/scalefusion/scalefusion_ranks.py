@@ -202,15 +202,15 @@ def measured(group: dist.ProcessGroup) -> list[object]:
     return [costs.token_s, costs.slice_s, costs.byte_s, costs.exchange_s, costs.token_bytes, chosen]
 
 
-def compute(out: str) -> None:
-    """All cases."""
+def compute(out: str, sizes: list[int]) -> None:
+    """All cases of groups of these sizes."""
     torch.set_num_threads(1)
     with join("cpu") as world:
         groups = {size: dist.new_group(members) for size, members in GROUPS.items()}
         found: dict[str, object] = {
             str(case): compared(case, groups[case.ranks])
             for case in cases()
-            if world.rank in GROUPS[case.ranks]
+            if case.ranks in sizes and world.rank in GROUPS[case.ranks]
         }
         for size in (3, 4):
             if world.rank in GROUPS[size]:
