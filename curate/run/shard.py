@@ -97,7 +97,7 @@ def shard_order(
     """
     order = np.lexsort((*keys[::-1], groups))
     ends = np.cumsum(sizes[order])
-    limit = config.max_shard_mb * 1e6
+    limit = int(config.max_shard_mb * 1e6)  # a decimal would make decimals of all
     starts: list[int] = []
     changes = np.flatnonzero(np.diff(groups[order])) + 1
     for start, end in itertools.pairwise([0, *changes.tolist(), len(order)]):

@@ -34,7 +34,7 @@ from curate.run.tables.kept import KeptClips, is_kept
 from curate.run.tables.partitions import Partitions, partition_of
 from curate.run.tables.results import StageResults, packed_arrays, there, to_results
 from curate.run.tables.samples import samples_of, vector_column
-from curate.source_pass.cut_source import CutSource, arrays_name
+from curate.source_pass.cut_source import CutSource, arrays_name, arrays_of
 from curate.source_pass.tasks import ClipPlace, ClipTask, CurationTask, SourceTask
 from curate.sources.inputs import SourceRef
 from curate.takedown.takedown import TakeDowns, emptied
@@ -44,6 +44,9 @@ from loader.errors import RunError
 Results = Mapping[str, pa.Table]
 """Results of stages by name, a row for each clip; see `curate.run.tables.results`."""
 
+
+_IDENTITY = ("source", "key", "sha256")
+"""Columns that say whose a clip is, and of which bytes."""
 
 _TASKS = 1 << 18
 """Clips that go through later stages together: a task takes some KB of memory."""
@@ -129,7 +132,7 @@ class CurationState:
         staged = self._staged()
         lost: list[str] = []
         for table in clips:
-            left = kept(table, equal(table, "state", "kept"))
+            left = kept(table.select(_IDENTITY), equal(table, "state", "kept"))
             numbers = np.unique(column(left, "source").to_numpy()[~self._at_hand(left, staged)])
             lost += (self._uris[number] for number in numbers.tolist())
         if lost:
@@ -186,12 +189,13 @@ class CurationState:
 
     def _todo(self, partition: int, clips: pa.Table, stages: Sequence[ClipStage]) -> tuple[pa.Table, Results]:
         """Return the clips that no threshold rejects and that lack a stage, and all results there are for them."""
-        clips = kept(clips, equal(clips, "state", "kept"))
-        found = self._known(partition, clips)
-        lacking = np.zeros(len(clips), bool)
+        left = equal(clips, "state", "kept")
+        found = self._known(partition, kept(clips.select(_IDENTITY), left))
+        lacking = np.zeros(int(left.sum()), bool)
         for stage in stages:
             lacking |= ~there(found[stage.name])
-        clips, found = kept(clips, lacking), {name: kept(table, lacking) for name, table in found.items()}
+        left[left] = lacking
+        clips, found = kept(clips, left), {name: kept(table, lacking) for name, table in found.items()}
         if not len(clips):
             return clips, found
         wanted = equal(self._judged(clips, found), "state", "kept")
@@ -236,7 +240,7 @@ class CurationState:
 
         def identities(at: int) -> Iterator[pa.Array]:
             for partition in range(self.closed.partitions):
-                clips = self.closed.clips(partition)
+                clips = self.closed.clips(partition).select(_IDENTITY)
                 found = self._known(partition, clips, at)
                 yield self.stages[at].identity.of_clips(clips, found, self.closed)
 
@@ -324,7 +328,7 @@ class CurationState:
 
     def _compared(self, clips: pa.Table) -> KeptClips:
         """Return the kept clips of one partition as they are compared with those of all."""
-        left = kept(clips, is_kept(clips))
+        left = kept(clips.select(_IDENTITY), is_kept(clips))
         names = self._read_arrays(left)
         ids = clip_ids(left)
         return KeptClips.of(clips, self._place_ids.find(ids) >= 0, self._arrays.find(ids, names))
@@ -416,7 +420,8 @@ class CurationState:
     def _read_arrays(self, clips: pa.Table) -> list[str]:
         """Read the arrays of clips' sources; return the names under which they lie."""
         numbers = np.unique(column(clips, "source").to_numpy()).tolist()
-        names = [self._arrays_name(self.listed[number]) for number in numbers]
+        ids = self.closed.ids.take(pa.array(numbers, pa.int64())).to_pylist()
+        names = [arrays_of(identity, self.cut.fingerprint) for identity in ids]
         self._arrays.read(names)
         return names
 

@@ -37,6 +37,7 @@ _SMALL_BYTES = 1e9
 _ROWS = 1 << 16
 """Samples, at least, whose shards are planned together."""
 
+_OF_ORDER = ("split", "bin", "key", "clip_bytes")
 _PLACE = "place_in_shards"
 
 
@@ -84,7 +85,7 @@ class NewShards:
         self._settled = Places(_keys(stay))
         numbers, parts = GroupNumbers(), []
         for table in clips:
-            table = kept(table, self._new(table))
+            table = kept(table.select(_OF_ORDER), self._new(table))
             sizes = column(table, "clip_bytes").to_numpy()
             parts.append((numbers.of(table), *key_numbers(column(table, "key")), sizes))
         self._firsts = np.cumsum([0, *(len(groups) for groups, *_ in parts)])

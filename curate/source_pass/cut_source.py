@@ -276,7 +276,12 @@ def source_id(source: SourceRef) -> str:
 
 def arrays_name(source: SourceRef, fingerprint: str) -> str:
     """Return the name of the arrays of a source's clips."""
-    return f"{source_id(source)}-{fingerprint}"
+    return arrays_of(source_id(source), fingerprint)
+
+
+def arrays_of(identity: str, fingerprint: str) -> str:
+    """Return `arrays_name` of the source with a `source_id`."""
+    return f"{identity}-{fingerprint}"
 
 
 def file_state(file: BinaryIO) -> tuple[int, int] | None:

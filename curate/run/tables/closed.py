@@ -37,6 +37,7 @@ class ClosedSources:
     Attributes:
         sources: See above.
         numbers: Number of each source, by URI.
+        ids: `source_id` of each source.
         partitions: Number of partitions.
         version: Number that grows whenever clips change.
     """
@@ -56,7 +57,8 @@ class ClosedSources:
         self._text_ids = np.zeros(len(sources), "S16")
         self._loose: dict[int, SourceSummary] = {}
         self._new: dict[int, SourceSummary] = {}  # whose clips are in no partition yet
-        ids = Places(pa.array([source_id(source) for source in sources], pa.string()))
+        self.ids = pa.array([source_id(source) for source in sources], pa.string())
+        ids = Places(self.ids)
         for entries in ledger.tables(STAGE, fingerprint, source_summary):
             numbers = ids.find(column(entries, "id"))
             self._keep(kept(entries, numbers >= 0), numbers[numbers >= 0])

@@ -8,8 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from curate.run.tables.clips import SCORE
 from curate.run.tables.columns import Mask, Rows, column, equal, mask_of
 from curate.run.tables.compare import qualities
+
+_COLUMNS = ("source", "key", "sha256", "width", "height", "clip_bytes", "duration_s")
+_SCORES = (f"{SCORE}aesthetic",)
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,8 @@ class KeptClips:
             footage: See above; of the kept ones.
         """
         here = is_kept(clips)
-        kept = clips.filter(pa.array(here))
+        kept = clips.select([*_COLUMNS, *(name for name in _SCORES if name in clips.column_names)])
+        kept = kept.filter(pa.array(here))
         return KeptClips(
             firsts=np.array([0, len(kept)]),
             rows=np.flatnonzero(here).astype(np.int32),

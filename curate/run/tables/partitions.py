@@ -85,7 +85,8 @@ class Partitions:
         if self._folder is None:
             yield from self._tables[number]
         elif self._parts[number]:
-            with pa.OSFile(str(self._path(number))) as file:
+            # Columns that nobody looks at are not read, and no page is kept behind its table.
+            with pa.memory_map(str(self._path(number))) as file:
                 size = file.size()
                 while file.tell() < size:
                     yield pa.ipc.open_stream(file).read_all()

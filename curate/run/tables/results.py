@@ -89,10 +89,14 @@ class StageResults:
         self._placed = Partitions(self._partitions, RESULTS, True)
         for table in itertools.chain(self._every.tables(0), [self._recent()]):
             own = hashes(column(table, "id"))
-            first, end = np.searchsorted(wanted, own, "left"), np.searchsorted(wanted, own, "right")
-            rows = np.repeat(np.arange(len(own)), end - first)
-            nth = np.arange(len(rows)) - np.repeat(np.cumsum(end - first) - (end - first), end - first)
-            self._placed.scatter(table.take(pa.array(rows)), parts[np.repeat(first, end - first) + nth])
+            order = np.argsort(own, kind="stable")  # values in order are found ten times as fast
+            first, end = (np.searchsorted(wanted, own[order], side) for side in ("left", "right"))
+            counts = end - first
+            rows = np.repeat(order, counts)
+            nth = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+            numbers = parts[np.repeat(first, counts) + nth]
+            arrived = np.argsort(rows, kind="stable")
+            self._placed.scatter(table.take(pa.array(rows[arrived])), numbers[arrived])
 
     def find(self, partition: int, identities: pa.Array) -> pa.Table:
         """Return the result of each identity in a partition; a row of nulls where there is none."""
