@@ -28,7 +28,7 @@ from curate.source_pass.part_store import PARTS
 from curate.sources.inputs import SourceRef, list_sources, shown
 from curate.takedown.forget import forget
 from curate.takedown.takedown import TakeDowns
-from loader.dataset import Content, Dataset, Manifest, publish, settle
+from loader.dataset import ACCOUNTING, SCORES, Content, Dataset, Manifest, publish, settle
 from loader.dataset.manifest import MANIFEST
 from loader.errors import UsageError
 from loader.settings import differences
@@ -146,9 +146,10 @@ def _curate(
     driver = Driver(state, progress)
     clips = driver.decide(missing)
     shards = write_shards(state, clips, progress, driver.kind)
+    listed = state.listed
     content = Content(
-        accounting=_joined_tables(accounting_table(table, state.listed) for table in clips),
-        scores=_joined_tables(scores_table(table, state.listed) for table in clips),
+        accounting=_read_once((accounting_table(table, listed) for table in clips), ACCOUNTING),
+        scores=_read_once((scores_table(table, listed) for table in clips), SCORES),
         config=asked,
         versions={**versions(), **weights},
         removals=dataset.manifest.removals if dataset is not None else [],
@@ -162,8 +163,10 @@ def _curate(
     return Outcome(manifest, False, (*missing, *listing_notes, *notes, *said), seconds)
 
 
-def _joined_tables(tables: Iterable[pa.Table]) -> pa.Table:
-    return pa.concat_tables(tables).combine_chunks()  # bytes of Parquet follow from chunks
+def _read_once(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.RecordBatchReader:
+    """Return tables as one that is made while it is read."""
+    batches = (batch for table in tables for batch in table.to_batches())
+    return pa.RecordBatchReader.from_batches(schema, batches)
 
 
 def _rejected(clips: pa.Table) -> pa.Array:

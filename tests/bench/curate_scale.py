@@ -46,7 +46,8 @@ from curate.run.write_shards import NewShards
 from curate.source_pass.cut_source import STAGE, arrays_name, source_id
 from curate.source_pass.tasks import clip_task
 from curate.sources.inputs import SourceRef, list_sources
-from loader.dataset.tables.parquet import to_parquet
+from loader.dataset import ACCOUNTING, SCORES
+from loader.dataset.tables.parquet import ParquetWriter, to_parquet
 from loader.storage import open_storage
 
 CONFIG = CurateConfig.model_validate(
@@ -56,7 +57,7 @@ CONFIG = CurateConfig.model_validate(
         "run": {"runner": "sequential", "isolate": False},
     }
 )
-SCORES = (
+_MEASURED = (
     *("black_share", "white_share", "frozen_share", "slideshow", "duplicate_share", "motion", "motion_local"),
     *("motion_source", "sharpness", "luminance", "contrast", "crushed_share", "clipped_share", "flicker"),
     *("colourfulness", "bars_share", "text_peak", "text_share", "overlay_share", "silent_share"),
@@ -188,8 +189,11 @@ def decide(folder: Path) -> dict[str, Any]:
     new = clock.timed("order", NewShards)(state, clips, [], 0)
     plans = clock.timed("plan", lambda: sum(map(len, new.plans())))()
     accounting, scores = (
-        clock.timed(name, written)(make(table, state.listed) for table in clips)
-        for name, make in (("accounting", accounting_table), ("scores", scores_table))
+        clock.timed(name, written)(schema, (make(table, state.listed) for table in clips))
+        for name, schema, make in (
+            ("accounting", ACCOUNTING, accounting_table),
+            ("scores", SCORES, scores_table),
+        )
     )
     rows = sum(map(len, clips))
     spent_s = sum(clock.spent_s.values())
@@ -205,9 +209,13 @@ def decide(folder: Path) -> dict[str, Any]:
     }
 
 
-def written(tables: Iterator[pa.Table]) -> int:
+def written(schema: pa.Schema, tables: Iterator[pa.Table]) -> int:
     """Return the size of tables as one Parquet file."""
-    return len(to_parquet(pa.concat_tables(tables).combine_chunks()))
+    with tempfile.NamedTemporaryFile() as file:
+        with ParquetWriter(Path(file.name), schema) as writer:
+            for table in tables:
+                writer.add(table)
+        return Path(file.name).stat().st_size
 
 
 def make(folder: Path, sources: int, per_source: int, pictures: int) -> None:
@@ -241,7 +249,7 @@ def cut(source: SourceRef, clips: int, pictures: int) -> tuple[SourceSummary, di
     for part in range(clips):
         start_s = part * CLIP_S
         sha256 = rng.bytes(32).hex()
-        scores = dict(zip(SCORES, rng.random(len(SCORES)).tolist(), strict=True))
+        scores = dict(zip(_MEASURED, rng.random(len(_MEASURED)).tolist(), strict=True))
         scores |= {"duration_s": CLIP_S, "short_side_px": 720.0, "aspect": 16 / 9, "fps": 25.0}
         scores |= {name: 0.9 * scores[name] for name in ("black_share", "white_share", "frozen_share")}
         record = Record(
