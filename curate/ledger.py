@@ -303,8 +303,17 @@ class Ledger:
 
 def digest(*parts: object) -> str:
     """Return an identity made of texts and JSON values."""
-    text = "\0".join(part if isinstance(part, str) else json.dumps(part, sort_keys=True) for part in parts)
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    return digest_of(parts)
+
+
+def digest_of(parts: Iterable[object]) -> str:
+    """Return `digest` of parts that are made one after the other."""
+    found, between = hashlib.sha256(), b""
+    for part in parts:
+        text = part if isinstance(part, str) else json.dumps(part, sort_keys=True)
+        found.update(between + text.encode("utf-8", "surrogateescape"))
+        between = b"\0"
+    return found.hexdigest()[:32]
 
 
 def _columns(records: "Mapping[str, DataclassInstance]") -> pa.Table:

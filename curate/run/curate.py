@@ -4,14 +4,14 @@ import importlib.metadata
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from curate.config import CurateConfig
-from curate.ledger import LEDGER, Ledger, digest
+from curate.ledger import LEDGER, Ledger, digest_of
 from curate.run.driver import Driver
 from curate.run.reference_sets import fingerprints
 from curate.run.runners.progress import Progress
@@ -243,12 +243,12 @@ def _other_dataset(there: Mapping[str, Any], asked: Mapping[str, Any], out: str)
 
 def _sources_digest(sources: Sequence[SourceRef]) -> str:
     # The list that named a source says nothing of its bytes.
-    rows = [_stored(source) for source in sources]
-    return digest(
-        *(json.dumps({k: v for k, v in row.items() if k != "listed_in"}, sort_keys=True) for row in rows)
+    rows = map(_stored, sources)
+    return digest_of(
+        json.dumps({k: v for k, v in row.items() if k != "listed_in"}, sort_keys=True) for row in rows
     )
 
 
 def _stored(source: SourceRef) -> dict[str, object]:
     """Return a source as it may be stored: without the address, which holds a password or a signature."""
-    return {**vars(source), "address": ""}
+    return {**{one.name: getattr(source, one.name) for one in fields(source)}, "address": ""}

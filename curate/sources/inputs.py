@@ -49,7 +49,7 @@ _MOST_SILENCES = 3
 """Consecutive timeouts of one server after which its other entries fail without a request."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SourceRef:
     """Reference to a source, before any of it is read.
 

@@ -16,6 +16,7 @@ from curate.config import CurateConfig
 from curate.dedup.text_hashes import Places, hashes
 from curate.ledger import Ledger
 from curate.run.curate import curate
+from curate.run.shard import WriteShard
 from curate.run.stages.clip_stages import caption_identity
 from curate.run.state import CurationState
 from curate.run.tables.partitions import Partitions
@@ -25,7 +26,7 @@ from curate.sources.inputs import list_sources
 from loader.storage import open_storage
 from tests.bench.curate_scale import cut, make_list
 
-SOURCES, CLIPS = 60, 4
+SOURCES, CLIPS = 44, 4
 
 
 def config(**changes: Any) -> CurateConfig:
@@ -101,7 +102,26 @@ def test_partitions_on_disk_give_the_same_bytes(tmp_path: Path, monkeypatch: pyt
     tmp_path.joinpath("again").rename(dataset)
     monkeypatch.setattr("curate.run.tables.partitions.SOURCES", 8)
     monkeypatch.setattr("curate.run.write_shards._ROWS", 32)
+    for left in (0, 4):  # interrupted at the first shard, and among those of a later partition
+        with monkeypatch.context() as patched:
+            patched.setattr(WriteShard, "_write", interrupted(WriteShard._write, left))
+            with pytest.raises(KeyboardInterrupt):
+                revisions(tmp_path)
+    assert not (dataset / "manifest.json").exists()
+    assert len(list(dataset.glob("shards/*.tar"))) == 4
     assert revisions(tmp_path) == whole
+
+
+def interrupted(write: Any, left: int) -> Any:
+    """Return the function, which is interrupted after some calls."""
+    calls = iter([True] * left)
+
+    def wrapped(*arguments: Any) -> Any:
+        if not next(calls, False):
+            raise KeyboardInterrupt
+        return write(*arguments)
+
+    return wrapped
 
 
 def test_rows_come_back_in_order_from_partitions_on_disk() -> None:
