@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from curate.models.clip_frames import Fault
 from curate.models.embed import ClipEmbedder
-from curate.search.vectors import MEMBER, stored_vectors
+from curate.search.cell_file import CellFile
+from curate.search.vectors import MEMBER, stored_vector, stored_vectors
 from loader.dataset import Dataset
+from loader.dataset.tars.members import members
 from loader.errors import RunError, UsageError
 from loader.storage import StorageConfig, open_object
 
@@ -20,6 +22,7 @@ WEIGHTS_VERSION = "embed_weights_sha256"
 _MAX_EXAMPLE_BYTES = 1 << 30
 _PICTURES = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # readers of other formats may start programs
 _CHUNK_ROWS = 1 << 16
+_TINY = 1e-12
 
 Floats = NDArray[np.float32]
 
@@ -33,21 +36,23 @@ class Hit:
 
 
 class ClipSearch:
-    """In-memory search over the embeddings of one dataset.
+    """Search over the embeddings of one dataset: by its search index, or of all of them in memory.
 
     Args:
         dataset: Finished dataset.
-        max_bytes: Maximum size of the embeddings in memory.
+        max_bytes: Maximum size of the embeddings in memory, where there is no search index.
+        exact: Whether a query is compared with all embeddings, although there is a search index.
     """
 
-    def __init__(self, dataset: Dataset, max_bytes: int = 16 * 2**30) -> None:
+    def __init__(self, dataset: Dataset, max_bytes: int = 16 * 2**30, exact: bool = False) -> None:
         self._dataset = dataset
         self._max_bytes = max_bytes
+        self._cells = None if exact else CellFile.open(dataset.storage, dataset.manifest)
 
     @property
     def searched(self) -> int:
         """Number of samples with an embedding."""
-        return len(self._rows_and_matrix[0])
+        return len(self._rows_and_matrix[0]) if self._cells is None else len(self._cells)
 
     def by_words(self, words: str, embedder: ClipEmbedder, top: int) -> list[Hit]:
         """Return the clips that match a text, best first; equal scores by key.
@@ -66,14 +71,15 @@ class ClipSearch:
         Raises:
             UsageError: There is no such sample, or it has no embedding.
         """
-        row_number = self._dataset.row_numbers.get(key)
+        row_number = self._dataset.row_number(key)
         if row_number is None:
             raise UsageError(f"{self._dataset.storage.root} has no sample {key}")
-        rows, matrix = self._rows_and_matrix
-        place = int(np.searchsorted(rows, row_number))
-        if place == len(rows) or rows[place] != row_number:
+        self._check_any()
+        held = self._dataset.columns_of(row_number, ["shard", "members"])
+        if not len(members(held, MEMBER).rows()):
             raise UsageError(f"sample {key} has no embedding, so nothing can be compared with it")
-        hits = self._nearest(matrix[place].astype(np.float32), top + 1)
+        vector = stored_vector(self._dataset, row_number).astype(np.float32)
+        hits = self._nearest(vector / max(float(np.linalg.norm(vector)), _TINY), top + 1)
         return [hit for hit in hits if hit.row_number != row_number][:top]
 
     def by_file(
@@ -112,12 +118,14 @@ class ClipSearch:
     def _nearest(self, query: Floats, top: int) -> list[Hit]:
         if top < 1:
             raise UsageError(f"top={top} asks for nothing; give 1 or more")
+        if self._cells is not None:
+            self._check_width(self._cells.width, query)
+            found = self._cells.nearest(query.astype(np.float32), top)
+            return [
+                Hit(row, score) for row, score in zip(*(column.tolist() for column in found), strict=True)
+            ]
         rows, matrix = self._rows_and_matrix
-        if matrix.shape[1] != len(query):
-            raise UsageError(
-                f"this model gives {len(query)} numbers per clip and {self._dataset.storage.root} holds"
-                f" {matrix.shape[1]}; give the model its embeddings were made with"
-            )
+        self._check_width(matrix.shape[1], query)
         scores = np.concatenate(
             [
                 matrix[start : start + _CHUNK_ROWS].astype(np.float32) @ query
@@ -127,15 +135,31 @@ class ClipSearch:
         best = np.argsort(-scores, kind="stable")[:top]
         return [Hit(int(rows[place]), float(scores[place])) for place in best]
 
-    @cached_property
-    def _rows_and_matrix(self) -> tuple[NDArray[np.int64], NDArray[np.float16] | Floats]:
-        """Row numbers in the index, rising, and their embeddings, [n, D] of unit length."""
-        rows = self._dataset.members(MEMBER).rows()
-        if not len(rows):
+    def _check_any(self) -> NDArray[np.int64]:
+        """Return the rows with an embedding, where there is no search index.
+
+        Raises:
+            UsageError: There are none.
+        """
+        rows = np.zeros(0, np.int64) if self._cells is not None else self._dataset.members(MEMBER).rows()
+        if self._cells is None and not len(rows):
             raise UsageError(
                 f"{self._dataset.storage.root} holds no video embeddings; curate it again with"
                 " embed.backend=open_clip or perceptual"
             )
+        return rows
+
+    def _check_width(self, width: int, query: Floats) -> None:
+        if width != len(query):
+            raise UsageError(
+                f"this model gives {len(query)} numbers per clip and {self._dataset.storage.root} holds"
+                f" {width}; give the model its embeddings were made with"
+            )
+
+    @cached_property
+    def _rows_and_matrix(self) -> tuple[NDArray[np.int64], NDArray[np.float16] | Floats]:
+        """Row numbers in the index, rising, and their embeddings, [n, D] of unit length."""
+        rows = self._check_any()
         return rows, stored_vectors(self._dataset, rows, self._max_bytes)
 
 

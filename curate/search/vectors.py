@@ -9,7 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader.dataset import Dataset
+from loader.dataset.listed import explained
 from loader.dataset.tars.joined import joined_members
+from loader.dataset.tars.members import Members
+from loader.dataset.tars.members import members as located
 from loader.dataset.tars.npy_header import npy_header
 from loader.errors import RunError
 from loader.storage.leases.fenced import unfenced
@@ -43,17 +46,40 @@ def stored_vectors(dataset: Dataset, rows_N: NDArray[np.int64], max_bytes: int) 
     if len(rows_N) * first.nbytes > max_bytes:
         raise RunError(
             f"the {len(rows_N)} embeddings of {dataset.storage.root} take"
-            f" {len(rows_N) * first.nbytes / 2**30:.1f} GiB, more than the {max_bytes / 2**30:.1f} GiB they may use"
+            f" {len(rows_N) * first.nbytes / 2**30:.1f} GiB, more than the {max_bytes / 2**30:.1f} GiB they may use;"
+            " make a search index with `reelweave search DATASET --index`"
         )
-    matrix_ND = np.empty((len(rows_N), len(first)), first.dtype)
+    return read_vectors(dataset, members, rows_N, 0, first)
+
+
+def read_vectors(
+    dataset: Dataset, members: Members, rows_N: NDArray[np.int64], first_row: int, like: Vector | None
+) -> Vector:
+    """Read the embeddings of a part of the index, scaled to unit length, as float16 or float32 [N, D].
+
+    Args:
+        dataset: Finished dataset.
+        members: Locations of the part's embeddings.
+        rows_N: Rows of the part with an embedding, at least one.
+        first_row: Row of the index with which the part begins.
+        like: Vector that all must have the size of; None: the first one.
+
+    Raises:
+        RunError: An embedding is damaged, or of another size.
+    """
+    if like is None:
+        [like] = _neighbours(dataset, members, rows_N[:1].tolist(), first_row)
+    width = len(like)
+    matrix_ND = np.empty((len(rows_N), width), like.dtype)
 
     def read(places: NDArray[np.int64]) -> None:
         rows = rows_N[places].tolist()
-        for place, row, vector in zip(places.tolist(), rows, _neighbours(dataset, rows), strict=True):
-            if vector.shape != first.shape:
-                key = dataset.row(row)["key"]
+        found = _neighbours(dataset, members, rows, first_row)
+        for place, row, vector in zip(places.tolist(), rows, found, strict=True):
+            if len(vector) != width:
+                key = dataset.columns_of(first_row + row, ["key"]).column("key")[0]
                 raise RunError(
-                    f"{dataset.storage.root}: {key}.{MEMBER} has {len(vector)} numbers, others have {len(first)}"
+                    f"{dataset.storage.root}: {key}.{MEMBER} has {len(vector)} numbers, others have {width}"
                 )
             length = float(np.linalg.norm(vector.astype(np.float32)))
             matrix_ND[place] = vector.astype(np.float32) / length if length else 0
@@ -66,16 +92,17 @@ def stored_vectors(dataset: Dataset, rows_N: NDArray[np.int64], max_bytes: int) 
     return matrix_ND
 
 
-def _neighbours(dataset: Dataset, rows: Sequence[int]) -> list[Vector]:
+def _neighbours(dataset: Dataset, members: Members, rows: Sequence[int], first_row: int) -> list[Vector]:
     """Read the embeddings of samples that lie near each other in one shard, by one request where all are sound.
 
     Args:
-        dataset: finished dataset.
-        rows: rows of the index in the order of their offsets.
+        dataset: Finished dataset.
+        members: Locations of the embeddings.
+        rows: Rows of ``members`` in the order of their offsets.
+        first_row: Row of the index of row 0.
     """
-    members = dataset.members(MEMBER)
     start, size_N = int(members.offset[rows[0]]), members.size[rows]
-    if len(rows) > 1 and size_N.max() <= _MAX_BYTES:
+    if size_N.max() <= _MAX_BYTES:
         shard = members.shards[members.shard.item(rows[0])]
         stop = int(members.offset[rows[-1]] + size_N[-1])
         try:
@@ -87,7 +114,7 @@ def _neighbours(dataset: Dataset, rows: Sequence[int]) -> list[Vector]:
         sound = [vector for vector in found if vector is not None]
         if len(sound) == len(rows):
             return sound
-    return [stored_vector(dataset, row) for row in rows]  # which names what is wrong
+    return [stored_vector(dataset, first_row + row) for row in rows]  # which names what is wrong
 
 
 def stored_vector(dataset: Dataset, row_number: int) -> Vector:
@@ -96,14 +123,19 @@ def stored_vector(dataset: Dataset, row_number: int) -> Vector:
     Raises:
         RunError: The embedding is missing or damaged.
     """
-    place = dataset.members(MEMBER).place(row_number)
-    large = place is not None and place[2] > _MAX_BYTES
-    vector = None if large else _vector(dataset.read_member(row_number, MEMBER))
+    row = dataset.columns_of(row_number, ["key", "shard", "members"])
+    place = located(row, MEMBER).place(0)
+    data = b""
+    if place is not None and place[2] <= _MAX_BYTES:
+        with explained(dataset.shard_storage.uri(place[0])):
+            data = dataset.shard_storage.read(*place)
+        if len(data) != place[2]:
+            key = row.column("key")[0]
+            raise RunError(f"{dataset.shard_storage.uri(place[0])} ends inside {key}: the shard is cut off")
+    vector = _vector(data)
     if vector is None:
-        row = dataset.row(row_number)
-        raise RunError(
-            f"{dataset.storage.uri(row['shard'])}: {row['key']}.{MEMBER} is no vector; run `reelweave verify`"
-        )
+        shard, key = (row.column(name)[0].as_py() for name in ("shard", "key"))
+        raise RunError(f"{dataset.storage.uri(shard)}: {key}.{MEMBER} is no vector; run `reelweave verify`")
     return vector
 
 

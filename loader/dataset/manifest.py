@@ -17,6 +17,8 @@ from loader.storage.base import Storage
 from loader.storage.names import check_path
 
 MANIFEST = "manifest.json"
+SEARCH = ".search/"
+"""Folder of search indices, which belong to one revision each."""
 MAX_MANIFEST_BYTES = 256 * 2**20
 
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
@@ -163,6 +165,11 @@ def plan_path(revision: int) -> str:
 def history_path(revision: int) -> str:
     """Return the path of the history: ``history.000001.arrow`` after the first change; the first revision has none."""
     return _revised("history", revision, "arrow")
+
+
+def search_folder(index_sha256: str) -> str:
+    """Return the place of the search index that is made of an index."""
+    return f"{SEARCH}{index_sha256[:16]}/"
 
 
 def count_states(states: Iterable[str] | Mapping[str, int]) -> dict[str, int]:

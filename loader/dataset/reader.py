@@ -3,7 +3,7 @@
 import operator
 import os
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -29,7 +29,14 @@ from loader.dataset.samples.clip import TrainingSample, training_sample
 from loader.dataset.schema import INDEX, PLACEMENT, TABLES, Row
 from loader.dataset.shard import Sample, ShardRecord
 from loader.dataset.tables.checks import problems, row_count
-from loader.dataset.tables.parquet import read_table, to_rows
+from loader.dataset.tables.parquet import (
+    GROUP_ROWS,
+    find_sorted,
+    read_batches,
+    read_row,
+    read_table,
+    to_rows,
+)
 from loader.dataset.tables.shard_rows import CRC32, WITH_CRC32, TableRows
 from loader.dataset.tars.members import Members, media_members, members
 from loader.errors import RunError, UsageError
@@ -138,6 +145,38 @@ class Dataset:
         with explained(where), self.storage.open(entry.path) as file:
             # Pages have their own checksums; the file's checksum would need all of its bytes.
             return read_table(file, entry.size, where, INDEX, samples, [name]).column(name)
+
+    def index_parts(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Read columns of the index by parts, in its order, without keeping them."""
+        entry = self.manifest.table("index")
+        where, samples = self.storage.uri(entry.path), self.manifest.totals.samples
+        with explained(where), self.storage.open(entry.path) as file:
+            for batch in read_batches(file, entry.size, where, INDEX, samples, columns):
+                yield pa.Table.from_batches([batch])
+
+    def row_number(self, key: str) -> int | None:
+        """Return the row of the index with a key; None if there is none.
+
+        Of a large index only the keys of one row group are read.
+        """
+        if self._at_once:
+            return self.row_numbers.get(key)
+        entry = self.manifest.table("index")
+        with explained(where := self.storage.uri(entry.path)), self.storage.open(entry.path) as file:
+            return find_sorted(file, where, "key", key)
+
+    def columns_of(self, row_number: int, columns: Sequence[str]) -> pa.Table:
+        """Return some columns of one row of the index; of a large index only its row group is read."""
+        if self._at_once:
+            return self.index.slice(row_number, 1).select(columns)
+        entry = self.manifest.table("index")
+        with explained(where := self.storage.uri(entry.path)), self.storage.open(entry.path) as file:
+            return read_row(file, where, row_number, columns)
+
+    @property
+    def _at_once(self) -> bool:
+        """True if the index is small, or was read before."""
+        return self.manifest.totals.samples <= GROUP_ROWS or "index" in self.__dict__
 
     @cached_property
     def history(self) -> RevisionHistory | None:

@@ -13,10 +13,12 @@ import pyarrow as pa
 from loader.dataset.history import RevisionHistory, ancestors
 from loader.dataset.manifest import (
     MANIFEST,
+    SEARCH,
     Manifest,
     history_path,
     plan_path,
     read_manifest,
+    search_folder,
     table_path,
 )
 from loader.dataset.plan_index import from_arrow
@@ -174,6 +176,9 @@ def settle_files(storage: Storage, manifest: Manifest, sidecars: Mapping[str, Pa
             ours = manifest.foreign is None or _TABLE.fullmatch(item.path)
             if ours and item.path not in listed:
                 storage.delete(item.path)
+    for item in list(storage.list(SEARCH)):  # vectors of samples that may be gone
+        if not item.path.startswith(search_folder(manifest.index_sha256)):
+            storage.delete(item.path)
 
 
 def _changed_meanwhile(storage: Storage) -> RunError:

@@ -14,11 +14,13 @@ from loader.dataset.checks.verify_shards import check_shards, leads_out
 from loader.dataset.history import SHAPE, RevisionHistory
 from loader.dataset.listed import check_listed
 from loader.dataset.manifest import (
+    SEARCH,
     FileEntry,
     Manifest,
     history_path,
     plan_path,
     read_manifest,
+    search_folder,
     table_path,
 )
 from loader.dataset.plan_index import Comparison, PlanIndex, map_plan_index, refuse_impossible
@@ -164,6 +166,10 @@ def _check_taken_down(storage: Storage, manifest: Manifest) -> Iterator[str]:
     for item in storage.list(".ledger/"):
         if item.path.rsplit("/", 1)[-1].split("-", 1)[0].split(".", 1)[0] in gone:
             yield f"{item.path} is left of what was taken down; run `reelweave remove` for it once more"
+    for item in storage.list(SEARCH):
+        if not item.path.startswith(search_folder(manifest.index_sha256)):
+            yield f"{item.path} is of another revision than the last take-down's; make it again, or delete it"
+            break
     sources = {removal.source for removal in manifest.removals if removal.source}
     if gone or sources:
         yield from _check_report(storage, gone, sources)

@@ -9,14 +9,17 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from loader.dataset.schema import Row
 from loader.errors import RunError
 
+GROUP_ROWS = 1 << 20
+"""Most rows of a row group, Arrow's own limit."""
+
 _BATCH_ROWS = 1 << 15
 _ROWS_AT_ONCE = 1 << 12
-_GROUP_ROWS = 1 << 20  # Arrow's own limit of a row group
 _OPTIONS: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True}
 _ANY_BYTES, _MOST_RATIO = (
     256 << 20,
@@ -77,12 +80,12 @@ class ParquetWriter:
         """Write the next rows."""
         self._held.append(pa.Table.from_arrays(table.columns, schema=self._schema))
         self._rows += len(table)
-        while self._rows >= _GROUP_ROWS:
+        while self._rows >= GROUP_ROWS:
             whole = pa.concat_tables(self._held)
             self._held = []
-            self._write(whole.slice(0, _GROUP_ROWS))
-            self._rows -= _GROUP_ROWS
-            self._held = [whole.slice(_GROUP_ROWS)] if self._rows else []
+            self._write(whole.slice(0, GROUP_ROWS))
+            self._rows -= GROUP_ROWS
+            self._held = [whole.slice(GROUP_ROWS)] if self._rows else []
 
     def _write(self, table: pa.Table) -> None:
         self._writer.write_table(table.combine_chunks())
@@ -177,6 +180,35 @@ def _explained(where: str) -> Iterator[None]:
         raise RunError(
             f"{where} is no table that can be read ({reason[:200]}); restore it from a copy"
         ) from error
+
+
+def find_sorted(file: BinaryIO, where: str, column: str, value: str) -> int | None:
+    """Return the row of a value in a sorted column, by the bounds that row groups state; None if it is not there."""
+    with _explained(where):
+        parquet, first = pq.ParquetFile(file, page_checksum_verification=True), 0
+        place = parquet.schema_arrow.get_field_index(column)
+        for group in range(parquet.metadata.num_row_groups):
+            facts = parquet.metadata.row_group(group)
+            bounds = facts.column(place).statistics
+            if bounds is None or not bounds.has_min_max or bounds.min <= value <= bounds.max:
+                values = parquet.read_row_group(group, [column], use_threads=False).column(0)
+                if (found := pc.index(values, value).as_py()) >= 0:
+                    return first + int(found)
+            first += facts.num_rows
+    return None
+
+
+def read_row(file: BinaryIO, where: str, row: int, columns: Sequence[str]) -> pa.Table:
+    """Return some columns of one row."""
+    with _explained(where):
+        parquet, first = pq.ParquetFile(file, page_checksum_verification=True), 0
+        for group in range(parquet.metadata.num_row_groups):
+            count = parquet.metadata.row_group(group).num_rows
+            if row < first + count:
+                read = parquet.read_row_group(group, list(columns), use_threads=False)
+                return read.slice(row - first, 1).select(columns)
+            first += count
+        raise ValueError(f"it has no row {row}")
 
 
 def to_rows(table: pa.Table) -> list[Row]:

@@ -27,6 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--model", metavar="MODEL", help="place of the embeddings' model on this machine")
     parser.add_argument("--pretrained", metavar="FILE", help="weights of MODEL, if MODEL is a name")
+    parser.add_argument(
+        "--index",
+        action="store_true",
+        help="make the search index, so that a search reads near embeddings alone; it may miss some of the nearest",
+    )
+    parser.add_argument("--exact", action="store_true", help="compare with all embeddings, without the index")
     add_storage_arguments(parser)
 
 
@@ -34,12 +40,16 @@ def run(options: argparse.Namespace) -> int:
     """Search and print the nearest clips, best first."""
     from curate.search.search import ClipSearch
 
+    if options.index and options.words is None and options.like is None:
+        return _make_index(options)
+    if options.index:
+        raise UsageError("--index makes the search index and searches nothing; search without it afterwards")
     if (options.words is None) == (options.like is None):
         raise UsageError('give either words, reelweave search DATASET "red car", or --like KEY')
     if options.top < 1:
         raise UsageError(f"--top {options.top} asks for nothing; give 1 or more")
     dataset = open_dataset(options.dataset, storage_config(options))
-    search = ClipSearch(dataset)
+    search = ClipSearch(dataset, exact=options.exact)
     hits = _hits(dataset, search, options)
     found = [_described(dataset, hit) for hit in hits]
     if options.json:
@@ -60,10 +70,23 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _make_index(options: argparse.Namespace) -> int:
+    """Make the search index of a dataset."""
+    from curate.search.cell_file import make_search_index
+
+    made = make_search_index(open_dataset(options.dataset, storage_config(options)))
+    if options.json:
+        print_json({"dataset": options.dataset, "vectors": len(made), "cells": len(made.cells.fine)})
+    else:
+        text = f"{options.dataset}: {len(made)} embeddings in {len(made.cells.fine)} cells"
+        stdout().print(text, markup=False, soft_wrap=True)
+    return 0
+
+
 def _hits(dataset: Dataset, search: "ClipSearch", options: argparse.Namespace) -> "list[Hit]":
     from curate.models.embed import ClipEmbedder
 
-    if options.like is not None and options.like in dataset.row_numbers:
+    if options.like is not None and dataset.row_number(options.like) is not None:
         return search.by_key(options.like, options.top)
     config = _embed_config(dataset, options)
     if options.words is not None and config.backend != "open_clip":
@@ -114,9 +137,9 @@ def _embed_config(dataset: Dataset, options: argparse.Namespace) -> "EmbedConfig
 
 
 def _described(dataset: Dataset, hit: "Hit") -> dict[str, Any]:
-    row = dataset.row(hit.row_number)
     names = ("key", "source", "start_s", "end_s", "caption")
-    return {"score": round(hit.score, 6), **{name: row[name] for name in names}}
+    [row] = dataset.columns_of(hit.row_number, names).to_pylist()
+    return {"score": round(hit.score, 6), **row}
 
 
 def _shortened(caption: str) -> str:

@@ -39,7 +39,7 @@ def test_a_table_that_comes_by_parts_has_the_same_bytes(
 ) -> None:
     whole = pa.table({"key": [f"k{number}" for number in range(rows)]}, pa.schema([("key", pa.string())]))
     pq.write_table(whole, expected := io.BytesIO(), row_group_size=5, **parquet._OPTIONS)
-    monkeypatch.setattr(parquet, "_GROUP_ROWS", 5)
+    monkeypatch.setattr(parquet, "GROUP_ROWS", 5)
     with parquet.ParquetWriter(tmp_path / "table", whole.schema) as writer:
         for first in range(0, rows, 3):
             writer.add(whole.slice(first, 3))
