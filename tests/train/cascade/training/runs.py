@@ -44,22 +44,22 @@ CASES: dict[str, dict[str, Any]] = {
         "cascade": {"degrees": [2, 4]},
         "denominator": "step_tokens",
     },
-    "st_dit": {"model": ST_DIT, "cascade": {"degrees": [2]}},
+    "st_dit by representatives": {
+        "model": ST_DIT,
+        "cascade": {"degrees": [2], "gradient_sum": "representatives"},
+    },
     "stored latents": {"model": DIT, "cascade": {"degrees": [2], "handoff_mib": 0.5}},
-    "frozen text": {"model": DIT, "cascade": {"degrees": [1, 2]}},
+    "frozen text, resumed": {"model": DIT, "then": "static"},
     "stored text": {"model": DIT, "cascade": {"degrees": [1, 2]}},
-    "representatives": {"model": DIT, "cascade": {"gradient_sum": "representatives"}},
     "corrected": {"model": DIT, "cascade": {"correction": {"evidence": 1, "slow": 1.01}}},
     "slow rank": {
         "model": DIT,
         "cascade": {"correction": {"evidence": 1, "slow": 3.0, "reorders": 1}, "timeline_every_steps": STEPS},
     },
-    "resumed": {"model": DIT, "then": "static"},
-    "sharded": {"model": DIT, "parallel": SHARDED, "cascade": {"degrees": [1, 2, 4]}, "ema": {}},
     "sharded mmdit": {"model": MMDIT, "parallel": SHARDED, "denominator": "step_tokens", "then": "static"},
     "sharded st_dit packs": {"model": ST_DIT, "parallel": SHARDED | {"activation_checkpointing": "full"}},
-    "sharded text": {"model": DIT, "parallel": SHARDED},
-    "static, then sharded": {"model": DIT, "parallel": SHARDED, "then": "cascade"},
+    "sharded text": {"model": DIT, "parallel": SHARDED, "cascade": {"degrees": [1, 2, 4]}},
+    "static, then sharded": {"model": DIT, "parallel": SHARDED, "ema": {}, "then": "cascade"},
 }
 """What of a configuration is not the tiny one's; `then`: the schedule of its last step, behind the other's steps."""
 
@@ -198,7 +198,7 @@ def train_case(out: Path, name: str, text: dict[str, Any], rank: int = 0, world_
         except RunError as error:
             print(error)
         stream.__class__ = whole
-        config = config_of(case, then)
+        config = config_of(case, then, text if reads else None)
     Trainer(config, stream, out).run()
 
 
