@@ -53,10 +53,7 @@ class World:
         """Return the sums of numbers over all ranks, as float64, in one collective."""
         if self.size == 1:
             return [float(number) for number in numbers]
-        host = torch.tensor(numbers, dtype=torch.float64)
-        if self.device.type != "cpu":
-            host = host.pin_memory()  # otherwise the copy waits for the device
-        totals = host.to(self.device, non_blocking=True)
+        totals = self._sent(torch.tensor(numbers, dtype=torch.float64))
         self.sum_([totals])
         return totals.tolist()
 
@@ -64,7 +61,7 @@ class World:
         """Return the maximum of a number over all ranks."""
         if self.size == 1:
             return number
-        found = torch.tensor(number, device=self.device)
+        found = self._sent(torch.tensor(number))
         dist.all_reduce(found, dist.ReduceOp.MAX, group=self.group)
         return int(found)
 
@@ -79,11 +76,12 @@ class World:
         counts = torch.zeros(self.size, dtype=torch.int64, device=self.device)
         counts[self.rank] = len(rows_nK)
         self.sum_([counts])
-        padded = rows_nK.new_zeros((int(counts.max()), *rows_nK.shape[1:]))
+        sizes: list[int] = counts.tolist()
+        padded = rows_nK.new_zeros((max(sizes), *rows_nK.shape[1:]))
         padded[: len(rows_nK)] = rows_nK
         parts = [torch.empty_like(padded) for _ in range(self.size)]
         dist.all_gather(parts, padded, group=self.group)
-        return torch.cat([part[:count] for part, count in zip(parts, counts.tolist(), strict=True)])
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
     def global_rank(self, rank: int) -> int:
         """Return the number that one of these ranks has among all processes."""
@@ -94,12 +92,18 @@ class World:
         if self.size == 1:
             return [text]
         own_n1 = torch.frombuffer(bytearray(text.encode() + b"\0"), dtype=torch.uint8).reshape(-1, 1)
-        said = self.gather(own_n1.to(self.device)).cpu().numpy().tobytes()
+        said = self.gather(self._sent(own_n1)).cpu().numpy().tobytes()
         return said.decode().split("\0")[:-1]
 
     def barrier(self) -> None:
         """Block until every rank has called it."""
         self.sum_([torch.zeros(1, device=self.device)])
+
+    def _sent(self, host: torch.Tensor) -> torch.Tensor:
+        """Return a tensor of the host on the device, from page-locked memory: no copy waits for what runs there."""
+        if self.device.type == "cpu":
+            return host
+        return host.pin_memory().to(self.device, non_blocking=True)
 
     def _together(
         self, tensors: Sequence[torch.Tensor], collective: Callable[[torch.Tensor], object]
