@@ -11,6 +11,12 @@ from numpy.typing import NDArray
 from curate.run.tables.clips import SCORE
 from curate.run.tables.columns import Mask, Rows, column, equal, mask_of
 from curate.run.tables.compare import qualities
+from loader.errors import RunError
+
+_HALF = 32  # of the digits of a digest
+
+MOST_KEPT = (2**31 - 1) // _HALF
+"""Kept clips of one run: a column of their halved digests holds 2 GiB."""
 
 _COLUMNS = ("source", "key", "sha256", "width", "height", "clip_bytes", "duration_s")
 _SCORES = (f"{SCORE}aesthetic",)
@@ -65,7 +71,16 @@ class KeptClips:
 
     @staticmethod
     def joined(parts: "Sequence[KeptClips]") -> "KeptClips":
-        """Return the clips of consecutive partitions."""
+        """Return the clips of consecutive partitions.
+
+        Raises:
+            RunError: there are more than `MOST_KEPT`.
+        """
+        if sum(map(len, parts)) > MOST_KEPT:
+            raise RunError(
+                f"one run keeps {MOST_KEPT:,} clips; curate parts of the input into datasets of their own, and blend"
+                " these"
+            )
         if len(parts) == 1:
             return parts[0]
         return KeptClips(
@@ -110,4 +125,4 @@ def is_kept(clips: pa.Table) -> Mask:
 
 def half_digests(sha256: pa.Array) -> pa.Array:
     """Return half of each digest, which is enough to tell clips apart."""
-    return pc.utf8_slice_codeunits(sha256, 0, 32)
+    return pc.utf8_slice_codeunits(sha256, 0, _HALF)

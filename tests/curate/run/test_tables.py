@@ -29,6 +29,7 @@ from curate.run.tables.clips import KEPT, from_records, joined, scores_map, to_r
 from curate.run.tables.columns import column
 from curate.run.tables.compare import qualities
 from curate.run.tables.judge import judged, token_counts
+from curate.run.tables.kept import KeptClips
 from curate.run.tables.results import RESULTS, from_entries, to_results
 from curate.run.tables.samples import samples_of, vector_column, vectors_of
 from curate.run.verdict import judged as judged_record
@@ -258,3 +259,9 @@ def test_more_clips_than_columns_hold_are_refused(monkeypatch: pytest.MonkeyPatc
     assert len(joined([table])) == 10
     with pytest.raises(RunError, match="one run holds 15 clips; curate parts"):
         joined([table, table])
+    none = np.zeros(0, bool)
+    parts = [KeptClips.of(table.slice(0, 0), none, np.zeros(0, np.int64))] * 2
+    assert len(KeptClips.joined(parts)) == 0
+    monkeypatch.setattr("curate.run.tables.kept.MOST_KEPT", -1)
+    with pytest.raises(RunError, match="one run keeps -1 clips; curate parts"):
+        KeptClips.joined(parts)
