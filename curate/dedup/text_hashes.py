@@ -8,12 +8,20 @@ from numpy.typing import NDArray
 Hashes = NDArray[np.uint64]
 
 _WORD = 8
+_AT_ONCE = 1 << 16
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(29)
 
 
 def hashes(texts: pa.Array) -> Hashes:
     """Return a number for each text, equal for equal ones; 0 for null."""
+    found = np.empty(len(texts), np.uint64)
+    for first in range(0, len(texts), _AT_ONCE):
+        found[first : first + _AT_ONCE] = _hashes(texts[first : first + _AT_ONCE])
+    return found
+
+
+def _hashes(texts: pa.Array) -> Hashes:
     lengths = pc.fill_null(pc.binary_length(texts), 0).to_numpy().astype(np.int64)
     found = np.zeros(len(texts), np.uint64)
     texts = texts.cast(pa.large_string())

@@ -288,7 +288,6 @@ class CurationState:
             clips.add(partition, table)
             parts.append(self._compared(table))
         every = KeptClips.joined(parts)
-        del parts
         twins = copies_among(every.keys)
         left = every.where(twins < 0)
         outside: Mapping[str, tuple[str, Duplicate]] = {}

@@ -1,7 +1,7 @@
 """Kept clips of all partitions, by the few columns in which clips of different partitions are compared."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -70,8 +70,8 @@ class KeptClips:
         )
 
     @staticmethod
-    def joined(parts: "Sequence[KeptClips]") -> "KeptClips":
-        """Return the clips of consecutive partitions.
+    def joined(parts: "list[KeptClips]") -> "KeptClips":
+        """Return the clips of consecutive partitions, and empty their list.
 
         Raises:
             RunError: there are more than `MOST_KEPT`.
@@ -81,18 +81,16 @@ class KeptClips:
                 f"one run keeps {MOST_KEPT:,} clips; curate parts of the input into datasets of their own, and blend"
                 " these"
             )
-        if len(parts) == 1:
-            return parts[0]
-        return KeptClips(
-            firsts=np.concatenate([[0], np.cumsum([part.firsts[-1] for part in parts])]),
-            rows=np.concatenate([part.rows for part in parts]),
-            sources=np.concatenate([part.sources for part in parts]),
-            keys=pa.concat_arrays([part.keys for part in parts]),
-            digests=pa.concat_arrays([part.digests for part in parts]),
-            quality=np.concatenate([part.quality for part in parts]),
-            old=np.concatenate([part.old for part in parts]),
-            footage=np.concatenate([part.footage for part in parts]),
-        )
+        firsts = np.concatenate([[0], np.cumsum([part.firsts[-1] for part in parts])])
+        columns = [[getattr(part, one.name) for part in parts] for one in fields(KeptClips)[1:]]
+        parts.clear()  # so that only one column is there twice at a time
+        joined: list[Any] = []
+        for values in columns:
+            joined.append(
+                pa.concat_arrays(values) if isinstance(values[0], pa.Array) else np.concatenate(values)
+            )
+            values.clear()
+        return KeptClips(firsts, *joined)
 
     def __len__(self) -> int:
         return len(self.rows)
