@@ -29,7 +29,7 @@ struct ForwardArgs {
     float *mean, *rstd;                    // [rows]
     Modulation modulation;
     Groups groups;
-    i64 rows, rows_per_cta, x_stride, branch_stride;
+    i64 rows, x_stride, branch_stride;
     int dim, rms;
     float eps;
 };

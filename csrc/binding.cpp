@@ -74,11 +74,10 @@ struct Call {
                 scale.stride, shift.stride, gate.stride};
     }
 
-    std::optional<Launch> geometry(bool backward, bool others_aligned) const {
-        bool aligned = others_aligned;
-        for (const Rows* operand : {&x, &branch, &scale, &shift, &gate, &weight, &bias}) aligned &= operand->aligned;
-        return register_launch(gated, backward, dim, x_type.bytes, aligned, runtime.shared_limit(),
-                               runtime.clusters());
+    bool aligned() const {
+        bool all = true;
+        for (const Rows* operand : {&x, &branch, &scale, &shift, &gate, &weight, &bias}) all &= operand->aligned;
+        return all;
     }
 };
 
@@ -90,17 +89,15 @@ std::array<Tensor, 4> forward(const Tensor& x, const Maybe& branch, const Maybe&
     const Tensor y = empty(shape, x.scalar_type(), x);
     const Tensor h = call.gated ? empty(shape, x.scalar_type(), x) : x;
     const Tensor mean = empty(rms ? Shape{0} : tokens, ScalarType::Float, x), rstd = empty(tokens, ScalarType::Float, x);
-    const auto launch = call.geometry(false, true);
-    const std::string kernel = launch ? kernel_name(call.family, false, call.x_type.name, call.m_type.name, *launch, false)
+    const auto launch = forward_launch(call.gated, call.dim, call.x_type.bytes, call.aligned());
+    const std::string kernel = launch ? forward_name(call.family, call.x_type.name, call.m_type.name, *launch)
                                       : tiled_name(call.family, "forward", call.x_type.name, call.m_type.name, false);
-    const int threads = launch ? launch->threads : tiled_threads(call.dim), shared = launch ? launch->shared_bytes : 0;
-    const int cluster = launch ? launch->cluster : 1;
-    const i64 per_block = launch ? rows_per_block(call.rows, call.runtime.resident(kernel, threads, shared, cluster)) : 1;
+    const int threads = launch ? launch->threads : tiled_threads(call.dim);
     const ForwardArgs args{
         call.x.data(), call.branch.data(), call.gated ? h.data_ptr() : nullptr, y.data_ptr(),
         static_cast<float*>(mean.data_ptr()), static_cast<float*>(rstd.data_ptr()), call.modulation(), call.groups,
-        call.rows, per_block, call.x.stride, call.branch.stride, call.dim, rms, float(eps)};
-    call.runtime.launch(kernel, &args, cluster * ceil_div(call.rows, per_block), 1, {threads}, shared);
+        call.rows, call.x.stride, call.branch.stride, call.dim, rms, float(eps)};
+    call.runtime.launch(kernel, &args, ceil_div(call.rows, launch ? launch->rows : 1), 1, {threads});
     return {h, y, mean, rstd};
 }
 
@@ -123,7 +120,8 @@ std::array<Maybe, 2> reduce(const Call& call, const Tensor& partials, i64 per_bl
         args.dscale = dscale.data_ptr(), args.dshift = dshift.data_ptr(), args.dgate = pointer(dgate);
         args.weight = call.weight.data(), args.bias = call.bias.data();
     }
-    call.runtime.launch("reduce_" + m, &args, groups.count, ceil_div(call.dim, kWarp), {kWarp, kReduceLanes});
+    const auto [columns, lanes] = reduce_block(groups.count, call.dim, partials.size(0));
+    call.runtime.launch("reduce_" + m, &args, groups.count, ceil_div(call.dim, columns), {columns, lanes});
     if (sums) {
         const AffineArgs affine_args{pointer<const float>(sums), call.scale.data(), pointer(dweight), pointer(dbias),
                                      call.scale.stride, groups.count, call.dim};
@@ -146,9 +144,11 @@ std::array<Tensor, 7> backward(const Maybe& dh, const Tensor& dy, const Tensor& 
     Maybe dbranch, dgate, partials, row_sums;
     if (call.gated) dbranch = empty(shape, dtype, x), dgate = empty(vector, call.modulation_dtype, x);
 
-    const auto launch = call.geometry(true, dy_rows.aligned && dh_rows.aligned);
+    const auto launch = backward_launch(call.gated, call.dim, call.x_type.bytes,
+                                        call.aligned() && dy_rows.aligned && dh_rows.aligned, call.runtime.shared_limit(),
+                                        call.runtime.clusters());
     const std::string x_name = call.x_type.name, m_name = call.m_type.name;
-    const std::string kernel = launch ? kernel_name(call.family, true, x_name, m_name, *launch, call.per_token)
+    const std::string kernel = launch ? backward_name(call.family, x_name, m_name, *launch, call.per_token)
                                       : tiled_name(call.family, "backward_columns", x_name, m_name, call.per_token);
     const int threads = launch ? launch->threads : tiled_threads(call.dim), shared = launch ? launch->shared_bytes : 0;
     const int cluster = launch ? launch->cluster : 1;

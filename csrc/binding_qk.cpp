@@ -108,9 +108,10 @@ struct Call {
                                 {q.weight ? found[0].data_ptr() : nullptr, k.weight ? found[1].data_ptr() : nullptr},
                                 {q_blocks, k_blocks},
                                 {columns(q), columns(k)}};
-        const i64 tiles = ceil_div(std::max(columns(q), columns(k)), kWarp);
-        runtime.launch(std::string("reduce_qk_weights_") + type_of(type).name, &args, 2, tiles,
-                       {kWarp, kReduceLanes});
+        const int widest = std::max(columns(q), columns(k));
+        const auto [across, lanes] = reduce_block(2, widest, q_blocks + k_blocks);
+        runtime.launch(std::string("reduce_qk_weights_") + type_of(type).name, &args, 2, ceil_div(widest, across),
+                       {across, lanes});
         return found;
     }
 };

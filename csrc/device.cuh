@@ -194,6 +194,15 @@ __device__ __forceinline__ void store_vector(void* to, const uint4& value) {
                  : "memory");
 }
 
+// Vectors that are read, or written, once: the first to leave the caches.
+__device__ __forceinline__ uint4 load_once(const void* from) { return __ldcs(static_cast<const uint4*>(from)); }
+__device__ __forceinline__ void store_once(void* to, const uint4& value) { __stcs(static_cast<uint4*>(to), value); }
+
+// Lets the compiler forget what it has unpacked of a vector: it would keep the floats, in twice the registers.
+__device__ __forceinline__ void forget(uint4& vector) {
+    asm volatile("" : "+r"(vector.x), "+r"(vector.y), "+r"(vector.z), "+r"(vector.w));
+}
+
 template <int PENDING>
 __device__ __forceinline__ void wait_for_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
@@ -242,6 +251,63 @@ __device__ __forceinline__ float2 block_sum(float2 value, float2* buffer) {
     return make_float2(warp_sum<LANES>(part.x), warp_sum<LANES>(part.y));
 }
 
+// As `block_sum`, of several values at one barrier.
+template <int LANES, int COUNT>
+__device__ __forceinline__ void block_sums(float (&values)[COUNT], float (&buffers)[COUNT][LANES]) {
+    const int lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+        values[i] = warp_sum(values[i]);
+        if (lane == 0) buffers[i][threadIdx.x / kWarp] = values[i];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i)
+        values[i] = warp_sum<LANES>(lane % LANES < blockDim.x / kWarp ? buffers[i][lane % LANES] : 0.f);
+}
+
+// Sums of slots [0, count) of `slots` [count, parts, dim] at a column, by a block of columns by lanes: lane l takes slots l,
+// l + lanes, ... with the loads of some under way at once, then lanes are added up in one order. The first lane has them.
+template <int PARTS>
+__device__ __forceinline__ void add_slots(const float* slots, i64 count, int parts, int dim, int column, float (&total)[PARTS]) {
+    __shared__ float warps[PARTS][kReduceThreads / kWarp][kWarp];
+    const int columns = blockDim.x, lanes = blockDim.y;
+    const int thread = threadIdx.y * columns + threadIdx.x, warp = thread / kWarp;
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) total[part] = 0.f;
+    if (column < dim)
+        for (i64 slot = threadIdx.y; slot < count; slot += kReduceAhead * lanes) {
+            float value[kReduceAhead][PARTS] = {};
+#pragma unroll
+            for (int next = 0; next < kReduceAhead; ++next)
+#pragma unroll
+                for (int part = 0; part < PARTS; ++part)
+                    if (slot + next * lanes < count && part < parts)
+                        value[next][part] = slots[((slot + next * lanes) * parts + part) * dim + column];
+#pragma unroll
+            for (int next = 0; next < kReduceAhead; ++next)
+#pragma unroll
+                for (int part = 0; part < PARTS; ++part) total[part] += value[next][part];
+        }
+    const auto over_lanes = [&](float& value) {
+        for (int mask = columns; mask < kWarp; mask *= 2) value += __shfl_xor_sync(0xffffffffu, value, mask);
+    };
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) {
+        over_lanes(total[part]);
+        if (thread % kWarp < columns) warps[part][warp][threadIdx.x] = total[part];
+    }
+    __syncthreads();
+    if (warp) return;
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) {
+        total[part] = 0.f;
+        for (int other = threadIdx.y; other < columns * lanes / kWarp; other += kWarp / columns)
+            total[part] += warps[part][other][threadIdx.x];
+        over_lanes(total[part]);
+    }
+}
+
 // What the warps of a row have found, in each of BLOCKS blocks that hold a part of the row: the part of each warp, one a
 // lane. Rows take turns in two buffers: a block sends its next row's parts only once it has this row's, so nothing that
 // is still read is overwritten.
@@ -288,7 +354,11 @@ __device__ __forceinline__ i64 first_row(const Groups& groups, i64 group) {
 }
 
 __device__ __forceinline__ i64 group_of(const Groups& groups, i64 row) {
-    if (!groups.offsets) return row / groups.rows_per_group;
+    if (groups.count == 1) return 0;
+    // A division of 64 bits takes some hundred instructions, and rows are seldom that many.
+    if (!groups.offsets)
+        return (row | groups.rows_per_group) >> 32 ? row / groups.rows_per_group
+                                                   : static_cast<unsigned>(row) / static_cast<unsigned>(groups.rows_per_group);
     i64 low = 0, high = groups.count;  // first_row(low) <= row < first_row(high)
     while (high - low > 1) {
         const i64 middle = (low + high) / 2;

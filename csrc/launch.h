@@ -11,6 +11,11 @@
 
 namespace reel {
 
+struct ForwardLaunch {
+    int vectors, largest;  // the class: vectors of a row that a thread holds, largest block
+    int threads, rows;     // of a block
+};
+
 struct Launch {
     int elements, largest;  // the class: elements a thread holds, largest block
     int threads, shared_bytes;
@@ -23,10 +28,28 @@ inline int ring_bytes(int row_bytes, int elements, i64 threads) {
     return int(rows * row_bytes * elements * threads);
 }
 
-inline std::optional<Launch> register_launch(
-        bool gated, bool backward, int dim, int element_bytes, bool aligned, int shared_limit, bool clusters) {
+inline std::optional<ForwardLaunch> forward_launch(bool gated, int dim, int element_bytes, bool aligned) {
     if (!aligned || dim % (kVectorBytes / element_bytes)) return std::nullopt;
-    const int streams = (gated ? 2 : 1) * (backward ? 2 : 1);
+#define REEL_SIZES(vectors, largest, ...) {vectors, largest},
+    static constexpr int kPlain[][2] = {REEL_FORWARD_CLASSES(REEL_SIZES, )};
+    static constexpr int kGated[][2] = {REEL_GATED_FORWARD_CLASSES(REEL_SIZES, )};
+#undef REEL_SIZES
+    const int row = dim * element_bytes / kVectorBytes;
+    const auto found = [&](const auto& classes) -> std::optional<ForwardLaunch> {
+        for (const auto& [vectors, largest] : classes)
+            if (row <= vectors * largest) {
+                const int threads = (row + vectors * kWarp - 1) / (vectors * kWarp) * kWarp;
+                return ForwardLaunch{vectors, largest, threads, gated ? 1 : kForwardRows};
+            }
+        return std::nullopt;
+    };
+    return gated ? found(kGated) : found(kPlain);
+}
+
+inline std::optional<Launch> backward_launch(
+        bool gated, int dim, int element_bytes, bool aligned, int shared_limit, bool clusters) {
+    if (!aligned || dim % (kVectorBytes / element_bytes)) return std::nullopt;
+    const int streams = gated ? 4 : 2;
 #define REEL_SIZES(elements, largest, ...) {elements, largest, 1},
 #define REEL_CLUSTER_SIZES(elements, largest, blocks, ...) {elements, largest, blocks},
     static constexpr int kClasses[][3] = {
@@ -54,11 +77,27 @@ inline i64 slots(i64 rows, i64 per_block, i64 groups) {
     return found ? found : 1;
 }
 
-inline std::string kernel_name(const std::string& family, bool backward, const std::string& x, const std::string& m,
-                               const Launch& launch, bool per_token) {
-    return family + (backward ? "_backward" : "_forward") + (per_token ? "_token_" : "_") + x + "_" + m + "_e" +
-           std::to_string(launch.elements) + "_t" + std::to_string(launch.largest) +
-           (launch.cluster > 1 ? "_c" + std::to_string(launch.cluster) : "");
+struct ReduceBlock {
+    int columns, lanes;
+};
+
+// Block of the second stage. Tiles are narrow while there are few, so that all multiprocessors have one; a lane reads some slots.
+inline ReduceBlock reduce_block(i64 groups, int dim, i64 slots) {
+    ReduceBlock block{kReduceColumns, kWarp / kReduceColumns};
+    while (block.columns < kWarp && groups * ceil_div(dim, block.columns) > kReduceBlocks) block.columns *= 2, block.lanes /= 2;
+    while (2 * block.columns * block.lanes <= kReduceThreads && kReduceAhead / 2 * block.lanes * groups < slots) block.lanes *= 2;
+    return block;
+}
+
+inline std::string forward_name(const std::string& family, const std::string& x, const std::string& m,
+                                const ForwardLaunch& launch) {
+    return family + "_forward_" + x + "_" + m + "_v" + std::to_string(launch.vectors) + "_t" + std::to_string(launch.largest);
+}
+
+inline std::string backward_name(const std::string& family, const std::string& x, const std::string& m,
+                                 const Launch& launch, bool per_token) {
+    return family + "_backward" + (per_token ? "_token_" : "_") + x + "_" + m + "_e" + std::to_string(launch.elements) +
+           "_t" + std::to_string(launch.largest) + (launch.cluster > 1 ? "_c" + std::to_string(launch.cluster) : "");
 }
 
 // `step` is forward, backward_rows or backward_columns.

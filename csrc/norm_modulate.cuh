@@ -5,9 +5,11 @@
 // offset in registers. With the gate: x = round(residual + gate * branch).
 // Statistics and sums are fp32 always; the saved rstd (and mean, for LN) are 8 bytes a row.
 //
-// A block owns `rows_per_cta` consecutive rows and streams them through a ring in shared memory: each thread copies
-// its own 16-byte vectors ahead and reads back only what it copied itself, so the ring needs no barrier. Thread t of
-// T holds the vectors t, t + T, ... of its row.
+// Thread t of T holds the 16-byte vectors t, t + T, ... of its row.
+//
+// Forward: a block has a row or two in registers. Backward: it owns `rows_per_cta` consecutive rows, whose sums it
+// gathers, and streams them through a ring in shared memory: each thread copies its own vectors ahead and reads back only
+// what it copied itself, so the ring needs no barrier.
 //
 // Sums over rows (dscale, dshift, dgate) are gathered in registers while the rows pass; a block writes them out for
 // each group it meets: block c, group g to slot c + g of `partials`. Blocks and groups both follow the rows, so c + g
@@ -55,22 +57,6 @@ struct Ring {
     // Not `count` for a whole row: the compiler would issue one instruction more.
     __device__ __forceinline__ bool holds(int v) const { return place(v) < (BLOCKS > 1 ? count : dim / Pack<X>::kSize); }
     __device__ __forceinline__ int column(int v) const { return (begin + place(v)) * Pack<X>::kSize; }
-    // True for one block of those that share a row.
-    __device__ __forceinline__ bool leads() const { return begin == 0; }
-    // Elements of a row that a warp holds; the warps of further blocks follow this one's.
-    __device__ __forceinline__ float elements(int warp) const {
-        int vectors = 0, held = count;
-        if constexpr (BLOCKS > 1) {
-            const int warps = blockDim.x / kWarp;
-            held = vectors_of(warp / warps), warp %= warps;
-        }
-#pragma unroll
-        for (int v = 0; v < VECS; ++v) {
-            const int left = held - v * static_cast<int>(blockDim.x) - warp * kWarp;
-            vectors += left < 0 ? 0 : left < kWarp ? left : kWarp;
-        }
-        return vectors * Pack<X>::kSize;
-    }
     __device__ __forceinline__ uint4* slot(int turn, int stream) const {
         return slots + (static_cast<unsigned>(turn) % kStages * STREAMS + stream) * VECS * blockDim.x;
     }
@@ -85,153 +71,136 @@ struct Ring {
     }
     // `row`: elements before the row, of a contiguous tensor.
     __device__ __forceinline__ void write(void* base, i64 row, int v, const uint4& value) const {
-        store_vector(static_cast<X*>(base) + row + column(v), value);
+        X* to = static_cast<X*>(base) + row + column(v);
+        // A cluster's blocks write a row at different times, and lines that leave early were fetched again: 4 % slower.
+        if constexpr (BLOCKS > 1) store_vector(to, value);
+        else store_once(to, value);
     }
 };
 
-// What a group's modulation makes of a thread's columns, with the affine weight and bias in it: y = n * gain + offset.
-template <typename X, typename M, int VECS>
-struct Modulated {
-    static constexpr int kSize = Pack<X>::kSize;
-    float gain[VECS][kSize], offset[VECS][kSize];
-
-    template <typename Rows>
-    __device__ __forceinline__ void load(const Modulation& mod, i64 group, const Rows& ring) {
+// What a group's modulation makes of a vector of columns, with the affine weight and bias in it: y = n * gain + offset.
+template <typename M, int SIZE>
+__device__ __forceinline__ void load_modulation(
+        const Modulation& mod, i64 group, int column, float (&gain)[SIZE], float (&offset)[SIZE]) {
+    constexpr int kPack = Pack<M>::kSize;
+    load_shared_row<M, SIZE>(mod_row<M>(mod.scale, mod.scale_stride, group) + column, gain);
+    load_shared_row<M, SIZE>(mod_row<M>(mod.shift, mod.shift_stride, group) + column, offset);
 #pragma unroll
-        for (int v = 0; v < VECS; ++v) {
-            if (!ring.holds(v)) continue;
-            const int column = ring.column(v);
-            float affine[kSize];
-            load_shared_row<M, kSize>(mod_row<M>(mod.scale, mod.scale_stride, group) + column, gain[v]);
-            load_shared_row<M, kSize>(mod_row<M>(mod.shift, mod.shift_stride, group) + column, offset[v]);
+    for (int i = 0; i < SIZE; ++i) gain[i] += 1.f;
+    float affine[kPack];
+    if (mod.bias) {
 #pragma unroll
-            for (int i = 0; i < kSize; ++i) gain[v][i] += 1.f;
-            if (mod.bias) {
-                load_shared_row<M, kSize>(static_cast<const M*>(mod.bias) + column, affine);
-#pragma unroll
-                for (int i = 0; i < kSize; ++i) offset[v][i] = fmaf(affine[i], gain[v][i], offset[v][i]);
-            }
-            if (mod.weight) {
-                load_shared_row<M, kSize>(static_cast<const M*>(mod.weight) + column, affine);
-#pragma unroll
-                for (int i = 0; i < kSize; ++i) gain[v][i] *= affine[i];
-            }
+        for (int i = 0; i < SIZE; ++i) {
+            if (i % kPack == 0) load_shared_row<M, kPack>(static_cast<const M*>(mod.bias) + column + i, affine);
+            offset[i] = fmaf(affine[i % kPack], gain[i], offset[i]);
         }
     }
-};
+    if (mod.weight) {
+#pragma unroll
+        for (int i = 0; i < SIZE; ++i) {
+            if (i % kPack == 0) load_shared_row<M, kPack>(static_cast<const M*>(mod.weight) + column + i, affine);
+            gain[i] *= affine[i % kPack];
+        }
+    }
+}
 
-// One barrier a row: each warp takes the squares around its own mean, and the warps' are merged as Chan, Golub and
-// LeVeque do. With a gate two barriers, since merging takes two registers more than there are; in a cluster one, too,
-// since its barrier takes longer.
-template <typename X, typename M, int VECS, bool GATE, int THREADS, int BLOCKS = 1>
+// A block has kForwardRows rows, with a gate one, and ends: the device gives blocks to whichever multiprocessor is free, and some
+// are a tenth slower than others. All vectors of the rows are asked for at once and stay packed in registers; each pass
+// unpacks them anew, since their floats would take the registers of every second block. Rows together load the
+// modulation once, which costs L1 as much as two rows of bfloat16.
+template <typename X, typename M, int VECS, bool GATE, int THREADS>
 __device__ __forceinline__ void forward(const ForwardArgs& args) {
-    constexpr int kSize = Pack<X>::kSize, kLanes = warps_of(THREADS * BLOCKS);
-    constexpr bool kMerge = !GATE || BLOCKS > 1;
-    static_assert(kLanes <= kWarp, "a warp merges one part a lane");
-    using Rows = Ring<X, VECS, GATE ? 2 : 1, BLOCKS>;
-    REEL_DYNAMIC_SHARED(shared);
-    __shared__ float sums[2][kLanes];
-    __shared__ float2 moments[2][kLanes];
-    REEL_SHARED(typename Exchange<BLOCKS>::Buffers, exchanged);
-    const Rows ring{shared, args.dim};
+    constexpr int kSize = Pack<X>::kSize, kLanes = warps_of(THREADS), kRows = GATE ? 1 : kForwardRows;
+    static_assert(kLanes <= kWarp && kRows <= 2, "a warp adds up one part a lane, and rows are of two groups at most");
+    __shared__ float sums[2][kRows][kLanes];
     const Modulation& mod = args.modulation;
-    const i64 first = blockIdx.x / BLOCKS * args.rows_per_cta;
-    if (first >= args.rows) return;
-    const int rows = args.rows - first < args.rows_per_cta ? args.rows - first : args.rows_per_cta;
-    const int warp = threadIdx.x / kWarp, other = threadIdx.x % kLanes, warps = blockDim.x / kWarp * BLOCKS;
-    const int mine = BLOCKS > 1 ? cluster_rank() * (blockDim.x / kWarp) + warp : warp;
-    const float share = 1.f / ring.elements(mine), others = other < warps ? ring.elements(other) : 0.f;
-    Stream<X> x(args.x, args.x_stride, first), branch(args.branch, args.branch_stride, first);
-    i64 out = first * args.dim;
-    const auto fetch = [&](int turn) {
-        if (turn < rows) {
-            ring.copy(turn, 0, x);
-            if constexpr (GATE) ring.copy(turn, 1, branch);
-        }
-        x.next(), branch.next();
-        commit_copies();
-    };
-    for (int turn = 0; turn < Rows::kStages - 1; ++turn) fetch(turn);
-    const Exchange<BLOCKS> exchange(exchanged);
-    Cursor cursor(args.groups, first);
-    Modulated<X, M, VECS> modulated;
-    int group_end = 0;  // the turn at which the group of these rows ends
-    const float inverse = 1.f / args.dim;
-    for (int turn = 0; turn < rows; ++turn) {
-        fetch(turn + Rows::kStages - 1);
-        if (turn == group_end) {
-            cursor.move_to(first + turn);
-            modulated.load(mod, cursor.group, ring);
-            group_end = cursor.end - first < rows ? cursor.end - first : rows;
-        }
-        wait_for_copies<Rows::kStages - 1>();
-        float value[VECS][kSize];
-        float total = 0.f;
+    const int vectors = args.dim / kSize;
+    const auto holds = [&](int v) { return v * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x) < vectors; };
+    const auto column = [&](int v) { return (v * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kSize; };
+    const i64 first = static_cast<i64>(blockIdx.x) * kRows;
+    const int left = args.rows - first < kRows ? args.rows - first : kRows;
+    const auto row = [&](int r) { return first + (r < left ? r : left - 1); };  // behind the last row it comes again
+    uint4 held[kRows][VECS], added[GATE ? VECS : 1];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
 #pragma unroll
         for (int v = 0; v < VECS; ++v) {
-            if (!ring.holds(v)) continue;
-            ring.read(turn, 0, v, value[v]);
+            if (!holds(v)) continue;
+            held[r][v] = load_once(static_cast<const X*>(args.x) + row(r) * args.x_stride + column(v));
+            if constexpr (GATE)
+                added[v] = load_once(static_cast<const X*>(args.branch) + row(r) * args.branch_stride + column(v));
+        }
+    }
+    const i64 group = group_of(args.groups, first);
+    const bool apart = kRows > 1 && first + left > first_row(args.groups, group + 1);  // the rows are of two groups
+
+    const float inverse = 1.f / args.dim;
+    float mean[kRows], rstd[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+        mean[r] = 0.f;
+#pragma unroll
+        for (int v = 0; v < VECS; ++v) {
+            if (!holds(v)) continue;
+            float value[kSize];
+            forget(held[r][v]);
+            Pack<X>::unpack(held[r][v], value);
             if constexpr (GATE) {
-                float added[kSize], gate[kSize];
-                ring.read(turn, 1, v, added);
-                if (mod.gate)
-                    load_shared_row<M, kSize>(
-                        mod_row<M>(mod.gate, mod.gate_stride, cursor.group) + ring.column(v), gate);
+                forget(added[v]);
+                float branch[kSize], gate[kSize];
+                Pack<X>::unpack(added[v], branch);
+                if (mod.gate) load_shared_row<M, kSize>(mod_row<M>(mod.gate, mod.gate_stride, group) + column(v), gate);
 #pragma unroll
                 for (int i = 0; i < kSize; ++i)
-                    value[v][i] = mod.gate ? fmaf(gate[i], added[i], value[v][i]) : value[v][i] + added[i];
-                const uint4 stored = Pack<X>::pack(value[v]);
-                ring.write(args.h, out, v, stored);
-                Pack<X>::unpack(stored, value[v]);  // the statistics belong to the stored value
+                    value[i] = mod.gate ? fmaf(gate[i], branch[i], value[i]) : value[i] + branch[i];
+                held[r][v] = Pack<X>::pack(value);
+                store_once(static_cast<X*>(args.h) + first * args.dim + column(v), held[r][v]);
+                Pack<X>::unpack(held[r][v], value);  // the statistics belong to the stored value
             }
 #pragma unroll
-            for (int i = 0; i < kSize; ++i) total += value[v][i];
+            for (int i = 0; i < kSize; i += 4) mean[r] += (value[i] + value[i + 1]) + (value[i + 2] + value[i + 3]);
         }
-        float centre = 0.f;
-        if (!args.rms) centre = kMerge ? warp_sum(total) * share : block_sum<kLanes>(total, sums[0]) * inverse;
-        float squares = 0.f;
+    }
+    if (!args.rms) block_sums<kLanes>(mean, sums[0]);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+        mean[r] = args.rms ? 0.f : mean[r] * inverse;
+        rstd[r] = 0.f;
 #pragma unroll
         for (int v = 0; v < VECS; ++v) {
-            if (!ring.holds(v)) continue;
+            if (!holds(v)) continue;
+            float value[kSize];
+            forget(held[r][v]);
+            Pack<X>::unpack(held[r][v], value);
 #pragma unroll
-            for (int i = 0; i < kSize; ++i) {
-                value[v][i] -= centre;
-                squares = fmaf(value[v][i], value[v][i], squares);
-            }
+            for (int i = 0; i < kSize; ++i) rstd[r] = fmaf(value[i] - mean[r], value[i] - mean[r], rstd[r]);
         }
-        float mean = centre;
-        if constexpr (!kMerge) {
-            // Without the mean's barrier two rows' sums would meet in one buffer.
-            squares = block_sum<kLanes>(squares, sums[args.rms ? turn % 2 : 1]);
-        } else {
-            squares = warp_sum(squares);
-            float2 part;
-            if constexpr (BLOCKS > 1) {
-                part = exchange(turn, make_float2(centre, squares));
-            } else {
-                if (threadIdx.x % kWarp == 0) moments[turn % 2][warp] = make_float2(centre, squares);
-                __syncthreads();
-                part = other < warps ? moments[turn % 2][other] : make_float2(0.f, 0.f);
-            }
-            if (!args.rms) mean = warp_sum<kLanes>(part.x * others) * inverse;
-            const float apart = part.x - mean;
-            squares = warp_sum<kLanes>(fmaf(others * apart, apart, part.y));
-        }
-        const float rstd = rsqrtf(squares * inverse + args.eps);
-        const float start = (centre - mean) * rstd;
-        if (threadIdx.x == 0 && ring.leads()) {
-            if (!args.rms) args.mean[first + turn] = mean;
-            args.rstd[first + turn] = rstd;
-        }
+    }
+    block_sums<kLanes>(rstd, sums[1]);
 #pragma unroll
-        for (int v = 0; v < VECS; ++v) {
-            if (!ring.holds(v)) continue;
-#pragma unroll
-            for (int i = 0; i < kSize; ++i)
-                value[v][i] = fmaf(fmaf(value[v][i], rstd, start), modulated.gain[v][i], modulated.offset[v][i]);
-            ring.write(args.y, out, v, Pack<X>::pack(value[v]));
+    for (int r = 0; r < kRows; ++r) {
+        rstd[r] = rsqrtf(rstd[r] * inverse + args.eps);
+        if (threadIdx.x == 0 && r < left) {
+            if (!args.rms) args.mean[first + r] = mean[r];
+            args.rstd[first + r] = rstd[r];
         }
-        out += args.dim;
+    }
+    X* y = static_cast<X*>(args.y) + first * args.dim;
+#pragma unroll
+    for (int v = 0; v < VECS; ++v) {
+        if (!holds(v)) continue;
+        float gain[kSize], offset[kSize];
+        load_modulation<M>(mod, group, column(v), gain, offset);
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+            if (r > 0 && apart) load_modulation<M>(mod, group_of(args.groups, row(r)), column(v), gain, offset);
+            float value[kSize];
+            forget(held[r][v]);
+            Pack<X>::unpack(held[r][v], value);
+#pragma unroll
+            for (int i = 0; i < kSize; ++i) value[i] = fmaf((value[i] - mean[r]) * rstd[r], gain[i], offset[i]);
+            if (r < left) store_once(y + r * args.dim + column(v), Pack<X>::pack(value));
+        }
     }
 }
 
@@ -437,41 +406,16 @@ __device__ __forceinline__ void backward(const BackwardArgs& args) {
     end_group();
 }
 
-// Second stage, grid (groups, tiles of columns): a block of 32 columns by kReduceLanes adds up a group's slots, lane l taking
-// slots l, l + kReduceLanes, ... with the loads of some under way at once: it waits for memory and for nothing else.
+// Second stage, grid (groups, tiles of columns): a block adds up a group's slots.
 template <typename M>
 __device__ __forceinline__ void reduce(const ReduceArgs& args) {
-    __shared__ float lanes[3][kReduceLanes][kWarp];
-    const int column = blockIdx.y * kWarp + threadIdx.x, lane = threadIdx.y;
+    const int column = blockIdx.y * blockDim.x + threadIdx.x;
     const i64 group = blockIdx.x;
     const i64 begin = first_row(args.groups, group), end = first_row(args.groups, group + 1);
-    float total[3] = {0.f, 0.f, 0.f};
-    if (column < args.dim && begin < end) {
-        const i64 from = begin / args.rows_per_cta + group, to = (end - 1) / args.rows_per_cta + group;
-        for (i64 slot = from + lane; slot <= to; slot += kReduceAhead * kReduceLanes) {
-            float value[kReduceAhead][3] = {};
-#pragma unroll
-            for (int next = 0; next < kReduceAhead; ++next)
-#pragma unroll
-                for (int part = 0; part < 3; ++part)
-                    if (slot + next * kReduceLanes <= to && part < args.parts)
-                        value[next][part] = args.partials[((slot + next * kReduceLanes) * args.parts + part) * args.dim + column];
-#pragma unroll
-            for (int next = 0; next < kReduceAhead; ++next)
-#pragma unroll
-                for (int part = 0; part < 3; ++part) total[part] += value[next][part];
-        }
-    }
-#pragma unroll
-    for (int part = 0; part < 3; ++part) lanes[part][lane][threadIdx.x] = total[part];
-    __syncthreads();
-    if (lane || column >= args.dim) return;
-#pragma unroll
-    for (int part = 0; part < 3; ++part) {
-        total[part] = 0.f;
-#pragma unroll
-        for (int other = 0; other < kReduceLanes; ++other) total[part] += lanes[part][other][threadIdx.x];
-    }
+    const i64 from = begin / args.rows_per_cta + group, to = (end - 1) / args.rows_per_cta + group;
+    float total[3];
+    add_slots(args.partials + from * args.parts * args.dim, begin < end ? to - from + 1 : 0, args.parts, args.dim, column, total);
+    if (threadIdx.y || column >= args.dim) return;
     if (args.sums) {
         args.sums[(group * 2) * args.dim + column] = total[0];
         args.sums[(group * 2 + 1) * args.dim + column] = total[1];

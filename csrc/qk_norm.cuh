@@ -358,24 +358,15 @@ __device__ __forceinline__ void qk_backward(const QkNormArgs& args) {
     }
 }
 
-// Second stage, grid (2, tiles of columns): a block of 32 columns by kReduceLanes adds the blocks' sums up.
+// Second stage, grid (2, tiles of columns): a block adds the blocks' sums up.
 template <typename M>
 __device__ __forceinline__ void reduce_qk_weights(const QkReduceArgs& args) {
-    __shared__ float lines[kReduceLanes][kWarp];
-    const int which = blockIdx.x, columns = args.columns[which];
-    const int column = blockIdx.y * kWarp + threadIdx.x;
+    const int which = blockIdx.x, columns = args.columns[which], column = blockIdx.y * blockDim.x + threadIdx.x;
     if (!args.dweight[which]) return;
-    float total = 0.f;
-    if (column < columns)
-#pragma unroll 4
-        for (i64 block = threadIdx.y; block < args.blocks[which]; block += kReduceLanes)
-            total += args.partials[which][block * columns + column];
-    lines[threadIdx.y][threadIdx.x] = total;
-    __syncthreads();
+    float total[1];
+    add_slots(args.partials[which], args.blocks[which], 1, columns, column, total);
     if (threadIdx.y || column >= columns) return;
-    total = 0.f;
-    for (int lane = 0; lane < kReduceLanes; ++lane) total += lines[lane][threadIdx.x];
-    static_cast<M*>(args.dweight[which])[column] = Pack<M>::from_float(total);
+    static_cast<M*>(args.dweight[which])[column] = Pack<M>::from_float(total[0]);
 }
 
 }  // namespace reel

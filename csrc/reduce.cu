@@ -2,7 +2,7 @@
 #include "norm_modulate.cuh"
 
 #define REEL_REDUCTIONS(m, M)                                                            \
-    REEL_KERNEL(reduce_##m, reel::ReduceArgs, (reel::kWarp * reel::kReduceLanes), reel::reduce<M>)                    \
+    REEL_KERNEL(reduce_##m, reel::ReduceArgs, (reel::kReduceThreads), reel::reduce<M>)                    \
     REEL_KERNEL(reduce_affine_##m, reel::AffineArgs, (reel::kAffineThreads), reel::reduce_affine<M>)
 
 REEL_REDUCTIONS(f32, float)

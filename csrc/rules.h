@@ -8,8 +8,11 @@ namespace reel {
 constexpr int kWarp = 32;              // threads of a warp
 constexpr int kVectorBytes = 16;       // bytes of a vector access; rows begin at multiples of them
 constexpr int kTiledThreads = 256;     // largest block of the tiled path
-constexpr int kReduceLanes = 32;       // warps of a block of the second stage
-constexpr int kReduceAhead = 4;        // slots that a warp of it reads at once
+constexpr int kForwardRows = 2;        // rows of a block of the forward without a gate
+constexpr int kReduceThreads = 512;    // largest block of the second stage
+constexpr int kReduceColumns = 8;      // fewest columns of it: a sector of memory
+constexpr int kReduceBlocks = 256;     // blocks up to which its columns are few
+constexpr int kReduceAhead = 8;        // slots that a thread of it reads at once
 constexpr int kAffineThreads = 256;    // block of the affine reduction
 constexpr int kPairThreads = 512;      // largest block of qk_norm
 constexpr int kPairElements = 16;      // elements of a row that a thread of qk_norm holds, in pairs of vectors
@@ -21,16 +24,30 @@ constexpr int kShallowRing = 2;        // rows of any other ring
 constexpr int kUnaskedBytes = 49152;   // shared memory of a block, static and dynamic, beyond which a kernel must ask
 constexpr int kStaticBytes = 1024;     // upper bound of the static shared memory of a kernel that has dynamic, too
 
-// Classes of D: elements that a thread holds, largest block (their product is the largest D), and the blocks that a
-// multiprocessor shall hold of forward, gated forward, backward and backward by token. More of any would spill.
-#define REEL_REGISTER_CLASSES(CLASS, ...)   \
-    CLASS(16, 128, 5, 5, 5, 3, __VA_ARGS__) \
-    CLASS(16, 320, 2, 2, 2, 1, __VA_ARGS__) \
-    CLASS(16, 512, 1, 1, 1, 1, __VA_ARGS__)
+// Classes of D, forward: vectors of a row that a thread holds, largest block (their product is the largest D, in vectors),
+// and the blocks that a multiprocessor shall hold. More would spill.
+#define REEL_FORWARD_CLASSES(FORWARD, ...) \
+    FORWARD(3, 128, 7, __VA_ARGS__)        \
+    FORWARD(6, 128, 5, __VA_ARGS__)        \
+    FORWARD(4, 256, 3, __VA_ARGS__)        \
+    FORWARD(6, 256, 2, __VA_ARGS__)        \
+    FORWARD(4, 512, 1, __VA_ARGS__)        \
+    FORWARD(6, 512, 1, __VA_ARGS__)
+
+#define REEL_GATED_FORWARD_CLASSES(GATED, ...) \
+    GATED(2, 192, 6, __VA_ARGS__)              \
+    GATED(3, 256, 4, __VA_ARGS__)              \
+    GATED(6, 512, 1, __VA_ARGS__)
+
+// Backward: elements that a thread holds, largest block, and the blocks of backward and of backward by token.
+#define REEL_REGISTER_CLASSES(CLASS, ...) \
+    CLASS(16, 128, 5, 3, __VA_ARGS__)     \
+    CLASS(16, 320, 2, 1, __VA_ARGS__)     \
+    CLASS(16, 512, 1, 1, __VA_ARGS__)
 
 // Wider rows are cut over a cluster of blocks (sm_90 and newer): as above, with the blocks of a cluster in third place.
-#define REEL_CLUSTER_CLASSES(CLUSTER, ...)    \
-    CLUSTER(16, 256, 4, 2, 2, 2, 1, __VA_ARGS__)
+#define REEL_CLUSTER_CLASSES(CLUSTER, ...) \
+    CLUSTER(16, 256, 4, 2, 1, __VA_ARGS__)
 
 constexpr int kClusterOldest = 9;      // major compute capability from which there are clusters
 

@@ -117,9 +117,7 @@ def arguments(family: Family, direction: Direction, dim: int) -> Callable[[int],
         groups = launch.Groups(None, rows, 1, rows)
         if direction == "forward":
             tensors = (x, branch, h, y, mean, rstd)
-            return bytes(
-                launch.ForwardArgs(*tensors, modulation, groups, rows, per_block, dim, dim, dim, 0, 1e-6)
-            )
+            return bytes(launch.ForwardArgs(*tensors, modulation, groups, rows, dim, dim, dim, 0, 1e-6))
         tensors = (x, dy, branch, dh, dx, y, None, None, None, mean, rstd, partials, sums)
         return bytes(launch.BackwardArgs(*tensors, modulation, groups, rows, per_block, *[dim] * 4, dim, 0))
 
@@ -164,11 +162,12 @@ class Costs:
         few: int = 6,
         passes: int = 1,
         cluster: int = 1,
+        rows: int = 1,
     ) -> Kernel:
         """Return a launch with its cost."""
         key = (name, threads)
         if key not in self.found:
-            self.found[key] = row_cost(self.compiled.code[name], threads, given, few)
+            self.found[key] = row_cost(self.compiled.code[name], threads, given, few, rows)
         registers = self.compiled.resources[name].registers
         resident = self.gpu.resident(threads, registers, shared_bytes)
         return Kernel(self.found[key], threads, resident, dim * element_bytes, ahead, passes, cluster)
@@ -177,10 +176,15 @@ class Costs:
         """Return the launches of a norm at a width: of its register kernel, or of the tiled path."""
         given = arguments(family, direction, dim)
         wanted = BYTES[family, direction]
-        found = launch.register_launch(family, direction, dim, "bf16", True, SHARED_LIMIT, True)
-        if found:
-            name = launch.kernel_name(family, direction, "bf16", "f32", found)
-            streams = (2 if "gate" in family else 1) * (2 if direction == "backward" else 1)
+        if direction == "forward" and (fits := launch.forward_launch(family, dim, "bf16", True)):
+            name = launch.forward_name(family, "bf16", "f32", fits)
+            asked = fits.rows * dim * 2 * (2 if "gate" in family else 1)
+            kernel = self.kernel(name, fits.threads, 0, dim, wanted, given, asked, few=0, rows=fits.rows)
+            return Case(family, direction, dim, (name,), (kernel,))
+        found = launch.backward_launch(family, dim, "bf16", True, SHARED_LIMIT, True)
+        if direction == "backward" and found:
+            name = launch.backward_name(family, "bf16", "f32", found)
+            streams = 4 if "gate" in family else 2
             stages = launch.ring_rows(2 * streams)
             ahead = (stages - 1) / stages * found.shared_bytes
             kernel = self.kernel(

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F
 
-_BLOCKS = 256  # thread blocks: two for every multiprocessor of a GPU
+_BLOCKS = 384  # thread blocks: three for every multiprocessor of a GPU
 _BLOCK_KEYS = 128  # keys of a thread block in the backward of fused kernels
 _LEAST_QUERIES = 512  # of a part
 _PARTS = (8, 4, 2)

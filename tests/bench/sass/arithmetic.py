@@ -301,6 +301,18 @@ def as_float(value: int) -> float:
     return found
 
 
+def predicates_to_register(machine: "Machine", one: Instruction) -> None:
+    """P2R: predicates of a mask as bits of a register, the other bits from another one."""
+    target, _, others, mask = one.operands
+    value = machine.read(others)
+    chosen = [bit for bit in range(7) if mask.value >> bit & 1]
+    set_bits = [machine.predicate(f"P{bit}") for bit in chosen]
+    if value is not None:
+        value &= ~mask.value
+        value |= sum(bool(on) << bit for bit, on in zip(chosen, set_bits, strict=True))
+    machine.write(target.text, None if None in set_bits else value)
+
+
 UNDERSTOOD = frozenset(COMPARE) | {
     *(
         "U32",
@@ -337,6 +349,7 @@ CALCULATED: dict[str, Callable[[Any, Instruction], None]] = {
     "USHF": shift,
     "LOP3": lookup,
     "ULOP3": lookup,
+    "P2R": predicates_to_register,
     "PLOP3": predicate_lookup,
     "UPLOP3": predicate_lookup,
     "ISETP": compare,

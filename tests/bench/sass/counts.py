@@ -72,7 +72,11 @@ class RowCost:
 
 
 def row_cost(
-    code: Sequence[Instruction], threads: int, arguments: Callable[[int], bytes], few: int = 6
+    code: Sequence[Instruction],
+    threads: int,
+    arguments: Callable[[int], bytes],
+    few: int = 6,
+    rows: int = 1,
 ) -> RowCost:
     """Return what a row costs a warp of a block of ``threads``, averaged over its warps.
 
@@ -80,7 +84,8 @@ def row_cost(
         code: the kernel.
         threads: threads of a block.
         arguments: the kernel's arguments for a number of rows per block.
-        few: rows of the shorter run; the longer one has three times as many. 0: a block is one row.
+        few: rows of the shorter run; the longer one has three times as many. 0: a block has `rows` and ends.
+        rows: rows of such a block.
     """
     warps = threads // WARP
     costs: list[RowCost] = []
@@ -89,7 +94,7 @@ def row_cost(
             _run(code, Thread(warp * WARP, arguments(count), threads))
             for count in ((few, 3 * few) if few else (1,))
         ]
-        costs.append(_difference(*runs, rows=2 * few) if few else _difference(_NONE, *runs, rows=1))
+        costs.append(_difference(*runs, rows=2 * few) if few else _difference(_NONE, *runs, rows=rows))
     weights = [1, warps - 1][: len(costs)]  # only the first warp stores a row's statistics
 
     def mean(values: Iterable[float]) -> float:

@@ -106,7 +106,8 @@ class Machine:
         return None if found is None else found != (operand.sign == "!")
 
     def raw(self, name: str) -> Value:
-        return 0 if name in ("RZ", "URZ") else self.registers.get(name)
+        # Compilers keep predicates as bits of a register, others of which nobody ever wrote.
+        return 0 if name in ("RZ", "URZ") else self.registers.get(name, 0)
 
     def pair(self, operand: Operand) -> Value:
         """Read 64 bits: a pair of registers, or an immediate."""

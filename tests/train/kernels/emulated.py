@@ -175,12 +175,6 @@ class Emulated:
         )
         return modulation, Groups(pointer(offsets), max(1, rows // groups), groups, rows), offsets
 
-    def geometry(self, problem: Problem, direction: launch.Direction) -> launch.Launch | None:
-        if self.tiled:
-            return None
-        dim = problem.x_ND.shape[1]
-        return launch.register_launch(problem.family, direction, dim, problem.names[0], True, 227 << 10, True)
-
     def forward(self, problem: Problem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """h, y, mean and rstd (h is x where there is no gate)."""
         rows, dim = problem.x_ND.shape
@@ -188,26 +182,25 @@ class Emulated:
         h_ND, y_ND = (torch.full((rows, dim), torch.nan, dtype=problem.x_ND.dtype) for _ in range(2))
         mean_N, rstd_N = torch.zeros(rows), torch.full((rows,), torch.nan)
         modulation, groups, _offsets = self.shared_args(problem)
-        per_block = launch.rows_per_block(rows, self.resident)
         args = ForwardArgs(
             *map(pointer, (problem.x_ND, problem.branch_ND, h_ND, y_ND, mean_N, rstd_N)),
             modulation,
             groups,
             rows,
-            per_block,
             problem.x_ND.stride(0),
             0 if problem.branch_ND is None else problem.branch_ND.stride(0),
             dim,
             problem.rms,
             1e-6,
         )
-        kernels, geometry = self.kernels[problem.family], self.geometry(problem, "forward")
+        kernels = self.kernels[problem.family]
+        geometry = None if self.tiled else launch.forward_launch(problem.family, dim, x, True)
         if geometry is None:
             run(kernels, f"{problem.family}_forward_tiled_{x}_{m}", args, (rows, 1), (64, 1), seed=self.seed)
         else:
-            name = launch.kernel_name(problem.family, "forward", x, m, geometry)
-            grid, block = (geometry.cluster * launch.blocks(rows, per_block), 1), (geometry.threads, 1)
-            run(kernels, name, args, grid, block, geometry.shared_bytes, self.seed)
+            name = launch.forward_name(problem.family, x, m, geometry)
+            grid, block = (launch.blocks(rows, geometry.rows), 1), (geometry.threads, 1)
+            run(kernels, name, args, grid, block, seed=self.seed)
         return (problem.x_ND if problem.branch_ND is None else h_ND), y_ND, mean_N, rstd_N
 
     def backward(
@@ -245,7 +238,9 @@ class Emulated:
             dim,
             problem.rms,
         )
-        kernels, geometry = self.kernels[problem.family], self.geometry(problem, "backward")
+        kernels, geometry = self.kernels[problem.family], None
+        if not self.tiled:
+            geometry = launch.backward_launch(problem.family, dim, x, True, 227 << 10, True)
         across = launch.blocks(rows, per_block)
         if geometry is None:
             token = "_token" if per_token else ""
@@ -254,7 +249,7 @@ class Emulated:
             run(kernels, rows_name, args, (rows, 1), (64, 1), seed=self.seed)
             run(kernels, columns_name, args, (across, -(-dim // 64)), (64, 1), seed=self.seed)
         else:
-            name = launch.kernel_name(problem.family, "backward", x, m, geometry, per_token)
+            name = launch.backward_name(problem.family, x, m, geometry, per_token)
             grid = (geometry.cluster * across, 1)
             run(kernels, name, args, grid, (geometry.threads, 1), geometry.shared_bytes, self.seed)
         affine = [torch.full((dim,), torch.nan, dtype=problem.scale_GD.dtype) for _ in range(2)]
@@ -271,13 +266,8 @@ class Emulated:
             dim,
             parts,
         )
-        run(
-            self.reductions,
-            f"reduce_{m}",
-            reduce_args,
-            (sum_groups.count, -(-dim // 32)),
-            launch.REDUCE_BLOCK,
-        )
+        block = launch.reduce_block(sum_groups.count, dim, slots)
+        run(self.reductions, f"reduce_{m}", reduce_args, (sum_groups.count, -(-dim // block[0])), block)
         if not per_token:
             affine_args = AffineArgs(
                 *map(pointer, (sums_G2D, problem.scale_GD, *affine)), problem.scale_GD.stride(0), count, dim

@@ -64,8 +64,11 @@ class EmulatedPair:
                 (ctypes.c_longlong * 2)(*blocks),
                 (ctypes.c_int * 2)(*columns),
             )
-            name, tiles = f"reduce_qk_weights_{NAME[weight.dtype]}", -(-max(columns) // 32)
-            run(self.kernels, name, args, (2, tiles), launch.REDUCE_BLOCK, seed=self.seed)
+            name, block = (
+                f"reduce_qk_weights_{NAME[weight.dtype]}",
+                launch.reduce_block(2, max(columns), sum(blocks)),
+            )
+            run(self.kernels, name, args, (2, -(-max(columns) // block[0])), block, seed=self.seed)
         return outs, given
 
     def blocks(self, pair: Pair) -> list[int]:

@@ -205,6 +205,9 @@ inline void send(Place to, Place arrivals, float2 value) {
     });
 }
 inline void copy_async(uint4* to, const uint4* from) { emulated::fibers[emulated::current].open.push_back({to, from}); }
+inline uint4 load_once(const void* from) { return *static_cast<const uint4*>(from); }
+inline void store_once(void* to, const uint4& value) { std::memcpy(to, &value, 16); }
+inline void forget(uint4&) {}
 inline void store_vector(void* to, const uint4& value) { std::memcpy(to, &value, 16); }
 inline void commit_copies() {
     emulated::Fiber& fiber = emulated::fibers[emulated::current];

@@ -93,7 +93,7 @@ def test_rows_travel_in_sixteen_bytes_and_never_through_local_memory(cubins: Seq
                     wrong.append((cubin.path.name, name, opcodes))
     assert wrong == []
     with_clusters = sum(one >= 90 for one in gates.ARCHITECTURES)
-    assert seen == (2 * 5 * 9 + 3 * 4) * len(gates.ARCHITECTURES) + 2 * 5 * 3 * with_clusters
+    assert seen == (2 * 5 * 9 + 3 * 4) * len(gates.ARCHITECTURES) + 2 * 5 * 2 * with_clusters
     assert tiled > 0, "the tiled kernels load element by element: the check must see that"
 
 

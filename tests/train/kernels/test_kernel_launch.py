@@ -6,10 +6,24 @@ from train.kernels.cuda.launch import Dtype
 A100_SHARED = 163 << 10
 
 
+@pytest.mark.parametrize("dim", [8, 760, 1536, 2056, 3072, 5120, 8192, 12288])
+@pytest.mark.parametrize("x", ["bf16", "f16", "f32"])
+@pytest.mark.parametrize("family", ["layer_norm_modulate", "gate_residual_norm_modulate"])
+def test_a_forward_block_covers_the_row_and_leaves_no_warp_idle(
+    dim: int, x: Dtype, family: launch.Family
+) -> None:
+    found = launch.forward_launch(family, dim, x, True)
+    assert found is not None
+    assert found.threads % launch.WARP == 0
+    assert found.threads <= found.largest
+    vectors = dim * launch.DTYPE_BYTES[x] // launch.VECTOR_BYTES
+    assert vectors <= found.threads * found.vectors < vectors + found.vectors * launch.WARP
+
+
 @pytest.mark.parametrize("dim", [8, 760, 1128, 1536, 2048, 2056, 3072, 5120, 5128, 8192])
 @pytest.mark.parametrize("x", ["bf16", "f16", "f32"])
 def test_the_block_covers_the_row_within_its_class(dim: int, x: Dtype) -> None:
-    found = launch.register_launch("layer_norm_modulate", "backward", dim, x, True, A100_SHARED)
+    found = launch.backward_launch("layer_norm_modulate", dim, x, True, A100_SHARED)
     assert found is not None
     assert found.threads % launch.WARP == 0
     assert found.threads <= found.largest
@@ -20,9 +34,7 @@ def test_the_block_covers_the_row_within_its_class(dim: int, x: Dtype) -> None:
 @pytest.mark.parametrize("x", ["bf16", "f16", "f32"])
 def test_a_cluster_covers_a_wide_row_and_leaves_no_warp_idle(dim: int, x: Dtype) -> None:
     def wide(clusters: bool, columns: int = dim) -> launch.Launch | None:
-        return launch.register_launch(
-            "gate_residual_norm_modulate", "backward", columns, x, True, 227 << 10, clusters
-        )
+        return launch.backward_launch("gate_residual_norm_modulate", columns, x, True, 227 << 10, clusters)
 
     assert wide(clusters=False) is None
     found = wide(clusters=True)
@@ -41,12 +53,13 @@ def test_a_cluster_covers_a_wide_row_and_leaves_no_warp_idle(dim: int, x: Dtype)
     ("dim", "aligned"), [(8200, True), (764, True), (768, False)], ids=["wide", "not in vectors", "unaligned"]
 )
 def test_what_registers_cannot_serve_goes_to_the_tiled_path(dim: int, aligned: bool) -> None:
-    assert launch.register_launch("layer_norm_modulate", "forward", dim, "bf16", aligned, A100_SHARED) is None
+    assert launch.backward_launch("layer_norm_modulate", dim, "bf16", aligned, A100_SHARED) is None
+    assert launch.forward_launch("layer_norm_modulate", 3 * dim, "bf16", aligned) is None
 
 
 def test_a_ring_beyond_the_shared_memory_goes_to_the_tiled_path() -> None:
     def gated(dim: int, x: Dtype) -> launch.Launch | None:
-        return launch.register_launch("gate_residual_norm_modulate", "backward", dim, x, True, A100_SHARED)
+        return launch.backward_launch("gate_residual_norm_modulate", dim, x, True, A100_SHARED)
 
     assert gated(8192, "bf16") is not None
     assert gated(5120, "f32") is not None

@@ -34,16 +34,27 @@ static char text[200];
 extern "C" {
 int elements, largest, threads, shared;
 int cluster;
-int of_registers(int gated, int backward, int dim, int bytes, int aligned, int limit, int clusters) {
-    const auto found = register_launch(gated, backward, dim, bytes, aligned, limit, clusters);
+int forward_of(int gated, int dim, int bytes, int aligned) {
+    const auto found = forward_launch(gated, dim, bytes, aligned);
+    if (!found) return 0;
+    elements = found->vectors, largest = found->largest, threads = found->threads, shared = found->rows;
+    return 1;
+}
+const char* forward_called(const char* family, const char* x, const char* m) {
+    const ForwardLaunch launch{elements, largest, threads, shared};
+    snprintf(text, sizeof(text), "%s", forward_name(family, x, m, launch).c_str());
+    return text;
+}
+int backward_of(int gated, int dim, int bytes, int aligned, int limit, int clusters) {
+    const auto found = backward_launch(gated, dim, bytes, aligned, limit, clusters);
     if (!found) return 0;
     elements = found->elements, largest = found->largest, threads = found->threads, shared = found->shared_bytes;
     cluster = found->cluster;
     return 1;
 }
-const char* name(const char* family, int backward, const char* x, const char* m, int token) {
+const char* backward_called(const char* family, const char* x, const char* m, int token) {
     const Launch launch{elements, largest, threads, shared, cluster};
-    snprintf(text, sizeof(text), "%s", kernel_name(family, backward, x, m, launch, token).c_str());
+    snprintf(text, sizeof(text), "%s", backward_name(family, x, m, launch, token).c_str());
     return text;
 }
 const char* tiled(const char* family, const char* step, const char* x, const char* m, int token) {
@@ -52,6 +63,10 @@ const char* tiled(const char* family, const char* step, const char* x, const cha
 }
 int threads_of(int dim) { return tiled_threads(dim); }
 i64 per_block(i64 rows, i64 resident) { return rows_per_block(rows, resident); }
+int reduce_of(i64 groups, int dim, i64 slots) {
+    const auto block = reduce_block(groups, dim, slots);
+    return block.columns << 16 | block.lanes;
+}
 i64 blocks(i64 rows, i64 per_block) { return ceil_div(rows, per_block); }
 i64 slots_of(i64 rows, i64 per_block, i64 groups) { return slots(rows, per_block, groups); }
 int token(i64 rows, i64 groups, int packed) { return is_per_token(rows, groups, packed); }
@@ -95,7 +110,9 @@ def rules(tmp_path_factory):
     flags = ("-std=c++17", "-shared", "-fPIC", "-I", str(CSRC))
     subprocess.run(["g++", *flags, str(source), "-o", str(built)], check=True)
     found = ctypes.CDLL(str(built))
-    found.name.restype = found.tiled.restype = found.pair_name.restype = ctypes.c_char_p
+    found.forward_called.restype = found.backward_called.restype = found.tiled.restype = (
+        found.pair_name.restype
+    ) = ctypes.c_char_p
     found.pair_per_block.restype = ctypes.c_longlong
     found.per_block.restype = found.slots_of.restype = found.stride.restype = ctypes.c_longlong
     return found
@@ -110,32 +127,30 @@ FAMILIES = ("layer_norm_modulate", "gate_residual_norm_modulate")
 
 def test_geometry_and_names_are_those_of_python(rules):
     served = 0
-    for family, direction, x, aligned, limit, clusters in itertools.product(
-        FAMILIES,
-        ("forward", "backward"),
-        ("bf16", "f32"),
-        (False, True),
-        (99 << 10, 227 << 10),
-        (False, True),
-    ):
-        wide = (*range(7160, 8210), *range(10200, 10300), 12288, *range(16300, 16400))
-        for dim in (*range(1, 300), *range(2000, 2100), 3072, *range(5100, 5140), *wide):
-            expected = launch.register_launch(family, direction, dim, x, aligned, limit, clusters)
-            gated, backward = family.startswith("gate"), direction == "backward"
-            found = rules.of_registers(gated, backward, dim, launch.DTYPE_BYTES[x], aligned, limit, clusters)
-            assert bool(found) == (expected is not None)
+    wide = (*range(7160, 8210), *range(10200, 10300), 12288, *range(16300, 16400), *range(24560, 24600))
+    dims = (*range(1, 300), *range(2000, 2100), 3072, *range(5100, 5140), *wide)
+    for family, x, aligned, dim in itertools.product(FAMILIES, ("bf16", "f32"), (False, True), dims):
+        gated, size = family.startswith("gate"), launch.DTYPE_BYTES[x]
+        forward = launch.forward_launch(family, dim, x, aligned)
+        assert bool(rules.forward_of(gated, dim, size, aligned)) == (forward is not None)
+        if forward:
+            given = (value(rules, name) for name in ("elements", "largest", "threads", "shared"))
+            assert launch.ForwardLaunch(*given) == forward
+            name = launch.forward_name(family, x, "f32", forward)
+            assert rules.forward_called(family.encode(), x.encode(), b"f32").decode() == name
+        for limit, clusters in itertools.product((99 << 10, 227 << 10), (False, True)):
+            expected = launch.backward_launch(family, dim, x, aligned, limit, clusters)
+            assert bool(rules.backward_of(gated, dim, size, aligned, limit, clusters)) == (
+                expected is not None
+            )
             if expected is None:
                 continue
             served += 1
-            assert (
-                launch.Launch(
-                    *(value(rules, n) for n in ("elements", "largest", "threads", "shared", "cluster"))
-                )
-                == expected
-            )
-            for token in (False, backward):
-                name = launch.kernel_name(family, direction, x, "f32", expected, token)
-                assert rules.name(family.encode(), backward, x.encode(), b"f32", token).decode() == name
+            given = (value(rules, n) for n in ("elements", "largest", "threads", "shared", "cluster"))
+            assert launch.Launch(*given) == expected
+            for token in (False, True):
+                name = launch.backward_name(family, x, "f32", expected, token)
+                assert rules.backward_called(family.encode(), x.encode(), b"f32", token).decode() == name
     assert served > 1000
     for family, step, token in itertools.product(FAMILIES, ("forward", "rows", "columns"), (False, True)):
         name = launch.tiled_name(family, step, "f16", "f16", token)
@@ -155,6 +170,12 @@ def test_decisions_are_those_of_python(rules):
         )
         for packed in (False, True):
             assert rules.token(long(rows), long(groups), packed) == launch.is_per_token(rows, groups, packed)
+    for groups, dim, slots in itertools.product(
+        (1, 2, 21, 5000), (8, 64, 1536, 5120, 16_384), (1, 60, 700, 5700)
+    ):
+        columns, lanes = launch.reduce_block(groups, dim, slots)
+        assert rules.reduce_of(long(groups), dim, long(slots)) == columns << 16 | lanes
+        assert columns * lanes % launch.WARP == 0
     assert all(rules.threads_of(dim) == launch.tiled_threads(dim) for dim in range(1, 600))
     for pointer, stride, size in itertools.product((0, 8, 16, 2**40 + 16), (1, 4, 8, 12), (2, 4)):
         assert rules.aligned(long(pointer), long(stride), size) == launch.is_aligned(pointer, stride, size)
@@ -312,7 +333,7 @@ try:
 except RunError as error:  # there is no GPU; but its own CUDA runtime answers
     print(error)
 has = ctypes.CDLL(sys.argv[1]).reel_has_kernel
-assert has(b"layer_norm_modulate_forward_bf16_f32_e16_t128") and has(b"reduce_bf16") and not has(b"reduce_f64")
+assert has(b"layer_norm_modulate_forward_bf16_f32_v3_t128") and has(b"reduce_bf16") and not has(b"reduce_f64")
 x, row = torch.zeros(1, 2, 8), torch.zeros(1, 8)
 try:
     torch.ops.reelweave_library.norm_modulate(x, row, row, None, None, None, 1e-6, False)

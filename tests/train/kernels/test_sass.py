@@ -104,6 +104,7 @@ INTEGERS = [
     ("MOV R0, 0x9\nIADD3.NEW R1, R0, R0, RZ", ("R1",), [None]),
     (f"{ONE}\n{TWO}", ("UR4", "UR5", "UR6"), [1, 2, 9]),
     ("MOV R0, 0x1\nPLOP3.LUT P0, P1, PT, PT, PT, 0x80, 0x0\nSEL R1, R0, 0x3, P1", ("R1",), [3]),
+    ("MOV R0, 0x71\nPLOP3.LUT P0, P1, PT, PT, PT, 0x80, 0x0\nP2R R1, PR, R0, 0x3", ("R1",), [0x71]),
     ("MOV R0, 0x1\nPLOP3.LUT P0, P1, PT, PT, PT, 0x80, 0x0\nSEL R1, R0, 0x3, P0", ("R1",), [1]),
 ]
 

@@ -15,7 +15,6 @@ from train.kernels.cuda import host_qk, launch
 from train.kernels.cuda.launch import (
     AffineArgs,
     BackwardArgs,
-    Direction,
     Dtype,
     Family,
     ForwardArgs,
@@ -23,28 +22,28 @@ from train.kernels.cuda.launch import (
     Modulation,
     ReduceArgs,
 )
-from train.kernels.cuda.launcher import NAMES, Launcher, Limited, on_one_device, pointer
+from train.kernels.cuda.launcher import NAMES, Launcher, on_one_device, pointer
 from train.kernels.kernel_set import Kernels
 
 
-def kernels(launcher: Launcher, serves: Callable[[torch.Tensor, str], bool]) -> Kernels:
-    """The operators over these kernels."""
+def kernels(launcher: Launcher, serves: Callable[[torch.Tensor, str], bool], tiled: bool = False) -> Kernels:
+    """The operators over these kernels; `tiled`: those of tokens by the tiled path alone."""
 
     def forward(x: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
-        return _forward(launcher, x, None, None, *rest)[1:]
+        return _forward(launcher, tiled, x, None, None, *rest)[1:]
 
     def backward(
         dy: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor, *rest: Any
     ) -> tuple[torch.Tensor, ...]:
-        dx, _, _, *others = _backward(launcher, None, dy, x, None, mean, rstd, None, *rest)
+        dx, _, _, *others = _backward(launcher, tiled, None, dy, x, None, mean, rstd, None, *rest)
         return dx, *others
 
     return Kernels(
         serves=serves,
         norm_modulate=forward,
         norm_modulate_backward=backward,
-        gate_norm_modulate=lambda *arguments: _forward(launcher, *arguments),
-        gate_norm_modulate_backward=lambda *arguments: _backward(launcher, *arguments),
+        gate_norm_modulate=lambda *arguments: _forward(launcher, tiled, *arguments),
+        gate_norm_modulate_backward=lambda *arguments: _backward(launcher, tiled, *arguments),
         qk_norm=lambda *arguments: host_qk.forward(launcher, *arguments),
         qk_norm_backward=lambda *arguments: host_qk.backward(launcher, *arguments),
     )
@@ -52,7 +51,7 @@ def kernels(launcher: Launcher, serves: Callable[[torch.Tensor, str], bool]) -> 
 
 def d_tile(launcher: Launcher, serves: Callable[[torch.Tensor, str], bool]) -> Kernels:
     """The operators of tokens by the paper's D-tile reduction alone (csrc/tiled.cuh), to be measured beside ours."""
-    return kernels(Limited(launcher, 0), lambda x, numerics: x.dim() == 3 and serves(x, numerics))
+    return kernels(launcher, lambda x, numerics: x.dim() == 3 and serves(x, numerics), tiled=True)
 
 
 @dataclass(frozen=True)
@@ -109,13 +108,15 @@ class _Call:
     def modulation(self) -> Structure:
         return Modulation(*(v.pointer for v in self.vectors), *(v.stride for v in self.vectors[:3]))
 
-    def register_launch(self, direction: Direction, *others: _Rows) -> launch.Launch | None:
-        aligned = all(rows.aligned for rows in (self.x, self.branch, *others, *self.vectors))
+    @property
+    def aligned(self) -> bool:
+        return all(rows.aligned for rows in (self.x, self.branch, *self.vectors))
+
+    def backward_launch(self, *others: _Rows) -> launch.Launch | None:
+        aligned = self.aligned and all(rows.aligned for rows in others)
         limit = self.launcher.shared_limit(self.tokens.device)
         clusters = self.launcher.clusters(self.tokens.device)
-        return launch.register_launch(
-            self.family, direction, self.dim, self.types[0], aligned, limit, clusters
-        )
+        return launch.backward_launch(self.family, self.dim, self.types[0], aligned, limit, clusters)
 
     def rows_per_block(
         self, kernel: str, threads: int, shared_bytes: int, across: int = 1, cluster: int = 1
@@ -173,6 +174,7 @@ def _call(
 
 def _forward(
     launcher: Launcher,
+    tiled: bool,
     x_BLD: torch.Tensor,
     branch_BLD: torch.Tensor | None,
     gate: torch.Tensor | None,
@@ -191,14 +193,13 @@ def _forward(
     h_BLD = None if branch_BLD is None else torch.empty_like(y_BLD)
     rstd_BL = x_BLD.new_empty(x_BLD.shape[:-1], dtype=torch.float32)
     mean_BL = rstd_BL.new_empty(0) if rms else torch.empty_like(rstd_BL)
-    geometry = call.register_launch("forward")
+    geometry = None if tiled else launch.forward_launch(call.family, call.dim, call.types[0], call.aligned)
     if geometry is None:
         kernel = launch.tiled_name(call.family, "forward", *call.types)
-        threads, shared, per_block, cluster = launch.tiled_threads(call.dim), 0, 1, 1
+        threads, rows = launch.tiled_threads(call.dim), 1
     else:
-        kernel = launch.kernel_name(call.family, "forward", *call.types, geometry)
-        threads, shared, cluster = geometry.threads, geometry.shared_bytes, geometry.cluster
-        per_block = call.rows_per_block(kernel, threads, shared, cluster=cluster)
+        kernel = launch.forward_name(call.family, *call.types, geometry)
+        threads, rows = geometry.threads, geometry.rows
     args = ForwardArgs(
         call.x.pointer,
         call.branch.pointer,
@@ -206,19 +207,19 @@ def _forward(
         call.modulation,
         call.groups,
         call.rows,
-        per_block,
         call.x.stride,
         call.branch.stride,
         call.dim,
         rms,
         eps,
     )
-    call.run(kernel, args, (cluster * launch.blocks(call.rows, per_block), 1), (threads, 1), shared)
+    call.run(kernel, args, (launch.blocks(call.rows, rows), 1), (threads, 1))
     return x_BLD if h_BLD is None else h_BLD, y_BLD, mean_BL, rstd_BL
 
 
 def _backward(
     launcher: Launcher,
+    tiled: bool,
     dh_BLD: torch.Tensor | None,
     dy_BLD: torch.Tensor,
     x_BLD: torch.Tensor,
@@ -242,13 +243,13 @@ def _backward(
     dbranch_BLD = None if branch_BLD is None else torch.empty_like(dx_BLD)
     dscale, dshift = (scale.new_empty(scale.shape, dtype=call.modulation_dtype) for _ in range(2))
     dgate = None if gate is None else torch.empty_like(dscale)
-    geometry = call.register_launch("backward", dy, dh)
+    geometry = None if tiled else call.backward_launch(dy, dh)
     if geometry is None:
         kernel = launch.tiled_name(call.family, "columns", *call.types, call.per_token)
         threads, shared, cluster = launch.tiled_threads(call.dim), 0, 1
         across = launch.tiles(call.dim, threads)
     else:
-        kernel = launch.kernel_name(call.family, "backward", *call.types, geometry, call.per_token)
+        kernel = launch.backward_name(call.family, *call.types, geometry, call.per_token)
         threads, shared, across, cluster = geometry.threads, geometry.shared_bytes, 1, geometry.cluster
     per_block = call.rows_per_block(kernel, threads, shared, across, cluster)
     affine = weight_D is not None or bias_D is not None
@@ -313,8 +314,8 @@ def _reduce(
         call.dim,
         partials.shape[1],
     )
-    grid = (groups.count, launch.tiles(call.dim, launch.REDUCE_BLOCK[0]))
-    call.run(f"reduce_{m}", args, grid, launch.REDUCE_BLOCK)
+    block = launch.reduce_block(groups.count, call.dim, len(partials))
+    call.run(f"reduce_{m}", args, (groups.count, launch.tiles(call.dim, block[0])), block)
     if sums is not None:
         scale, *_ = call.vectors
         affine_args = AffineArgs(

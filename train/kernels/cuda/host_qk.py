@@ -180,8 +180,9 @@ class _Call:
                 (c_int * 2)(*columns),
             )
             kernel = f"reduce_qk_weights_{NAMES[self.weight_dtype]}"
-            grid = (2, launch.tiles(max(columns), launch.WARP))
-            self.launcher.run(kernel, self.device, args, grid, launch.REDUCE_BLOCK)
+            block = launch.reduce_block(2, max(columns), sum(self.blocks))
+            grid = (2, launch.tiles(max(columns), block[0]))
+            self.launcher.run(kernel, self.device, args, grid, block)
         x = self.sides[0].x.tensor
         assert x is not None
         return [x.new_empty(0) if gradient is None else gradient for gradient in gradients]

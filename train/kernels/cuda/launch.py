@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from train.kernels.cuda.rules import constant, register_classes, struct
+from train.kernels.cuda.rules import backward_classes, constant, forward_classes, struct
 
 Dtype = Literal["f32", "bf16", "f16"]
 Family = Literal["layer_norm_modulate", "gate_residual_norm_modulate"]
@@ -17,7 +17,6 @@ DTYPE_BYTES: dict[Dtype, int] = {"f32": 4, "bf16": 2, "f16": 2}
 WARP = constant("Warp")
 VECTOR_BYTES = constant("VectorBytes")
 TILED_THREADS = constant("TiledThreads")
-REDUCE_BLOCK = (WARP, constant("ReduceLanes"))
 AFFINE_THREADS = constant("AffineThreads")
 CLUSTER_OLDEST = constant("ClusterOldest")
 """Oldest major compute capability whose blocks may form clusters."""
@@ -28,8 +27,21 @@ ReduceArgs, AffineArgs = struct("ReduceArgs"), struct("AffineArgs")
 
 
 @dataclass(frozen=True)
+class ForwardLaunch:
+    """One launch of a forward kernel: `threads` and `rows` a block.
+
+    `vectors` and `largest` name the class (vectors of a row that a thread holds, largest block) of csrc/instances.cuh.
+    """
+
+    vectors: int
+    largest: int
+    threads: int
+    rows: int
+
+
+@dataclass(frozen=True)
 class Launch:
-    """One launch of the register kernels: `threads` a block, `shared_bytes` of dynamic shared memory.
+    """One launch of a backward kernel: `threads` a block, `shared_bytes` of dynamic shared memory.
 
     `elements`, `largest` and `cluster` name the class (elements a thread, largest block, blocks that share a row) of
     csrc/instances.cuh.
@@ -54,20 +66,37 @@ def ring_bytes(row_bytes: int, elements: int, threads: int) -> int:
     return ring_rows(row_bytes) * row_bytes * elements * threads
 
 
-def register_launch(
+def forward_launch(family: Family, dim: int, x: Dtype, aligned: bool) -> ForwardLaunch | None:
+    """The forward kernel that serves a row of `dim`, or None where only the tiled path does.
+
+    Args:
+        family: The operator family.
+        dim: D, columns of a row.
+        x: Type of the activations.
+        aligned: Every pointer and row (rows of x and of the modulation) begins at a multiple of 16 bytes.
+    """
+    size = VECTOR_BYTES // DTYPE_BYTES[x]
+    gated = family == "gate_residual_norm_modulate"
+    fitting = [one for one in forward_classes(gated) if dim <= one[0] * one[1] * size]
+    if not aligned or dim % size or not fitting:
+        return None
+    vectors, largest = fitting[0]
+    threads = tiles(dim // size, vectors * WARP) * WARP
+    return ForwardLaunch(vectors, largest, threads, 1 if gated else constant("ForwardRows"))
+
+
+def backward_launch(
     family: Family,
-    direction: Direction,
     dim: int,
     x: Dtype,
     aligned: bool,
     shared_limit: int,
     clusters: bool = False,
 ) -> Launch | None:
-    """The register kernel that serves a row of `dim`, or None where only the tiled path does.
+    """The backward kernel that serves a row of `dim`, or None where only the tiled path does.
 
     Args:
         family: The operator family.
-        direction: Its pass.
         dim: D, columns of a row.
         x: Type of the activations.
         aligned: Every pointer and row (rows of x and of the modulation) begins at a multiple of 16 bytes.
@@ -77,7 +106,7 @@ def register_launch(
     size = VECTOR_BYTES // DTYPE_BYTES[x]
     fitting = [
         (elements, largest, blocks)
-        for elements, largest, blocks in register_classes()
+        for elements, largest, blocks in backward_classes()
         if dim <= elements * largest * blocks and (clusters or blocks == 1)
     ]
     if not aligned or dim % size or not fitting:
@@ -85,7 +114,7 @@ def register_launch(
     elements, largest, cluster = fitting[0]
     vectors = -(-dim // size // cluster)
     threads = -(-vectors * size // (elements * WARP)) * WARP
-    streams = (2 if family == "gate_residual_norm_modulate" else 1) * (2 if direction == "backward" else 1)
+    streams = 4 if family == "gate_residual_norm_modulate" else 2
     shared_bytes = ring_bytes(DTYPE_BYTES[x] * streams, elements, threads)
     return Launch(elements, largest, threads, shared_bytes, cluster) if shared_bytes <= shared_limit else None
 
@@ -105,13 +134,32 @@ def slots(rows: int, per_block: int, groups: int) -> int:
     return max(1, blocks(rows, per_block) + groups - 1)
 
 
-def kernel_name(
-    family: Family, direction: Direction, x: Dtype, modulation: Dtype, launch: Launch, per_token: bool = False
+def reduce_block(groups: int, dim: int, slots: int) -> tuple[int, int]:
+    """Columns and lanes of a block of the second stage, which adds up `slots` of `groups` in all.
+
+    Tiles are narrow while there are few, so that all multiprocessors have one; a lane reads some slots.
+    """
+    columns, lanes = constant("ReduceColumns"), WARP // constant("ReduceColumns")
+    while columns < WARP and groups * tiles(dim, columns) > constant("ReduceBlocks"):
+        columns, lanes = 2 * columns, lanes // 2
+    most, some = constant("ReduceThreads"), constant("ReduceAhead") // 2
+    while 2 * columns * lanes <= most and some * lanes * groups < slots:
+        lanes *= 2
+    return columns, lanes
+
+
+def forward_name(family: Family, x: Dtype, modulation: Dtype, launch: ForwardLaunch) -> str:
+    """Name of a forward kernel."""
+    return f"{family}_forward_{x}_{modulation}_v{launch.vectors}_t{launch.largest}"
+
+
+def backward_name(
+    family: Family, x: Dtype, modulation: Dtype, launch: Launch, per_token: bool = False
 ) -> str:
-    """Name of a register kernel; `per_token` is the backward of modulation [rows, D]."""
+    """Name of a backward kernel; `per_token` is that of modulation [rows, D]."""
     token = "_token" if per_token else ""
     cluster = f"_c{launch.cluster}" if launch.cluster > 1 else ""
-    return f"{family}_{direction}{token}_{x}_{modulation}_e{launch.elements}_t{launch.largest}{cluster}"
+    return f"{family}_backward{token}_{x}_{modulation}_e{launch.elements}_t{launch.largest}{cluster}"
 
 
 def tiled_name(

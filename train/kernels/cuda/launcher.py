@@ -1,7 +1,6 @@
 """Interface of kernel launchers, and helpers shared by the operators' host code."""
 
 from ctypes import Structure
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -36,37 +35,6 @@ class Launcher(Protocol):
         shared_bytes: int = 0,
     ) -> None:
         """Launch the kernel on the device's current stream; `args` is copied."""
-
-
-@dataclass(frozen=True)
-class Limited:
-    """Launcher with a lower limit on shared memory per block."""
-
-    launcher: Launcher
-    shared_bytes: int
-
-    def shared_limit(self, device: torch.device) -> int:
-        """Return the smaller of both limits."""
-        return min(self.shared_bytes, self.launcher.shared_limit(device))
-
-    def clusters(self, device: torch.device) -> bool:
-        return self.launcher.clusters(device)
-
-    def resident(
-        self, kernel: str, device: torch.device, threads: int, shared_bytes: int, cluster: int = 1
-    ) -> int:
-        return self.launcher.resident(kernel, device, threads, shared_bytes, cluster)
-
-    def run(
-        self,
-        kernel: str,
-        device: torch.device,
-        args: Structure,
-        grid: tuple[int, int],
-        block: tuple[int, int],
-        shared_bytes: int = 0,
-    ) -> None:
-        self.launcher.run(kernel, device, args, grid, block, shared_bytes)
 
 
 def on_one_device(x: torch.Tensor, *others: torch.Tensor | None) -> None:

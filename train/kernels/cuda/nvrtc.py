@@ -20,7 +20,7 @@ from train.kernels.cuda.sources import CSRC, cache_folder, digest, written
 _TYPES = {"f32": "float", "bf16": "__nv_bfloat16", "f16": "__half"}
 _GATED = {"layer_norm_modulate": "false", "gate_residual_norm_modulate": "true"}
 _PAIR = re.compile(
-    r"^(?P<family>[a-z_]+?)_(?:forward|backward)_\w*?(?P<x>bf16|f16|f32)_(?P<m>bf16|f16|f32)(?:_e|$)"
+    r"^(?P<family>[a-z_]+?)_(?:forward|backward)_\w*?(?P<x>bf16|f16|f32)_(?P<m>bf16|f16|f32)(?:_[ev]|$)"
 )
 _FILES = {"reduce_qk_": "qk_norm.cu", "reduce_": "reduce.cu", "qk_norm_": "qk_norm.cu"}
 """Files of kernels that are compiled as a whole, by the kernels' name prefix."""

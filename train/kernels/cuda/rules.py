@@ -9,6 +9,8 @@ from train.kernels.cuda.sources import CSRC
 
 _CONSTANT = re.compile(r"^constexpr int k(\w+) = (\d+);", re.MULTILINE)
 _CLASS = re.compile(r"^ +CLASS\((\d+), (\d+),", re.MULTILINE)
+_FORWARD = re.compile(r"^ +FORWARD\((\d+), (\d+),", re.MULTILINE)
+_GATED = re.compile(r"^ +GATED\((\d+), (\d+),", re.MULTILINE)
 _CLUSTER = re.compile(r"^ +CLUSTER\((\d+), (\d+), (\d+),", re.MULTILINE)
 _STRUCT = re.compile(r"^struct (\w+) \{(.*?)^\};", re.MULTILINE | re.DOTALL)
 _DECLARATION = re.compile(r"(?:const )?(?P<type>\w+)(?P<pointer>\*?) (?P<names>[^;]+)")
@@ -24,8 +26,15 @@ def constant(name: str) -> int:
 
 
 @cache
-def register_classes() -> tuple[tuple[int, int, int], ...]:
-    """Return elements a thread, the largest block and the blocks that share a row, of each class of D."""
+def forward_classes(gated: bool) -> tuple[tuple[int, int], ...]:
+    """Return vectors of a row that a thread holds and the largest block, of each class of D of the forward."""
+    found = (_GATED if gated else _FORWARD).findall(_read("rules.h"))
+    return tuple((int(vectors), int(largest)) for vectors, largest in found)
+
+
+@cache
+def backward_classes() -> tuple[tuple[int, int, int], ...]:
+    """Return elements a thread, the largest block and the blocks that share a row, of each class of the backward."""
     text = _read("rules.h")
     found = [*((*one, "1") for one in _CLASS.findall(text)), *_CLUSTER.findall(text)]
     return tuple((int(elements), int(largest), int(blocks)) for elements, largest, blocks in found)
