@@ -1,5 +1,6 @@
 // Names of the kernels: <family>_forward_<x>_<modulation>_v<vectors a thread>_t<largest block> and
-// <family>_<backward>_<x>_<modulation>_e<elements a thread>_t<largest block>[_c<blocks of a cluster>]. extern "C", so that a library, NVRTC and the emulator find them by one name.
+// <family>_<backward>_<x>_<modulation>_e<elements a thread>_t<largest block>[_c<blocks of a cluster>]. extern "C", so that a
+// library, NVRTC and the emulator find them by one name.
 #pragma once
 #include "tiled.cuh"
 
@@ -10,7 +11,7 @@
     REEL_FORWARDS_##GATE(REEL_FORWARD, FAMILY, GATE, x, X, m, M)                                                     \
     REEL_REGISTER_CLASSES(REEL_REGISTERS, FAMILY, GATE, x, X, m, M)                                                  \
     REEL_CLUSTER_CLASSES(REEL_CLUSTERS, FAMILY, GATE, x, X, m, M)                                                    \
-    REEL_KERNEL(FAMILY##_forward_tiled_##x##_##m, reel::ForwardArgs, (reel::kTiledThreads),                           \
+    REEL_KERNEL(FAMILY##_forward_tiled_##x##_##m, reel::ForwardArgs, (reel::kTiledThreads),                          \
                 reel::forward_tiled<X, M, GATE>)                                                                     \
     REEL_KERNEL(FAMILY##_backward_rows_tiled_##x##_##m, reel::BackwardArgs, (reel::kTiledThreads),                   \
                 reel::backward_rows_tiled<X, M, GATE>)                                                               \
@@ -39,7 +40,7 @@
 
 #define REEL_FAMILY(FAMILY, GATE)                                                                                    \
     REEL_INSTANCES(FAMILY, GATE, bf16, __nv_bfloat16, f32, float)                                                    \
-    REEL_INSTANCES(FAMILY, GATE, bf16, __nv_bfloat16, bf16, __nv_bfloat16)                                  \
-    REEL_INSTANCES(FAMILY, GATE, f16, __half, f32, float)                                                   \
-    REEL_INSTANCES(FAMILY, GATE, f16, __half, f16, __half)                                                  \
+    REEL_INSTANCES(FAMILY, GATE, bf16, __nv_bfloat16, bf16, __nv_bfloat16)                                           \
+    REEL_INSTANCES(FAMILY, GATE, f16, __half, f32, float)                                                            \
+    REEL_INSTANCES(FAMILY, GATE, f16, __half, f16, __half)                                                           \
     REEL_INSTANCES(FAMILY, GATE, f32, float, f32, float)
