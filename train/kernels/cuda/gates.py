@@ -145,21 +145,28 @@ def local(opcodes: Sequence[str]) -> list[str]:
 
 
 def wide(opcodes: Sequence[str]) -> bool:
-    """Return True if rows are loaded and stored in 16 bytes: both directions have such instructions."""
-    has = {code.split(".")[0] for code in opcodes if ".128" in code}
-    return "STG" in has and "LDGSTS" in has
+    """Return True if rows are loaded and stored in 16 bytes: both directions have such instructions.
+
+    Rows are loaded into shared memory, or into registers and leave the caches first (`.EF`), unlike the modulation.
+    """
+    vectors = [code for code in opcodes if ".128" in code]
+    loads = [
+        code for code in vectors if code.startswith("LDGSTS") or (code.startswith("LDG") and ".EF" in code)
+    ]
+    return bool(loads) and any(code.startswith("STG") for code in vectors)
 
 
 def narrow(opcodes: Sequence[str]) -> list[str]:
     """Return the opcodes that move less than 16 bytes of a row.
 
-    Excludes a row's statistics, group offsets (plain 4-byte words, at most eight per kernel) and angles of a
-    float32 rotation (8 bytes, read-only, shared by heads and samples).
+    Excludes a row's statistics, group offsets (plain 4-byte words, at most sixteen per kernel: the forward has two
+    rows, and finds the second one's group for each vector) and angles of a float32 rotation (8 bytes, read-only,
+    shared by heads and samples).
     """
     narrow = [code for code in opcodes if ".128" not in code and not code.startswith(("LDL", "STL"))]
     narrow = [code for code in narrow if code != "LDG.E.64.CONSTANT"]
     words = [code for code in narrow if code in {"LDG.E", "STG.E", "LDG.E.CONSTANT"}]
-    return narrow if len(words) < len(narrow) or len(words) > 8 else []
+    return narrow if len(words) < len(narrow) or len(words) > 16 else []
 
 
 def nvcc_release() -> str | None:
