@@ -6,11 +6,17 @@ Only shards that hold part of it are rewritten; the dataset changes in one step,
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
 from curate.ledger import Ledger
 from curate.records import Record, from_json
 from curate.takedown.forget import forget
 from curate.takedown.takedown import TakeDowns, emptied, take_down_reason
 from loader.dataset import (
+    ACCOUNTING,
     Content,
     Dataset,
     Manifest,
@@ -23,11 +29,14 @@ from loader.dataset import (
     write_shard,
 )
 from loader.dataset.manifest import MANIFEST
-from loader.dataset.tables.parquet import to_rows
+from loader.dataset.tables.parquet import to_rows, to_table
+from loader.dataset.tables.shard_rows import as_table
 from loader.errors import UsageError
 from loader.storage import Storage, leased
 
 REPORT = "report/"
+
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -74,30 +83,36 @@ def _remove(storage: Storage, removal: Removal) -> Removed:
             f"{storage.root} is an index over tars of others, which are never changed; take it out"
             " of the tars and run `reelweave index` again"
         )
-    accounting = to_rows(dataset.accounting)
-    named = _matcher(removal)
-    if not any(named(row) for row in accounting):
+    accounting = dataset.accounting
+    named_N = _named(accounting, removal)
+    if not named_N.any():
         what = f"source {removal.source}" if removal.source else f"key {removal.key}"
         raise UsageError(f"{storage.uri(MANIFEST)} knows no {what}; see accounting.parquet for what it holds")
-    copies = _copies(accounting, named)
-    keys = {row["key"] for row in accounting if named(row) and row["key"]} | copies.keys()
+    copies = _copies(accounting, named_N)
+    keys = pa.array(
+        sorted({*accounting.column("key").filter(pa.array(named_N)).drop_null().to_pylist(), *copies}),
+        pa.string(),
+    )
 
-    def gone(row: Row) -> bool:
-        return named(row) or row["key"] in keys
+    def gone(table: pa.Table) -> Mask:
+        return _named(table, removal) | _is_in(table.column("key"), keys)
 
-    taken = [row for row in to_rows(dataset.index) if gone(row)]
+    gone_N = gone(accounting)
+    left_out = to_rows(accounting.filter(pa.array(gone_N)))
+    taken = to_rows(dataset.index.filter(pa.array(gone(dataset.index))))
     samples = len(taken)
     shards, rewritten = _without(dataset, gone)
     new = [
-        removal.model_copy(update={"samples": samples, "span": _span(accounting, taken, removal.key)}),
+        removal.model_copy(update={"samples": samples, "span": _span(left_out, taken, removal.key)}),
         *(_of_copy(row, removal) for row in copies.values()),
     ]
     known = {(old.source, old.key) for old in dataset.manifest.removals}
     added = [one for one in new if one.samples or (one.source, one.key) not in known]
     removals = [*dataset.manifest.removals, *added]
+    scores = dataset.read_scores()
     content = Content(
-        accounting=_accounted(accounting, gone, TakeDowns(tuple(removals))),
-        scores=[row for row in to_rows(dataset.scores) if not gone(row)],
+        accounting=_accounted(accounting, gone_N, left_out, TakeDowns(tuple(removals))),
+        scores=scores.filter(pa.array(~gone(scores))),
         config=dataset.manifest.config,
         versions=dataset.manifest.versions,
         removals=removals,
@@ -109,30 +124,41 @@ def _remove(storage: Storage, removal: Removal) -> Removed:
     forget(Ledger(storage), TakeDowns(tuple(removals)))
     storage.sweep()
     clean = storage.drop_versions()
-    stay = {row["key"] for shard in shards for row in shard.rows}
-    left = sorted({row["duplicate_of"] for row in accounting if gone(row)} & stay)
+    own = {row["key"] for row in taken}
+    left = sorted(
+        key
+        for key in {row["duplicate_of"] for row in left_out if row["duplicate_of"]} - own
+        if dataset.row_number(key) is not None
+    )
     return Removed(manifest, samples, rewritten, tuple(sorted(copies)), tuple(left), clean)
 
 
-def _matcher(removal: Removal) -> Callable[[Row], bool]:
-    if removal.source is not None:
-        return lambda row: row["source"] == removal.source
-    return lambda row: row["key"] == removal.key
+def _named(table: pa.Table, removal: Removal) -> Mask:
+    """Return which rows are of the source or the key that a take-down names."""
+    name, value = ("key", removal.key) if removal.source is None else ("source", removal.source)
+    return _mask(pc.equal(table.column(name), value))
 
 
-def _copies(accounting: list[Row], named: Callable[[Row], bool]) -> dict[str, Row]:
+def _mask(flags: pa.ChunkedArray) -> Mask:
+    return np.asarray(pc.fill_null(flags, False), np.bool_)
+
+
+def _is_in(column: pa.ChunkedArray, values: pa.Array) -> Mask:
+    return _mask(pc.is_in(column, value_set=values))
+
+
+def _copies(accounting: pa.Table, named_N: Mask) -> dict[str, Row]:
     """Return a row of each clip of other sources that is a copy or duplicate of a removed one, by key."""
     found: dict[str, Row] = {}
-    keys = {row["key"] for row in accounting if named(row) and row["key"]}
+    key, of = accounting.column("key"), accounting.column("duplicate_of")
+    others_N = ~named_N & _mask(pc.is_valid(key))
+    duplicate_N = others_N & _mask(pc.equal(accounting.column("state"), "duplicate"))
+    keys = set(key.filter(pa.array(named_N)).drop_null().to_pylist())
     while True:
-        more = {
-            row["key"]: row
-            for row in accounting
-            if row["key"]
-            and not named(row)
-            and row["key"] not in found
-            and (row["key"] in keys or (row["state"] == "duplicate" and row["duplicate_of"] in keys))
-        }
+        wanted = pa.array(sorted(keys), pa.string())
+        near_N = (others_N & _is_in(key, wanted)) | (duplicate_N & _is_in(of, wanted))
+        rows = to_rows(accounting.filter(pa.array(near_N)))
+        more = {row["key"]: row for row in rows if row["key"] not in found}
         if not more:
             return found
         found |= more
@@ -145,46 +171,57 @@ def _of_copy(row: Row, removal: Removal) -> Removal:
     return Removal(key=row["key"], date=removal.date, reason=reason, samples=0, span=span)
 
 
-def _span(accounting: list[Row], taken: list[Row], key: str | None) -> RemovedSpan | None:
+def _span(left_out: list[Row], taken: list[Row], key: str | None) -> RemovedSpan | None:
     """Return the time span of the clip; rows of samples have the digest of their source, too."""
-    for row in (*taken, *accounting):
+    for row in (*taken, *left_out):
         if key is not None and row["key"] == key and row["start_s"] is not None:
             return RemovedSpan(**{name: row[name] for name in RemovedSpan.model_fields if name in row})
     return None
 
 
-def _without(dataset: Dataset, gone: Callable[[Row], bool]) -> tuple[list[ShardRecord], int]:
+def _without(dataset: Dataset, gone: Callable[[pa.Table], Mask]) -> tuple[list[ShardRecord], int]:
     """Return all shards of the next revision, with rewritten ones, and the number of rewritten ones."""
     present = dataset.shards()
     number = next_shard_number(present)
     shards = []
     rewritten = 0
     for shard in present:
-        left = [row for row in shard.rows if not gone(row)]
-        if len(left) == len(shard.rows):
+        rows = as_table(shard.rows)
+        gone_n = gone(rows)
+        if not gone_n.any():
             shards.append(shard)
             continue
         rewritten += 1
-        if left:
-            samples = (dataset.sample(dataset.row_numbers[row["key"]]) for row in left)
+        if not gone_n.all():
+            left = rows.column("key").filter(pa.array(~gone_n)).to_pylist()
+            samples = (dataset.sample(dataset.row_numbers[key]) for key in left)
             shards.append(write_shard(dataset.storage, number, samples))
             number += 1
     return shards, rewritten
 
 
-def _accounted(rows: list[Row], gone: Callable[[Row], bool], down: TakeDowns) -> list[Row]:
-    """Return the accounting after the take-down: one row for a source, or the span's own row for a sample."""
-    result: list[Row] = []
+def _accounted(accounting: pa.Table, gone_N: Mask, left_out: list[Row], down: TakeDowns) -> pa.Table:
+    """Return the accounting after the take-down: one row for a source, or the span's own row for a sample.
+
+    Args:
+        accounting: All rows.
+        gone_N: Which of them are of removed clips.
+        left_out: These rows.
+        down: All take-downs.
+    """
+    rows: list[Row] = []
+    places: list[int] = []
     said: set[str] = set()
-    for row in rows:
-        if not gone(row):
-            result.append(row)
-            continue
+    for place, row in zip(np.flatnonzero(gone_N).tolist(), left_out, strict=True):
         record = from_json(Record, row)
         if removal := down.sources.get(record.source):
-            if record.source not in said:
-                result.append(emptied(Record(record.source), removal).columns(row))
+            if record.source in said:
+                continue
             said.add(record.source)
+            rows.append(emptied(Record(record.source), removal).columns(row))
         else:
-            result.append(emptied(record, down.keys[row["key"]]).columns(row))
-    return result
+            rows.append(emptied(record, down.keys[row["key"]]).columns(row))
+        places.append(place)
+    stay = accounting.filter(pa.array(~gone_N))
+    order = np.argsort(np.concatenate([np.flatnonzero(~gone_N), np.array(places, np.int64)]), kind="stable")
+    return pa.concat_tables([stay, to_table(rows, ACCOUNTING)]).take(pa.array(order))

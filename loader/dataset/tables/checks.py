@@ -16,6 +16,7 @@ from loader.dataset.schema import STATES
 SPLITS = ("train", "val")
 _NEEDED = (("kept", "key"), ("kept", "start_s"), ("duplicate", "duplicate_of"), ("duplicate", "start_s"))
 _MOST_PIXELS = 2**16 - 1
+_ROWS_AT_ONCE = 1 << 16
 
 
 @dataclass
@@ -94,7 +95,8 @@ class TableChecks:
 def problems(name: str, table: pa.Table, where: str, manifest: Manifest) -> Iterator[str]:
     """Yield the problems of one table of a dataset, in words; arguments as of `TableChecks`."""
     checks = TableChecks(name, where, manifest)
-    checks.add(table)
+    for first in range(0, len(table), _ROWS_AT_ONCE):
+        checks.add(table.slice(first, _ROWS_AT_ONCE))
     sources = pc.count_distinct(table.column("source")).as_py() if name == "accounting" else None
     return checks.problems(sources)
 
