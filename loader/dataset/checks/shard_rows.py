@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from loader.dataset.manifest import Manifest, ShardEntry
 from loader.dataset.schema import INDEX, Row
 from loader.dataset.tables.parquet import to_rows
-from loader.dataset.tables.partitions import Partitions, parts_of
+from loader.dataset.tables.row_parts import RowParts, parts_of
 from loader.dataset.tables.shard_rows import CRC32
 
 _SCHEMA = INDEX.append(pa.field(CRC32, pa.uint32()))
@@ -33,7 +33,7 @@ class ShardRows:
         parts = parts_of(manifest.totals.samples)
         self._part_S = (ends - 1) * parts // max(1, manifest.totals.samples)
         self._part_S = np.clip(self._part_S, 0, parts - 1)
-        self._parts = Partitions(_SCHEMA, parts)
+        self._parts = RowParts(_SCHEMA, parts)
 
     def __enter__(self) -> Self:
         return self

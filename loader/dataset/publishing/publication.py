@@ -29,7 +29,7 @@ from loader.dataset.publishing.payload import Payload, entry_of
 from loader.dataset.schema import ACCOUNTING, INDEX, SCORES, Row
 from loader.dataset.shard import ShardRecord, idx_bytes
 from loader.dataset.tables.parquet import ParquetWriter, to_table
-from loader.dataset.tables.partitions import Partitions, hashed, parts_of
+from loader.dataset.tables.row_parts import RowParts, hashed, parts_of
 from loader.dataset.tables.shard_rows import CRC32, as_table
 from loader.dataset.tars.energon import ENERGON_COLUMNS, EnergonShard, energon_files
 from loader.errors import RunError
@@ -100,7 +100,7 @@ class Publication:
             RunError: two samples share a key.
         """
         index = _IndexMaker(shards)
-        with Partitions(_INDEX, index.parts) as rows:
+        with RowParts(_INDEX, index.parts) as rows:
             divided, sidecars = index.divided(rows), {}
             try:
                 sidecars = energon_files(divided, folder)
@@ -175,7 +175,7 @@ class _IndexMaker:
         names = DTYPES if self._checked else PLANNED
         return PlanIndex(**{name: self._columns[name] for name in names})
 
-    def divided(self, rows: Partitions) -> Iterator[EnergonShard]:
+    def divided(self, rows: RowParts) -> Iterator[EnergonShard]:
         """Divide the rows among parts that follow each other by key, and yield the shards for Energon meanwhile."""
         borders = self._borders()
         for shard in self._shards:
@@ -196,7 +196,7 @@ class _IndexMaker:
             own = table.select(ENERGON_COLUMNS)
             yield EnergonShard(shard.path, shard.sha256, len(own), own, range(len(own)), split)
 
-    def write(self, rows: Partitions, path: Path) -> None:
+    def write(self, rows: RowParts, path: Path) -> None:
         """Write the index sorted by key, and keep the columns of the plan index."""
         columns, first = PlanColumns([shard.path for shard in self._shards]), 0
         with ParquetWriter(path, INDEX) as writer:
@@ -246,7 +246,7 @@ def _write_accounting(path: Path, rows: AnyRows) -> tuple[Counter[str], int]:
     """Write the accounting, and return its rows by state, and the number of its sources."""
     states: Counter[str] = Counter()
     parts = parts_of(len(rows)) if isinstance(rows, pa.Table | Sequence) else _PARTS_OF_UNKNOWN
-    with ParquetWriter(path, ACCOUNTING) as writer, Partitions(_SOURCES, parts) as sources:
+    with ParquetWriter(path, ACCOUNTING) as writer, RowParts(_SOURCES, parts) as sources:
         for table in _tables(rows, ACCOUNTING):
             writer.add(table)
             found = pc.value_counts(table.column("state")).to_pylist()

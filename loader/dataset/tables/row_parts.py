@@ -29,7 +29,7 @@ def hashed(column: pa.ChunkedArray, parts: int) -> NDArray[np.int64]:
     return np.fromiter(map(hash, values), np.int64, len(values)) % parts
 
 
-class Partitions:
+class RowParts:
     """Tables of one schema, divided among ``parts``; a context that removes its files.
 
     Rows that fit in memory are kept there, and no file is written.
