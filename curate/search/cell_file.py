@@ -20,7 +20,7 @@ from curate.dedup.cells import Cells
 from curate.search.vectors import MEMBER, Vector, read_vectors
 from loader.dataset import Dataset, read_manifest
 from loader.dataset.manifest import SEARCH, Manifest, search_folder
-from loader.dataset.tables.partitions import Partitions, parts_of
+from loader.dataset.tables.row_parts import RowParts, parts_of
 from loader.dataset.tars.members import members
 from loader.errors import RunError, UsageError
 from loader.storage import Storage
@@ -232,9 +232,9 @@ def write_cells(
         storage.write(folder + HEADER, json.dumps(header, indent=1).encode())
 
 
-def _partitions(width: int, parts: int) -> Partitions:
+def _partitions(width: int, parts: int) -> RowParts:
     vector = pa.list_(pa.float32(), width)
-    return Partitions(pa.schema([("row", pa.int64()), ("cell", pa.int64()), ("vector", vector)]), parts)
+    return RowParts(pa.schema([("row", pa.int64()), ("cell", pa.int64()), ("vector", vector)]), parts)
 
 
 def _matrix(table: pa.Table, width: int) -> NDArray[np.float32]:
