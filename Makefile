@@ -31,9 +31,9 @@ test: CASES := not toolchain and not thorough
 thorough: CASES := not toolchain
 test thorough: export PYTHONDONTWRITEBYTECODE :=
 test thorough: .venv/.installed
-	# Four processes for two cores, since tests wait, too: for leases, silence and other processes. In the order of tests/conftest.py:
+	# Three processes for two cores, since tests wait, too: for leases, silence and other processes. In the order of tests/conftest.py:
 	# by default the long files of few tests come last, and one process waits for the others.
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "$(CASES)" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "$(CASES)" $(PYTEST_ARGS)
 
 # Where nvcc is: the kernels of csrc/ for every GPU architecture, their library, and what the emulator must find broken.
 kernels: .venv/.installed

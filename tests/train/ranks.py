@@ -108,7 +108,9 @@ class Ranks:
             "deadline_s": deadline_s,
         }
         self._connection.sendall(f"{json.dumps(request)}\n".encode())
-        return Ended(**json.loads(self._answers.readline()))
+        answer = self._answers.readline()
+        assert answer, "the process of this world was killed"
+        return Ended(**json.loads(answer))
 
 
 def _joined(address: Path) -> socket.socket | None:
@@ -154,36 +156,40 @@ def serve(address: str) -> None:
         ready.register(listening, selectors.EVENT_READ)
         print("listens", flush=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        worlds: dict[int, socket.socket] = {}
         while True:
-            for key, _ in ready.select():
+            for key, _ in ready.select(timeout=1):
                 if key.fileobj is listening:
                     connection, _ = listening.accept()
                     connection.sendall(b"!")
                     ready.register(connection, selectors.EVENT_READ, connection.makefile())
                 elif request := key.data.readline():
-                    _answer(key.fileobj, json.loads(request))
+                    worlds[_answer(key.fileobj, json.loads(request))] = key.fileobj
                 else:
                     ready.unregister(key.fileobj)
                     if len(ready.get_map()) == 1:
                         os._exit(0)  # nothing is left to tidy, which takes seconds
-            _reap()
+            _reap(worlds)
 
 
-def _reap() -> None:
+def _reap(worlds: dict[int, socket.socket]) -> None:
+    """Forget the worlds that have ended; who waits for one that was killed learns it by the connection's end."""
     with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            connection = worlds.pop(ended[0], None)
+            if connection and ended[1]:
+                connection.shutdown(socket.SHUT_RDWR)
 
 
-def _answer(connection: socket.socket, request: dict[str, Any]) -> None:
-    """Run a world in a process of its own, which sends how it ended."""
+def _answer(connection: socket.socket, request: dict[str, Any]) -> int:
+    """Run a world in a process of its own, which sends how it ended; return that process."""
     found = importlib.import_module(request["module"])
     for name in getattr(found, "IMPORTED_FIRST", ()):
         importlib.import_module(name)
     gc.freeze()  # what is imported stays: no rank needs to visit it
     port = _free_port()  # chosen here: processes that are forked would draw the same
-    if os.fork():
-        return
+    if world := os.fork():
+        return world
     try:
         connection.sendall(f"{json.dumps(_run(found, port, request))}\n".encode())
     finally:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from loader.dataset import Content, open_dataset, publish
-from loader.dataset.tables import parquet, partitions
+from loader.dataset.tables import parquet, row_parts
 from loader.errors import RunError
 from loader.storage import open_storage
 from tests.loader.dataset.test_dataset import make_sample, problems, tree, write
@@ -35,8 +35,8 @@ def by_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """What makes parts of a few rows, each in a file of its own."""
 
     def small() -> None:
-        monkeypatch.setattr(partitions, "ROWS", 5)
-        monkeypatch.setattr(partitions, "_HELD_BYTES", 1)
+        monkeypatch.setattr(row_parts, "ROWS", 5)
+        monkeypatch.setattr(row_parts, "_HELD_BYTES", 1)
         monkeypatch.setattr(parquet, "_BATCH_ROWS", 4)
 
     return small

@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 
 from loader.errors import RunError
-from train.distributed.lazy_gloo import lazy_group
 from train.distributed.world import World
 from train.parallel.context.context import ContextParallel
 
@@ -29,7 +28,7 @@ class Pool:
         menu: groups that cascades may have, the same on all processes.
 
     Attributes:
-        channel: Gloo group of all processes, used for messages alone, connected lazily; None with one process.
+        channel: Gloo group of all processes, used for messages alone; None with one process.
         made: number of communicators that this process was in, released ones included.
     """
 
@@ -41,7 +40,7 @@ class Pool:
         self.channel: dist.ProcessGroup | None = None
         self._alone: dist.ProcessGroup | None = None
         if world.size > 1:
-            self.channel = lazy_group(range(world.size))
+            self.channel = _made(list(range(world.size)), backend="gloo")
             # A group of one rank needs no collective.
             self._alone = _made([world.rank], use_local_synchronization=True)
         self.use(menu)
