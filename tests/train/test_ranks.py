@@ -1,9 +1,12 @@
 """Processes share a server of ranks."""
 
 import os
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import pytest
 
 from tests.train.ranks import Ranks
 
@@ -26,3 +29,12 @@ def test_worlds_of_two_processes_run_at_once_on_one_server(ranks: Ranks, tmp_pat
     assert len(set(servers)) == 1
     assert len(set(ports)) == 2
     assert ranks.run(meet, 1, str(tmp_path), "c", "a").codes == [0], "the server ended with one of two"
+
+
+def kill_the_world() -> None:
+    os.kill(os.getppid(), signal.SIGKILL)
+
+
+def test_who_waits_for_a_world_that_is_killed_learns_it(ranks: Ranks) -> None:
+    with Ranks(ranks.folder) as other, pytest.raises(AssertionError, match="was killed"):
+        other.run(kill_the_world, 1)
