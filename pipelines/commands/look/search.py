@@ -78,7 +78,9 @@ def _make_index(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"dataset": options.dataset, "vectors": len(made), "cells": len(made.cells.fine)})
     else:
-        text = f"{options.dataset}: {len(made)} embeddings in {len(made.cells.fine)} cells"
+        text = (
+            f"{options.dataset}: search index of {len(made)} embeddings made (cells: {len(made.cells.fine)})"
+        )
         stdout().print(text, markup=False, soft_wrap=True)
     return 0
 
