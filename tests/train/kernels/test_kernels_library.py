@@ -322,7 +322,8 @@ def test_types_without_kernels_are_refused(operators):
 
 PART = """
 #include "instances.cuh"
-REEL_REGISTERS(16, 128, 5, 5, 5, 3, layer_norm_modulate, false, bf16, __nv_bfloat16, f32, float)
+REEL_FORWARD(3, 128, 7, layer_norm_modulate, false, bf16, __nv_bfloat16, f32, float)
+REEL_REGISTERS(16, 128, 5, 3, layer_norm_modulate, false, bf16, __nv_bfloat16, f32, float)
 """
 LOADED = """
 import ctypes, sys, torch

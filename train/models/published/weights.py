@@ -44,18 +44,19 @@ class PublishedModel:
         Raises:
             UsageError: the folder describes no model of this class.
         """
-        from accelerate import init_empty_weights
-        from diffusers.models.modeling_utils import no_init_weights
+        with torch.device("cpu"):
+            # Modules of diffusers make tensors when they are imported, such as the wavelets of Cosmos.
+            from accelerate import init_empty_weights
+            from diffusers.models.modeling_utils import no_init_weights
 
-        kind = getattr(diffusers(), self._source)
-        with (
-            self._errors_in_words(),
-            torch.device("cpu"),
-            _default_dtype(self._dtype),
-            no_init_weights(),
-            init_empty_weights(),
-        ):
-            model = kind.from_config(kind.load_config(self._folder))
+            kind = getattr(diffusers(), self._source)
+            with (
+                self._errors_in_words(),
+                _default_dtype(self._dtype),
+                no_init_weights(),
+                init_empty_weights(),
+            ):
+                model = kind.from_config(kind.load_config(self._folder))
         wide = set(model._keep_in_fp32_modules or ())
         for name, parameter in model.named_parameters():
             dtype = torch.float32 if wide & set(name.split(".")) else self._dtype
