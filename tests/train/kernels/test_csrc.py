@@ -12,7 +12,7 @@ import pytest
 from loader.errors import RunError
 from tests.bench import issue_slots
 from tests.bench.sass.model import Gpu
-from train.kernels.cuda import gates
+from train.kernels.cuda import gates, rules
 from train.kernels.cuda.gates import Cubin
 
 CSRC = Path(__file__).parents[3] / "csrc"
@@ -93,7 +93,8 @@ def test_rows_travel_in_sixteen_bytes_and_never_through_local_memory(cubins: Seq
                     wrong.append((cubin.path.name, name, opcodes))
     assert wrong == []
     with_clusters = sum(one >= 90 for one in gates.ARCHITECTURES)
-    assert seen == (2 * 5 * 9 + 3 * 4) * len(gates.ARCHITECTURES) + 2 * 5 * 2 * with_clusters
+    forwards = sum(len(rules.forward_classes(gated)) for gated in (False, True))
+    assert seen == (5 * (forwards + 2 * 6) + 3 * 4) * len(gates.ARCHITECTURES) + 2 * 5 * 2 * with_clusters
     assert tiled > 0, "the tiled kernels load element by element: the check must see that"
 
 
