@@ -113,9 +113,7 @@ class CogVideoX(DiffusersDenoiser):
         theirs = self.model.config
         if not theirs.use_rotary_positional_embeddings:
             return None
-        with torch.device(
-            "cpu"
-        ):  # modules make tensors when they are imported: the wavelets of Cosmos
+        with torch.device("cpu"):  # modules make tensors when they are imported: the wavelets of Cosmos
             from diffusers.models.embeddings import get_3d_rotary_pos_embed
             from diffusers.pipelines.cogvideo.pipeline_cogvideox import get_resize_crop_region_for_grid
 
