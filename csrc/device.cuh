@@ -196,7 +196,11 @@ __device__ __forceinline__ void store_vector(void* to, const uint4& value) {
 
 // Vectors that are read, or written, once: the first to leave the caches.
 __device__ __forceinline__ uint4 load_once(const void* from) { return __ldcs(static_cast<const uint4*>(from)); }
-__device__ __forceinline__ void store_once(void* to, const uint4& value) { __stcs(static_cast<uint4*>(to), value); }
+__device__ __forceinline__ void store_once(void* to, const uint4& value) {
+    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(value.x),
+                 "r"(value.y), "r"(value.z), "r"(value.w)
+                 : "memory");
+}
 
 // Lets the compiler forget what it has unpacked of a vector: it would keep the floats, in twice the registers.
 __device__ __forceinline__ void forget(uint4& vector) {

@@ -72,7 +72,7 @@ struct Ring {
     // `row`: elements before the row, of a contiguous tensor.
     __device__ __forceinline__ void write(void* base, i64 row, int v, const uint4& value) const {
         X* to = static_cast<X*>(base) + row + column(v);
-        // A cluster's blocks write a row at different times, and lines that leave early were fetched again: 4 % slower.
+        // In a cluster lines that leave first made it 4 % slower on an H200; elsewhere 2 to 3 % faster.
         if constexpr (BLOCKS > 1) store_vector(to, value);
         else store_once(to, value);
     }

@@ -56,8 +56,8 @@ def may_repeat(values: Hashes) -> NDArray[np.bool_]:
     return np.asarray(repeated[np.minimum(places, len(repeated) - 1)] == values)
 
 
-class Places:
-    """Places of texts, found by their numbers.
+class TextPlaces:
+    """TextPlaces of texts, found by their numbers.
 
     Args:
         texts: Different texts.

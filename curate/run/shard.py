@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curate.config import ShardConfig
-from curate.dedup.text_hashes import Places
+from curate.dedup.text_hashes import TextPlaces
 from curate.ledger import Ledger
 from curate.records import from_json
 from curate.run.stages.clip_stages import clip_bytes
@@ -69,7 +69,7 @@ class ShardPlan:
 
 @dataclass(frozen=True)
 class ShardOrder:
-    """Places of samples in shards.
+    """TextPlaces of samples in shards.
 
     Attributes:
         places: Place of each sample among all, in shards one after the other.
@@ -177,7 +177,7 @@ class GroupNumbers:
 
 def untouched(shards: Sequence[ShardRecord], wanted: pa.Table) -> list[ShardRecord]:
     """Return the shards of the present revision that may stay as they are: all their samples are wanted, unchanged."""
-    keys = Places(column(wanted, "key"))
+    keys = TextPlaces(column(wanted, "key"))
 
     def stays(shard: ShardRecord) -> bool:
         present = as_table(shard.rows)

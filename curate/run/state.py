@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from curate.config import CurateConfig, fingerprint
 from curate.dedup import DedupClips, Duplicate, ManyPairs, Vectors, dedup
 from curate.dedup.fingerprint import Match
-from curate.dedup.text_hashes import Places
+from curate.dedup.text_hashes import TextPlaces
 from curate.ledger import Ledger
 from curate.records import Record, SourceSummary
 from curate.run.clip_arrays import ClipArrays
@@ -76,7 +76,7 @@ class CurationState:
         earlier: Those before deduplication.
         later: Those after it.
         beside: Those that run while sources are cut: the earlier ones, or all.
-        places: Places of the clips of the present revision, see `places_of`.
+        places: TextPlaces of the clips of the present revision, see `places_of`.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class CurationState:
             for stage in self.stages
         }
         self.places = places_of(dataset)
-        self._place_ids = Places(column(self.places, "id"))
+        self._place_ids = TextPlaces(column(self.places, "id"))
         self._arrays = ClipArrays(ledger)
 
     def close_source(self, uri: str, summary: SourceSummary) -> None:
@@ -250,11 +250,11 @@ class CurationState:
     def _placed(self, ids: pa.Array) -> pa.Table:
         return taken(self.places, self._place_ids.find(ids))
 
-    def _staged(self) -> Places:
+    def _staged(self) -> TextPlaces:
         """Return the identities of all staged clips."""
-        return Places(pa.array(self.ledger.staged_clips(), pa.string()))
+        return TextPlaces(pa.array(self.ledger.staged_clips(), pa.string()))
 
-    def _at_hand(self, clips: pa.Table, staged: Places) -> Mask:
+    def _at_hand(self, clips: pa.Table, staged: TextPlaces) -> Mask:
         ids = clip_ids(clips)
         return (staged.find(ids) >= 0) | (self._place_ids.find(ids) >= 0)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate.config import fingerprint
-from curate.dedup.text_hashes import Places
+from curate.dedup.text_hashes import TextPlaces
 from curate.records import key_numbers
 from curate.run.runners.pipeline import Kind, Runner, Stage, run_sequentially, runner
 from curate.run.runners.progress import Progress
@@ -75,14 +75,14 @@ class NewShards:
         first_number: Number of the first new shard.
 
     Attributes:
-        order: Places of the samples in the shards.
+        order: TextPlaces of the samples in the shards.
     """
 
     def __init__(
         self, state: CurationState, clips: Partitions, stay: Sequence[ShardRecord], first_number: int
     ) -> None:
         self._state, self._clips, self._first_number = state, clips, first_number
-        self._settled = Places(_keys(stay))
+        self._settled = TextPlaces(_keys(stay))
         numbers, parts = GroupNumbers(), []
         for table in clips:
             table = kept(table.select(_OF_ORDER), self._new(table))
@@ -140,7 +140,7 @@ def _staying(state: CurationState, clips: Partitions, present: Sequence[ShardRec
     if not present:
         return []
     sizes = [len(shard.rows) for shard in present]
-    keys, group = Places(_keys(present)), np.cumsum([0, *sizes[:-1]]) // _ROWS
+    keys, group = TextPlaces(_keys(present)), np.cumsum([0, *sizes[:-1]]) // _ROWS
     count = int(group[-1]) + 1 if clips.count > 1 else 1
     store = Partitions(count, pa.schema({}), count > 1)
     of_sample = np.repeat(np.minimum(group, count - 1), sizes)

@@ -1,6 +1,6 @@
 // How rows are best dealt to blocks: a copy of rows of bfloat16, with one sum over the block for each row.
 //
-//     nvcc -O3 -std=c++17 -arch=sm_90 tests/bench/copy_by_rows.cu -o /tmp/copy_by_rows && /tmp/copy_by_rows
+//     nvcc -O3 -std=c++17 -arch=sm_90 tests/bench/copy_by_rows.cu -o copy_by_rows && ./copy_by_rows
 //
 // Prints GB/s, read and written, for 32,768 and 8,192 rows of 1,536 and 5,120 numbers: what docs/benchmarks/kernels.md says
 // of the forward. Three buffers of each size or more take turns, so that none is found in the L2 cache.

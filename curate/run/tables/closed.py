@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.dedup.text_hashes import Places
+from curate.dedup.text_hashes import TextPlaces
 from curate.ledger import Ledger, digest
 from curate.records import SourceSummary, source_summary, to_columns
 from curate.run.tables.clips import CLIPS, by_span, from_entries
@@ -58,7 +58,7 @@ class ClosedSources:
         self._loose: dict[int, SourceSummary] = {}
         self._new: dict[int, SourceSummary] = {}  # whose clips are in no partition yet
         self.ids = pa.array([source_id(source) for source in sources], pa.string())
-        ids = Places(self.ids)
+        ids = TextPlaces(self.ids)
         for entries in ledger.tables(STAGE, fingerprint, source_summary):
             numbers = ids.find(column(entries, "id"))
             self._keep(kept(entries, numbers >= 0), numbers[numbers >= 0])

@@ -10,6 +10,8 @@ from loader.storage.base import Storage
 
 Payload = bytes | Path
 
+_SMALL_BYTES = 1 << 20
+
 
 def entry_of(path: str, payload: Payload) -> FileEntry:
     """Return the manifest's entry of a file."""
@@ -41,6 +43,3 @@ def is_there(storage: Storage, entry: FileEntry) -> bool:
         return digest_of(BytesIO(storage.read(entry.path))) == entry.sha256
     with storage.open(entry.path) as file:
         return digest_of(file) == entry.sha256
-
-
-_SMALL_BYTES = 1 << 20

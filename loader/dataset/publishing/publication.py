@@ -39,6 +39,7 @@ AnyRows: TypeAlias = pa.Table | pa.RecordBatchReader | Sequence[Row]
 _INDEX = INDEX.append(pa.field(CRC32, pa.uint32()))
 _SOURCES = pa.schema([ACCOUNTING.field("source")])
 _ROWS_AT_ONCE = 1 << 16
+_PARTS_OF_UNKNOWN = 64  # of a table that comes by batches
 _SAMPLED = 64  # of so many keys of a shard, one is looked at for where parts begin
 
 
@@ -254,9 +255,6 @@ def _write_accounting(path: Path, rows: AnyRows) -> tuple[Counter[str], int]:
             sources.add(table, hashed(table.column("source"), parts))
         columns = (sources.read(part).column("source") for part in range(parts))
         return states, sum(pc.count_distinct(column).as_py() for column in columns)
-
-
-_PARTS_OF_UNKNOWN = 64
 
 
 def _tables(rows: AnyRows, schema: pa.Schema) -> Iterator[pa.Table]:

@@ -13,7 +13,7 @@ import pytest
 
 from curate.caption.types import Caption
 from curate.config import CurateConfig
-from curate.dedup.text_hashes import Places, hashes
+from curate.dedup.text_hashes import TextPlaces, hashes
 from curate.ledger import Ledger
 from curate.run.curate import curate
 from curate.run.shard import WriteShard
@@ -144,6 +144,6 @@ def test_numbers_of_texts_find_their_places(monkeypatch: pytest.MonkeyPatch) -> 
     expected = pc.fill_null(pc.index_in(asked, value_set=texts), -1).to_pylist()
     assert len(set(hashes(texts).tolist())) == len(texts)
     assert (hashes(texts[3:20]) == hashes(texts)[3:20]).all()
-    assert Places(texts).find(asked).tolist() == expected
+    assert TextPlaces(texts).find(asked).tolist() == expected
     monkeypatch.setattr("curate.dedup.text_hashes.hashes", lambda some: hashes(some) % np.uint64(7))
-    assert Places(texts).find(asked).tolist() == expected  # texts that share a number
+    assert TextPlaces(texts).find(asked).tolist() == expected  # texts that share a number

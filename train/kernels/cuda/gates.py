@@ -156,17 +156,16 @@ def wide(opcodes: Sequence[str]) -> bool:
     return bool(loads) and any(code.startswith("STG") for code in vectors)
 
 
-def narrow(opcodes: Sequence[str]) -> list[str]:
+def narrow(opcodes: Sequence[str], rows: int = 1) -> list[str]:
     """Return the opcodes that move less than 16 bytes of a row.
 
-    Excludes a row's statistics, group offsets (plain 4-byte words, at most sixteen per kernel: the forward has two
-    rows, and finds the second one's group for each vector) and angles of a float32 rotation (8 bytes, read-only,
-    shared by heads and samples).
+    Excludes a row's statistics, group offsets (plain 4-byte words, at most eight for each of the `rows` that a kernel
+    has at once) and angles of a float32 rotation (8 bytes, read-only, shared by heads and samples).
     """
     narrow = [code for code in opcodes if ".128" not in code and not code.startswith(("LDL", "STL"))]
     narrow = [code for code in narrow if code != "LDG.E.64.CONSTANT"]
     words = [code for code in narrow if code in {"LDG.E", "STG.E", "LDG.E.CONSTANT"}]
-    return narrow if len(words) < len(narrow) or len(words) > 16 else []
+    return narrow if len(words) < len(narrow) or len(words) > 8 * rows else []
 
 
 def nvcc_release() -> str | None:
