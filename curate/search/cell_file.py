@@ -95,8 +95,8 @@ class CellFile:
         return int(self.starts[-1])
 
     @property
+    def width(self) -> int:
         """Dimension D of the vectors."""
-        """Numbers of a vector."""
         return int(self.cells.fine.shape[1])
 
     def nearest(
