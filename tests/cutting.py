@@ -15,8 +15,8 @@ from curate.cut import CutClip, CutConfig, FailedClip, Observe, cut
 from curate.frames.frame_times import Decoder, FrameTimes, timeline
 from curate.frames.picture import Geometry, geometry
 from curate.frames.source import open_video
-from curate.ledger import Ledger
-from curate.records import Record
+from curate.ledger.ledger import Ledger
+from curate.ledger.records import Record
 from curate.shots.spans import Span
 from curate.source_pass.cut_source import CutSource
 from curate.sources.inputs import list_sources

@@ -8,4 +8,4 @@ from .loop.loop import TrainResult as TrainResult
 from .loop.trainer import Trainer as Trainer
 from .sampling.config import SampleConfig as SampleConfig
 from .sampling.generate import generate as generate
-from .sampling.trained import load_trained as load_trained
+from .sampling.trained.load import load_trained as load_trained

@@ -13,10 +13,10 @@ from curate.foreign.crew import TarProgress, read_tars
 from curate.foreign.probe import PROBE_VERSION
 from curate.foreign.tar import NOTES, note_path
 from loader.base.processors import processors
-from loader.dataset.foreign import TarIndex, publish_foreign
 from loader.dataset.manifest import MANIFEST, Foreign, Manifest, read_manifest, table_path
+from loader.dataset.publishing.foreign import TarIndex, publish_foreign
+from loader.dataset.publishing.writer import SIDECARS
 from loader.dataset.schema import TABLES
-from loader.dataset.writer import SIDECARS
 from loader.errors import RunError, UsageError
 from loader.storage import ObjectInfo, Storage, StorageConfig, leased, open_storage
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from curate.foreign.probe import PROBE_VERSION, probe
 from curate.frames.source import SourceError
-from loader.dataset.foreign import TAR_TABLE, TarIndex
+from loader.dataset.publishing.foreign import TAR_TABLE, TarIndex
 from loader.dataset.schema import OPTIONAL, Row
 from loader.dataset.tables.parquet import to_table
 from loader.dataset.tars.media import NO_CAPTION, caption_of, media_suffix

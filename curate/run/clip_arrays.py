@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import DTypeLike, NDArray
 
-from curate.ledger import Ledger
+from curate.ledger.ledger import Ledger
 from curate.run.tables.columns import Rows, places_in
 
 _VECTOR, _FINGERPRINT = ".perceptual", ".fingerprint"

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate.config import CurateConfig
-from curate.ledger import LEDGER, Ledger, digest_of
+from curate.ledger.ledger import LEDGER, Ledger, digest_of
 from curate.run.driver import Driver
 from curate.run.reference_sets import fingerprints
 from curate.run.runners.progress import Progress

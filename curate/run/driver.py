@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.dedup.fingerprint import Match
-from curate.records import clip_result, source_summary
+from curate.ledger.records import clip_result, source_summary
 from curate.run.clip_arrays import FingerprintPlace
 from curate.run.runners.await_cluster import await_cluster
 from curate.run.runners.passes import Pass, plan_notes, run_pass, total_seconds

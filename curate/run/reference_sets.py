@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 
 from curate.config import CurateConfig
 from curate.dedup import DedupClips, Duplicate, Vectors, contaminated, dedup
-from curate.ledger import Ledger
+from curate.ledger.ledger import Ledger
 from curate.models.embed import STAGES
 from curate.run.clip_arrays import ClipArrays
 from curate.run.stages.custom_stages import stage_facts

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import numpy as np
 
 from curate.config import CurateConfig
-from curate.ledger import Ledger, digest
+from curate.ledger.ledger import Ledger, digest
 from curate.run.curate import COMMAND
 from curate.run.driver import Driver
 from curate.run.forecast import Forecast, ForecastConfig, SourceCost, choose_sample, extents, forecast

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from curate.config import ShardConfig
 from curate.dedup.text_hashes import TextPlaces
-from curate.ledger import Ledger
-from curate.records import from_json
+from curate.ledger.ledger import Ledger
+from curate.ledger.records import from_json
 from curate.run.stages.clip_stages import clip_bytes
 from curate.run.tables.columns import column
 from curate.run.tables.samples import embedding_digests, from_ipc, index_columns, to_ipc, vectors_of

@@ -12,8 +12,8 @@ from curate.config import CurateConfig, fingerprint
 from curate.dedup import DedupClips, Duplicate, ManyPairs, Vectors, dedup
 from curate.dedup.fingerprint import Match
 from curate.dedup.text_hashes import TextPlaces
-from curate.ledger import Ledger
-from curate.records import Record, SourceSummary
+from curate.ledger.ledger import Ledger
+from curate.ledger.records import Record, SourceSummary
 from curate.run.clip_arrays import ClipArrays
 from curate.run.reference_sets import known
 from curate.run.stages.clip_stages import ClipStage

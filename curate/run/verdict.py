@@ -8,8 +8,8 @@ from curate.caption.types import NO_CAPTION, Caption
 from curate.config import BinConfig, ShardConfig
 from curate.filters import FilterConfig
 from curate.filters.decision import by_stage, first_rejection
+from curate.ledger.records import ClipEmbedding, ClipResult, ClipScores, Record, TextEmbedding
 from curate.models.clip_frames import Fault
-from curate.records import ClipEmbedding, ClipResult, ClipScores, Record, TextEmbedding
 from loader.text import count_tokens
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from curate.config import fingerprint
 from curate.dedup.text_hashes import TextPlaces
-from curate.records import key_numbers
+from curate.ledger.records import key_numbers
 from curate.run.runners.pipeline import Kind, Runner, Stage, run_sequentially, runner
 from curate.run.runners.progress import Progress
 from curate.run.shard import (

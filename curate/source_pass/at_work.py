@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, cast
 
-from curate.ledger import LEDGER, Ledger
+from curate.ledger.ledger import LEDGER, Ledger
 from loader.errors import RunError
 
 NOTE_EVERY_S = 30.0

@@ -29,9 +29,9 @@ from curate.frames.picture import Geometry
 from curate.frames.probe import Probe
 from curate.frames.sound_clock import SoundClock
 from curate.frames.source import SourceError
-from curate.ledger import Ledger, digest
+from curate.ledger.ledger import Ledger, digest
+from curate.ledger.records import Record, SourceSummary, clip_key
 from curate.models.device import one_thread
-from curate.records import Record, SourceSummary, clip_key
 from curate.shots.spans import Span, spans
 from curate.source_pass.at_work import noted
 from curate.source_pass.sampling import ClipPictures, FrameStats, PictureCollector

@@ -21,7 +21,7 @@ from curate.frames.probe import Probe, probe
 from curate.frames.sound_clock import SoundClock, SoundStamps
 from curate.frames.source import SourceError, open_video
 from curate.frames.telecine import FieldDifferences, Pulldown
-from curate.records import Record
+from curate.ledger.records import Record
 from curate.shots import make_detector
 from curate.shots.spans import Span, spans
 from curate.shots.stitch import SampleEmbeddings

@@ -19,8 +19,8 @@ from curate.frames.budget import most_bytes
 from curate.frames.entry import Entry
 from curate.frames.faults import fault_of
 from curate.frames.source import SourceError
+from curate.ledger.records import Record, SourceSummary, source_summary, to_json
 from curate.models.device import one_thread
-from curate.records import Record, SourceSummary, source_summary, to_json
 from curate.source_pass.at_work import noted
 from curate.source_pass.cut_source import (
     CutSource,

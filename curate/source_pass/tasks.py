@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-from curate.records import ClipResult, Record, SourceSummary
+from curate.ledger.records import ClipResult, Record, SourceSummary
 from curate.source_pass.parts import Part
 from curate.sources.inputs import SourceRef
 

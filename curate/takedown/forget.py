@@ -8,8 +8,8 @@ from dataclasses import replace
 from itertools import chain
 
 from curate.caption.types import Caption
-from curate.ledger import LEDGER, Ledger, digest
-from curate.records import Record, SourceSummary, clip_result, source_summary
+from curate.ledger.ledger import LEDGER, Ledger, digest
+from curate.ledger.records import Record, SourceSummary, clip_result, source_summary
 from curate.takedown.takedown import TakeDowns, emptied
 
 CUT, CAPTIONS, TEXT_EMBED, SHARD, PARTS = "cut", "captions", "text_embed", "shard", "parts"

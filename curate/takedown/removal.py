@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curate.ledger import Ledger
-from curate.records import Record, from_json
+from curate.ledger.ledger import Ledger
+from curate.ledger.records import Record, from_json
 from curate.takedown.forget import forget
 from curate.takedown.takedown import TakeDowns, emptied, take_down_reason
 from loader.dataset import (

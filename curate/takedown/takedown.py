@@ -4,7 +4,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 
-from curate.records import Record
+from curate.ledger.records import Record
 from loader.dataset import Removal
 
 STAGE = "removal"

@@ -3,11 +3,11 @@
 from loader.dataset.checks.verify import Verification, verify
 from loader.dataset.manifest import Manifest, Removal, RemovedSpan, read_manifest
 from loader.dataset.publishing.publication import Content
+from loader.dataset.publishing.writer import DatasetWriter, publish, settle
 from loader.dataset.reader import Dataset, open_dataset
 from loader.dataset.schema import ACCOUNTING, INDEX, SCORES, STATES, Row
 from loader.dataset.shard import Sample, ShardRecord, next_shard_number, write_shard
 from loader.dataset.tables.accounting import StageTotal, stage_totals
-from loader.dataset.writer import DatasetWriter, publish, settle
 
 __all__ = [
     "ACCOUNTING",

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from curate.ledger import LEDGER, Ledger, digest
-from curate.records import from_json
+from curate.ledger.ledger import LEDGER, Ledger, digest
+from curate.ledger.records import from_json
 from curate.run.curate import write_beside
 from curate.run.runners.pipeline import runner
 from curate.run.runners.progress import Progress, write_status

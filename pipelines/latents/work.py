@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from curate.ledger import Ledger
+from curate.ledger.ledger import Ledger
 from curate.run.runners.pipeline import Pool, Stage, cluster_size
 from loader.dataset import ShardRecord
 from loader.errors import UsageError

@@ -67,7 +67,7 @@ def keep_sampled(dataset: Dataset, folder: Path) -> list[SampledVideo]:
     from pipelines.evaluation.metrics import temporal_flickering
     from pipelines.evaluation.nearest import DatasetClips, clip_frames
     from pipelines.evaluation.videos import read_video, video_set
-    from train.logs.pictures import filmstrip, png, sheet
+    from train.loop.logs.pictures import filmstrip, png, sheet
 
     videos, clips, kept = video_set(folder), DatasetClips(dataset), []
     for number, path in enumerate(videos.paths[:_MOST_VIDEOS]):

@@ -12,9 +12,9 @@ from pipelines.plans.advisor.shapes import OneGpu, SamplingMachine
 from pipelines.plans.advisor.simulate import Expected
 from train.models.bundle import Bundle
 from train.sampling.config import SampleConfig, SampleLayoutConfig
-from train.sampling.guidance import pass_weights
 from train.sampling.layout import together
-from train.sampling.trained import Trained
+from train.sampling.prediction.guidance import pass_weights
+from train.sampling.trained.load import Trained
 
 _ASSUMED_FLOPS_PER_S = 400e12
 """Speed of a GPU. Beside the links that are assumed, too, it orders layouts; no time is told by it."""

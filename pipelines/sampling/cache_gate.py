@@ -9,7 +9,7 @@ import torch
 from loader.errors import RunError
 from train.distributed.world import World
 from train.sampling.generate import VideoSampler
-from train.sampling.predictor import Conditions
+from train.sampling.prediction.predictor import Conditions
 from train.vae.quality import SSIM_LEAST_PX, psnr, ssim
 
 

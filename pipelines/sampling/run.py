@@ -24,13 +24,13 @@ from train.sampling.decode.budget import DecodePlan, free_bytes
 from train.sampling.decode.fitting import FittingDecoder
 from train.sampling.decode.kept_latents import kept_latents, load_latents
 from train.sampling.decode.offload import on_the_host
-from train.sampling.first_frames import read_first_frames
 from train.sampling.generate import VideoSampler
 from train.sampling.in_training.groups import VideoGroups
 from train.sampling.in_training.loading import video_layout
 from train.sampling.layout import VideoLayout, build_layout
+from train.sampling.prediction.first_frames import read_first_frames
 from train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
-from train.sampling.trained import Trained
+from train.sampling.trained.load import Trained
 
 STAGES = ("text", "denoise", "decode", "write")
 

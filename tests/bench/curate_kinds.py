@@ -23,8 +23,8 @@ from pathlib import Path
 from curate.config import CurateConfig, fingerprint
 from curate.frames.picture import Finisher, Geometry
 from curate.frames.source import open_video
-from curate.ledger import Ledger
-from curate.records import Record
+from curate.ledger.ledger import Ledger
+from curate.ledger.records import Record
 from curate.source_pass.cut_source import CutSource
 from curate.sources.inputs import SourceRef, list_sources
 from loader.storage import open_storage

@@ -24,8 +24,8 @@ import av
 import numpy as np
 
 from curate.config import CurateConfig
-from curate.ledger import Ledger
-from curate.records import source_summary
+from curate.ledger.ledger import Ledger
+from curate.ledger.records import source_summary
 from curate.source_pass.cut_source import STAGE
 from loader.storage import open_storage
 

@@ -23,7 +23,7 @@ from typing import Any
 from unittest.mock import patch
 
 from curate.config import CurateConfig, fingerprint
-from curate.ledger import Ledger
+from curate.ledger.ledger import Ledger
 from curate.source_pass.cut_source import CutSource
 from curate.sources.inputs import SourceRef, list_sources
 from loader.storage import open_storage
@@ -70,7 +70,7 @@ PARTS = {
         "curate.source_pass.cut_source:dedup_fingerprint",
     ),
     "hash": ("curate.source_pass.cut_source:sha256_of", "curate.cut.clip:CutClip.sha256"),
-    "ledger": ("curate.ledger:Ledger.write_clip", "curate.ledger:Ledger.write_arrays"),
+    "ledger": ("curate.ledger.ledger:Ledger.write_clip", "curate.ledger.ledger:Ledger.write_arrays"),
 }
 
 

@@ -33,8 +33,8 @@ import pyarrow.compute as pc
 from curate import dedup
 from curate.caption.types import Caption
 from curate.config import CurateConfig
-from curate.ledger import LEDGER, Ledger
-from curate.records import Record, SourceSummary, clip_key, clip_result, source_summary, to_columns
+from curate.ledger.ledger import LEDGER, Ledger
+from curate.ledger.records import Record, SourceSummary, clip_key, clip_result, source_summary, to_columns
 from curate.run import curate as phases
 from curate.run.driver import Driver
 from curate.run.shard import WriteShard

@@ -21,8 +21,8 @@ from typing import Any
 from curate.caption import CaptionConfig
 from curate.caption.captioner import caption_input
 from curate.caption.types import Caption
-from curate.ledger import Ledger
-from curate.records import ClipResult, Record
+from curate.ledger.ledger import Ledger
+from curate.ledger.records import ClipResult, Record
 from curate.run.runners.pipeline import Pool, Stage, run_on_ray
 from curate.run.stages.clip_stages import ClipStage, ReadClip, clip_identity
 from curate.run.stages.model_stages import split_for_gpu

@@ -23,7 +23,7 @@ from tests.train.ranks import Ranks
 from train.config.model import STDiTConfig
 from train.distributed.world import join
 from train.models.build import build_denoiser
-from train.sampling.predictor import Conditions
+from train.sampling.prediction.predictor import Conditions
 from train.sampling.scalefusion.jagged import Division, pass_bytes
 from train.sampling.scalefusion.measure import measure_costs
 from train.sampling.scalefusion.runner import ScaleFusion

@@ -454,7 +454,7 @@ _METRICS = {
 
 def _records(folder: Path, data: bytes) -> object:
     from pipelines.report.run.rank_waits import read_rank_waits
-    from train.logs.records import LOSSES, METRICS, RANKS, forget_after, read_metrics
+    from train.loop.logs.records import LOSSES, METRICS, RANKS, forget_after, read_metrics
 
     for name in (METRICS, LOSSES, RANKS):
         _file(folder, name, data)
@@ -467,7 +467,7 @@ def _records(folder: Path, data: bytes) -> object:
 def _record_seeds(folder: Path) -> list[bytes]:
     from dataclasses import MISSING, fields
 
-    from train.logs.metrics import StepMetrics
+    from train.loop.logs.metrics import StepMetrics
     from train.measure.step_times import StepTimes
 
     needed = {

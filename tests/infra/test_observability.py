@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from curate.ledger import Ledger
+from curate.ledger.ledger import Ledger
 from curate.run.runners.progress import Progress, write_status
 from loader.storage import open_storage
 from pipelines.metrics.curation import CURATION
@@ -25,7 +25,7 @@ from pipelines.metrics.exporter import UP
 from pipelines.metrics.training import TRAINING
 from tests.pipelines.report.runs import configured, recorded
 from train.config.log import LogConfig
-from train.logs.log import MetricLog
+from train.loop.logs.log import MetricLog
 from train.measure.rank_waits import RankWaits
 
 ROOT = Path(__file__).parents[2]

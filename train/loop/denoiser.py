@@ -9,9 +9,9 @@ from loader.batch import Microbatch, Pack
 from train.cascade.training.start import run_by_cascades
 from train.checkpoint.pieces import Tensors
 from train.config.run import TrainConfig
-from train.logs.breakdown import LossRows
-from train.logs.log import MetricLog
 from train.loop.evaluation import HeldOutEvaluation
+from train.loop.logs.breakdown import LossRows
+from train.loop.logs.log import MetricLog
 from train.loop.validation import Validation, Validator
 from train.measure.timings import StepClock
 from train.models.encoders.stored import StoredEncoders

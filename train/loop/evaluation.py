@@ -8,7 +8,7 @@ import torch
 from loader.batch import Microbatch, Pack
 from train.config.run import TrainConfig
 from train.distributed.world import World
-from train.logs.breakdown import BINS, Breakdown, LossRows
+from train.loop.logs.breakdown import BINS, Breakdown, LossRows
 from train.models.bundle import Bundle
 from train.step.losses import losses
 from train.step.squared_errors import SquaredErrors, whole_model_errors

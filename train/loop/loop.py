@@ -16,9 +16,9 @@ from loader.storage import Storage, open_storage
 from train.checkpoint import Checkpoints, CheckpointState
 from train.config.run import TrainConfig
 from train.config.vae import VaeTrainConfig
-from train.logs.log import MetricLog
-from train.logs.metrics import StepMetrics
-from train.logs.scalars import open_scalars
+from train.loop.logs.log import MetricLog
+from train.loop.logs.metrics import StepMetrics
+from train.loop.logs.scalars import open_scalars
 from train.loop.processes import Processes, enter
 from train.loop.resume import resume, seed_step
 from train.loop.task import TrainingTask

@@ -9,7 +9,7 @@ from torch import nn
 from loader.batch import Microbatch, Pack
 from train.checkpoint.pieces import Tensors
 from train.distributed.world import World
-from train.logs.log import MetricLog
+from train.loop.logs.log import MetricLog
 from train.measure.timings import StepClock
 from train.step.step_losses import StepLosses
 

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from loader.errors import RunError, UsageError, first_line
 from train.config.run import TrainConfig
-from train.logs.log import MetricLog
+from train.loop.logs.log import MetricLog
 from train.loop.validation_config import ValidationConfig, ValidationPrompt
 from train.loop.validation_files import ValidationFiles
 from train.models.build import build_tokenizer
@@ -27,11 +27,11 @@ from train.parallel.mesh import DATA, MODEL
 from train.sampling.config import SEEDS
 from train.sampling.decode.fitting import FittingDecoder
 from train.sampling.decode.tiled import TiledDecoder
-from train.sampling.first_frames import read_first_frames
 from train.sampling.generate import VideoSampler
 from train.sampling.in_training.experts import expert_runners, other_expert_on, pair
 from train.sampling.layout import VideoLayout
-from train.sampling.predictor import Conditions
+from train.sampling.prediction.first_frames import read_first_frames
+from train.sampling.prediction.predictor import Conditions
 from train.step.ema import Ema
 
 EncodeVideo = Callable[[NDArray[np.uint8], int], bytes]

@@ -12,7 +12,7 @@ from PIL import Image
 
 from loader.base.whole_file import whole_file
 from loader.errors import RunError
-from train.logs.pictures import GAP_PX, filmstrip, png, sheet
+from train.loop.logs.pictures import GAP_PX, filmstrip, png, sheet
 from train.loop.validation_config import ValidationConfig, ValidationPrompt
 
 FOLDER, SHEET, MANIFEST = "validation", "sheet.png", "validation.json"

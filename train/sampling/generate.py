@@ -17,10 +17,10 @@ from train.objectives.level import solve
 from train.sampling.cache.block_cache import BlockCache
 from train.sampling.config import SEEDS, SampleConfig
 from train.sampling.experts.by_time import ByTime
-from train.sampling.first_frames import check_given, check_trained, pass_channels
-from train.sampling.guidance import Guided, pass_weights
 from train.sampling.layout import Divide, VideoLayout
-from train.sampling.predictor import Conditions, ModelRunner, Predictor, SchedulePoint
+from train.sampling.prediction.first_frames import check_given, check_trained, pass_channels
+from train.sampling.prediction.guidance import Guided, pass_weights
+from train.sampling.prediction.predictor import Conditions, ModelRunner, Predictor, SchedulePoint
 from train.sampling.ranks.agreement import check_same
 from train.sampling.solvers.noise import starting_noise, step_noise
 from train.sampling.solvers.ode import sample

@@ -17,10 +17,10 @@ from train.sampling.decode.decoder import Decoder, WholeDecoder
 from train.sampling.decode.fitting import FittingDecoder
 from train.sampling.decode.tiled import TiledDecoder
 from train.sampling.experts.by_time import ExpertRunner
-from train.sampling.guidance import Guided
 from train.sampling.latent_parallel.predictor import LatentParallel
 from train.sampling.latent_parallel.rules import Rules
-from train.sampling.predictor import ModelRunner, Predictor, WholeModel
+from train.sampling.prediction.guidance import Guided
+from train.sampling.prediction.predictor import ModelRunner, Predictor, WholeModel
 from train.sampling.ranks.mesh import SamplingRanks
 from train.sampling.scalefusion.measure import MeasuredScaleFusion
 from train.sampling.scalefusion.runner import ScaleFusion

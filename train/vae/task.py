@@ -13,7 +13,7 @@ from loader.errors import UsageError
 from train.checkpoint.pieces import Tensors
 from train.config.vae import VaeTrainConfig
 from train.distributed.world import World
-from train.logs.log import MetricLog
+from train.loop.logs.log import MetricLog
 from train.measure.timings import StepClock
 from train.models.denoiser import Totals
 from train.step.ema import Ema

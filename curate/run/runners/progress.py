@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 
-from curate.ledger import Ledger
-from curate.records import SourceSummary
+from curate.ledger.ledger import Ledger
+from curate.ledger.records import SourceSummary
 from curate.source_pass.at_work import at_work
 from curate.sources.inputs import SourceRef
 

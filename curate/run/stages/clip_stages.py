@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.ledger import Ledger
-from curate.records import ClipResult
+from curate.ledger.ledger import Ledger
+from curate.ledger.records import ClipResult
 from curate.run.tables.clips import clip_ids
 from curate.run.tables.closed import ClosedSources, text_id
 from curate.run.tables.columns import column

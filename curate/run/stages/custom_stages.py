@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.config import fingerprint
-from curate.ledger import Ledger, digest
+from curate.ledger.ledger import Ledger, digest
+from curate.ledger.records import ClipEmbedding, ClipResult, ClipScores, PackedArray
 from curate.models.clip_frames import ClipError, Fault
 from curate.models.custom.code import StageCode
 from curate.models.custom.configured import stage_class
 from curate.models.custom.types import Clip, CustomStage, Embedded, StageConfig
 from curate.models.device import one_thread, pick_device
 from curate.models.embed import pooled
-from curate.records import ClipEmbedding, ClipResult, ClipScores, PackedArray
 from curate.run.stages.clip_stages import ClipStage, Identity, ReadClip, clip_identity
 from curate.run.stages.model_files import section_of
 from curate.run.tables.clips import clip_ids

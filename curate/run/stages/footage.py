@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from curate.dedup.fingerprint import Match, overlap
-from curate.ledger import Ledger
+from curate.ledger.ledger import Ledger
 from curate.run.clip_arrays import FingerprintPlace, Fingerprints
 from curate.run.runners.passes import Pass, run_pass
 from curate.run.runners.pipeline import Kind, Pool, Stage

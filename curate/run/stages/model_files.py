@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from curate.config import CurateConfig
-from curate.ledger import Ledger
+from curate.ledger.ledger import Ledger
 from curate.models.custom.configured import stage_class
 from curate.models.hub import cached, hub_commit, local_folder
 from loader.storage.checksums import file_sha256, files_sha256

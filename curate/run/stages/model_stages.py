@@ -14,14 +14,14 @@ from curate.caption.types import NO_CAPTION, Caption
 from curate.caption.written import find_written
 from curate.config import CurateConfig, ShardConfig, fingerprint
 from curate.filters import FilterConfig, check_ocr
-from curate.ledger import Ledger, digest
+from curate.ledger.ledger import Ledger, digest
+from curate.ledger.records import ClipEmbedding, ClipResult, PackedArray, Record, TextEmbedding
 from curate.models.aesthetic import AestheticHead
 from curate.models.clip_frames import Fault
 from curate.models.custom.configured import stage_class
 from curate.models.device import pick_device
 from curate.models.embed import STAGES, ClipEmbedder, ClipSample, Embedding
 from curate.models.text_embed import Array, TextEmbedder
-from curate.records import ClipEmbedding, ClipResult, PackedArray, Record, TextEmbedding
 from curate.run.runners.pipeline import Pool, Stage
 from curate.run.stages.clip_stages import ClipStage, Identity, ReadClip, caption_identity, clip_identity
 from curate.run.stages.custom_stages import CustomClips, custom_stage, stage_name

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.records import Record
+from curate.ledger.records import Record
 from curate.run.tables.columns import Mask, column, mask_of, repeated, whole
 from loader.errors import RunError
 
@@ -122,7 +122,7 @@ def from_entries(entries: pa.Table, numbers: pa.Array) -> pa.Table:
     """Return the columns of the records in entries of the pass over sources.
 
     Args:
-        entries: Columns of `curate.records.SourceSummary`.
+        entries: Columns of `curate.ledger.records.SourceSummary`.
         numbers: Number of each entry's source.
     """
     lists = column(entries, "records")
@@ -197,6 +197,6 @@ def _map_of(names: Sequence[str], there: Mask, values: Any) -> pa.Array:
 
 
 def clip_ids(table: pa.Table) -> pa.Array:
-    """Return the identity of each row's clip, as `curate.records.clip_id`; null where none was cut."""
+    """Return the identity of each row's clip, as `curate.ledger.records.clip_id`; null where none was cut."""
     digests = pc.utf8_slice_codeunits(column(table, "sha256"), 0, 16)
     return pc.binary_join_element_wise(column(table, "key"), digests, "-")

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.dedup.text_hashes import TextPlaces
-from curate.ledger import Ledger, digest
-from curate.records import SourceSummary, source_summary, to_columns
+from curate.ledger.ledger import Ledger, digest
+from curate.ledger.records import SourceSummary, source_summary, to_columns
 from curate.run.tables.clips import CLIPS, by_span, from_entries
 from curate.run.tables.columns import Rows, column, kept
 from curate.run.tables.partitions import Partitions, partition_count, partition_of

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curate.dedup.text_hashes import hashes
-from curate.ledger import Ledger
+from curate.ledger.ledger import Ledger
+from curate.ledger.records import ClipResult, ClipScores, PackedArray, clip_result, to_columns
 from curate.models.clip_frames import Fault
-from curate.records import ClipResult, ClipScores, PackedArray, clip_result, to_columns
 from curate.run.tables.clips import SCORE, score_names, wide_scores, with_columns
 from curate.run.tables.columns import Mask, column, kept, mask_of, places_in, taken, whole
 from curate.run.tables.partitions import Partitions

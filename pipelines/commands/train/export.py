@@ -77,8 +77,8 @@ def _file(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any]:
 def _folder(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any]:
     from train.checkpoint.weights import weights_of
     from train.distributed.world import join
-    from train.export import export
-    from train.sampling.trained import load_trained
+    from train.sampling.trained.export import export
+    from train.sampling.trained.load import load_trained
     from train.vae.export import export as export_vae
 
     if "://" in options.out:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pipelines.sampling.advised import Advised
     from pipelines.sampling.run import Made, SamplingRun
     from train.distributed.world import World
-    from train.sampling.trained import Trained
+    from train.sampling.trained.load import Trained
 
 _FLAGS = {
     "frames": int,
@@ -225,7 +225,7 @@ def _model(options: argparse.Namespace, world: "World") -> "Trained":
 
 def _first_model(options: argparse.Namespace, world: "World") -> "Trained":
     from train.sampling.in_training.loading import load_published_on, load_trained_on
-    from train.sampling.trained import load_published, load_trained
+    from train.sampling.trained.load import load_published, load_trained
 
     layout = read_layout(options.layout)
     if options.config is None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
-from curate.ledger import LEDGER
+from curate.ledger.ledger import LEDGER
 from loader.dataset import Dataset
 from loader.dataset.manifest import sha256
 from loader.dataset.tars.media import media_rank

@@ -16,7 +16,7 @@ MOST_PROMPTS, MOST_STEPS = 24, 12
 """Maximum size of the sheet."""
 
 POSTER_PX = 240
-_GAP_PX = 4  # between the frames of a strip (`train.logs.pictures`)
+_GAP_PX = 4  # between the frames of a strip (`train.loop.logs.pictures`)
 _MOST_BYTES = 16 << 20
 _STEP = re.compile(r"step-(\d{6,18})")
 _FILE = re.compile(r"\d{3,4}\.mp4")

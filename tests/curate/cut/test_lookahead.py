@@ -15,8 +15,8 @@ from av.video.frame import VideoFrame
 from curate.config import CurateConfig, fingerprint
 from curate.cut.clip import CutError
 from curate.cut.encode import ClipEncoder
-from curate.ledger import Ledger
-from curate.records import SourceSummary
+from curate.ledger.ledger import Ledger
+from curate.ledger.records import SourceSummary
 from curate.shots.spans import spans
 from curate.source_pass.cut_source import CutSource
 from curate.source_pass.scan import scan

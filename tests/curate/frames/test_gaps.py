@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from curate.frames.frame_times import source_frames, timeline
-from curate.records import Record
+from curate.ledger.records import Record
 from curate.shots.spans import SpanConfig, spans
 from tests.curate.cut.test_lookahead import config, curated
 from tests.cutting import curated as records_of

@@ -14,7 +14,7 @@ import pytest
 from curate.caption.types import Caption
 from curate.config import CurateConfig
 from curate.dedup.text_hashes import TextPlaces, hashes
-from curate.ledger import Ledger
+from curate.ledger.ledger import Ledger
 from curate.run.curate import curate
 from curate.run.shard import WriteShard
 from curate.run.stages.clip_stages import caption_identity

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from curate.config import CurateConfig
-from curate.ledger import Ledger
+from curate.ledger.ledger import Ledger
 from curate.run.curate import Progress, curate
 from loader.dataset import open_dataset, verify
 from loader.errors import RunError, UsageError

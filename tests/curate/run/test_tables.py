@@ -14,8 +14,7 @@ import pytest
 from curate.caption.types import Caption
 from curate.config import BinConfig, ShardConfig
 from curate.filters import FilterConfig
-from curate.models.clip_frames import Fault
-from curate.records import (
+from curate.ledger.records import (
     ClipEmbedding,
     ClipResult,
     ClipScores,
@@ -24,6 +23,7 @@ from curate.records import (
     TextEmbedding,
     to_columns,
 )
+from curate.models.clip_frames import Fault
 from curate.run.shard import plan_shards
 from curate.run.tables.clips import KEPT, from_records, joined, scores_map, to_records
 from curate.run.tables.columns import column

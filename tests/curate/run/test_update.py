@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from curate.records import SourceSummary
+from curate.ledger.records import SourceSummary
 from curate.run.curate import curate
 from curate.run.forecast import ForecastConfig
 from curate.run.sample_run import forecast_curation

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from curate.config import CurateConfig, fingerprint
-from curate.ledger import Ledger
-from curate.records import Record
+from curate.ledger.ledger import Ledger
+from curate.ledger.records import Record
 from curate.run.runners.pipeline import Stage, runner
 from curate.source_pass.cut_source import CutSource
 from curate.source_pass.stage import SourceStage

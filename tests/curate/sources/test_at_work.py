@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from curate.ledger import Ledger
+from curate.ledger.ledger import Ledger
 from curate.run.runners.progress import Finished, Meter, Progress
 from curate.source_pass.at_work import at_work, noted, watching
 from curate.sources.inputs import SourceRef

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from curate.caption.types import Caption
-from curate.ledger import Ledger
-from curate.records import Record, SourceSummary, clip_result, source_summary
+from curate.ledger.ledger import Ledger
+from curate.ledger.records import Record, SourceSummary, clip_result, source_summary
 from curate.takedown.removal import remove
 from loader.dataset import Removal, open_dataset, publish, verify, write_shard
 from loader.errors import UsageError

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate.config import CurateConfig
-from curate.ledger import Ledger
+from curate.ledger.ledger import Ledger
 from curate.run.curate import curate
 from loader.dataset import Dataset, open_dataset, verify
 from loader.storage import StorageConfig, open_storage

@@ -92,7 +92,7 @@ def test_until_the_manifest_stands_the_old_revision_is_whole(
 def test_what_a_killed_change_left_undone_is_finished(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shards = grown(folder)
     with monkeypatch.context() as killed:
-        killed.setattr("loader.dataset.writer.settle_files", lambda *_: None)
+        killed.setattr("loader.dataset.publishing.writer.settle_files", lambda *_: None)
         publish(open_storage(folder), shards, accounted(shards), open_dataset(folder).manifest)
     assert open_dataset(folder).index.num_rows == 9
     assert (folder / "index.parquet").exists()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from curate.ledger import Ledger
+from curate.ledger.ledger import Ledger
 from curate.run.runners.progress import Progress, write_status
 from loader.dataset.manifest import MANIFEST
 from loader.storage import open_storage
@@ -18,8 +18,8 @@ from pipelines.metrics.training import TrainingRun
 from tests.commands import reelweave
 from tests.pipelines.report.runs import RANKS, configured, recorded, trained
 from train.config.log import LogConfig
-from train.logs.log import MetricLog
-from train.logs.records import forget_after
+from train.loop.logs.log import MetricLog
+from train.loop.logs.records import forget_after
 from train.measure.rank_waits import RankWaits
 
 Numbers = dict[tuple[str, ...], float]

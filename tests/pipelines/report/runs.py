@@ -12,10 +12,10 @@ from train.cascade.paper.timeline import Panel, page, trace
 from train.cascade.problem import Cascade, Module
 from train.cascade.schedule import Run, Schedule
 from train.config.log import LogConfig
-from train.logs.breakdown import Breakdown, LossPart
-from train.logs.log import MetricLog
-from train.logs.metrics import StepMetrics
-from train.logs.records import metrics_line
+from train.loop.logs.breakdown import Breakdown, LossPart
+from train.loop.logs.log import MetricLog
+from train.loop.logs.metrics import StepMetrics
+from train.loop.logs.records import metrics_line
 from train.measure.rank_waits import RankWaits
 from train.measure.step_times import StepTimes
 

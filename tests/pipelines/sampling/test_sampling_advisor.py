@@ -19,7 +19,7 @@ from train.models.bundle import Bundle
 from train.sampling.config import SampleConfig
 from train.sampling.latent_parallel.volumes import LatentRun, ModelShape, exact_bytes
 from train.sampling.ranks.mesh import SamplingMesh
-from train.sampling.trained import Trained
+from train.sampling.trained.load import Trained
 
 ONE = OneGpu(denoise_s=1000.0, decode_s=10.0, other_s=2.0)
 

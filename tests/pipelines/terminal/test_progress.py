@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from curate.ledger import Ledger
+from curate.ledger.ledger import Ledger
 from curate.run.runners.progress import Progress, write_status
 from loader.storage import StorageConfig, open_storage
 from pipelines.cli import main

@@ -16,7 +16,7 @@ from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
 from tests.train.clips import tiny_config
 from train.config.run import TrainConfig
-from train.logs.log import read_metrics
+from train.loop.logs.log import read_metrics
 
 STEPS = 6
 WAYS: dict[str, dict[str, Any]] = {

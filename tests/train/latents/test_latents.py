@@ -18,7 +18,7 @@ from pipelines.configuration.train_config import HeldOutConfig
 from tests.thorough import but, thorough
 from tests.train.latents.latent_versions import MIXED, WAYS, losses, run_config, version, write_clips
 from train.latents.stored_encoders import stored
-from train.logs.log import LOSSES
+from train.loop.logs.log import LOSSES
 from train.models.bundle import Bundle
 from train.models.encoders.stored import StoredLatents
 

@@ -23,7 +23,7 @@ from tests.train.clips import ClipStream, tiny_config
 from tests.train.ranks import Ranks
 from train.config.parallel import ParallelConfig
 from train.distributed.world import join
-from train.logs.records import LOSSES, read_metrics
+from train.loop.logs.records import LOSSES, read_metrics
 from train.loop.trainer import Trainer
 
 WAYS = {

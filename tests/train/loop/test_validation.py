@@ -31,7 +31,7 @@ from train.models.build import build_tokenizer
 from train.models.encoders.stored import StoredEncoders
 from train.sampling.cache.config import CacheConfig
 from train.sampling.generate import generate
-from train.sampling.trained import load_trained
+from train.sampling.trained.load import load_trained
 
 CPU = torch.device("cpu")
 

@@ -12,14 +12,14 @@ from tests.thorough import beyond, thorough
 from tests.train.loop.validation_runs import validation_config
 from tests.train.loop.wan_validation import asked, run
 from tests.train.models.wan_pipelines import publish
-from train.export import export
 from train.loop.validation_config import ValidationConfig
 from train.sampling.config import SampleConfig
 from train.sampling.experts.loading import with_experts
-from train.sampling.first_frames import read_first_frames
 from train.sampling.generate import VideoSampler
 from train.sampling.layout import VideoLayout
-from train.sampling.trained import load_trained
+from train.sampling.prediction.first_frames import read_first_frames
+from train.sampling.trained.export import export
+from train.sampling.trained.load import load_trained
 
 CPU = torch.device("cpu")
 FSDP = {"dp_replicate": 1, "dp_shard": "rest"}

@@ -21,7 +21,7 @@ from train.sampling.config import SampleLayoutConfig
 from train.sampling.generate import VideoSampler
 from train.sampling.layout import build_layout
 from train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
-from train.sampling.trained import load_trained
+from train.sampling.trained.load import load_trained
 
 IMPORTED_FIRST = (
     *(

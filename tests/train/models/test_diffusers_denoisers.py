@@ -16,13 +16,13 @@ from tests.train.saved import losses
 from train.config.model import DiffusersConfig
 from train.config.objective import DDPMConfig, EDMConfig
 from train.config.optimizer import EmaConfig
-from train.export import export
 from train.loop.trainer import Trainer
 from train.models.build import build_denoiser
 from train.models.bundle import Bundle
 from train.objectives.ddpm import DDPM
 from train.parallel.activations import checkpoint_block
-from train.sampling.trained import load_trained
+from train.sampling.trained.export import export
+from train.sampling.trained.load import load_trained
 
 ALL = pytest.mark.parametrize("variant", SPECIAL)
 PLAIN = ("wan", "cogvideox, rotary", "hunyuan, distilled", "cosmos")

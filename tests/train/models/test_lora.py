@@ -17,12 +17,12 @@ from train.config.lora import LoraConfig
 from train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
 from train.config.optimizer import EmaConfig
 from train.config.run import TrainConfig
-from train.export import export
 from train.loop.trainer import Trainer
 from train.models.build import build_denoiser
 from train.models.bundle import Bundle
 from train.models.lora import adapt
-from train.sampling.trained import LORA_FILE, load_published, load_trained
+from train.sampling.trained.export import export
+from train.sampling.trained.load import LORA_FILE, load_published, load_trained
 
 LORA = {"rank": 4, "alpha": 8.0}
 CPU = torch.device("cpu")

@@ -16,7 +16,6 @@ from train.config.model import DiffusersConfig
 from train.config.objective import ConstantShift, FlowConfig
 from train.config.parallel import ParallelConfig
 from train.distributed.world import World
-from train.export import export
 from train.loop.trainer import Trainer
 from train.models.build import build_denoiser
 from train.models.bundle import Bundle
@@ -28,7 +27,8 @@ from train.parallel.layout import lay_out
 from train.parallel.layouts.zero1 import ZeRO1
 from train.parallel.mesh import Ranks
 from train.sampling.experts.loading import with_experts
-from train.sampling.trained import LORA_FILE, load_published, load_trained
+from train.sampling.trained.export import export
+from train.sampling.trained.load import LORA_FILE, load_published, load_trained
 from train.step.losses import losses
 from train.step.noise import draw_noise
 

@@ -18,7 +18,7 @@ from train.models.bundle import Bundle
 from train.models.dit import TokenLayout
 from train.parallel.layout import lay_out
 from train.parallel.mesh import Ranks
-from train.sampling.trained import load_trained
+from train.sampling.trained.load import load_trained
 
 
 @pytest.fixture(scope="module")

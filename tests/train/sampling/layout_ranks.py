@@ -20,7 +20,7 @@ from train.parallel.layouts import pieces
 from train.parallel.mesh import DATA, MODEL, Ranks
 from train.sampling.in_training.loading import load_trained_on
 from train.sampling.in_training.runner import training_runner
-from train.sampling.predictor import Conditions, WholeModel
+from train.sampling.prediction.predictor import Conditions, WholeModel
 
 FSDP = {"dp_replicate": 1, "dp_shard": "rest"}
 SIZES = {"hidden": 24, "heads": 4}

@@ -11,7 +11,7 @@ from tests.train.clips import ClipStream, tiny_config
 from tests.train.sampling.layout_ranks import CASES, LOADED, compute, load
 from train.config.model import DiTConfig
 from train.loop.trainer import Trainer
-from train.sampling.trained import load_trained
+from train.sampling.trained.load import load_trained
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from train.sampling.experts.loading import with_experts
 from train.sampling.generate import VideoSampler
 from train.sampling.layout import VideoLayout
 from train.sampling.solvers.noise import starting_noise
-from train.sampling.trained import load_published
+from train.sampling.trained.load import load_published
 
 CPU = torch.device("cpu")
 SIZE = {"frames": 9, "height": 32, "width": 48}

@@ -13,7 +13,7 @@ from train.sampling.experts.loading import with_experts
 from train.sampling.generate import VideoSampler
 from train.sampling.layout import VideoLayout, build_layout
 from train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
-from train.sampling.trained import load_published
+from train.sampling.trained.load import load_published
 
 IMPORTED_FIRST = ("diffusers.models.transformers", "diffusers.models.autoencoders")
 CASES = (

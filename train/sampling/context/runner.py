@@ -13,13 +13,13 @@ from train.models.attention.positions import Window
 from train.models.denoiser import Denoiser
 from train.parallel.context.context import ContextParallel
 from train.parallel.context.token_shard import check_heads, cuttable, part_of
-from train.sampling.predictor import Conditions
+from train.sampling.prediction.predictor import Conditions
 from train.step.squared_errors import DenoisingInputs
 
 
 @dataclass(frozen=True, eq=False)
 class ContextParallelModel:
-    """`train.sampling.predictor.ModelRunner` over ranks that share the tokens of each video.
+    """`train.sampling.prediction.predictor.ModelRunner` over ranks that share the tokens of each video.
 
     Parts differ by one token at most (by one place in an ST-DiT), and nothing is padded. Each pass adds one gather of
     the prediction to the exchanges within attention.
@@ -45,7 +45,7 @@ class ContextParallelModel:
         conditions: Conditions,
         window: Window | None = None,
     ) -> torch.Tensor:
-        """Return the prediction, [B, C, T, H, W]; as in `train.sampling.predictor.ModelRunner`."""
+        """Return the prediction, [B, C, T, H, W]; as in `train.sampling.prediction.predictor.ModelRunner`."""
         model = cuttable(self.dit)
         grid = model.grid(x_BCTHW.shape[2:])
         asked = DenoisingInputs([x_BCTHW], [], timestep_input_B, *conditions, packed=False)

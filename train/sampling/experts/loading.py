@@ -15,7 +15,7 @@ from train.models.encoders.stored import StoredEncoders
 from train.models.lora import load_adapters
 from train.models.published.expert_pair import Experts
 from train.models.published.experts import ALL_TIMES, HIGH_NOISE, other_expert
-from train.sampling.trained import Trained, read_adapters, trained_weights
+from train.sampling.trained.load import Trained, read_adapters, trained_weights
 
 
 def with_experts(

@@ -21,8 +21,8 @@ from train.sampling.experts.loading import check_other
 from train.sampling.in_training.parts import load_part_, set_adapters_, to_sample
 from train.sampling.in_training.runner import training_runner
 from train.sampling.layout import ExpertLayout
-from train.sampling.predictor import ModelRunner
-from train.sampling.trained import read_adapters, trained_weights
+from train.sampling.prediction.predictor import ModelRunner
+from train.sampling.trained.load import read_adapters, trained_weights
 
 
 def other_expert_on(

@@ -20,7 +20,7 @@ from train.sampling.in_training.experts import expert_runners, other_expert_on, 
 from train.sampling.in_training.groups import VideoGroups
 from train.sampling.in_training.parts import load_part_, set_adapters_, to_sample
 from train.sampling.layout import VideoLayout
-from train.sampling.trained import Trained, published, trained_weights
+from train.sampling.trained.load import Trained, published, trained_weights
 
 
 def load_trained_on(

@@ -12,7 +12,7 @@ from train.parallel.mesh import Ranks
 from train.parallel.pipeline.pipeline import from_last
 from train.parallel.rank_grid import CONTEXT
 from train.sampling.context.runner import ContextParallelModel
-from train.sampling.predictor import Conditions, ModelRunner, WholeModel
+from train.sampling.prediction.predictor import Conditions, ModelRunner, WholeModel
 
 
 def training_runner(dit: Denoiser, ranks: Ranks) -> ModelRunner:
@@ -55,7 +55,7 @@ class ReshardedModel:
         conditions: Conditions,
         window: Window | None = None,
     ) -> torch.Tensor:
-        """Return the prediction, [B, C, T, H, W]; as in `train.sampling.predictor.ModelRunner`."""
+        """Return the prediction, [B, C, T, H, W]; as in `train.sampling.prediction.predictor.ModelRunner`."""
         try:
             return self.inner(x_BCTHW, timestep_input_B, conditions, window)
         finally:
@@ -84,7 +84,7 @@ class StagedModel:
         conditions: Conditions,
         window: Window | None = None,
     ) -> torch.Tensor:
-        """Return the prediction, at least float32 [B, C, T, H, W]; as in `train.sampling.predictor.ModelRunner`."""
+        """Return the prediction, at least float32 [B, C, T, H, W]; as in `ModelRunner`."""
         own_BCTHW = at_least_float32(self.inner(x_BCTHW, timestep_input_B, conditions, window))
         prediction_BCTHW = from_last(own_BCTHW, self.ranks.along("pp"))
         self.ranks.neighbours.settle()

@@ -47,7 +47,7 @@ def aided(
     spread: Spread,
     zero_padded: bool = False,
 ) -> torch.Tensor:
-    """Combine the passes of guidance as `train.sampling.guidance.combine` does, with aids.
+    """Combine the passes of guidance as `train.sampling.prediction.guidance.combine` does, with aids.
 
     Args:
         predictions: of each pass, the fully conditioned first.

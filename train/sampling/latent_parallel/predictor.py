@@ -14,7 +14,6 @@ from loader.errors import UsageError
 from train.distributed.world import World
 from train.models.attention.positions import Window
 from train.parallel.context.exchange import gather
-from train.sampling.guidance import Guided
 from train.sampling.latent_parallel.aids import (
     FINAL_FROM,
     Spread,
@@ -27,13 +26,14 @@ from train.sampling.latent_parallel.aids import (
 from train.sampling.latent_parallel.parts import Division, divide
 from train.sampling.latent_parallel.rules import Rules
 from train.sampling.latent_parallel.weights import weights_of
-from train.sampling.predictor import SchedulePoint
+from train.sampling.prediction.guidance import Guided
+from train.sampling.prediction.predictor import SchedulePoint
 from train.sampling.ranks.agreement import check_same
 
 
 @dataclass(frozen=True, eq=False)
 class LatentParallel:
-    """`train.sampling.predictor.Predictor` that divides the latents over groups of ranks.
+    """`train.sampling.prediction.predictor.Predictor` that divides the latents over groups of ranks.
 
     Attributes:
         guided: prediction of a part on the ranks of a group.

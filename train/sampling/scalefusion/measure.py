@@ -11,7 +11,7 @@ import torch.distributed as dist
 from train.models.attention.positions import Window
 from train.models.denoiser import Denoiser
 from train.models.dit import tokens
-from train.sampling.predictor import Conditions
+from train.sampling.prediction.predictor import Conditions
 from train.sampling.scalefusion.jagged import Division
 from train.sampling.scalefusion.layers import SlicedLayers, layer_kind
 from train.sampling.scalefusion.runner import ScaleFusion

@@ -14,7 +14,7 @@ from train.models.denoiser import Denoiser
 from train.models.dit import tokens
 from train.models.st_dit import STDiT
 from train.parallel.context.exchange import gather
-from train.sampling.predictor import Conditions
+from train.sampling.prediction.predictor import Conditions
 from train.sampling.scalefusion.exchanges import AsyncExchanges, Exchanges, Finish
 from train.sampling.scalefusion.jagged import Division
 from train.sampling.scalefusion.layers import EmbeddedInputs, SlicedLayers, layer_kind

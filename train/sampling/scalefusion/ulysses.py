@@ -15,7 +15,7 @@ from train.parallel.context.exchange import gather
 from train.parallel.context.partition import Partition
 from train.parallel.context.slices import SliceSharding
 from train.parallel.context.ulysses import Ulysses
-from train.sampling.predictor import Conditions
+from train.sampling.prediction.predictor import Conditions
 from train.sampling.scalefusion.runner import sliceable
 
 

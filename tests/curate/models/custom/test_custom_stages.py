@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from curate.config import CurateConfig
-from curate.ledger import Ledger
-from curate.records import Record
+from curate.ledger.ledger import Ledger
+from curate.ledger.records import Record
 from curate.run.curate import curate
 from curate.run.forecast import ForecastConfig
 from curate.run.sample_run import forecast_curation

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from curate.caption.types import Caption
-from curate.ledger import Ledger
+from curate.ledger.ledger import Ledger
+from curate.ledger.records import ClipResult, Record, clip_result
 from curate.models.clip_frames import Fault
-from curate.records import ClipResult, Record, clip_result
 from curate.run.runners.pipeline import Pool, Stage, run_on_ray, run_sequentially
 from curate.run.stages.clip_stages import ClipStage, ReadClip, clip_identity
 from curate.run.stages.model_stages import split_for_gpu

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from curate.dedup.fingerprint import overlap
-from curate.ledger import Ledger
+from curate.ledger.ledger import Ledger
 from curate.run.clip_arrays import FingerprintPlace
 from curate.run.stages.footage import match_many
 from loader.storage import open_storage

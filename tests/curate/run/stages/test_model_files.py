@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from curate.config import CurateConfig
-from curate.ledger import Ledger
+from curate.ledger.ledger import Ledger
 from curate.run.runners.workers import Load, Machine, balance
 from curate.run.stages.model_files import model_digests, weights_mb
 from curate.run.stages.model_stages import clip_stages, pipeline_stages

@@ -21,7 +21,7 @@ from tests.train.clips import tiny_config
 from tests.train.comparison import relative
 from tests.train.parallel.wide import Wide
 from tests.train.published import CALLED, publish
-from tests.train.sampling import guidance_ranks
+from tests.train.sampling.prediction import guidance_ranks
 from train.config.model import DiffusersConfig, DiTConfig, MMDiTConfig, STDiTConfig
 from train.distributed.sent_bytes import count_sent_bytes
 from train.distributed.world import World, join
@@ -33,9 +33,9 @@ from train.parallel.context.context import ContextParallel
 from train.sampling.config import SampleConfig, SampleLayoutConfig
 from train.sampling.context.runner import ContextParallelModel
 from train.sampling.generate import VideoSampler
-from train.sampling.guidance import Guided
 from train.sampling.layout import VideoLayout, build_layout
-from train.sampling.predictor import Conditions, ModelRunner, SchedulePoint, WholeModel
+from train.sampling.prediction.guidance import Guided
+from train.sampling.prediction.predictor import Conditions, ModelRunner, SchedulePoint, WholeModel
 from train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
 from train.sampling.scalefusion.runner import ScaleFusion
 from train.sampling.scalefusion.schedule import Slicing

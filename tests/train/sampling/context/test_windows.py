@@ -17,7 +17,7 @@ from train.models.build import build_denoiser
 from train.models.dit import WHOLE_SAMPLES, TokenLayout, tokens
 from train.models.mmdit import MMDiT
 from train.models.st_dit import STDiT
-from train.sampling.predictor import Conditions, WholeModel
+from train.sampling.prediction.predictor import Conditions, WholeModel
 
 CHANNELS, TEXT, M = 4, 8, 5
 TINY = {"hidden": 24, "heads": 2, "layers": 2}

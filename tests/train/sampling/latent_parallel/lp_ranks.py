@@ -11,7 +11,7 @@ import torch
 from loader.errors import RunError
 from tests.train.clips import tiny_config
 from tests.train.references import divided
-from tests.train.sampling.guidance_ranks import model
+from tests.train.sampling.prediction.guidance_ranks import model
 from train.distributed.sent_bytes import count_sent_bytes
 from train.distributed.world import World, join
 from train.models.attention.positions import Window
@@ -20,14 +20,14 @@ from train.parallel.context.partition import Partition
 from train.parallel.context.traffic import AttentionSize, ring_bytes
 from train.sampling.config import LatentParallelConfig, SampleConfig, SampleLayoutConfig
 from train.sampling.generate import VideoSampler
-from train.sampling.guidance import Guided
 from train.sampling.latent_parallel.parts import divide
 from train.sampling.latent_parallel.predictor import LatentParallel
 from train.sampling.latent_parallel.rules import Rules
 from train.sampling.latent_parallel.volumes import LatentRun, sent_bytes
 from train.sampling.latent_parallel.weights import weights_of
 from train.sampling.layout import VideoLayout, build_layout
-from train.sampling.predictor import Predictor, SchedulePoint
+from train.sampling.prediction.guidance import Guided
+from train.sampling.prediction.predictor import Predictor, SchedulePoint
 from train.sampling.ranks.agreement import fingerprint
 from train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
 

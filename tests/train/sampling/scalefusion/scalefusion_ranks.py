@@ -27,7 +27,7 @@ from train.sampling.config import SampleConfig
 from train.sampling.decode.decoder import WholeDecoder
 from train.sampling.generate import VideoSampler
 from train.sampling.layout import VideoLayout
-from train.sampling.predictor import Conditions, ModelRunner, WholeModel
+from train.sampling.prediction.predictor import Conditions, ModelRunner, WholeModel
 from train.sampling.scalefusion.exchanges import AsyncExchanges
 from train.sampling.scalefusion.jagged import Division, pass_bytes
 from train.sampling.scalefusion.measure import MeasuredScaleFusion, measure_costs

@@ -8,7 +8,7 @@ import torch
 from loader.errors import UsageError
 from tests.thorough import thorough
 from tests.train.clips import BUCKETS, ClipStream, clip, tiny_config
-from tests.train.sampling import first_frames_ranks
+from tests.train.sampling.prediction import first_frames_ranks
 from tests.train.sampling.test_generate import Numbers
 from train.config.run import TrainConfig
 from train.models.bundle import Bundle
@@ -16,10 +16,10 @@ from train.models.denoiser import Denoiser
 from train.objectives.level import pose
 from train.sampling.cache.config import CacheConfig
 from train.sampling.config import SampleConfig
-from train.sampling.first_frames import check_given
 from train.sampling.generate import VideoSampler
-from train.sampling.guidance import image_weights
 from train.sampling.layout import VideoLayout
+from train.sampling.prediction.first_frames import check_given
+from train.sampling.prediction.guidance import image_weights
 from train.step.losses import losses
 
 SHAPE = BUCKETS[0]

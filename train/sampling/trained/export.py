@@ -19,7 +19,7 @@ from train.models.bundle import Bundle
 from train.models.lora import adapter_weights, merge
 from train.models.published.experts import ALL_TIMES
 from train.models.published.shared import DiffusersDenoiser
-from train.sampling.trained import LORA_FILE, LORA_PART, LORA_PREFIX, Trained
+from train.sampling.trained.load import LORA_FILE, LORA_PART, LORA_PREFIX, Trained
 
 
 def export(trained: Trained, out: Path, merged: bool = False) -> None:

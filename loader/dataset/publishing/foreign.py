@@ -31,12 +31,12 @@ from loader.dataset.manifest import (
 )
 from loader.dataset.plan_index import from_index, to_arrow
 from loader.dataset.publishing.payload import Payload, entry_of
+from loader.dataset.publishing.writer import publish_files
 from loader.dataset.schema import ACCOUNTING, INDEX, SCORES
 from loader.dataset.shard import idx_bytes
 from loader.dataset.tables.parquet import from_parquet, to_parquet, to_table
 from loader.dataset.tars.energon import EnergonShard, energon_files
 from loader.dataset.tars.members import media_members
-from loader.dataset.writer import publish_files
 from loader.storage.base import Storage
 
 TAR_TABLE = INDEX.append(pa.field("sample_crc32", pa.uint32(), nullable=False)).append(

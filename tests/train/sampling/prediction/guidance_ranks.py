@@ -15,9 +15,9 @@ from train.models.bundle import Bundle
 from train.objectives.level import Level
 from train.sampling.config import SampleConfig, SampleLayoutConfig
 from train.sampling.generate import VideoSampler
-from train.sampling.guidance import Guided
 from train.sampling.layout import VideoLayout, build_layout
-from train.sampling.predictor import Conditions, SchedulePoint, WholeModel
+from train.sampling.prediction.guidance import Guided
+from train.sampling.prediction.predictor import Conditions, SchedulePoint, WholeModel
 from train.sampling.ranks.agreement import fingerprint
 from train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
 

@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from curate.npz import read_npz
-from curate.records import from_columns, to_columns, to_json
+from curate.ledger.npz import read_npz
+from curate.ledger.records import from_columns, to_columns, to_json
 from loader.dataset.tables.parquet import from_parquet, to_parquet
 from loader.errors import RunError, first_line
 from loader.storage.base import Storage
@@ -76,7 +76,7 @@ class Ledger:
         Args:
             stage: Name of the stage.
             fingerprint: Digest of its configuration.
-            decode: Record of a JSON object, such as `curate.records.source_summary`.
+            decode: Record of a JSON object, such as `curate.ledger.records.source_summary`.
 
         Raises:
             RunError: an entry is damaged.
@@ -94,8 +94,8 @@ class Ledger:
     ) -> Iterator[pa.Table]:
         """Yield `closed` in parts as columns, later ones of which replace earlier ones.
 
-        The columns are those of `curate.records.to_columns`, after the identity as ``id``; no part has a column that is
-        null in all its rows.
+        The columns are those of `curate.ledger.records.to_columns`, after the identity as ``id``; no part has a
+        column that is null in all its rows.
         """
         segments, loose = self._listed(stage, fingerprint)
         for path in segments:

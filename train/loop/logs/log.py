@@ -16,10 +16,10 @@ from rich.console import Console
 from loader.base.printable import printable
 from loader.batch import BadSample
 from train.config.log import LogConfig
-from train.logs.breakdown import Breakdown
-from train.logs.metrics import RunSummary, StepMetrics
-from train.logs.rank_records import append_ranks
-from train.logs.records import (
+from train.loop.logs.breakdown import Breakdown
+from train.loop.logs.metrics import RunSummary, StepMetrics
+from train.loop.logs.rank_records import append_ranks
+from train.loop.logs.records import (
     BAD_SAMPLES,
     LOSSES,
     METRICS,
@@ -30,7 +30,7 @@ from train.logs.records import (
     metrics_line,
     read_metrics,
 )
-from train.logs.scalars import Scalars
+from train.loop.logs.scalars import Scalars
 from train.measure.rank_waits import RankWaits
 from train.measure.step_times import StepTimes
 

@@ -8,9 +8,9 @@ import torch
 
 from loader.errors import UsageError
 from tests.train.ranks import Ranks
-from tests.train.sampling.guidance_ranks import compute
-from train.sampling.guidance import Guided, combine, rescaled
-from train.sampling.predictor import Window
+from tests.train.sampling.prediction.guidance_ranks import compute
+from train.sampling.prediction.guidance import Guided, combine, rescaled
+from train.sampling.prediction.predictor import Window
 
 
 def test_passes_shared_over_ranks_give_the_bits_of_one_process(ranks: Ranks, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from loader.base.whole_file import whole_file
-from train.logs.metrics import StepMetrics
+from train.loop.logs.metrics import StepMetrics
 from train.measure.step_times import StepTimes
 
 METRICS, LOSSES, BAD_SAMPLES = "metrics.jsonl", "losses.jsonl", "bad_samples.jsonl"

@@ -10,8 +10,8 @@ import torch
 
 from tests.train.clips import BUCKETS, ClipStream, tiny_config
 from train.distributed.world import World
-from train.logs.breakdown import LossPart, LossRows, break_down
 from train.loop.evaluation import HeldOutEvaluation
+from train.loop.logs.breakdown import LossPart, LossRows, break_down
 from train.loop.trainer import Trainer
 from train.models.bundle import Bundle
 from train.step.losses import losses

@@ -9,9 +9,9 @@ import pytest
 
 from curate.caption.types import Caption
 from curate.config import CurateConfig, SourceStageConfig, fingerprint
-from curate.ledger import Ledger, digest
+from curate.ledger.ledger import Ledger, digest
+from curate.ledger.records import ClipResult, Record, SourceSummary, clip_result, source_summary
 from curate.models.clip_frames import Fault
-from curate.records import ClipResult, Record, SourceSummary, clip_result, source_summary
 from loader.errors import RunError
 from loader.storage import open_storage
 

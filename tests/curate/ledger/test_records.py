@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from curate.caption.types import Caption
-from curate.ledger import LEDGER, Ledger
-from curate.models.clip_frames import Fault
-from curate.records import (
+from curate.ledger.ledger import LEDGER, Ledger
+from curate.ledger.records import (
     ClipEmbedding,
     ClipScores,
     PackedArray,
@@ -21,6 +20,7 @@ from curate.records import (
     from_json,
     source_summary,
 )
+from curate.models.clip_frames import Fault
 from loader.dataset import ShardRecord
 from loader.storage import open_storage
 

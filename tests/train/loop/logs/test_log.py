@@ -5,9 +5,9 @@ import pytest
 
 from loader.batch import BadSample
 from train.config.log import LogConfig
-from train.logs.log import MetricLog
-from train.logs.metrics import RunSummary, StepMetrics
-from train.logs.records import BAD_SAMPLES, METRICS, read_metrics
+from train.loop.logs.log import MetricLog
+from train.loop.logs.metrics import RunSummary, StepMetrics
+from train.loop.logs.records import BAD_SAMPLES, METRICS, read_metrics
 from train.measure.step_times import StepTimes
 
 

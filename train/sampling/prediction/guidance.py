@@ -18,7 +18,7 @@ from train.models.precision import at_least_float32
 from train.parallel.context.exchange import gather
 from train.parallel.context.partition import Partition
 from train.sampling.cache.block_cache import BlockCache
-from train.sampling.predictor import Conditions, ModelRunner, SchedulePoint
+from train.sampling.prediction.predictor import Conditions, ModelRunner, SchedulePoint
 
 
 def text_weights(guidance: float) -> tuple[float, ...]:
@@ -56,7 +56,7 @@ def image_weights(guidance: float, image_guidance: float) -> tuple[float, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Guided:
-    """`train.sampling.predictor.Predictor` of a model under guidance.
+    """`train.sampling.prediction.predictor.Predictor` of a model under guidance.
 
     Passes run one after the other, so that a prediction does not depend on which rank ran which pass: one process
     and any number of ranks give the same bits.

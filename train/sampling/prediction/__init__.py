@@ -1,0 +1,1 @@
+"""Guided predictions that solvers follow."""

@@ -1,0 +1,1 @@
+"""Trained models, ready to sample or to export."""
