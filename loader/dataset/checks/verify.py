@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from loader.dataset.checks.across import MAX_PROBLEMS, CrossChecks
-from loader.dataset.checks.shard_rows import ShardRows
+from loader.dataset.checks.rows_by_shard import RowsByShard
 from loader.dataset.checks.verify_shards import check_shards, leads_out
 from loader.dataset.history import SHAPE, RevisionHistory
 from loader.dataset.listed import check_listed
@@ -70,7 +70,7 @@ def verify(
     """
     manifest = read_manifest(storage)
     result = Verification()
-    with ShardRows(manifest) as rows:
+    with RowsByShard(manifest) as rows:
         indexed = _read_files(storage, manifest, progress, result, rows)
         checked = check_shards(
             shard_storage(storage, manifest, config), manifest, rows if indexed else None, progress
@@ -88,7 +88,7 @@ def _read_files(
     manifest: Manifest,
     progress: Callable[[str], None],
     result: Verification,
-    rows: ShardRows,
+    rows: RowsByShard,
 ) -> bool:
     """Check all files but shards, and collect the rows of the shards; return whether the index is sound."""
     names = {table_path(name, manifest.revision): name for name in TABLES}
@@ -128,7 +128,7 @@ def _check_table(
     across: CrossChecks,
     result: Verification,
     plan_index: PlanIndex | None,
-    rows: ShardRows | None,
+    rows: RowsByShard | None,
 ) -> bool:
     """Check a table part by part, add its rows to what is compared later, and return whether each row is sound."""
     checks, compared = TableChecks(name, entry.path, manifest), None

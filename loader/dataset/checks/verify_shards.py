@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from loader.base.strict_json import parse
 from loader.dataset.checks.across import MAX_PROBLEMS
-from loader.dataset.checks.shard_rows import ShardRows
+from loader.dataset.checks.rows_by_shard import RowsByShard
 from loader.dataset.manifest import Manifest, ShardEntry
 from loader.dataset.schema import PLACEMENT, Row
 from loader.dataset.shard import idx_bytes
@@ -36,7 +36,7 @@ class CheckedShards:
 
 
 def check_shards(
-    storage: Storage, manifest: Manifest, rows: ShardRows | None, progress: Callable[[str], None]
+    storage: Storage, manifest: Manifest, rows: RowsByShard | None, progress: Callable[[str], None]
 ) -> CheckedShards:
     """Read every byte of the shards and compare it with manifest and index.
 

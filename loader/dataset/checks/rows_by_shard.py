@@ -17,7 +17,7 @@ from loader.dataset.tables.shard_rows import CRC32
 _SCHEMA = INDEX.append(pa.field(CRC32, pa.uint32()))
 
 
-class ShardRows:
+class RowsByShard:
     """Index rows that are added in the order of their keys, and given back shard by shard.
 
     Shards that follow each other in the manifest are in one part; a context that removes its files.
