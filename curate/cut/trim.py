@@ -43,7 +43,6 @@ class NotedPackets:
     time_base: Fraction | None = None
 
     def take(self, packet: Packet[VideoStream]) -> None:
-        """Note the next packet."""
         context = self.stream.codec_context
         header = bytes(context.extradata or b"") if packet.is_keyframe else b""
         codec = context.codec.canonical_name

@@ -66,7 +66,7 @@ class Blocks(Protocol):
 
 
 class CpuBlocks:
-    """Products by numpy."""
+    """Products of blocks of vectors by numpy, on a processor."""
 
     def __init__(self, rows: Floats, columns: Floats) -> None:
         self._rows, self._columns = rows, columns

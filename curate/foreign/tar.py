@@ -35,7 +35,7 @@ def note_path(tar: str) -> str:
 
 @dataclass(frozen=True)
 class TarTask:
-    """A tar to read.
+    """Task of a worker: one tar to read.
 
     Attributes:
         tars: Storage of the tar.

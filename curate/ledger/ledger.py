@@ -164,11 +164,10 @@ class Ledger:
         return sorted({item.path[len(start) :].split("/", 1)[0] for item in self.storage.list(start)})
 
     def write_clip(self, clip_id: str, data: bytes) -> None:
-        """Write an encoded clip."""
         self.storage.write(_clip_path(clip_id), data)
 
     def read_clip(self, clip_id: str) -> bytes:
-        """Return a staged clip.
+        """Return the bytes of a staged clip.
 
         Raises:
             FileNotFoundError: it is not staged (any more).

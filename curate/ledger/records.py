@@ -138,7 +138,6 @@ class PackedArray:
 
     @staticmethod
     def of(array: "NDArray[np.generic]") -> "PackedArray":
-        """Pack an array."""
         data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
         return PackedArray(array.dtype.str, array.shape, data)
 

@@ -40,7 +40,7 @@ VERSIONED = ("reelweave", "av", "numpy", "pyarrow")
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a curation.
+    """Result of a curation run.
 
     Attributes:
         manifest: Manifest of the published dataset.

@@ -53,7 +53,6 @@ class ShardPlan:
 
     @property
     def clip_bytes(self) -> int:
-        """Size of all its clips."""
         return (
             0 if self.samples is None else int(pc.sum(self.samples.column("clip_bytes"), min_count=0).as_py())
         )

@@ -60,11 +60,11 @@ class Seen(Protocol):
 
     @property
     def timeline(self) -> FrameTimes:
-        """Display times."""
+        """Display times of the source's frames."""
 
     @property
     def size(self) -> Geometry:
-        """Size of clips."""
+        """Width and height of its clips, pixels."""
 
     @property
     def stats(self) -> FrameStats:
@@ -72,7 +72,7 @@ class Seen(Protocol):
 
     @property
     def source_bytes(self) -> int:
-        """Size of the source."""
+        """Size of the source's file, bytes."""
 
     @property
     def sound_clock(self) -> SoundClock | None:

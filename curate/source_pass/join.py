@@ -39,7 +39,7 @@ _MOST_REPEATED_S = 10.0  # sound that both of two neighbouring parts may read
 
 @dataclass(frozen=True)
 class Joined:
-    """What is known of a source in parts once all are scanned.
+    """Joined scans of all parts of a source.
 
     Attributes:
         timeline: Display times, of a clock that needed no repair.
@@ -96,7 +96,6 @@ class Joined:
         }
 
     def arrays(self) -> Arrays:
-        """Return the arrays."""
         luma, steps = (np.array(one, np.float64) for one in self.stats.values)
         return {"times_s": self.timeline.times_s, "luma": luma, "steps": steps}
 

@@ -48,7 +48,7 @@ _REORDERING = frozenset({"h264", "hevc"})
 
 @dataclass(frozen=True)
 class PartSignals:
-    """What one part says of its frames, in display order.
+    """Signals of the frames of one part, in display order.
 
     Attributes:
         pts: Stamp of each frame in ticks.
@@ -84,7 +84,6 @@ class PartSignals:
         return {name: getattr(self, name) for name in plain}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays."""
         plain = ("pts", "durations", "fields", "sound", "changes")
         return {name: getattr(self, name) for name in plain}
 
@@ -193,7 +192,6 @@ class _Ahead:
         self._pushed, self._most_behind = 0, _MOST_BEHIND_S * fps
 
     def push(self, frame: VideoFrame, picture: NDArray[np.uint8]) -> None:
-        """Take the next frame."""
         if self._lookahead is None:
             return
         if self._encoder is None:
@@ -219,7 +217,7 @@ class _Ahead:
         return encoder is None or encoder.has_passed(frame) or self._pushed > frame + self._most_behind
 
     def clips(self, frames: _Frames, ended: bool) -> Iterator[AheadClip]:
-        """Return the clips.
+        """Return the clips that the frames complete.
 
         Args:
             frames: Frames of the part.

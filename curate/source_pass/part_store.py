@@ -1,4 +1,4 @@
-"""What is known of the parts of a long source, in the ledger until the source is closed.
+"""Results of the parts of a long source, in the ledger until the source is closed.
 
 Names follow from source, configuration and number of parts. What a step found is written first and its note last, so
 that a killed worker leaves a step done or not done.

@@ -25,7 +25,7 @@ _HIGHEST_FPS = 120.0  # headers of variable rates promise many times as many
 
 @dataclass(frozen=True)
 class Part:
-    """Part of a source.
+    """Part of a long source, by time.
 
     Attributes:
         number: Number among the parts, from 0.

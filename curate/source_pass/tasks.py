@@ -19,7 +19,7 @@ class ClipPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class SourceTask:
-    """A source to cut.
+    """Task of a worker: one source to cut.
 
     Attributes:
         source: The source.

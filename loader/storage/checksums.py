@@ -1,4 +1,4 @@
-"""SHA-256 of local files."""
+"""SHA-256 checksums of local files."""
 
 import hashlib
 from collections.abc import Callable, Iterable

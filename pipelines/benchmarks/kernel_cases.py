@@ -29,7 +29,7 @@ class Sized(Protocol):
 
     @property
     def name(self) -> str:
-        """Name in tables."""
+        """Name of the operator in tables."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -62,7 +62,6 @@ class Case:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Shape, see `Sized`."""
         return self.batch * self.tokens, self.width, self.batch * self.rows
 
     @property
@@ -73,7 +72,6 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Name in tables."""
         shared = {"sample": "", "token": ", per token"}.get(self.form, f", {self.rows} {self.form} rows")
         return f"{self.batch} x {self.tokens} x {self.width} {NAMES[self.dtype]}{shared}"
 
@@ -131,7 +129,6 @@ class Pair:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Shape, see `Sized`."""
         return self.tokens, self.heads * self.head_width, 1
 
     @property
@@ -143,7 +140,6 @@ class Pair:
 
     @property
     def name(self) -> str:
-        """Name in tables."""
         kind = "across heads" if self.across_heads else "per head"
         rope = ", rotated" if self.rotated else ""
         return f"{self.tokens} x {self.heads} x {self.head_width} {NAMES[self.dtype]}, {kind}{rope}"
@@ -164,7 +160,7 @@ class Operator(Protocol):
 
     @property
     def case(self) -> Sized:
-        """Size of the operator."""
+        """Dimensions of the case in tables."""
 
     def forward(self, kernels: Kernels) -> Outputs:
         """Return a provider's outputs."""
@@ -191,7 +187,6 @@ class NormModulate:
         self.cu_seqlens = case.cu_seqlens(device)
 
     def forward(self, kernels: Kernels) -> Outputs:
-        """Return out, mean, rstd."""
         how = (None, None, self.cu_seqlens, EPS, False, "fp32")
         return list(kernels.norm_modulate(*self.inputs, *how))
 
@@ -249,7 +244,7 @@ class GateNormModulate:
 
 
 class QkNorm:
-    """``qk_norm``."""
+    """Case of ``qk_norm``: queries or keys of one attention."""
 
     name = "qk_norm"
     outputs = 2

@@ -29,7 +29,7 @@ def installed_peers(folder: Path, scratch: Path) -> dict[str, Epoch]:
 
 
 def webdataset(shards: Iterable[Path]) -> Epoch:
-    """webdataset, in order."""
+    """Return an epoch of webdataset that reads the shards in order."""
     import webdataset
 
     found = webdataset.WebDataset([str(path) for path in shards], shardshuffle=False)

@@ -28,7 +28,7 @@ _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 class Key(NamedTuple):
-    """Key of a configuration.
+    """Key of a configuration, with its field.
 
     Attributes:
         path: path from the root, such as "cut.crf".

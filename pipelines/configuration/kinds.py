@@ -25,7 +25,6 @@ class Kind(NamedTuple):
     used_by: tuple[str, ...]
 
     def model(self) -> type[BaseModel]:
-        """Return the model."""
         module, name = self.home.split(":")
         found: type[BaseModel] = getattr(importlib.import_module(module), name)
         return found

@@ -41,7 +41,7 @@ class Shot:
 
 @dataclass(frozen=True)
 class Reel:
-    """One file.
+    """One file of raw footage.
 
     Attributes:
         name: ends in .mp4 (H.264) or .webm (VP9).

@@ -22,7 +22,7 @@ def publish_version(
     latents: Latents,
     files: dict[str, bytes],
 ) -> Manifest:
-    """Publish the version.
+    """Publish a version of a dataset with latents.
 
     Args:
         source: dataset it was made from.

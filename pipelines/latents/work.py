@@ -92,7 +92,7 @@ class Loaded:
         return {**self.__dict__, "_encoders": None}
 
     def get(self) -> Encoders:
-        """Load the encoders once.
+        """Return the encoders, loaded at the first call.
 
         Raises:
             UsageError: an encoder cannot be loaded, see `Encoders`.
@@ -137,7 +137,6 @@ class WriteShard:
     fingerprint: str
 
     def __call__(self, tasks: Sequence[LatentsTask]) -> list[LatentsTask]:
-        """Write each shard."""
         return [self._written(task) for task in tasks if isinstance(task, PlannedShard)]
 
     def _written(self, plan: PlannedShard) -> WrittenShard:

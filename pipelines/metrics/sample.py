@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric family.
+    """Metric family of Prometheus.
 
     Attributes:
         name: name with its unit, without ``_total``.
@@ -22,7 +22,7 @@ class Metric:
 
 
 class Sample(NamedTuple):
-    """A number of a metric.
+    """Number of a metric at one scrape.
 
     Attributes:
         metric: the metric.
@@ -45,7 +45,7 @@ class Place(Protocol):
     name: str
 
     def samples(self) -> list[Sample]:
-        """Return its numbers now.
+        """Return the current numbers.
 
         Raises:
             UsageError: it holds nothing of the kind any more.

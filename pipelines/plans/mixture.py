@@ -23,7 +23,7 @@ _RUNS = (1, 4, 16)
 
 @dataclass(frozen=True)
 class Mixture:
-    """A mixture of shapes.
+    """Mixture of shapes that training draws from.
 
     Attributes:
         name: name given on the command line.

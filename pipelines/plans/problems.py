@@ -21,7 +21,7 @@ _Step = TypeVar("_Step")
 
 
 class Posed(NamedTuple):
-    """Iterations to plan.
+    """Planning problems, one for each iteration.
 
     Attributes:
         problems: one for each step.

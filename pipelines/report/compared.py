@@ -8,7 +8,7 @@ from pipelines.report.web.template import render
 
 
 def compared_page(numbers: Mapping[str, Any]) -> str:
-    """Render the page.
+    """Render the page that compares datasets.
 
     Args:
         numbers: result of `pipelines.report.numbers.compared.compared_numbers`.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def render_page(dataset: Dataset, numbers: dict[str, Any], config: "ReportConfig") -> str:
-    """Render the page.
+    """Render the page of a dataset.
 
     Args:
         dataset: no clip of it is read.

@@ -22,7 +22,7 @@ _SAME = ("prompt", "image", "image_frames", "checkpoint", "step", "weights", "fp
 
 
 class Outputs:
-    """Folder of many videos.
+    """Output folder of many sampled videos.
 
     Args:
         folder: the folder.
@@ -38,7 +38,7 @@ class Outputs:
         return self._folder / "latents" / f"{number:06d}.safetensors"
 
     def prepare(self) -> None:
-        """Create the folder.
+        """Create the output folder.
 
         Raises:
             UsageError: it cannot be created.
@@ -108,7 +108,7 @@ class Outputs:
 
 
 class OneOutput:
-    """Single video at a path.
+    """Output file of a single sampled video.
 
     Args:
         path: file of the video.
@@ -128,7 +128,6 @@ class OneOutput:
         make_folder(self._path.parent, f"--out {self._path}")
 
     def write(self, number: int, video: bytes, record: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """Write the video."""
         write_whole(self._path, video, "--out")
         return dict(record)
 

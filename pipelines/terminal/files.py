@@ -10,7 +10,7 @@ _MOST_BYTES = 64 << 20
 
 
 def read_text(path: Path, option: str = "") -> str:
-    """Read a whole text file.
+    """Return the text of a whole file.
 
     Args:
         path: file to read.

@@ -1,4 +1,4 @@
-"""What each rank reads of a checkpoint, found together: a rank parses the headers of its share of the parts alone.
+"""Directory of a checkpoint's tensors, built by all ranks: each parses the headers of its share of the parts.
 
 With 1,024 ranks that hold a shard of every tensor, the headers list millions of pieces. Ranks exchange them as rows of
 numbers, some at a time, and each one keeps the few that overlap with its own tensors.

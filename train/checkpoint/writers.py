@@ -1,4 +1,4 @@
-"""Which rank writes which piece of a checkpoint, from digests: no rank reads the names that all others hold."""
+"""Writers of a checkpoint's pieces, chosen from digests: no rank reads the names that all others hold."""
 
 import json
 from collections.abc import Sequence

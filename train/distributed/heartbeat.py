@@ -66,7 +66,7 @@ class Heartbeat:
         return None if self._named in ([], [self._rank]) else _in_words(self._named)
 
     def end(self, failed: int | None) -> None:
-        """Stop.
+        """End the heartbeats of this rank.
 
         Args:
             failed: rank whose failure ends this one, usually its own, which counts as lost unless another was before

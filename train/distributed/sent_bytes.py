@@ -80,7 +80,6 @@ class SentBytes:
         return totals
 
     def add(self, group: str, kind: Kind, number: int) -> None:
-        """Add one operation."""
         with self._lock:
             calls, sent = self.by_group.get((group, kind), Sent())
             self.by_group[group, kind] = Sent(calls + 1, sent + number)

@@ -41,7 +41,7 @@ class Provider:
 
 
 class Loaded(NamedTuple):
-    """Provider in use.
+    """Kernel provider that is in use.
 
     Attributes:
         provider: the provider.

@@ -45,7 +45,7 @@ class WaitSums:
     def add(
         self, step_s: float, wait_R: Sequence[float], slowest: int, peak_bytes_R: Sequence[float]
     ) -> None:
-        """Add one step.
+        """Add the waits of one step.
 
         Args:
             step_s: seconds of the step.

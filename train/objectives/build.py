@@ -10,7 +10,7 @@ from train.objectives.level import Objective
 def build_objective(
     config: FlowConfig | EDMConfig | DDPMConfig, times: tuple[float, float] = (0.0, 1.0)
 ) -> Objective:
-    """Build an objective.
+    """Build the objective of a configuration.
 
     Args:
         config: its configuration.

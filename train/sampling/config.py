@@ -64,7 +64,6 @@ class SampleConfig(Settings):
 
     @property
     def total_steps(self) -> int:
-        """Number of steps."""
         return len(self.timesteps) if self.timesteps else self.steps
 
 

@@ -92,7 +92,6 @@ class VideoSampler:
 
     @property
     def device(self) -> torch.device:
-        """Compute device."""
         low_noise = self.layout.low_noise
         return low_noise.experts.device if low_noise else next(self.bundle.dit.parameters()).device
 

@@ -44,7 +44,7 @@ class ShapedStream(Protocol):
 
     @property
     def shapes(self) -> tuple[Bucket, ...]:
-        """Return the shapes."""
+        """Shapes of its microbatches."""
 
 
 def check_shapes(stream: object, bundle: Bundle) -> None:

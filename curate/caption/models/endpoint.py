@@ -56,7 +56,6 @@ class _Completion(BaseModel):
     usage: _Usage | None = None
 
     def draft(self) -> Draft:
-        """Return the answer."""
         choice, usage = self.choices[0], self.usage or _Usage()
         stopped = choice.finish_reason != "length"
         return draft(

@@ -15,7 +15,7 @@ Task = TypeVar("Task")
 
 @dataclass(frozen=True)
 class Pass:
-    """Cost of a pass.
+    """Cost of one pass over tasks.
 
     Attributes:
         name: Kind of the tasks, in the plural.

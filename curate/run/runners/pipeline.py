@@ -44,7 +44,7 @@ class Pool(NamedTuple):
 
 @dataclass(frozen=True)
 class Stage(Generic[Task]):
-    """One step of a pipeline.
+    """One step of a pipeline of tasks.
 
     Attributes:
         name: Name for timings and messages.

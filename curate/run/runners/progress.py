@@ -19,7 +19,7 @@ _STATUS_EVERY_S = 2.0
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a phase.
+    """Progress of one phase of a run.
 
     Attributes:
         phase: "cut" (sources, up to deduplication), "caption" (kept clips, the stages after it) or "shard"; before
@@ -96,7 +96,6 @@ class Meter:
         self._lock = threading.RLock()
 
     def done(self, uri: str, summary: SourceSummary) -> None:
-        """Count a closed source."""
         with self._lock:
             self._partly.pop(uri, None)
             if uri in self._waiting:

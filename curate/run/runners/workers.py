@@ -18,7 +18,7 @@ _START_SHARE = 0.5  # of the planned workers; a pool grows while the first tasks
 
 @dataclass(frozen=True)
 class Load:
-    """Cost of one stage.
+    """Measured or estimated cost of one stage.
 
     Attributes:
         name: Name of the stage.

@@ -258,7 +258,6 @@ def _write_accounting(path: Path, rows: AnyRows) -> tuple[Counter[str], int]:
 
 
 def _tables(rows: AnyRows, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield a table by parts."""
     if isinstance(rows, pa.RecordBatchReader):
         for batch in rows:
             yield pa.Table.from_batches([batch])

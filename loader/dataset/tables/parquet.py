@@ -77,7 +77,6 @@ class ParquetWriter:
             self._writer.close()
 
     def add(self, table: pa.Table) -> None:
-        """Write the next rows."""
         self._held.append(pa.Table.from_arrays(table.columns, schema=self._schema))
         self._rows += len(table)
         while self._rows >= GROUP_ROWS:

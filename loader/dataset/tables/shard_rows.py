@@ -28,7 +28,6 @@ class TableRows(Sequence[Row]):
 
     @property
     def table(self) -> pa.Table:
-        """All rows."""
         return self._table if isinstance(self._table, pa.Table) else self._table()
 
     def __len__(self) -> int:

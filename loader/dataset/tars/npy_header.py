@@ -1,4 +1,4 @@
-"""Headers of .npy files."""
+"""Headers of .npy files, of bounded size."""
 
 import io
 import os

@@ -111,7 +111,7 @@ def kept_files(config: "CurateConfig", inputs: "Sequence[str]", out: str) -> dic
 
 
 def _status(dataset: Dataset) -> int:
-    """Return 0.
+    """Return the exit status of a finished curation.
 
     Raises:
         RunError: nothing was kept and something failed; names the most frequent reason.

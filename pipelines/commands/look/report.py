@@ -246,7 +246,6 @@ def _made(
 
 
 def print_buckets(dataset: Dataset, config: ReportConfig) -> None:
-    """Print the bucket table."""
     from loader.buckets.stats import dataset_stats
     from pipelines.report.sections.buckets import bound_shown, oversized
 

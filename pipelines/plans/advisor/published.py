@@ -24,7 +24,7 @@ def wan_14b(name: str, frames: int = 81, height: int = 720, width: int = 1280, s
 
 
 def wan_1_3b(name: str, frames: int = 81, height: int = 480, width: int = 832, steps: int = 50) -> VideoModel:
-    """Return Wan 2.1's 1.3B."""
+    """Return Wan 2.1 of 1.3B parameters."""
     size = (frames, height, width)
     return VideoModel(name, 30, 1536, 12, 8960, 1.4e9, _grid(*size), 512, 2, steps, _latents(*size))
 

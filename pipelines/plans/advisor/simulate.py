@@ -30,7 +30,7 @@ MOST_SLICES = 4
 
 @dataclass(frozen=True)
 class Layout:
-    """Degrees of one video.
+    """Degrees of parallelism of one video.
 
     Attributes:
         cfg: groups that share the passes of guidance.
@@ -59,7 +59,6 @@ class Layout:
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs."""
         return self.cfg * self.context * self.lp
 
     def __str__(self) -> str:

@@ -36,7 +36,7 @@ class ClipBytes:
     sha256: str
 
     def read(self) -> bytes:
-        """Return the whole file.
+        """Return the bytes of the whole file.
 
         Raises:
             RunError: it is cut off, or its bytes are not those whose checksum the dataset holds.

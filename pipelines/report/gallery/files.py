@@ -41,7 +41,7 @@ _READERS = 4
 
 @dataclass(frozen=True)
 class Gallery:
-    """Gallery of a dataset.
+    """Gallery of the clips of a dataset.
 
     Attributes:
         rows: its rows.

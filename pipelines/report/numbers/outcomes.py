@@ -16,7 +16,7 @@ _BLENDED = "shots"  # stage of the blended frames of transitions, of which there
 
 @dataclass(frozen=True)
 class SourceTotal:
-    """Outcome of one source.
+    """Outcome of one source, in spans.
 
     Attributes:
         source: URI or path.

@@ -45,7 +45,7 @@ class EstimateNote(BaseModel, frozen=True):
 
 
 class ForecastNote(BaseModel, frozen=True):
-    """Forecast of a run."""
+    """Forecast of a run, from its note."""
 
     clips: EstimateNote | None = Field(default=None)
     clip_gb: EstimateNote | None = Field(default=None)

@@ -63,7 +63,7 @@ class ScoreStats:
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of clips [N].
+    """Scores of all clips as columns, [N] each.
 
     Attributes:
         clips: key, source, start_s, end_s and state of each clip, as in ``scores.parquet``.

@@ -1,4 +1,4 @@
-"""Evenly spread places."""
+"""Evenly spread places of a sequence."""
 
 
 def spread(total: int, most: int) -> list[int]:

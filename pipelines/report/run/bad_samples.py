@@ -14,7 +14,7 @@ _MOST_TEXT = 300  # characters of a reason
 
 @dataclass(frozen=True)
 class BadSample:
-    """A replaced sample.
+    """Sample that another one replaced.
 
     Attributes:
         key: key of the sample.
@@ -29,7 +29,7 @@ class BadSample:
 
 @dataclass(frozen=True)
 class BadSamples:
-    """All replaced samples.
+    """Replaced samples of a run.
 
     Attributes:
         count: number of replacements, each pass over a sample anew.

@@ -16,7 +16,7 @@ _STEP = re.compile(r"step-(\d{6,18})")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint.
+    """Checkpoint in a run's folder.
 
     Attributes:
         step: optimizer steps done.
@@ -31,7 +31,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Checkpoints of a run.
+    """Checkpoints of a run, listed.
 
     Attributes:
         elsewhere: where the configuration puts them outside the run's folder, which is not listed; "" if in it.

@@ -88,7 +88,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Steps:
-    """Numbers of all steps.
+    """Metrics of all steps of a run.
 
     Attributes:
         recorded: lines that were read.
@@ -262,7 +262,6 @@ class _Sums:
         return float(total / seconds) if rows and seconds > 0 else None
 
     def window(self) -> Window:
-        """Return the means."""
         parts = {part: self.mean(f"{part}_s") for part in PARTS}
         return Window(
             steps=self.steps,

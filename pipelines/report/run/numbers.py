@@ -25,7 +25,7 @@ from pipelines.report.run.warnings import warnings
 
 @dataclass(frozen=True)
 class RunNumbers:
-    """Numbers of one run.
+    """Numbers of one run on the page.
 
     Attributes:
         name: name of the run on the page, unique among those shown.
@@ -64,7 +64,7 @@ class RunNumbers:
 
 @dataclass(frozen=True)
 class RunsNumbers:
-    """Numbers of a page.
+    """Numbers of a page of several runs.
 
     Attributes:
         runs: its runs.

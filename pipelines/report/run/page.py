@@ -1,4 +1,4 @@
-"""Page of training runs."""
+"""Report page of training runs."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ _QUARTERS = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One video of the sheet.
+    """One video of the sheet of samples.
 
     Attributes:
         video: address of the video relative to the page; "" without one.

@@ -24,7 +24,7 @@ _FILE = re.compile(r"\d{3,4}\.mp4")
 
 @dataclass(frozen=True)
 class Sample:
-    """One prompt at one step.
+    """Sampled video of one prompt at one step.
 
     Attributes:
         file: path of the video in the run's folder; None without one.
@@ -37,7 +37,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class SampleSheet:
-    """Prompts by steps.
+    """Sheet of sampled videos, prompts by steps.
 
     Attributes:
         steps: all validated steps.

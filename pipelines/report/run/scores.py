@@ -28,7 +28,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of a run.
+    """Evaluation scores of a run.
 
     Attributes:
         rows: scores by prompt set and step.
@@ -43,7 +43,6 @@ class Scores:
 
     @property
     def names(self) -> list[str]:
-        """Names of all scores."""
         return list(dict.fromkeys(name for row in self.rows for name in row.metrics))
 
     def points(self, prompt_set: str, name: str) -> list[tuple[int, float]]:

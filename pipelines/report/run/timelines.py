@@ -42,7 +42,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Cascades of one step.
+    """Timeline of the cascades of one step.
 
     Attributes:
         step: number of the step.
@@ -67,7 +67,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Timelines:
-    """Steps with timelines.
+    """Steps of a run that have timelines.
 
     Attributes:
         steps: all steps that have one.

@@ -11,7 +11,7 @@ from pipelines.report.web.template import render
 
 
 def workload_page(numbers: dict[str, Any], config: WorkloadConfig) -> str:
-    """Render the page.
+    """Render the page of a workload.
 
     Args:
         numbers: result of `pipelines.report.numbers.workload.workload_numbers`.

@@ -60,7 +60,7 @@ class Pages(Protocol):
 
 
 class ReportServer(ThreadingHTTPServer):
-    """Server of one report.
+    """HTTP server of one report.
 
     Args:
         pages: what is served.

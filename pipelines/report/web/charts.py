@@ -29,7 +29,7 @@ _LEGEND_LINE = 36  # letters that fit beside each other on a phone
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of a page.
+    """Vega-Lite chart of a page.
 
     Attributes:
         name: letters, digits, "-" and "_"; unique on its page.

@@ -9,7 +9,7 @@ from pipelines.report.web.files import POLICY
 
 
 def render(template: str, **values: object) -> str:
-    """Return a page.
+    """Render a page from its template.
 
     Args:
         template: file of ``pipelines/templates`` that extends ``base.html``.

@@ -18,7 +18,7 @@ FRAMES, ROWS, COLUMNS = 2, 3, 4
 
 
 class TileAxis(NamedTuple):
-    """Tiles along one axis.
+    """Tiles along one axis of a video.
 
     Attributes:
         size: latents of a tile.
@@ -39,7 +39,7 @@ class TileAxis(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """Latents of one tile.
+    """Place and size of one tile, in latents.
 
     Attributes:
         start: first frame, row and column.
@@ -58,7 +58,7 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True)
 class TileLayout:
-    """Tiles of a decode.
+    """Layout of the tiles of a decode.
 
     A tile in time behind the first reads one latent frame more, whose single decoded frame is dropped: causal VAEs
     decode a first latent frame to one frame, and every further one to ``scale[0]`` frames.

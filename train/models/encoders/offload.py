@@ -64,7 +64,6 @@ class _HostWeights:
             parameter.data = here
 
     def take_back(self) -> None:
-        """Leave the device."""
         for parameter, own in zip(self.parameters, self._own, strict=True):
             parameter.data = own
 
@@ -88,7 +87,6 @@ class _Turns:
         self._side: Any = None
 
     def begin(self) -> None:
-        """Allocate the buffers."""
         self._buffers = [torch.empty(self._size, dtype=torch.uint8, device=self._device) for _ in range(2)]
         self._used.clear()
         if self._device.type == "cuda":

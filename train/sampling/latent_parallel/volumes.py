@@ -38,7 +38,6 @@ class LatentRun:
 
     @property
     def tokens(self) -> int:
-        """Number of patches."""
         return math.prod(self.grid)
 
     @property

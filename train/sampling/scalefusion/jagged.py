@@ -72,7 +72,7 @@ class Division:
 
     @classmethod
     def of(cls, frames: int, places: int, slicing: Slicing, ranks: int) -> "Division":
-        """Divide a video.
+        """Divide a video's latents into slices.
 
         Raises:
             UsageError: there are more slices than frames or places, or the numbers make no schedule.
@@ -93,7 +93,6 @@ class Division:
 
     @property
     def ranks(self) -> int:
-        """Number of ranks, P."""
         return self.frames.ranks
 
     def cut(self, kind: LayerKind) -> JaggedAxis:

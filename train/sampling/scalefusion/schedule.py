@@ -88,7 +88,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Compute:
-    """Computation of a slice."""
+    """Computation of one layer on one slice."""
 
     layer: int
     slice: int

@@ -37,7 +37,7 @@ class LayerCosts:
 
 
 class PassTime(NamedTuple):
-    """Simulated model pass.
+    """Simulated times of one model pass.
 
     Attributes:
         seconds: time until the last rank ends.
@@ -53,7 +53,7 @@ class PassTime(NamedTuple):
 
 
 def simulate(slicing: Slicing, division: Division, pairs: int, costs: LayerCosts) -> PassTime:
-    """Simulate a model pass.
+    """Simulate one model pass over all ranks.
 
     Args:
         slicing: the four numbers.

@@ -9,7 +9,7 @@ Fault = Literal["missing", "twice", "unknown", "before its producer", "after its
 
 
 class Violation(NamedTuple):
-    """A fault of a schedule.
+    """Violation of a schedule's rules.
 
     Attributes:
         fault: "missing": an operation that never happens; "twice": it happens again; "unknown": the layers have
