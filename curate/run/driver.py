@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cached_property
 
 import pyarrow as pa
@@ -208,7 +208,7 @@ class Driver:
 
     def _do_later(self, clips: Partitions) -> None:
         """Send all kept clips through the stages after deduplication."""
-        count = self._state.later_count(clips)
+        count, tasks = self._state.later_tasks(clips)
         if not count:
             return
         meter = ClipMeter(count, self._progress, self._state.ledger, self._slowest)
@@ -221,9 +221,8 @@ class Driver:
         def stages(pools: Mapping[str, Pool]) -> list[Stage[CurationTask]]:
             return self._clip_pipeline(self._state.later, pools)
 
-        for tasks in self._state.later_tasks(clips):
-            some: Sequence[CurationTask] = tasks
-            self._passes.append(run_pass("clips", some, stages, self.kind(), take))
+        every: Iterable[CurationTask] = tasks
+        self._passes.append(run_pass("clips", every, stages, self.kind(), take))
 
     def _cut_stage(self, pools: Mapping[str, Pool]) -> Stage[CurationTask]:
         state = self._state

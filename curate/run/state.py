@@ -48,9 +48,6 @@ Results = Mapping[str, pa.Table]
 _IDENTITY = ("source", "key", "sha256")
 """Columns that say whose a clip is, and of which bytes."""
 
-_TASKS = 1 << 18
-"""Clips that go through later stages together: a task takes some KB of memory."""
-
 
 class CurationState:
     """Everything known of every source and clip, from the ledger, the dataset and the workers of this run.
@@ -153,57 +150,44 @@ class CurationState:
         wanted, staged = self._numbered(chosen), self._staged()
         self._place_results()
         for partition in range(self.closed.partitions):
-            clips, found = self._todo(partition, self._clips(partition, wanted), self.beside)
-            at_hand = self._at_hand(clips, staged)
+            clips = self._clips(partition, wanted)
+            clips = kept(clips, self._todo(partition, clips, self.beside))
             numbers = column(clips, "source").to_numpy()
-            for number in np.unique(numbers).tolist():
-                own = numbers == number
-                if at_hand[own].all():
-                    some = {name: kept(table, own) for name, table in found.items()}
-                    tasks += self._clip_tasks(kept(clips, own), some, self.beside)
-                else:
-                    tasks.append(self._source_task(self.listed[number]))
+            lost = np.unique(numbers[~self._at_hand(clips, staged)])
+            tasks += (self._source_task(self.listed[number]) for number in lost.tolist())
+            tasks += self._clip_tasks(partition, kept(clips, ~np.isin(numbers, lost)), self.beside)
         return tasks
 
-    def later_tasks(self, clips: Partitions) -> Iterator[list[ClipTask]]:
-        """Yield what is left to do for kept clips after deduplication, many clips at a time."""
+    def later_tasks(self, clips: Partitions) -> tuple[int, Iterator[ClipTask]]:
+        """Return what is left to do for kept clips after deduplication: a number of tasks, made one by one."""
         if not self.later:
-            return
+            return 0, iter(())
         self._place_results()
-        tasks: list[ClipTask] = []
-        for partition, table in enumerate(clips):
-            tasks += self._clip_tasks(*self._todo(partition, table, self.later), self.later)
-            if len(tasks) >= _TASKS:
-                yield tasks
-                tasks = []
-        if tasks:
-            yield tasks
+        todo = [self._todo(partition, table, self.later) for partition, table in enumerate(clips)]
 
-    def later_count(self, clips: Partitions) -> int:
-        """Return the number of `later_tasks`."""
-        if not self.later:
-            return 0
-        self._place_results()
-        todo = (self._todo(partition, table, self.later)[0] for partition, table in enumerate(clips))
-        return sum(map(len, todo))
+        def tasks() -> Iterator[ClipTask]:
+            for partition, mask in enumerate(todo):
+                if mask.any():
+                    yield from self._clip_tasks(partition, kept(clips.read(partition), mask), self.later)
 
-    def _todo(self, partition: int, clips: pa.Table, stages: Sequence[ClipStage]) -> tuple[pa.Table, Results]:
-        """Return the clips that no threshold rejects and that lack a stage, and all results there are for them."""
-        left = equal(clips, "state", "kept")
-        found = self._known(partition, kept(clips.select(_IDENTITY), left))
-        lacking = np.zeros(int(left.sum()), bool)
+        return sum(int(mask.sum()) for mask in todo), tasks()
+
+    def _todo(self, partition: int, clips: pa.Table, stages: Sequence[ClipStage]) -> Mask:
+        """Return which clips no threshold rejects that lack a stage."""
+        todo = equal(clips, "state", "kept")
+        found = self._known(partition, kept(clips.select(_IDENTITY), todo))
+        lacking = np.zeros(int(todo.sum()), bool)
         for stage in stages:
             lacking |= ~there(found[stage.name])
-        left[left] = lacking
-        clips, found = kept(clips, left), {name: kept(table, lacking) for name, table in found.items()}
-        if not len(clips):
-            return clips, found
-        wanted = equal(self._judged(clips, found), "state", "kept")
-        return kept(clips, wanted), {name: kept(table, wanted) for name, table in found.items()}
+        todo[todo] = lacking
+        if lacking.any():
+            some = {name: kept(table, lacking) for name, table in found.items()}
+            todo[todo] = equal(self._judged(kept(clips, todo), some), "state", "kept")
+        return todo
 
-    def _clip_tasks(self, clips: pa.Table, found: Results, stages: Sequence[ClipStage]) -> Iterator[ClipTask]:
+    def _clip_tasks(self, partition: int, clips: pa.Table, stages: Sequence[ClipStage]) -> Iterator[ClipTask]:
         """Yield each clip with all that is known of it, and with the stages left to do."""
-        columns = {name: to_results(table) for name, table in found.items()}
+        columns = {name: to_results(table) for name, table in self._known(partition, clips).items()}
         for row, (task, place) in enumerate(
             zip(self._plain_tasks(clips), self.places_of(clip_ids(clips)), strict=True)
         ):

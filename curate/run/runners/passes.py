@@ -1,13 +1,14 @@
 """Pass of tasks through stages; with models on Ray, a measured probe first decides the workers of each stage."""
 
+import itertools
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from curate.run.runners.pipeline import Kind, Pool, Stage, cluster_size, operators, placed, runner
+from curate.run.runners.pipeline import AT_ONCE, Kind, Pool, Stage, cluster_size, operators, placed, runner
 from curate.run.runners.workers import Load, Machine, WorkerPlan, balance
 
 Task = TypeVar("Task")
@@ -36,7 +37,7 @@ class Pass:
 
 def run_pass(
     name: str,
-    tasks: Sequence[Task],
+    tasks: Iterable[Task],
     stages: Callable[[Mapping[str, Pool]], list[Stage[Task]]],
     kind: Kind,
     take: Callable[[Task], None],
@@ -45,28 +46,46 @@ def run_pass(
 
     Args:
         name: Kind of the tasks, in the plural.
-        tasks: The tasks.
+        tasks: The tasks; of many, some are held at a time.
         stages: Function from pools by stage to the stages; without pools, each stage with a model has one worker.
         kind: Name of the runner.
         take: Called with every task that leaves the last stage.
     """
     began = time.monotonic()
     seconds: dict[str, float] = defaultdict(float)
+    count = 0
 
-    def run(some: Sequence[Task], pools: Mapping[str, Pool]) -> None:
-        for done in runner(kind)(some, stages(pools)) if some else ():
+    def counted() -> Iterator[Task]:
+        nonlocal count
+        for task in tasks:
+            count += 1
+            yield task
+
+    def run(some: Iterable[Task], pools: Mapping[str, Pool]) -> None:
+        for done in runner(kind)(some, stages(pools)):
             for stage, spent in done.seconds.items():
                 seconds[stage] += spent
             take(done.task)
 
-    plan, left = None, list(tasks)
-    models = tuple(stage.name for stage in stages({}) if stage.pool is not None) if tasks else ()
+    rest = counted()
+    left = list(itertools.islice(rest, AT_ONCE))
+    models = tuple(stage.name for stage in stages({}) if stage.pool is not None) if left else ()
+    plan = None
     if models and kind == "ray":
-        probe, left = split_probe(tasks)
+        probe, left = split_probe(left)
         run(probe, {})
         plan = _planned(stages({}), seconds, len(probe), len(left)) if left else None
-    run(left, plan.pools if plan else {})
-    return Pass(name, len(tasks), time.monotonic() - began, seconds, plan, models)
+    if left:
+        run(_emptied(left, rest), plan.pools if plan else {})
+    return Pass(name, count, time.monotonic() - began, seconds, plan, models)
+
+
+def _emptied(first: list[Task], rest: Iterator[Task]) -> Iterator[Task]:
+    """Yield tasks of a list, which keeps none of them, and then all others."""
+    first.reverse()
+    while first:
+        yield first.pop()
+    yield from rest
 
 
 def total_seconds(passes: Sequence[Pass]) -> dict[str, float]:

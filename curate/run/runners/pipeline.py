@@ -30,6 +30,9 @@ Kind = Literal["ray", "sequential"]
 # More blocks than this cost the driver more than they spread the load.
 _MAX_BLOCKS = 4096
 
+AT_ONCE = 1 << 18
+"""Tasks that the driver holds at a time: one takes some KB of memory."""
+
 SILENCE_S = 6 * 3600.0
 """Seconds without any result after which a run counts as stuck, where no stage allows more."""
 
@@ -86,7 +89,7 @@ class Timed(NamedTuple, Generic[Task]):
 class Runner(Protocol):
     """Function that sends tasks through stages; results come in any order, as they are ready."""
 
-    def __call__(self, tasks: Sequence[Task], stages: Sequence[Stage[Task]]) -> Iterator[Timed[Task]]:
+    def __call__(self, tasks: Iterable[Task], stages: Sequence[Stage[Task]]) -> Iterator[Timed[Task]]:
         """Yield the tasks that leave the last stage."""
 
 
@@ -132,21 +135,24 @@ def _run(tasks: Iterable[Timed[Task]], stages: Sequence[Stage[Task]]) -> Iterato
         yield from _timed(last, batch)
 
 
-def run_on_ray(tasks: Sequence[Task], stages: Sequence[Stage[Task]]) -> Iterator[Timed[Task]]:
+def run_on_ray(tasks: Iterable[Task], stages: Sequence[Stage[Task]]) -> Iterator[Timed[Task]]:
     """Run on Ray Data: on the cluster of RAY_ADDRESS, or one started on this machine.
 
     Tasks cross between processes pickled, as the functions do: Arrow need not guess a schema, and arrays are not
     encoded as text. One task is one block while that is affordable: results arrive source by source and one slow
     source delays no other. Neighbouring stages without a pool run as one, since Ray reserves processors for each
     operator. Workers share processors and GPUs where one of each stage would not find room
-    (`curate.run.runners.room`).
+    (`curate.run.runners.room`). Many tasks are made and handed to Ray's store, with disk behind it, some at a time; the
+    stages start once for all.
 
     Raises:
         UsageError: Ray is not installed, or a stage can never find room.
         RunError: a stage failed for a reason that is no data's fault, after Ray's own retries; Ray itself failed; or
             no result came for longer than the stages allow.
     """
-    if not tasks:
+    rest = iter(tasks)
+    first = list(itertools.islice(rest, AT_ONCE))
+    if not first:
         return
     ray = _ray()
     _start(ray)
@@ -156,9 +162,19 @@ def run_on_ray(tasks: Sequence[Task], stages: Sequence[Stage[Task]]) -> Iterator
     context.print_on_execution_start = False
     silence_s = max(stage.max_silence_s for stage in stages)
     context.execution_no_progress_timeout_s = silence_s
-    items = [_packed(Timed(task, {})) for task in tasks]
-    for data in _results(ray, items, stages, silence_s):
+    for data in _results(ray, _packed_parts(first, rest), stages, silence_s):
         yield _unpacked(data)
+
+
+def _packed_parts(first: list[Task], rest: Iterator[Task]) -> Iterator[list[dict[str, bytes]]]:
+    """Yield tasks as Ray carries them, many at a time."""
+    part = first
+    while part:
+        packed = [_packed(Timed(task, {})) for task in part]
+        part.clear()
+        yield packed
+        del packed
+        part = list(itertools.islice(rest, AT_ONCE))
 
 
 def _ray() -> Any:
@@ -173,16 +189,23 @@ def _ray() -> Any:
 
 
 def _results(
-    ray: Any, items: Sequence[Mapping[str, bytes]], stages: Sequence[Stage[Task]], silence_s: float
+    ray: Any, parts: Iterator[list[dict[str, bytes]]], stages: Sequence[Stage[Task]], silence_s: float
 ) -> Iterator[bytes]:
     """Yield pickled results; to unpickle them is the caller's work, as its errors are not Ray's."""
+    stored = [_stored(ray, items, silence_s) for items in parts]
     with _in_words(ray, silence_s):
-        count = min(len(items), _MAX_BLOCKS)
-        dataset = ray.data.from_items(dealt(items, count), override_num_blocks=count)
+        dataset = stored[0].union(*stored[1:]) if len(stored) > 1 else stored[0]
         for together in operators(placed(stages)):
             dataset = _add(ray, dataset, together)
         for item in dataset.iter_rows():
             yield item[_COLUMN]
+
+
+def _stored(ray: Any, items: list[dict[str, bytes]], silence_s: float) -> Any:
+    """Return items as a dataset of Ray, which lies in its store."""
+    with _in_words(ray, silence_s):
+        count = min(len(items), _MAX_BLOCKS)
+        return ray.data.from_items(dealt(items, count), override_num_blocks=count)
 
 
 def dealt(items: Sequence[Item], blocks: int) -> list[Item]:

@@ -110,10 +110,26 @@ def test_every_second_of_a_stage_is_counted_once(runner: Runner) -> None:
         assert sum(spent.values()) <= elapsed_s
 
 
-def test_a_pool_keeps_its_workers(runner: Runner) -> None:
-    rows = [{"name": "a", "parts": 6}]
+def test_a_pool_keeps_its_workers(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("curate.run.runners.pipeline.AT_ONCE", 2)
+    rows = ({"name": name, "parts": 2} for name in "abc")
     results = list(runner(rows, [Stage("split", split), Stage("measure", Measure(), pool=Pool(1, 1, 1))]))
     assert sorted(result.task["seen"] for result in results) == [1, 2, 3, 4, 5, 6]
+
+
+def test_of_many_tasks_few_are_made_before_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("curate.run.runners.passes.AT_ONCE", 3)
+    ahead: list[int] = []
+    done: list[int] = []
+
+    def tasks() -> Iterator[int]:
+        for number in range(9):
+            ahead.append(number - len(done))
+            yield number
+
+    cost = run_pass("rows", tasks(), lambda _: [Stage("same", list)], "sequential", done.append)
+    assert (cost.tasks, done) == (9, list(range(9)))
+    assert max(ahead) == 2
 
 
 def test_no_rows_are_no_work(runner: Runner) -> None:
