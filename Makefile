@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test kernels oldest-torch lint docs lock image-locks pin locked sbom dist clean thorough
+.PHONY: demo test thorough nightly kernels oldest-torch lint docs lock image-locks pin locked sbom dist clean
 
 # cyclonedx-bom brings it, and does without it. Whatever imports jsonschema, so every process of Ray, takes 2.4 s longer with
 # it, and on a busy machine Ray's processes then miss the seconds that they have to start.
@@ -26,11 +26,13 @@ demo: .venv/.demo
 	$(BIN)/reelweave demo
 
 # Containers often forbid Python to keep what it compiles; then each of some hundred processes compiles the house again.
-# `make test` holds every promise by a case or two; `make thorough` adds all others (tests/thorough.py), as CI does.
-test: CASES := not toolchain and not thorough
-thorough: CASES := not toolchain
-test thorough: export PYTHONDONTWRITEBYTECODE :=
-test thorough: .venv/.installed
+# `make test` holds every promise by a case or two; `make thorough` adds further ones, as CI does; `make nightly` runs what is
+# left: products of layouts, models and formats (tests/thorough.py, docs/notes/tests.md).
+test: CASES := not toolchain and not thorough and not nightly
+thorough: CASES := not toolchain and not nightly
+nightly: CASES := nightly
+test thorough nightly: export PYTHONDONTWRITEBYTECODE :=
+test thorough nightly: .venv/.installed
 	# Three processes for two cores, since tests wait, too: for leases, silence and other processes. In the order of tests/conftest.py:
 	# by default the long files of few tests come last, and one process waits for the others.
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "$(CASES)" $(PYTEST_ARGS)

@@ -1,5 +1,6 @@
 """Fixtures shared by all folders: one local Ray, a server of rank processes, and one of commands."""
 
+import atexit
 import gc
 import os
 import secrets
@@ -88,10 +89,8 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(10_000, 10, 20)  # by default collections take 4 % of all tests
     gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # else extension modules say at the end that objects of theirs have leaked
+    # Behind pytest's own last collections; else extension modules say that objects of theirs have leaked.
+    atexit.register(gc.unfreeze)
 
 
 def _place(item: pytest.Item) -> int:

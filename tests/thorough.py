@@ -1,4 +1,8 @@
-"""Cases that `make test` leaves out, since others hold the same promises. `make thorough` and CI run them."""
+"""Cases that `make test` leaves out, since others hold the same promises.
+
+`make thorough` and CI run those that are `thorough`. Products of layouts, models and formats, of which every part is in
+one of these, are `nightly`: `make nightly` runs them.
+"""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
@@ -6,29 +10,34 @@ from typing import Any
 import pytest
 
 thorough = pytest.mark.thorough
+nightly = pytest.mark.nightly
 
 
-def but(always: Collection[Any], cases: Iterable[Any]) -> list[Any]:
-    """Parameters of which all but some are thorough.
+def but(always: Collection[Any], cases: Iterable[Any], often: Collection[Any] | None = None) -> list[Any]:
+    """Parameters of which all but some are thorough, or nightly.
 
     Args:
         always: Cases that `make test` runs, too.
         cases: All of them, in their order.
+        often: Cases that are thorough; those in neither are nightly. None: all others are thorough.
     """
     cases = list(cases)
-    missing = [case for case in always if case not in cases]
+    missing = [case for case in (*always, *(often or ())) if case not in cases]
     assert not missing, f"no such cases: {missing}"
-    return [case if case in always else _marked(case) for case in cases]
+    return [
+        case if case in always else _marked(case, thorough if often is None or case in often else nightly)
+        for case in cases
+    ]
 
 
 def beyond(count: int, cases: Iterable[Any]) -> list[Any]:
     """Parameters of which all but the first ``count`` are thorough."""
-    return [case if n < count else _marked(case) for n, case in enumerate(cases)]
+    return [case if n < count else _marked(case, thorough) for n, case in enumerate(cases)]
 
 
-def _marked(case: Any) -> Any:
+def _marked(case: Any, mark: pytest.MarkDecorator) -> Any:
     values = case if isinstance(case, tuple | list) else (case,)
-    return pytest.param(*values, marks=thorough)
+    return pytest.param(*values, marks=mark)
 
 
 def chosen(request: pytest.FixtureRequest, *names: str) -> Sequence[Any]:

@@ -26,7 +26,8 @@ def main() -> None:
     with Ranks() as ranks, tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
         publish_models(out)
-        ended = ranks.run(compute, 4, folder, True, deadline_s=3600.0)
+        every = [(layout, name) for layout in LAYOUTS for name in MODELS]
+        ended = ranks.run(compute, 4, folder, every, [], [], True, deadline_s=3600.0)
         if any(ended.codes):
             raise SystemExit(ended.errors[0])
         findings = [json.loads((out / f"{rank}.json").read_text()) for rank in range(4)]

@@ -253,8 +253,8 @@ def without_rank_1(folder: Path, found: dict[str, dict[str, float]]) -> None:
     os._exit(0)
 
 
-def compute(out: str) -> None:
-    """All cases, and the loss of a rank at the end."""
+def compute(out: str, chosen: list[list[str]]) -> None:
+    """Cases by mesh and name, and the loss of a rank at the end."""
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     rank = dist.get_rank()
     groups = {}
@@ -264,6 +264,6 @@ def compute(out: str) -> None:
             groups[name] = ContextParallel(mesh.get_group("ring"), mesh.get_group("ulysses"))
     found: dict[str, dict[str, float]] = {}
     for mesh_name, case_name, case in cases():
-        if mesh_name in groups:
+        if mesh_name in groups and [mesh_name, case_name] in chosen:
             found[f"{mesh_name}: {case_name}"] = case(groups[mesh_name])
     without_rank_1(Path(out), found)

@@ -77,7 +77,10 @@ ALWAYS = (
 """Each kind of layout and batch once; the last one goes on statically."""
 
 
-@pytest.mark.parametrize("name", but(ALWAYS, CASES))
+OFTEN = ("st_dit by representatives", "stored latents", "frozen text, resumed", "static, then sharded")
+
+
+@pytest.mark.parametrize("name", but(ALWAYS, CASES, OFTEN))
 def test_cascades_make_the_steps_of_one_process(alone, runs, name):
     own, expected = metrics(runs / name), metrics(alone[name])
     rel = 1e-5 if "text" in name else 1e-10

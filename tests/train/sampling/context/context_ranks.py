@@ -244,7 +244,7 @@ def windowed(ranks: ContextParallel, name: str, out: str) -> float:
     return relative(found, expected)
 
 
-def videos(world: World, name: str, grids: list[dict]) -> dict[str, dict[str, object]]:
+def videos(world: World, name: str, grids: dict[str, dict]) -> dict[str, dict[str, object]]:
     """Guided videos of one seed on grids of four ranks: errors of latents, and hashes of pixels."""
     train = tiny_config().model_copy(update={"model": MODELS[name]})
     bundle = guidance_ranks.model(train)
@@ -258,12 +258,12 @@ def videos(world: World, name: str, grids: list[dict]) -> dict[str, dict[str, ob
 
     expected, pixels = made(VideoLayout.alone(bundle))
     found = {}
-    for degrees in grids:
+    for case, degrees in grids.items():
         asked = SampleLayoutConfig(**degrees)
         ranks = SamplingRanks(SamplingMesh.of(asked, world.size), world)
         with count_sent_bytes() as sent:
             latents, own = made(build_layout(bundle, ranks, asked))
-        found[f"{name}, {degrees}"] = {
+        found[case] = {
             "error": relative(latents, expected),
             "same pixels": own == pixels,
             "first": ranks.video.rank == 0,
@@ -287,8 +287,10 @@ VIDEOS = {"dit": GRIDS, "mmdit": GRIDS[-3:], SLICED[0]: SLICED_GRIDS}
 
 
 @torch.no_grad()
-def compute(out: str, cases: list[tuple[str, str]], every: bool = False) -> None:
-    """Cases by layout and model, at all lengths or in turns, and what is asked of every layout."""
+def compute(
+    out: str, cases: list[list[str]], windows: list[list[str]], seeded: list[str], every: bool = False
+) -> None:
+    """Cases and windows by layout and model, at all lengths or in turns, and videos of one seed."""
     torch.set_num_threads(1)
     found: dict[str, object] = {}
     with join("cpu") as world:
@@ -299,13 +301,14 @@ def compute(out: str, cases: list[tuple[str, str]], every: bool = False) -> None
             for name in MODELS:
                 if [layout, name] in cases:
                     found[f"{layout}, {name}"] = compared(placed, layout, name, out, every)
-                if name in WINDOWED and placed.context.size > 1:
+                if [layout, name] in windows:
                     found[f"{layout}, {name}, window"] = windowed(placed.context, name, out)
             if layout == "ulysses 4":
                 found["refused"] = refusals(placed, out)
         found["videos"] = {}
         for name, grids in VIDEOS.items():
-            found["videos"] |= videos(world, name, grids)
+            asked = {f"{name}, {degrees}": degrees for degrees in grids}
+            found["videos"] |= videos(world, name, {case: asked[case] for case in asked if case in seeded})
     (Path(out) / f"{world.rank}.json").write_text(json.dumps(found))
 
 
