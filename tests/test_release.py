@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
+from tests.thorough import thorough
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("curate", "loader", "pipelines", "reelweave", "train")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -54,6 +56,7 @@ def files(folder: str) -> set[str]:
     return {path.relative_to(ROOT).as_posix() for path in found}
 
 
+@thorough
 def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(wheel: Path) -> None:
     sources = [path for path in (ROOT / "csrc").iterdir() if path.suffix in (".cu", ".cuh", ".h", ".cpp")]
     kernels = {KERNELS + path.name: path.read_bytes() for path in sources}
@@ -64,6 +67,7 @@ def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(wheel: Path
     assert names == kernels.keys() | {name for package in PACKAGES for name in files(package)}
 
 
+@thorough
 def test_the_wheel_says_what_the_project_says(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         folder = f"reelweave-{PROJECT['version']}.dist-info"
@@ -75,6 +79,7 @@ def test_the_wheel_says_what_the_project_says(wheel: Path) -> None:
     assert set(about.get_all("Provides-Extra")) == PROJECT["optional-dependencies"].keys()
 
 
+@thorough
 def test_sums_name_both_archives_and_the_sources_hold_no_tests(dist: Path) -> None:
     subprocess.run(
         ["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=dist, check=True, capture_output=True
@@ -88,6 +93,7 @@ def test_sums_name_both_archives_and_the_sources_hold_no_tests(dist: Path) -> No
     assert inside == own | set(PACKAGES)
 
 
+@thorough
 def test_the_wheel_runs_from_a_bare_folder(wheel: Path, tmp_path: Path) -> None:
     target = tmp_path / "site"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile"]
@@ -118,6 +124,7 @@ def test_images_are_tagged_with_the_version() -> None:
     assert set(tags) == {PROJECT["version"]}
 
 
+@thorough
 def test_the_sums_are_signed_and_checked_as_the_page_says(dist: Path, tmp_path: Path) -> None:
     if shutil.which("ssh-keygen") is None:
         pytest.skip("ssh-keygen is missing")

@@ -10,6 +10,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.thorough import thorough
+
 ROOT = Path(__file__).parent.parent
 LOCK = ROOT / "requirements.lock"
 
@@ -43,6 +45,7 @@ def test_the_locks_name_no_index_and_no_file() -> None:
         assert not re.search(r"://|--(extra-)?index|--find-links|^-e ", lock.read_text(), re.MULTILINE)
 
 
+@thorough
 def test_the_bill_of_materials_is_the_lock(tmp_path: Path) -> None:
     made = tmp_path / "sbom.json"
     command = [sys.executable, "-m", "cyclonedx_py", "requirements", str(LOCK), "--output-reproducible"]

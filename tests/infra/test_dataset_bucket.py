@@ -374,6 +374,7 @@ def asked(exchange: Exchange, bucket: str) -> list[Asked]:
     return [({"GET": "s3:GetObject", "HEAD": "s3:GetObject"}.get(method, "s3:PutObject"), key, None)]
 
 
+@thorough
 def test_the_roles_allow_every_request_of_the_commands_they_are_for(
     endpoint: str, stack: Stack, tmp_path: Path
 ) -> None:

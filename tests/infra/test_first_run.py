@@ -66,6 +66,7 @@ def test_steps_fit_their_call() -> None:
         assert all("--rehearse" not in step.command and step.rehearsed != step.command for step in steps)
 
 
+@thorough
 def test_a_run_equals_itself_on_the_processor() -> None:
     case = next(case for case in EQUALITY if case.name == "resumed")
     assert measured(replace(case, changes={}), "cpu") == 0.0

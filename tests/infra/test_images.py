@@ -17,6 +17,7 @@ from pipelines.cli import main
 from pipelines.terminal import extras
 from tests.media import write_video
 from tests.test_supply import locked
+from tests.thorough import thorough
 
 ROOT = Path(__file__).parents[2]
 LOCKS = ROOT / "infra" / "locks"
@@ -104,6 +105,7 @@ for words in json.loads(sys.argv[2]):
 """A Python that has the packages of a lock and no others."""
 
 
+@thorough
 def test_the_smallest_image_curates_verifies_and_reports(tmp_path: Path) -> None:
     write_video(tmp_path / "raw" / "boat.mp4", (55,))
     commands = [

@@ -18,7 +18,7 @@ from pipelines.cli import main
 from tests.media import write_video
 from tests.printed import ROOT
 from tests.s3server import s3_server
-from tests.thorough import thorough
+from tests.thorough import nightly
 
 pytestmark = pytest.mark.filterwarnings("ignore:Tried to parse AWS..S3..BucketPolicy")
 PAGE = ROOT / "docs" / "operations.md"
@@ -100,7 +100,7 @@ def deployed(words: list[str]) -> str:
     return outputs["BucketName"]
 
 
-@thorough  # each command has tests of its own
+@nightly  # each command has tests of its own
 def test_a_newcomer_comes_from_an_empty_account_to_a_trained_checkpoint(
     account: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.infra.slurm import install, slurm
 from tests.infra.slurm import sbatch as run_script
+from tests.thorough import thorough
 
 SCRIPT = Path(__file__).parents[2] / "infra" / "slurm" / "train.sbatch"
 
@@ -85,6 +86,7 @@ def test_torchrun_leaves_the_warning_to_the_ranks(environment: dict[str, str], t
     assert [(tmp_path / f"log.{node}").read_text() for node in (0, 1)] == ["still there\n"] * 2
 
 
+@thorough
 def test_torchrun_itself_makes_one_world_of_all_nodes(environment: dict[str, str], tmp_path: Path) -> None:
     install(tmp_path, "reelweave", TRAINER_THAT_TELLS)
     environment["PATH"] = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from pipelines.cli import parsed
+from tests.thorough import thorough
 
 FILE = Path(__file__).parents[2] / "infra" / "kubeflow" / "trainjob.yaml"
 DOCUMENTS = {one["kind"]: one for one in yaml.safe_load_all(FILE.read_text())}
@@ -86,6 +87,7 @@ def test_what_the_ranks_run_is_a_call_of_the_program() -> None:
     assert {mount["mountPath"] for mount in NODE["volumeMounts"]} == {"/config", "/runs", "/dev/shm"}
 
 
+@thorough
 def test_a_pod_that_is_stopped_lets_its_ranks_save(tmp_path: Path) -> None:
     """The container's command and its hook, in a process namespace of their own, with torchrun itself."""
     if subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True).returncode:

@@ -22,7 +22,7 @@ from pipelines.evaluation.nearest import clip_frames, mean_colours
 from pipelines.evaluation.shown import MARGIN_DB
 from pipelines.footage import REELS, make_footage
 from tests.commands import reelweave
-from tests.thorough import thorough
+from tests.thorough import nightly
 from tests.train.loop import worlds
 from tests.train.ranks import Ranks
 
@@ -51,7 +51,7 @@ SHORT = [
 def steps(request: pytest.FixtureRequest) -> int:
     """As many as videos that show their clips need, where a test asks for that; else half of them."""
     here = (item for item in request.session.items if item.path == request.path)
-    return 240 if any(item.get_closest_marker("thorough") for item in here) else 120
+    return 240 if any(item.get_closest_marker("nightly") for item in here) else 120
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_of_all_clips_each_video_is_nearest_to_that_of_its_prompt(demo: tuple[Pa
     assert all(f"sampled/{one['file']}" in page for one in kept)
 
 
-@thorough
+@nightly
 def test_the_sampled_videos_show_the_clips_of_their_prompts(demo: tuple[Path, dict]) -> None:
     """The one that moves most is nearer to its clip than any still picture is.
 

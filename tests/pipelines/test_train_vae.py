@@ -9,6 +9,7 @@ import torch
 from pipelines.cli import main
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
+from tests.thorough import thorough
 from tests.train.clips import tiny_config
 from tests.train.vae.tiny import publish
 from train.config.tokenizer import DiffusersVAEConfig
@@ -32,6 +33,7 @@ def dataset(folder: Path, name: str, scenes: range) -> str:
     return str(write(folder / name, samples))
 
 
+@thorough
 def test_a_tokenizer_is_fine_tuned_exported_and_trained_on(tmp_path: Path, capsys) -> None:
     data = {
         name: dataset(tmp_path, name, scenes)

@@ -85,6 +85,7 @@ def test_a_stream_shows_the_right_frames(tmp_path: Path, raw: Path) -> None:
     assert seen == {f"clip{n:04d}": f"two words {n}" for n in (0, 1, 2, 3, 10, 11, 12)}
 
 
+@thorough
 def test_energon_opens_the_folder_and_leaves_out_what_failed(mixed: Path) -> None:
     index(mixed)
     dataset = open_dataset(mixed)

@@ -63,14 +63,16 @@ def check(cases: Sequence[Case], asked: Sequence[tuple[str, bool]]) -> None:
         assert case.records[1].start_s == CUT_AT_S[case.detector], case
 
 
-@pytest.mark.parametrize("kind", beyond(1, ["sequential", "ray"]))
+@pytest.mark.parametrize("kind", beyond(1, ["some", "ray", "sequential"]))
 def test_every_detector_cuts_a_source(
     kind: str, source: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    asked = CASES
+    asked = (
+        CASES if kind == "sequential" else [(detector, True) for detector in CUT_AT_S] + [("fixed", False)]
+    )
     if kind == "ray":
         request.getfixturevalue("ray_local")
         asked = [("hybrid", True), ("fixed", False)]  # a detector with a network, and one without
     cases = [Case(str(source), str(tmp_path), *case) for case in asked]
-    done = runner(kind)(cases, [Stage("cut", cut, batch=len(cases))])
+    done = runner("ray" if kind == "ray" else "sequential")(cases, [Stage("cut", cut, batch=len(cases))])
     check([one.task for one in done], asked)

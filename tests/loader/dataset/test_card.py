@@ -12,6 +12,7 @@ from loader.dataset.tars.card import CARD, write_card
 from loader.storage import open_storage
 from tests.loader.dataset.test_dataset import make_sample, problems
 from tests.loader.dataset.test_revisions import accounted
+from tests.thorough import thorough
 
 READ = """
 import json, sys
@@ -36,6 +37,7 @@ def made(folder: Path, *samples: tuple[int, str]) -> list[ShardRecord]:
     return shards
 
 
+@thorough
 def test_the_bare_folder_opens_in_datasets_with_its_splits_and_without_a_network(tmp_path: Path) -> None:
     folder = tmp_path / "my-dataset"
     shards = made(folder, (1, "train"), (2, "val"), (3, "train"))

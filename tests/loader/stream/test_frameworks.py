@@ -13,6 +13,7 @@ from loader.read.stream_config import StreamConfig
 from loader.stream.video_stream import VideoStream
 from tests.loader.stream.framework_ranks import ROOT, Tiny, losses_of, run
 from tests.loader.stream_clips import BUCKETS, config
+from tests.thorough import thorough
 from tests.train.ranks import Ranks
 
 CONFIG = StreamConfig(buckets=BUCKETS, microbatches=4, epochs=2)
@@ -35,6 +36,7 @@ def alone(dataset: Dataset, settings: StreamConfig) -> tuple[list[torch.Tensor],
     return [weight.detach() for weight in model.parameters()], counts
 
 
+@thorough
 def test_the_recipes_train_what_one_process_trains(
     dataset: Dataset, folder: Path, ranks: Ranks, tmp_path: Path
 ) -> None:

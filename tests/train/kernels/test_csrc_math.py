@@ -14,6 +14,9 @@ from tests.train.kernels.emulated import CSRC, TORCH_DTYPE, Emulated, Problem, b
 from train.kernels.cuda.launch import Dtype
 
 # Half a unit in the last place of the type, and room for fp32 sums.
+
+pytestmark = pytest.mark.toolchain
+
 ROUNDING: dict[Dtype, float] = {"f32": 2e-6, "bf16": 2**-8, "f16": 2**-11}
 
 
@@ -97,7 +100,9 @@ def close(got: torch.Tensor, wanted: torch.Tensor, rounding: float) -> None:
 
 @pytest.mark.parametrize("gated", [False, True], ids=["norm", "gate"])
 @pytest.mark.parametrize("rms", [False, True], ids=["ln", "rms"])
-@pytest.mark.parametrize(("rows", "dim", "groups"), [(1, 760, 1), (37, 128, 1), (12, 1536, 2), (6, 3072, 3)])
+@pytest.mark.parametrize(
+    ("rows", "dim", "groups"), beyond(2, [(12, 1536, 2), (1, 760, 1), (37, 128, 1), (6, 3072, 3)])
+)
 def test_registers_agree_with_fp64(
     emulated: Emulated, rows: int, dim: int, groups: int, rms: bool, gated: bool
 ) -> None:
@@ -184,8 +189,12 @@ def test_modulation_of_every_row(emulated: Emulated, tiled: bool, gated: bool, x
 @pytest.mark.parametrize("resident", beyond(1, [4, 1, 40]))
 @pytest.mark.parametrize(
     "offsets",
-    [[0, 0, 5, 5, 5, 6, 29, 37, 37], [0, 10, 20, 30, 37], [0, 37], [0, 0, 37]],
-    ids=["ragged with empty groups", "even", "one", "first empty"],
+    [
+        pytest.param([0, 0, 5, 5, 5, 6, 29, 37, 37], id="ragged with empty groups"),
+        pytest.param([0, 37], id="one"),
+        pytest.param([0, 10, 20, 30, 37], id="even", marks=thorough),
+        pytest.param([0, 0, 37], id="first empty", marks=thorough),
+    ],
 )
 def test_packed_groups_at_any_split_into_blocks(
     emulated: Emulated, offsets: list[int], resident: int, tiled: bool
@@ -219,7 +228,7 @@ def test_wrong_offsets_reach_nothing_beyond_the_rows(
     assert all(torch.equal(left, right) for left, right in pairs)
 
 
-@pytest.mark.parametrize(("rows", "dim"), [(199, 256), (1024, 64)])
+@pytest.mark.parametrize(("rows", "dim"), beyond(1, [(199, 256), (1024, 64)]))
 def test_many_rows(emulated: Emulated, rows: int, dim: int) -> None:
     check(replace(emulated, resident=12), problem(rows, dim, 1, x="f32"))
 
@@ -347,7 +356,6 @@ def broken(mutant: tuple[str, str], emulated: Emulated, folder: Path) -> Emulate
     return replace(emulated, kernels={**emulated.kernels, "layer_norm_modulate": build(source, folder)})
 
 
-@pytest.mark.toolchain
 @pytest.mark.parametrize("mutant", WIDE_MUTANTS)
 def test_the_emulator_sees_what_is_broken_in_a_cluster(
     emulated: Emulated, mutant: str, tmp_path: Path
@@ -366,7 +374,6 @@ def test_the_emulator_sees_what_is_broken_in_a_cluster(
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) in (FOUND, -signal.SIGABRT)
 
 
-@pytest.mark.toolchain
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_the_emulator_sees_what_is_broken(emulated: Emulated, mutant: str, tmp_path: Path) -> None:
     mutated = broken(MUTANTS[mutant], emulated, tmp_path)

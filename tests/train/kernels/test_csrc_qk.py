@@ -16,6 +16,8 @@ from tests.train.kernels.test_csrc_math import ROUNDING, close
 from train.kernels.cuda import launch_qk
 from train.kernels.cuda.launch import Dtype
 
+pytestmark = pytest.mark.toolchain
+
 
 @pytest.fixture(scope="module")
 def emulated(emulated_kernels: dict[str, ctypes.CDLL]) -> EmulatedPair:
@@ -170,7 +172,6 @@ MUTANTS = {
 }
 
 
-@pytest.mark.toolchain
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_the_emulator_sees_what_is_broken(mutant: str, tmp_path: Path) -> None:
     cuda_headers()

@@ -16,6 +16,8 @@ from train.kernels.cuda import host
 from train.kernels.eager import with_references
 from train.kernels.qk_norm import reference as qk_norm
 
+pytestmark = pytest.mark.toolchain
+
 CPU = torch.device("cpu")
 SMALL = [*check.cases([(9, 136), (5, 67)])]
 

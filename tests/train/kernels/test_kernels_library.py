@@ -280,6 +280,7 @@ PAIRS = [(9, 9, 3, 3, 64), (5, 3, 2, 4, 80), (3, 3, 2, 1, 256), (7, 7, 3, 2, 20)
 WANTED = {form: [case for case in CASES if case.form == form][::3] for form in check.FORMS}
 
 
+@pytest.mark.toolchain
 @pytest.mark.parametrize(
     "wanted",
     [
@@ -301,6 +302,7 @@ def test_the_operators_in_cpp_are_right_and_those_in_python_bit_for_bit(operator
         assert (one.dtype, one.stride()) == (other.dtype, other.stride())
 
 
+@pytest.mark.toolchain
 @pytest.mark.parametrize(("width", "answers"), [(64, 4), (68, 0)])
 def test_a_pair_that_no_kernel_takes_gets_no_answer(emulated_binding, width, answers):
     qkv = torch.randn(1, 3, 3, 2, width).bfloat16()
@@ -311,6 +313,7 @@ def test_a_pair_that_no_kernel_takes_gets_no_answer(emulated_binding, width, ans
     assert len(torch.ops.reelweave_emulated.qk_norm_backward(v, v, q, k, rstd, rstd, *tail)) == answers
 
 
+@pytest.mark.toolchain
 def test_types_without_kernels_are_refused(operators):
     x, row = torch.zeros(1, 2, 8), torch.zeros(1, 8)
     with pytest.raises(RuntimeError, match="float32, bfloat16 and float16 only"):

@@ -64,7 +64,7 @@ CASES = (
 )
 
 
-@thorough
+@pytest.mark.toolchain
 def test_what_nvrtc_makes_is_found_launched_and_right(cuda, folder):
     kernels = host.kernels(driver(cuda, folder), everything)
     assert list(check.failures(kernels, CPU, CASES)) == []
@@ -79,6 +79,7 @@ def test_what_nvrtc_makes_is_found_launched_and_right(cuda, folder):
     assert {path.name.split("-")[0]: path.stat().st_mtime_ns for path in folder.iterdir()} == made
 
 
+@pytest.mark.toolchain
 def test_what_the_driver_refuses_is_said(cuda, folder):
     case = Case(False, "sample", 3, 136)
     with pytest.raises(RunError, match="cuLaunchKernel fails: refused"):

@@ -72,6 +72,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(ranks, clips, undisturbed, tmp_p
     assert contents(tmp_path / "set") == contents(undisturbed)
 
 
+@thorough
 def test_workers_of_ray_write_the_same_bytes(ray_local, clips, undisturbed, tmp_path):
     made = version(clips, tmp_path / "set", latents=SMALL | {"runner": "ray", "workers": 2})
     assert verify(made.dataset.storage).ok

@@ -20,6 +20,7 @@ NAMES = (
 )
 
 ALWAYS = ("mmdit-pack", "stored")
+OFTEN = ("dit", "st-dit", "first-frames", "edm")
 
 
 @pytest.fixture(scope="module")
@@ -31,19 +32,19 @@ def found(request, ranks, tmp_path_factory):
     return json.loads(out.read_text())
 
 
-@pytest.mark.parametrize("name", but(ALWAYS, NAMES))
+@pytest.mark.parametrize("name", but(ALWAYS, NAMES, OFTEN))
 def test_a_step_reads_and_copies_nothing_that_the_host_waits_for(found, name):
     assert not found[name]["waits"], "\n".join(found[name]["waits"])
     assert found[name]["sent"] > 0
 
 
-@pytest.mark.parametrize("name", but(ALWAYS, NAMES))
+@pytest.mark.parametrize("name", but(ALWAYS, NAMES, OFTEN))
 def test_a_step_reads_its_numbers_at_once(found, name):
     """Three steps: losses and norm come to the host in one transfer each."""
     assert sum(found[name]["reads"].values()) == 3, found[name]["reads"]
 
 
-@pytest.mark.parametrize("name", but(ALWAYS, NAMES))
+@pytest.mark.parametrize("name", but(ALWAYS, NAMES, OFTEN))
 def test_losses_on_the_device_are_those_of_the_cpu_to_the_bit(found, name):
     assert found[name]["emulated"] == found[name]["cpu"]
     assert len(found[name]["cpu"]) == 3

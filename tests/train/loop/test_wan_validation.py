@@ -69,6 +69,7 @@ def test_videos_are_those_of_the_checkpoint_on_one_rank_and_in_shards(ranks, tmp
     assert videos(tmp_path / "shards") == sampled(trained, rows, pictures)
 
 
+@thorough
 def test_the_command_samples_both_experts_in_shards(ranks, tmp_path, pictures):
     form = "2.2 A14B I2V"
     published, rows = publish(tmp_path / "wan", form), FORMS[form]

@@ -14,7 +14,7 @@ from loader.buckets.assignment import Bucket, BucketConfig
 from loader.errors import UsageError
 from pipelines.cli import main
 from tests.bench.docs_commands import TRAIN
-from tests.thorough import beyond, thorough
+from tests.thorough import beyond, nightly, thorough
 from tests.train.clips import tiny_config
 from tests.train.published import run_config
 from train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
@@ -109,7 +109,7 @@ def _one_thread():
 @pytest.mark.parametrize(
     ("kind", "policy"),
     beyond(
-        2,
+        1,
         [("st_dit", "selective"), ("mmdit", "full"), ("dit", "none"), ("st_dit", "none"), ("mmdit", "none")],
     ),
 )
@@ -195,24 +195,18 @@ def test_fp8_needs_no_gpu_here():
 
 SMALL, LARGE = StepShape(Bucket(5, 16, 16), 1, 0), StepShape(Bucket(9, 64, 64), 4, 0)
 """Both ends of the range where the peak lies in the forward, or in the backward."""
+ONCE = FSDP | {"reduce_gradients": "step", "activation_checkpointing": "selective"}
 
 
 @pytest.mark.parametrize(
     ("kind", "parallel", "dtype", "shapes"),
-    beyond(
-        1,
-        [
-            ("dit", {"activation_checkpointing": "full"}, "bfloat16", [SMALL, LARGE]),
-            (
-                "dit",
-                FSDP | {"reduce_gradients": "step", "activation_checkpointing": "selective"},
-                "float32",
-                [LARGE],
-            ),
-            ("mmdit", FSDP | {"ulysses": 2}, "bfloat16", [LARGE]),
-            ("mmdit", {"tp": 2}, "float32", [LARGE]),
-        ],
-    ),
+    [
+        ("dit", {"activation_checkpointing": "full"}, "bfloat16", [LARGE]),
+        pytest.param("dit", {"activation_checkpointing": "full"}, "bfloat16", [SMALL], marks=thorough),
+        pytest.param("mmdit", FSDP | {"ulysses": 2}, "bfloat16", [LARGE], marks=thorough),
+        pytest.param("dit", ONCE, "float32", [LARGE], marks=nightly),
+        pytest.param("mmdit", {"tp": 2}, "float32", [LARGE], marks=nightly),
+    ],
 )
 def test_few_of_equal_blocks_tell_what_all_take(kind, parallel, dtype, shapes, monkeypatch):
     # As few as are too many to run all of them.
@@ -260,7 +254,16 @@ def run_file(tmp_path):
     return str(path)
 
 
-def test_the_command_says_what_fits_before_there_is_a_gpu(run_file, capsys):
+def test_the_command_says_what_fits_before_there_is_a_gpu(run_file, capsys, monkeypatch):
+    found = {}
+
+    def once(config, shapes, ranks):
+        """Peaks of a configuration, which do not depend on what fits."""
+        asked = (config.model_dump_json(), *shapes, ranks)
+        found[asked] = found.get(asked) or dry_run(config, shapes, ranks)
+        return found[asked]
+
+    monkeypatch.setattr("pipelines.benchmarks.shapes.dry_run", once)
     command = ["bench", "shapes", "--predict", "--config", run_file, "--ranks", "4", "--memory-gib"]
     layout = ["--set", "train.parallel.dp_replicate=1", "--set", "train.parallel.dp_shard=rest"]
     assert main([*command, "0.1", *layout, "--json"]) == 0

@@ -53,7 +53,18 @@ def alone(on_two_ranks, tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize("name", but(("wan, adapters, Ulysses", "hunyuan, ring, FSDP"), CASES))
+ALWAYS = ("wan, adapters, Ulysses", "hunyuan, ring, FSDP")
+OFTEN = (
+    "wan, picture before grey, ring, FSDP",
+    "wan, kept frames, adapters, Ulysses",
+    "wan, ZeRO-1",
+    "cogvideox, FSDP",
+    "cosmos, Ulysses",
+)
+"""Each model, and each way that its layers are divided."""
+
+
+@pytest.mark.parametrize("name", but(ALWAYS, CASES, OFTEN))
 def test_two_ranks_train_what_one_trains(on_two_ranks, alone, name):
     out, _ = on_two_ranks
     config, run_alone = alone[name]
@@ -102,7 +113,7 @@ def started(tmp_path_factory, ranks, request):
     return configs, found, max(weight.nbytes for weight in deep.parameters())
 
 
-@pytest.mark.parametrize("name", but(("hsdp, adapters of bfloat16",), STARTS))
+@pytest.mark.parametrize("name", but(("hsdp, adapters of bfloat16",), STARTS, ("fsdp", "zero")))
 def test_a_rank_reads_and_holds_its_own_part_alone(started, name):
     configs, found, largest = started
     whole = Bundle(configs[name].model_copy(update={"parallel": ParallelConfig()}))

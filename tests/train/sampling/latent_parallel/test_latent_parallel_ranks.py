@@ -21,7 +21,7 @@ def findings(tmp_path_factory, ranks, request):
 ALWAYS = ("unite, overlap 0.0", "paper, overlap 0.4", "balanced, overlap 0.4")
 
 
-@pytest.mark.parametrize("blend", but(ALWAYS, BLENDS))
+@pytest.mark.parametrize("blend", but(ALWAYS, BLENDS, ()))
 def test_each_mode_blends_what_one_process_blends_and_is_exact_where_tokens_are_apart(findings, blend):
     for rank in findings:
         found = rank["modes"]

@@ -39,7 +39,7 @@ def findings(tmp_path_factory, ranks, request):
     return [json.loads((out / f"{rank}.json").read_text()) for rank in range(4)]
 
 
-@pytest.mark.parametrize("size", but((4,), GROUPS))
+@pytest.mark.parametrize("size", but((4,), GROUPS, (3,)))
 def test_every_layout_equals_one_process_and_sends_what_the_formula_says(findings, size):
     bounds = {"float64": 1e-10, "float32": 1e-5}
     wrong = {
