@@ -14,7 +14,7 @@ _SHIFT = np.uint64(29)
 
 
 def hashes(texts: pa.Array) -> Hashes:
-    """Return a number for each text, equal for equal ones; 0 for null."""
+    """Return a number for each text, or binary value, equal for equal ones; 0 for null."""
     found = np.empty(len(texts), np.uint64)
     for first in range(0, len(texts), _AT_ONCE):
         found[first : first + _AT_ONCE] = _hashes(texts[first : first + _AT_ONCE])
@@ -24,7 +24,7 @@ def hashes(texts: pa.Array) -> Hashes:
 def _hashes(texts: pa.Array) -> Hashes:
     lengths = pc.fill_null(pc.binary_length(texts), 0).to_numpy().astype(np.int64)
     found = np.zeros(len(texts), np.uint64)
-    texts = texts.cast(pa.large_string())
+    texts = texts.cast(pa.large_string() if pa.types.is_string(texts.type) else pa.large_binary())
     _, where, data = texts.buffers()
     if data is None or not lengths.any():
         return found

@@ -71,7 +71,7 @@ class DedupClips:
     keys: pa.Array
     sha256: pa.Array
     sources: pa.Array
-    quality: NDArray[np.float64]
+    quality: NDArray[Any]
     old: NDArray[np.bool_]
     footage: Vectors
     embedding: Vectors

@@ -303,13 +303,22 @@ def key_numbers(keys: pa.Array) -> "tuple[NDArray[np.uint64], NDArray[np.uint16]
     Raises:
         ValueError: a text is no such key.
     """
-    keys = pa.concat_arrays([pa.array([], keys.type), keys])  # from its first value on
-    _, where, data = keys.buffers()
-    ends = np.frombuffer(where, np.int32)[: len(keys) + 1] if len(keys) else np.zeros(1, np.int32)
-    if keys.null_count or (np.diff(ends) != _KEY_DIGITS).any():
-        raise ValueError("a clip has no key of this version")
-    text = np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]].reshape(-1, _KEY_DIGITS)
-    digits = np.where(text < ord("a"), text - ord("0"), text - (ord("a") - 10)).astype(np.uint8)
-    packed = digits[:, ::2] << 4 | digits[:, 1::2]
+    packed = unhex(keys, _KEY_DIGITS)
     high = np.ascontiguousarray(packed[:, :8]).view(">u8")[:, 0].astype(np.uint64)
     return high, np.ascontiguousarray(packed[:, 8:]).view(">u2")[:, 0].astype(np.uint16)
+
+
+def unhex(texts: pa.Array, digits: int) -> NDArray[np.uint8]:
+    """Return the bytes that lower hexadecimal texts of so many digits spell, [texts, digits / 2].
+
+    Raises:
+        ValueError: a text has another length, or is null.
+    """
+    texts = pa.concat_arrays([pa.array([], texts.type), texts])  # from its first value on
+    _, where, data = texts.buffers()
+    ends = np.frombuffer(where, np.int32)[: len(texts) + 1] if len(texts) else np.zeros(1, np.int32)
+    if texts.null_count or (np.diff(ends) != digits).any():
+        raise ValueError("a clip has no key or digest of this version")
+    text = np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]].reshape(-1, digits)
+    values = np.where(text < ord("a"), text - ord("0"), text - (ord("a") - 10)).astype(np.uint8)
+    return np.asarray(values[:, ::2] << 4 | values[:, 1::2], np.uint8)

@@ -234,6 +234,7 @@ def _read_list(uri: str, info: ObjectInfo, config: StorageConfig) -> Iterator[So
         file.seek(0)
         entries = read_list(file, listed.listed_in if _is_web(uri) else uri)
         count, wrong, usable = 0, None, False
+        attributes: dict[str, str] = {}
         while batch := list(itertools.islice(entries, _BATCH)):
             count += len(batch)
             if count > MAX_LIST_ENTRIES:
@@ -247,9 +248,9 @@ def _read_list(uri: str, info: ObjectInfo, config: StorageConfig) -> Iterator[So
             remote = _is_remote(uri) or any(_is_remote(entry.path) for entry in good)
             found = (pool.map if remote else map)(lambda entry: listed.look(entry.path), good)
             for said, source in zip(good, found, strict=True):
-                yield replace(
-                    source, caption=said.caption, attributes=said.attributes, listed_in=listed.listed_in
-                )
+                # Neighbours often say the same, and then hold it once.
+                attributes = said.attributes if said.attributes != attributes else attributes
+                yield replace(source, caption=said.caption, attributes=attributes, listed_in=listed.listed_in)
         if wrong and not usable:
             raise UsageError(f"list {shown(uri)}, {wrong.place} {wrong.reason}")
 

@@ -1,7 +1,8 @@
 """Closed sources as columns: their clips, and what the driver asks of their pass."""
 
+import bisect
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +45,7 @@ class ClosedSources:
 
     def __init__(self, ledger: Ledger, fingerprint: str, sources: Sequence[SourceRef]) -> None:
         self._ledger, self._fingerprint, self.sources = ledger, fingerprint, sources
-        self.numbers = {source.uri: number for number, source in enumerate(sources)}
+        self.numbers: Mapping[str, int] = _Numbers(sources)
         self.partitions, self.version = partition_count(len(sources)), 0
         schema = CLIPS.append(pa.field(_ENTRY, pa.int32()))
         self._clips = Partitions(self.partitions, schema, self.partitions > 1)
@@ -164,6 +165,25 @@ class ClosedSources:
         clips = clips.append_column(_ENTRY, pa.array(np.full(len(clips), entry, np.int32)))
         self._clips.scatter(clips, partition_of(own))
         self.version += 1
+
+
+class _Numbers(Mapping[str, int]):
+    """Places of URIs among sorted sources, in less memory than a dict."""
+
+    def __init__(self, sources: Sequence[SourceRef]) -> None:
+        self._sources = sources
+
+    def __getitem__(self, uri: str) -> int:
+        number = bisect.bisect_left(self._sources, uri, key=lambda source: source.uri)
+        if number == len(self._sources) or self._sources[number].uri != uri:
+            raise KeyError(uri)
+        return number
+
+    def __iter__(self) -> Iterator[str]:
+        return (source.uri for source in self._sources)
+
+    def __len__(self) -> int:
+        return len(self._sources)
 
 
 def text_id(uri: str, caption: str | None, tags: Mapping[str, str]) -> str:

@@ -1,6 +1,7 @@
 """Kept clips of all partitions, by the few columns in which clips of different partitions are compared."""
 
-from dataclasses import dataclass, fields
+import hashlib
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -8,15 +9,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from curate.ledger.records import unhex
 from curate.run.tables.clips import SCORE
 from curate.run.tables.columns import Mask, Rows, column, equal, mask_of
 from curate.run.tables.compare import qualities
 from loader.errors import RunError
 
-_HALF = 32  # of the digits of a digest
+_HALF = 16  # of the bytes of a digest
 
-MOST_KEPT = (2**31 - 1) // _HALF
-"""Kept clips of one run: a column of their halved digests holds 2 GiB."""
+MOST_KEPT = (2**31 - 1) // 20
+"""Kept clips of one run: a column of their keys holds 2 GiB."""
 
 _COLUMNS = ("source", "key", "sha256", "width", "height", "clip_bytes", "duration_s")
 _SCORES = (f"{SCORE}aesthetic",)
@@ -32,7 +34,7 @@ class KeptClips:
         sources: Number of its source.
         keys: Its key.
         digests: Half of the SHA-256 of its bytes.
-        quality: See `curate.run.tables.compare.qualities`.
+        quality: See `curate.run.tables.compare.qualities`; integers, without the aesthetic score, where none has one.
         old: Whether it lies in the dataset already.
         footage: Place of its perceptual embedding, or -1.
     """
@@ -42,9 +44,9 @@ class KeptClips:
     sources: NDArray[np.int32]
     keys: pa.Array
     digests: pa.Array
-    quality: NDArray[np.float64]
+    quality: NDArray[Any]
     old: Mask
-    footage: Rows
+    footage: NDArray[np.int32]
 
     @staticmethod
     def of(clips: pa.Table, old: Mask, footage: Rows) -> "KeptClips":
@@ -64,9 +66,9 @@ class KeptClips:
             sources=column(kept, "source").to_numpy(),
             keys=column(kept, "key"),
             digests=half_digests(column(kept, "sha256")),
-            quality=qualities(kept),
+            quality=_narrow(qualities(kept)),
             old=old,
-            footage=footage,
+            footage=footage.astype(np.int32),
         )
 
     @staticmethod
@@ -82,6 +84,8 @@ class KeptClips:
                 " these"
             )
         firsts = np.concatenate([[0], np.cumsum([part.firsts[-1] for part in parts])])
+        widest = max(part.quality.shape[1] for part in parts)
+        parts[:] = [replace(part, quality=_widened(part.quality, widest)) for part in parts]
         columns = [[getattr(part, one.name) for part in parts] for one in fields(KeptClips)[1:]]
         parts.clear()  # so that only one column is there twice at a time
         joined: list[Any] = []
@@ -122,5 +126,31 @@ def is_kept(clips: pa.Table) -> Mask:
 
 
 def half_digests(sha256: pa.Array) -> pa.Array:
-    """Return half of each digest, which is enough to tell clips apart."""
-    return pc.utf8_slice_codeunits(sha256, 0, _HALF)
+    """Return the bytes of half of each digest, which is enough to tell clips apart."""
+    texts = pc.utf8_slice_codeunits(sha256, 0, 2 * _HALF)
+    odd = pc.not_equal(pc.binary_length(texts), 2 * _HALF)  # of a dataset that others made
+    digests = [hashlib.sha256(text.as_py().encode()).hexdigest()[: 2 * _HALF] for text in texts.filter(odd)]
+    packed = unhex(pc.replace_with_mask(texts, odd, pa.array(digests, pa.string())), 2 * _HALF)
+    return pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(_HALF), len(packed), [None, pa.py_buffer(np.ascontiguousarray(packed))]
+    )
+
+
+_AESTHETIC, _LENGTH = 1, 2  # columns of qualities
+
+
+def _narrow(quality: NDArray[np.float64]) -> NDArray[Any]:
+    """Return qualities in the same order and less memory, unless there are aesthetic scores."""
+    if quality[:, _AESTHETIC].any():
+        return quality
+    quality[:, _LENGTH] *= 10  # it has one decimal
+    return np.minimum(np.rint(np.delete(quality, _AESTHETIC, axis=1)), 2**31 - 1).astype(np.int32)
+
+
+def _widened(quality: NDArray[Any], columns: int) -> NDArray[Any]:
+    """Return qualities that others have with aesthetic scores."""
+    if quality.shape[1] == columns:
+        return quality
+    wide = np.insert(quality.astype(np.float64), _AESTHETIC, 0.0, axis=1)
+    wide[:, _LENGTH] /= 10
+    return wide

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from loader.dataset.schema import Row
 from loader.errors import RunError
 
-GROUP_ROWS = 1 << 20
-"""Most rows of a row group, Arrow's own limit."""
+GROUP_ROWS = 1 << 17
+"""Most rows of a row group: a writer holds one."""
 
 _BATCH_ROWS = 1 << 15
 _ROWS_AT_ONCE = 1 << 12
@@ -44,7 +44,7 @@ def _plain(row: Row) -> Row:
 def to_parquet(table: pa.Table) -> bytes:
     """Return a table as the bytes of a parquet file."""
     buffer = io.BytesIO()
-    pq.write_table(table, buffer, **_OPTIONS)
+    pq.write_table(table, buffer, row_group_size=GROUP_ROWS, **_OPTIONS)
     return buffer.getvalue()
 
 

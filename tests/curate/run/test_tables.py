@@ -1,5 +1,6 @@
 """Columns decide as records do: each rule over tables beside the same rule for one clip."""
 
+import hashlib
 import math
 import pickle
 import random
@@ -13,6 +14,7 @@ import pytest
 
 from curate.caption.types import Caption
 from curate.config import BinConfig, ShardConfig
+from curate.dedup.text_hashes import hashes
 from curate.filters import FilterConfig
 from curate.ledger.records import (
     ClipEmbedding,
@@ -29,7 +31,7 @@ from curate.run.tables.clips import KEPT, from_records, joined, scores_map, to_r
 from curate.run.tables.columns import column
 from curate.run.tables.compare import qualities
 from curate.run.tables.judge import judged, token_counts
-from curate.run.tables.kept import KeptClips
+from curate.run.tables.kept import KeptClips, half_digests
 from curate.run.tables.results import RESULTS, from_entries, to_results
 from curate.run.tables.samples import samples_of, vector_column, vectors_of
 from curate.run.verdict import judged as judged_record
@@ -213,6 +215,26 @@ def test_qualities_and_words_are_those_of_one_clip() -> None:
     expected = [quality(one) for one in clips]
     assert qualities(from_records(clips, numbers_of(clips))).tolist() == [list(one) for one in expected]
     assert token_counts(pa.array(TEXTS)).to_pylist() == [count_tokens(text) for text in TEXTS]
+    parts = [kept_of(clips[:300]), kept_of(clips[300:])]
+    assert (parts[0].quality.dtype, parts[1].quality.dtype) == (np.float64, np.int32)
+    left = [list(quality(one)) for one in clips if one.state == "kept" and one.key]
+    assert KeptClips.joined(parts).quality.tolist() == left
+
+
+def kept_of(clips: list[Record]) -> KeptClips:
+    count = sum(one.state == "kept" and one.key is not None for one in clips)
+    return KeptClips.of(
+        from_records(clips, numbers_of(clips)), np.zeros(count, bool), np.zeros(count, np.int64)
+    )
+
+
+def test_halves_of_digests_tell_clips_apart() -> None:
+    texts = [hashlib.sha256(bytes([number])).hexdigest() for number in range(9)]
+    halves = half_digests(pa.array([*texts, "", "of others", texts[0][:32] + "0" * 32]))
+    assert [one.as_py().hex() for one in halves[:9]] == [text[:32] for text in texts]
+    assert (len(set(halves.to_pylist())), halves[11]) == (11, halves[0])
+    numbers = hashes(halves).tolist()
+    assert (len(set(numbers)), hashes(halves[3:5]).tolist()) == (11, numbers[3:5])
 
 
 def test_shards_are_filled_in_order_of_keys_up_to_their_limit() -> None:
