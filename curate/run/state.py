@@ -210,10 +210,12 @@ class CurationState:
     def _source_task(self, source: SourceRef) -> SourceTask:
         return SourceTask(source, tuple(stage.name for stage in self.beside))
 
-    def _known(self, partition: int, clips: pa.Table, stages: int | None = None) -> dict[str, pa.Table]:
-        """Return the results of all stages, or of the first ones, for clips of a partition."""
+    def _known(
+        self, partition: int, clips: pa.Table, stages: Sequence[ClipStage] | None = None
+    ) -> dict[str, pa.Table]:
+        """Return the results of all stages, or of some and those that they build on, for clips of a partition."""
         found: dict[str, pa.Table] = {}
-        for stage in self.stages[:stages]:
+        for stage in self.stages if stages is None else stages:
             found[stage.name] = self._results[stage.name].find(
                 partition, stage.identity.of_clips(clips, found, self.closed)
             )
@@ -225,7 +227,7 @@ class CurationState:
         def identities(at: int) -> Iterator[pa.Array]:
             for partition in range(self.closed.partitions):
                 clips = self.closed.clips(partition).select(_IDENTITY)
-                found = self._known(partition, clips, at)
+                found = self._known(partition, clips, self.stages[:at])
                 yield self.stages[at].identity.of_clips(clips, found, self.closed)
 
         for at, stage in enumerate(self.stages):
@@ -293,14 +295,12 @@ class CurationState:
 
     def _own_verdict(self, partition: int, clips: pa.Table, failed: Set[tuple[int, int]]) -> pa.Table:
         """Return the clips of a partition in their state before they are compared with each other."""
-        found = self._known(partition, clips)
-        earlier = {stage.name: found[stage.name] for stage in self.earlier}
-        parts = [self._judged(clips, earlier)]
+        parts = [self._judged(clips, self._known(partition, clips, self.earlier))]
         if failed:
             spans = zip(column(clips, "source").to_pylist(), column(clips, "part").to_pylist(), strict=True)
             known_to_fail = np.array([span in failed for span in spans], bool)
-            some = {name: kept(table, known_to_fail) for name, table in found.items()}
-            parts = [kept(parts[0], ~known_to_fail), self._judged(kept(clips, known_to_fail), some)]
+            some = kept(clips, known_to_fail)
+            parts = [kept(parts[0], ~known_to_fail), self._judged(some, self._known(partition, some))]
         numbers = self.closed.numbers
         removed = [
             emptied(Record(uri), self._down.sources[uri])
@@ -358,7 +358,9 @@ class CurationState:
             ),
             quality=clips.quality,
             old=clips.old,
-            footage=Vectors(places >= 0, lambda rows: self._arrays.vectors(places[rows], np.float32)),
+            footage=Vectors(
+                places >= 0, lambda rows: self._arrays.vectors(places[rows].astype(np.int64), np.float32)
+            ),
             embedding=self._model_vectors(clips, tables),
             fingerprint=lambda row: self._arrays.fingerprint(int(places[row])) if places[row] >= 0 else None,
             many=None if match is None else many(match),

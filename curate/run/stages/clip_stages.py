@@ -157,10 +157,8 @@ def _caption_id(task: ClipTask) -> str:
 
 def _caption_ids(clips: pa.Table, _found: Mapping[str, pa.Table], closed: ClosedSources) -> pa.Array:
     numbers, which = np.unique(column(clips, "source").to_numpy(), return_inverse=True)
-    written = [closed.text_id(number) for number in numbers.tolist()]
-    return pc.binary_join_element_wise(
-        clip_ids(clips), pa.array(written, pa.string()).take(pa.array(which)), "-"
-    )
+    texts = closed.text_ids(numbers.astype(np.int64)).take(pa.array(which))
+    return pc.binary_join_element_wise(clip_ids(clips), texts, "-")
 
 
 clip_identity = Identity(_clip_id, _clip_ids)

@@ -102,12 +102,18 @@ class ClosedSources:
         tags = None if self._entry[number] == _OPEN else self._tags[self._entry[number]]
         return {} if tags is None else dict(tags[int(self._row[number])].as_py() or ())
 
-    def text_id(self, number: int) -> str:
-        """Return `text_id` of a source."""
-        if not self._text_ids[number]:
-            source = self.sources[number]
-            self._text_ids[number] = text_id(source.uri, source.caption, self.tags(number))
-        return str(self._text_ids[number], "ascii")
+    def text_ids(self, numbers: Rows) -> pa.Array:
+        """Return `text_id` of sources."""
+        self._settle()
+        new = numbers[self._text_ids[numbers] == b""]
+        for entry in np.unique(self._entry[new]).tolist():
+            here = new[self._entry[new] == entry]
+            tags = None if entry == _OPEN else self._tags[entry]
+            found = [None] * len(here) if tags is None else tags.take(pa.array(self._row[here])).to_pylist()
+            for number, own in zip(here.tolist(), found, strict=True):
+                source = self.sources[number]
+                self._text_ids[number] = text_id(source.uri, source.caption, dict(own or ()))
+        return pa.array(self._text_ids[numbers], pa.binary()).cast(pa.string())
 
     @property
     def pixel_s(self) -> float:

@@ -4,6 +4,7 @@ Permissions apply to the URI of the opened object (`Storage.uri`), so spelling m
 ``listed_in`` stands for a name given by the user.
 """
 
+import functools
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -45,6 +46,7 @@ class ParsedUri:
         return self.host, self.port
 
 
+@functools.lru_cache(256)  # each name of a list is compared with the list's own
 def spot(uri: str) -> ParsedUri:
     """Parse the URI of an object; text without a scheme is a local path.
 
