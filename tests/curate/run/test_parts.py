@@ -21,8 +21,8 @@ from tests.telecine import NTSC, fields_of, woven
 from tests.thorough import but, thorough
 from tests.warm import Warm
 
-PARTS = {"part_s": 4.0}
-SCENES = (40, 85, 30, 70, 33, 92)  # 14 s
+PARTS = {"part_s": 2.5}
+SCENES = (40, 45, 30, 40, 33, 32)  # 8.8 s
 REALTIME = {"cpu-used": "8", "deadline": "realtime", "g": "30"}
 
 
@@ -40,7 +40,7 @@ def other(folder: Path) -> None:
         folder / "hevc.mp4", SCENES, codec="libx265", options={"x265-params": open_groups}, first_scene=30
     )
     dropped = [n / 25 for n in range(sum(SCENES)) if n % 7 != 3]
-    scenes = (len(dropped) - 200, 200)
+    scenes = (len(dropped) - 100, 100)
     write_video(folder / "vfr.mkv", scenes, times_s=dropped, options={"g": "40"}, first_scene=40)
     write_video(folder / "fast.mp4", (180, 260, 250), rate=50, options={"g": "60"}, first_scene=50)
 
@@ -59,7 +59,7 @@ def odd(folder: Path) -> None:
     write_video(folder / "open.mp4", SCENES, options=options, first_scene=20)
     write_video(folder / "interlaced.mp4", SCENES, options={"flags": "+ildct+ilme"}, first_scene=30)
     woven(folder / "telecined.mp4", fields_of(280), scenes=(100,), codec="libx264", flagged=False)
-    jumping = [n / 25 + 100 * (n > 150) for n in range(350)]
+    jumping = [n / 25 + 100 * (n > 110) for n in range(sum(SCENES))]
     write_video(folder / "jumps.mkv", SCENES, times_s=jumping, first_scene=40)
 
 
@@ -159,7 +159,7 @@ def test_what_is_unusual_stays_whole(films: Making, write: Writing, tmp_path: Pa
 def test_a_killed_run_repeats_only_the_parts_in_work(films: Making, tmp_path: Path, warm: Warm) -> None:
     film, out = films(usual).folder / "avc.mp4", tmp_path / "dataset"
     for step in ("scan", "cut"):
-        run = warm.start("curate", str(film), "--out", str(out), *SMALL_WORDS, "--set=run.part_s=4")
+        run = warm.start("curate", str(film), "--out", str(out), *SMALL_WORDS, "--set=run.part_s=2.5")
         while not run.has_ended() and not list(out.rglob(f"{step}-0000.json")):
             time.sleep(0.005)
         assert run.kill()
