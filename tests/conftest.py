@@ -28,6 +28,7 @@ gc.disable()
 
 
 NEEDS_RAY = (
+    "tests/pipelines/test_demo.py",  # first, since in `make test` it needs none yet
     "tests/curate/models/custom/test_custom_stages.py::test_ray_gives_the_bytes_of_one_process",
     "tests/curate/run/stages/test_clip_stages.py",
     "tests/curate/run/stages/test_footage.py",
@@ -36,7 +37,6 @@ NEEDS_RAY = (
     "tests/curate/run/test_run.py::test_killed_on_ray_it_ends_with_the_same_bytes",
     "tests/curate/shots/test_shots_runs.py::test_every_detector_cuts_a_source[ray]",
     "tests/loader/dataset/test_dataset.py::test_ray_reads_it",
-    "tests/pipelines/test_demo.py",
     "tests/train/latents/test_latents_runs.py::test_workers_of_ray_write_the_same_bytes",
 )
 """Node ids of the tests that use `ray_local`, which run in the same process: Ray starts once."""

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.thorough import thorough
+
 MAKE = """
 import sys
 from pathlib import Path
@@ -25,6 +27,7 @@ def made(folder: Path, memory: str) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@thorough
 def test_footage_does_not_depend_on_what_memory_held_before(tmp_path: Path) -> None:
     first, second = made(tmp_path / "first", "1"), made(tmp_path / "second", "170")
     assert first.keys() == {"a.mp4", "b.mkv"}

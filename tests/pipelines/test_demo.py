@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from loader.dataset import open_dataset, verify
 from loader.storage import open_storage
@@ -22,7 +23,7 @@ from pipelines.evaluation.nearest import clip_frames, mean_colours
 from pipelines.evaluation.shown import MARGIN_DB
 from pipelines.footage import REELS, make_footage
 from tests.commands import reelweave
-from tests.thorough import nightly
+from tests.thorough import nightly, thorough
 from tests.train.loop import worlds
 from tests.train.ranks import Ranks
 
@@ -47,19 +48,30 @@ SHORT = [
 """Every reel of the demo at half the length and three quarters of the size: a quarter of the pixels."""
 
 
+def asked(request: pytest.FixtureRequest, marker: str) -> bool:
+    """Return whether a test of this file with a marker will run."""
+    here = (item for item in request.session.items if item.path == request.path)
+    return any(item.get_closest_marker(marker) for item in here)
+
+
 @pytest.fixture(scope="module")
 def steps(request: pytest.FixtureRequest) -> int:
     """As many as videos that show their clips need, where a test asks for that; else half of them."""
-    here = (item for item in request.session.items if item.path == request.path)
-    return 240 if any(item.get_closest_marker("nightly") for item in here) else 120
+    return 240 if asked(request, "nightly") else 120
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory, ray_local: str, steps: int) -> tuple[Path, dict]:
-    """On the Ray of the tests; `tests/curate/run/test_pipeline.py` starts one as the command would."""
+def demo(
+    tmp_path_factory: pytest.TempPathFactory, steps: int, request: pytest.FixtureRequest
+) -> tuple[Path, dict]:
+    """On the Ray of the tests where a test asks for that; `tests/curate/run/test_pipeline.py` starts one."""
     out = tmp_path_factory.mktemp("demo")
     make_footage(out / "footage", reels=SHORT)
     changes = {**SMALLER, "train.schedule.total_steps": steps}
+    if asked(request, "thorough"):
+        request.getfixturevalue("ray_local")
+    else:
+        changes |= {"curate.run.runner": "sequential", "curate.run.isolate": False}
     sets = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
     done = reelweave("demo", "--videos", out / "footage", "--out", out, "--json", *sets)
     assert done.returncode == 0, done.stderr
@@ -84,6 +96,12 @@ def test_of_all_clips_each_video_is_nearest_to_that_of_its_prompt(demo: tuple[Pa
     assert all(one["psnr_db"] >= one["other_psnr_db"] + MARGIN_DB for one in kept)
     page = Path(result["report"]).read_text()
     assert all(f"sampled/{one['file']}" in page for one in kept)
+
+
+@thorough
+def test_it_curates_on_ray(demo: tuple[Path, dict]) -> None:
+    out, _ = demo
+    assert yaml.safe_load((out / "dataset/curate.yaml").read_text())["run"]["runner"] == "ray"
 
 
 @nightly
