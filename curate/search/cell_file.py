@@ -6,7 +6,6 @@ An inverted file (Sivic and Zisserman 2003; as in FAISS, Johnson et al. 2017). I
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from loader.dataset.tables.row_parts import RowParts, parts_of
 from loader.dataset.tars.members import members
 from loader.errors import RunError, UsageError
 from loader.storage import Storage
+from loader.storage.scratch import Scratch
 
 PROBES = 32
 """Number of cells that a query reads."""
@@ -191,7 +191,7 @@ def write_cells(
     dtype, width = np.dtype(np.float16), cells.fine.shape[1]
     parts, sizes = parts_of(count), np.zeros(len(cells.fine), np.int64)
     with (
-        tempfile.TemporaryDirectory(prefix="reelweave-search-") as name,
+        Scratch("reelweave-search-") as name,
         _partitions(width, parts) as sorted_rows,
     ):
         for rows, vectors in read(1):

@@ -6,7 +6,6 @@ import io
 import json
 import struct
 import tarfile
-import tempfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from loader.dataset.tars.energon import ENERGON_COLUMNS, EnergonShard
 from loader.dataset.tars.tar_format import TAR_BLOCK
 from loader.errors import RunError
 from loader.storage.base import Storage
+from loader.storage.scratch import Scratch
 
 _NAME_CHARS = 12  # characters of the digest in a shard's name, which distinguish attempts to write it
 MAX_SAMPLE_BYTES = 2**32 - 1  # limit of the plan index; a USTAR header could state twice as much
@@ -109,7 +109,7 @@ def write_shard(storage: Storage, number: int, samples: Iterable[Sample]) -> Sha
     Only one sample is in memory at a time; the tar is assembled in a local temporary file.
     """
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory(prefix="reelweave-shard-") as folder:
+    with Scratch("reelweave-shard-") as folder:
         local = Path(folder) / "shard.tar"
         with tarfile.open(local, "w", format=tarfile.USTAR_FORMAT) as tar:
             for sample in samples:

@@ -1,6 +1,5 @@
 """Tables of clips by partition of their sources: one partition stays in memory, many lie on local disk."""
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -9,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate.run.tables.columns import Rows, whole
+from loader.storage.scratch import Scratch
 
 SOURCES = 4096
 """Sources of a partition, in the order of their URIs, so that partitions in turn are clips in order."""
@@ -44,7 +44,7 @@ class Partitions:
 
     def __init__(self, count: int, schema: pa.Schema, on_disk: bool) -> None:
         self.count, self._schema = count, schema
-        self._folder = tempfile.TemporaryDirectory(prefix="reelweave-clips-") if on_disk else None
+        self._folder = Scratch("reelweave-clips-") if on_disk else None
         self._tables: list[list[pa.Table]] = [[] for _ in range(count)]  # in memory
         self._parts = np.zeros(count, np.int32)  # tables of each
         self._waiting: list[tuple[pa.Table, Rows]] = []

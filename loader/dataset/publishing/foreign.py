@@ -5,7 +5,6 @@ accounting and manifest follow from these files alone.
 """
 
 import json
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -38,6 +37,7 @@ from loader.dataset.tables.parquet import from_parquet, to_parquet, to_table
 from loader.dataset.tars.energon import EnergonShard, energon_files
 from loader.dataset.tars.members import media_members
 from loader.storage.base import Storage
+from loader.storage.scratch import Scratch
 
 TAR_TABLE = INDEX.append(pa.field("sample_crc32", pa.uint32(), nullable=False)).append(
     pa.field("reason", pa.string(), nullable=False)
@@ -163,7 +163,7 @@ def publish_foreign(
         foreign=foreign,
     )
 
-    with tempfile.TemporaryDirectory(prefix="reelweave-publish-") as folder:
+    with Scratch("reelweave-publish-") as folder:
         sidecars = energon_files(_energon(tars, kept), Path(folder)) if with_sidecars else {}
 
         def compose(revision: int) -> tuple[Manifest, dict[str, Payload]]:

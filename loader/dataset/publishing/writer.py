@@ -2,7 +2,6 @@
 
 import itertools
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +32,7 @@ from loader.dataset.tars.energon import energon_files
 from loader.errors import RunError, UsageError
 from loader.storage.base import Storage
 from loader.storage.leases.lease import leased
+from loader.storage.scratch import Scratch
 
 SIDECARS = ".nv-meta/"
 _TABLE = re.compile(rf"(({'|'.join(TABLES)})(\.\d{{6}})?\.parquet|(plan|history)(\.\d{{6}})?\.arrow)")
@@ -61,7 +61,7 @@ def publish(
     """
     if previous is not None and read_manifest(storage) != previous:
         raise _changed_meanwhile(storage)
-    with tempfile.TemporaryDirectory(prefix="reelweave-publish-") as folder:
+    with Scratch("reelweave-publish-") as folder:
         made = Publication.of(Path(folder), shards, content)
         if previous is None:
             write_card(storage, made.splits)
@@ -148,7 +148,7 @@ def _remembering(
 def settle(storage: Storage, manifest: Manifest, shards: list[ShardRecord]) -> None:
     """Complete a published change: write the listed sidecars, and remove files of older revisions."""
     listed = [entry for entry in manifest.files if entry.path.startswith(SIDECARS)]
-    with tempfile.TemporaryDirectory(prefix="reelweave-settle-") as folder:
+    with Scratch("reelweave-settle-") as folder:
         whole = all(is_there(storage, entry) for entry in listed)
         sidecars = {} if whole else energon_files((shard.energon for shard in shards), Path(folder))
         settle_files(storage, manifest, sidecars)

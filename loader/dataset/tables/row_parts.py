@@ -1,6 +1,5 @@
 """Rows divided among files of a temporary folder, so that rows which belong together are read back together."""
 
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+from loader.storage.scratch import Scratch
 
 ROWS = 1 << 18
 """Rows of a part that are held in memory at a time."""
@@ -108,6 +109,6 @@ class RowParts:
 
     def _path(self, part: int) -> str:
         if self._folder is None:
-            name = self._open.enter_context(tempfile.TemporaryDirectory(prefix="reelweave-parts-"))
+            name = self._open.enter_context(Scratch("reelweave-parts-"))
             self._folder = Path(name)
         return str(self._folder / f"{part}.arrow")
