@@ -21,7 +21,7 @@ from curate.run.stages.footage import PAIRS_AT_ONCE, MatchMany
 from curate.run.stages.model_stages import TEXT_EMBED, clip_stages, embedding_stage, judge
 from curate.run.tables.clips import CLIPS, by_span, clip_ids, from_records, joined, to_records
 from curate.run.tables.closed import ClosedSources
-from curate.run.tables.columns import Mask, column, equal, kept, mask_of, taken
+from curate.run.tables.columns import Mask, column, equal, kept, mask_of, taken, texts_of
 from curate.run.tables.compare import (
     copies_among,
     taken_down,
@@ -238,7 +238,7 @@ class CurationState:
 
     def _staged(self) -> TextPlaces:
         """Return the identities of all staged clips."""
-        return TextPlaces(pa.array(self.ledger.staged_clips(), pa.string()))
+        return TextPlaces(texts_of(self.ledger.staged_clips()))
 
     def _at_hand(self, clips: pa.Table, staged: TextPlaces) -> Mask:
         ids = clip_ids(clips)

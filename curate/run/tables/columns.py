@@ -1,5 +1,6 @@
 """Steps over tables that pyarrow has no function for."""
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -7,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+
+_AT_ONCE = 1 << 16
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.int64]
@@ -51,6 +54,14 @@ def taken(table: pa.Table, rows: Rows) -> pa.Table:
 def kept(table: pa.Table, mask: Mask) -> pa.Table:
     """Return the rows where a mask is true."""
     return table if mask.all() else table.filter(pa.array(mask))
+
+
+def texts_of(values: Iterable[str]) -> pa.Array:
+    """Return texts as an array; few of them are Python's at a time."""
+    rest, parts = iter(values), [pa.array([], pa.string())]
+    while some := list(itertools.islice(rest, _AT_ONCE)):
+        parts.append(pa.array(some, pa.string()))
+    return pa.concat_arrays(parts)
 
 
 def repeated(value: object, kind: pa.DataType, count: int) -> pa.Array:
