@@ -4,7 +4,6 @@ _EXTRAS = {
     "cryptography": "sign",
     "decord": "curate",
     "diffusers": "diffusers",
-    "numba": "cascade",
     "num2words": "curate",
     "open_clip": "curate",
     "ortools": "cascade",

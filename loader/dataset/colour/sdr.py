@@ -4,7 +4,7 @@ from av.video.frame import VideoFrame
 
 from loader.dataset.colour import hdr, tone_map
 from loader.dataset.colour.chain import Chain
-from loader.dataset.colour.rounding import Rounding, is_deep
+from loader.dataset.colour.rounding import is_deep, rounded
 from loader.dataset.colour.tone_map import tone_mapper
 
 FULL_RANGE = 2
@@ -14,7 +14,7 @@ class SdrConverter:
     """Converter from frames of one video to 8-bit SDR; it keeps tables and memory between frames."""
 
     def __init__(self) -> None:
-        self._deepened, self._rounding = Chain(), Rounding()
+        self._deepened = Chain()
 
     def __call__(self, frame: VideoFrame) -> VideoFrame:
         """Return PQ and HLG mapped to BT.709, and samples of more than 8 bits rounded; others pass unchanged.
@@ -27,7 +27,7 @@ class SdrConverter:
         # swscale would take three times as long.
         if not is_deep(frame) or frame.color_range == FULL_RANGE:
             return frame
-        return _tagged(self._rounding(frame), frame)
+        return _tagged(rounded(frame), frame)
 
 
 def is_hdr(frame: VideoFrame) -> bool:
@@ -45,7 +45,7 @@ def _to_mapped_format(frame: VideoFrame) -> tuple[str, ...]:
     )
 
 
-def _tagged(rounded: VideoFrame, like: VideoFrame) -> VideoFrame:
-    rounded.colorspace, rounded.color_range = like.colorspace, like.color_range
-    rounded.color_primaries, rounded.color_trc = like.color_primaries, like.color_trc
-    return rounded
+def _tagged(picture: VideoFrame, like: VideoFrame) -> VideoFrame:
+    picture.colorspace, picture.color_range = like.colorspace, like.color_range
+    picture.color_primaries, picture.color_trc = like.color_primaries, like.color_trc
+    return picture

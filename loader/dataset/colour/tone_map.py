@@ -12,6 +12,7 @@ from av.video.frame import VideoFrame
 from numpy.typing import NDArray
 
 from loader.dataset.colour import hdr
+from loader.dataset.colour.planes import lines_of
 
 FORMAT = "yuv420p10le"
 """Input format of the mapping, limited range, BT.2020 matrix."""
@@ -27,7 +28,6 @@ _CODES = 1 << _BITS
 _PAIRS = _CODES >> _PAIR_BITS
 _GROUPS = _CODES >> _GROUP_BITS
 _MEANS = _CODES >> _MEAN_BITS
-_BLOCK_PIXELS = 1 << 15  # block size that stays in the CPU cache
 _FILLED_AT_ONCE = 128
 _STEPS = 1 << 14  # resolution of curves
 _PEAK_NITS = 10_000.0
@@ -37,7 +37,6 @@ _KR_709, _KB_709 = 0.2126, 0.0722
 _LUMA_BT2020 = (_KR, 1 - _KR - _KB, _KB)
 
 Floats = NDArray[np.float32]
-Codes = NDArray[np.uint16]
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64] | NDArray[np.float64] | Floats
 
@@ -71,84 +70,25 @@ class ToneMapper:
         # Unfilled entries take no physical memory. A 0 marks them, since no sample is 0 in limited range.
         self._luma = np.zeros((_GROUPS**2, _CODES), np.uint8)
         self._chroma = np.zeros((_PAIRS**2, _MEANS, 2), np.uint8)
-        # Allocating memory for every frame would cost as much as the arithmetic.
-        self._narrow = np.empty(_BLOCK_PIXELS, np.uint32)
-        self._places = np.empty(_BLOCK_PIXELS, np.intp)
-        self._found = np.empty(_BLOCK_PIXELS, np.uint8)
 
     def __call__(self, frame: VideoFrame) -> VideoFrame:
         """Return the mapped picture of a frame in `FORMAT`, with tags, without side data."""
-        y, u, v = _planes(frame, "<u2")
+        from loader.dataset.colour.loops import map_picture
+
         mapped = VideoFrame(frame.width, frame.height, "yuv420p")
-        luma, blue, red = _planes(mapped, np.uint8)
-        # An odd last row or column is padded by its own copy.
-        height, width = y.shape[0] // 2 * 2, y.shape[1] // 2 * 2
-        if (height, width) != y.shape:
-            whole = np.pad(y, ((0, y.shape[0] - height), (0, y.shape[1] - width)), mode="edge")
-            wide = np.empty(whole.shape, np.uint8)
-            self._map_rows(whole, u, v, wide, blue, red)
-            luma[:] = wide[: luma.shape[0], : luma.shape[1]]
-        else:
-            self._map_rows(y, u, v, luma, blue, red)
+        deep, lines = _planes(frame, np.uint16), _planes(mapped, np.uint8)
+        tables = self._luma.reshape(-1), self._chroma.reshape(-1, 2)
+        size = frame.height, frame.width
+        if not map_picture(size, deep, *tables, lines):
+            _, u, v = (plane[:, : to.width] for plane, to in zip(deep, frame.planes, strict=True))
+            empty = lines[1][:, : u.shape[1]] == 0
+            groups = (u[empty] >> _GROUP_BITS).astype(np.intp) * _GROUPS + (v[empty] >> _GROUP_BITS)
+            self._fill(np.unique(groups) % _GROUPS**2)
+            map_picture(size, deep, *tables, lines)
         mapped.pts, mapped.time_base = frame.pts, frame.time_base
         mapped.color_primaries = mapped.color_trc = mapped.colorspace = _BT709
         mapped.color_range = _LIMITED_RANGE
         return mapped
-
-    def _map_rows(self, y: Codes, u: Codes, v: Codes, luma: Bytes, blue: Bytes, red: Bytes) -> None:
-        """Map planes of even size to 8-bit planes, block by block."""
-        columns = u.shape[1]
-        at_once = max(1, _BLOCK_PIXELS // (4 * columns))
-        if 4 * columns > _BLOCK_PIXELS:  # a single row exceeds the block
-            half = columns // 2
-            for part, wide in (
-                (slice(None, half), slice(None, 2 * half)),
-                (slice(half, None), slice(2 * half, None)),
-            ):
-                self._map_rows(y[:, wide], u[:, part], v[:, part], luma[:, wide], blue[:, part], red[:, part])
-            return
-        for top in range(0, len(u), at_once):
-            rows, lines = slice(top, top + at_once), slice(2 * top, 2 * (top + at_once))
-            self._map(y[lines], u[rows], v[rows], luma[lines], blue[rows], red[rows])
-
-    def _map(self, y: Codes, u: Codes, v: Codes, luma: Bytes, blue: Bytes, red: Bytes) -> None:
-        sums = y[::2] + y[1::2]
-        means = sums[:, ::2] + sums[:, 1::2]
-        means >>= _MEAN_BITS + 2
-        # Invalid codes of more than 10 bits are wrapped into the tables, which is cheaper than a check.
-        low = v >> _PAIR_BITS
-        low <<= _BITS - _MEAN_BITS
-        low |= means
-        entries = (u >> _PAIR_BITS).astype(np.uint32)
-        entries <<= 2 * _BITS - _PAIR_BITS - _MEAN_BITS
-        entries |= low
-        places = entries.astype(np.intp)
-        table = self._chroma.view(np.uint16).reshape(-1)
-        chroma = table.take(places, mode="wrap")
-        groups: Codes = u >> np.uint16(_GROUP_BITS)
-        groups <<= _BITS - _GROUP_BITS
-        groups |= v >> _GROUP_BITS
-        if not chroma.all():
-            self._fill(np.unique(groups[chroma == 0]).astype(np.intp))
-            chroma = table.take(places, mode="wrap")
-        both = chroma.view(np.uint8).reshape(*chroma.shape, 2)
-        blue[:], red[:] = both[..., 0], both[..., 1]
-        self._map_luma(y, groups, luma)
-
-    def _map_luma(self, y: Codes, groups: Codes, luma: Bytes) -> None:
-        """Map a block of luma, whose chroma groups are given for each square of four samples."""
-        wide = groups.astype(np.uint64)
-        wide <<= _BITS
-        wide *= np.uint64((1 << 32) + 1)  # two samples of 32 bits beside each other
-        first = wide.view(np.uint32)
-        narrow = self._narrow[: y.size].reshape(y.shape)
-        np.add(y[::2], first, out=narrow[::2])
-        np.add(y[1::2], first, out=narrow[1::2])
-        places = self._places[: y.size].reshape(y.shape)
-        places[:] = narrow
-        found = self._found[: y.size].reshape(y.shape)
-        np.take(self._luma.reshape(-1), places, out=found, mode="wrap")
-        luma[:] = found
 
     def _fill(self, groups: NDArray[np.int64]) -> None:
         """Compute the table entries of chroma groups, for luma and for the chroma pairs in them."""
@@ -232,9 +172,7 @@ def _rounded(codes: Floats) -> Bytes:
     return np.asarray(codes + np.float32(0.5), np.uint8)
 
 
-def _planes(frame: VideoFrame, kind: Any) -> list[NDArray[Any]]:
-    """Return the samples of each plane, [height, width], without line padding."""
-    return [
-        np.frombuffer(memoryview(plane), kind).reshape(plane.height, -1)[:, : plane.width]
-        for plane in frame.planes
-    ]
+def _planes(frame: VideoFrame, kind: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Return the lines of Y, Cb and Cr."""
+    y, u, v = frame.planes
+    return lines_of(y, kind), lines_of(u, kind), lines_of(v, kind)

@@ -8,10 +8,10 @@ import numpy as np
 from pydantic import Field
 
 from loader.base.arrays import Floats, Places
+from loader.base.compiled import compiled
 from loader.settings import Settings
 from train.cascade.problem import Problem
 from train.cascade.schedule import Schedule
-from train.cascade.scheduling.compiled import compiled
 from train.cascade.scheduling.list_schedule import (
     Choice,
     ListScratch,

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from loader.base.arrays import Flags, Numbers, Places
+from loader.base.compiled import compiled
 from train.cascade.planners.degree_moves import LOG, exchange, fit, set_degree, step, undo
 from train.cascade.planners.order_moves import copy, reorder, replaced, turn, with_one, without
-from train.cascade.scheduling.compiled import compiled
 from train.cascade.scheduling.list_schedule import Tables
 from train.cascade.scheduling.random_bits import Bits, below, chance
 from train.cascade.scheduling.serial import MODULES, CascadeTable, Cells, SerialScratch, lay

@@ -3,7 +3,7 @@
 import numpy as np
 
 from loader.base.arrays import Numbers, Places
-from train.cascade.scheduling.compiled import compiled
+from loader.base.compiled import compiled
 from train.cascade.scheduling.list_schedule import Tables
 from train.cascade.scheduling.random_bits import Bits, below, chance
 from train.cascade.scheduling.serial import MODULES, CascadeTable

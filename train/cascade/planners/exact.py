@@ -11,12 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from loader.base.arrays import Floats, Places
+from loader.base.compiled import compiled
 from train.cascade.menu import GroupMenu
 from train.cascade.planners.pruning import narrowed
 from train.cascade.problem import Cascade, Module, Problem
 from train.cascade.schedule import Schedule
 from train.cascade.scheduling.assign_gpus import TimedCascade, assign_gpus
-from train.cascade.scheduling.compiled import compiled
 from train.cascade.scheduling.in_blocks import blocks_for, in_blocks
 from train.cascade.scheduling.serial import MODULES, Cells, SerialScratch
 

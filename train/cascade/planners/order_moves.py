@@ -1,7 +1,7 @@
 """Annealing moves that change the order of a cell's cascades; compiled."""
 
 from loader.base.arrays import Numbers
-from train.cascade.scheduling.compiled import compiled
+from loader.base.compiled import compiled
 from train.cascade.scheduling.random_bits import Bits, below, chance
 from train.cascade.scheduling.serial import MODULES
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from loader.base.arrays import Flags, Floats, Places
+from loader.base.compiled import compiled
 from train.cascade.problem import Module, Problem
-from train.cascade.scheduling.compiled import compiled
 
 _ROUNDS = 3  # one round's pruning enables the next
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from loader.base.arrays import Flags, Floats
+from loader.base.compiled import compiled
 from train.cascade.problem import Problem
-from train.cascade.scheduling.compiled import compiled
 
 _STEPS = 40  # halvings of the interval
 

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from loader.base.arrays import Floats, Places
+from loader.base.compiled import compiled
 from train.cascade.problem import Cascade, Module, Problem
 from train.cascade.schedule import Schedule
 from train.cascade.scheduling.assign_gpus import TimedCascade, assign_gpus
-from train.cascade.scheduling.compiled import compiled
 
 
 class Tables(NamedTuple):

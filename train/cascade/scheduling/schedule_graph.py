@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from loader.base.arrays import Flags, Floats, Places
+from loader.base.compiled import compiled
 from train.cascade.problem import Module
 from train.cascade.schedule import Schedule
-from train.cascade.scheduling.compiled import compiled
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from loader.base.arrays import Floats, Numbers, Places
+from loader.base.compiled import compiled
 from train.cascade.menu import GroupMenu
 from train.cascade.problem import Module
-from train.cascade.scheduling.compiled import compiled
 
 MODULES = len(Module)
 """Compile-time constant: division by a runtime value costs as much as all the rest of `lay`."""

@@ -1,4 +1,8 @@
-"""Compilation of inner loops by numba, at the first call, with a cache on disk."""
+"""Compilation of inner loops by numba, at the first call, with a cache on disk.
+
+Sums keep the order in which they are written, and products are rounded before they are added, so results are the same
+on every processor.
+"""
 
 import fcntl
 from collections.abc import Callable, Iterator
@@ -15,9 +19,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 def compiled(function: F) -> F:
     """Compile a function of numbers and arrays, in one process at a time.
 
-    Ranks of a node begin together: one compiles for some seconds, the others read its result from the cache.
+    Processes of a node begin together: one compiles for some seconds, the others read its result from the cache.
+    Where no folder can be written each of them compiles for itself.
     """
-    dispatcher: Any = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    try:
+        dispatcher: Any = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    except RuntimeError:  # neither beside the module nor in the home can a cache be written
+        return cast(F, numba.njit(nogil=True, error_model="numpy")(function))
     compile_now = dispatcher.compile
     name = f"{function.__module__}.{function.__qualname__}.lock"
 

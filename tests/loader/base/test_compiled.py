@@ -6,11 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from loader.base.compiled import compiled
 from tests.thorough import thorough
 
 SOURCE = """
 import json, os
-from train.cascade.scheduling.compiled import compiled
+from loader.base.compiled import compiled
 
 @compiled
 def inner(count):
@@ -68,3 +69,11 @@ def test_without_a_place_for_the_lock_they_compile_all_the_same(tmp_path):
     for made in cache.rglob("*.nb?"):
         made.unlink()
     assert all(one["misses"][1] <= 1 for one in run(tmp_path, cache))
+
+
+def test_code_that_cannot_be_cached_is_compiled_all_the_same():
+    made = {"compiled": compiled}
+    exec(
+        "@compiled\ndef twice(number):\n    return number + number", made
+    )  # it has no file beside which to write
+    assert made["twice"](4) == 8
