@@ -30,7 +30,8 @@ def sum_of(values: Floats) -> Any:
     for block in range(blocks):
         place = block * size
         end = place + size
-        partial[:] = values[place : place + 8]
+        for lane in range(8):
+            partial[lane] = values[place + lane]
         place += 8
         while place + 8 <= end:
             for lane in range(8):

@@ -192,7 +192,8 @@ def _compare_blocks(products: Floats, inverse: Floats, whole: Floats, found: Flo
     alike = np.empty((_COUNT, LONGEST + 1), np.float32)
     sums = np.empty(LONGEST + 1, np.float32)
     for n in range(len(found)):
-        sums[:] = 0
+        for place in range(LONGEST + 1):
+            sums[place] = 0
         for block in range(_COUNT):
             own = inverse[block, LONGEST + n]
             for place in range(LONGEST + 1):
@@ -235,9 +236,11 @@ def _compare_windows(alike: Floats, found: Floats) -> None:
     """Write the differences of shifted layouts, the best of all shifts, from products [shifts, n, known]."""
     best = np.empty(LONGEST + 1, np.float32)
     for n in range(len(found)):
-        best[:] = alike[0, n, n : n + LONGEST + 1]
+        for place in range(LONGEST + 1):
+            best[place] = alike[0, n, n + place]
         for shift in range(1, len(alike)):
             for place in range(LONGEST + 1):
-                best[place] = max(best[place], alike[shift, n, n + place])
+                value = alike[shift, n, n + place]
+                best[place] = value if value > best[place] else best[place]
         for place in range(LONGEST + 1):
             found[n, LONGEST - place, 7] = _ONE - best[place]

@@ -178,36 +178,40 @@ def without_bars(luma_NHW: Floats) -> Floats:
 @compiled
 def _fill_bars(luma: Floats) -> None:
     """Do as `without_bars` for a picture, in place."""
-    ends = max(luma[0]), max(luma[-1]), max(luma[:, 0]), max(luma[:, -1])
-    if min(ends) > _BAR_LUMA:
-        return
-    rows, columns = np.zeros(HEIGHT, np.bool_), np.zeros(WIDTH, np.bool_)
+    rows, columns = np.zeros(HEIGHT, np.float32), np.zeros(WIDTH, np.float32)
     for row in range(HEIGHT):
         for column in range(WIDTH):
-            lit = luma[row, column] > _BAR_LUMA
-            rows[row] |= lit
-            columns[column] |= lit
-    if rows.sum() < HEIGHT // 4 or columns.sum() < WIDTH // 8:
+            value = luma[row, column]
+            columns[column] = value if value > columns[column] else columns[column]
+            rows[row] = value if value > rows[row] else rows[row]
+    if _lit(rows) < HEIGHT // 4 or _lit(columns) < WIDTH // 8:
         return
     top, bottom = _inside(rows)
     left, right = _inside(columns)
-    for row in range(top, bottom + 1):
-        luma[row, :left] = luma[row, left]
-        luma[row, right + 1 :] = luma[row, right]
-    for row in range(top):
-        luma[row] = luma[top]
-    for row in range(bottom + 1, HEIGHT):
-        luma[row] = luma[bottom]
+    for row in range(HEIGHT):
+        inside = min(max(row, top), bottom)
+        for column in range(WIDTH):
+            # What is read is inside the bars, and is not written before.
+            luma[row, column] = luma[inside, min(max(column, left), right)]
 
 
 @compiled
-def _inside(lit: NDArray[np.bool_]) -> tuple[int, int]:
+def _lit(brightest: Floats) -> int:
+    """Return how many lines are no bars, by the brightest pixel of each."""
+    count = 0
+    for value in brightest:
+        count += value > _BAR_LUMA
+    return count
+
+
+@compiled
+def _inside(brightest: Floats) -> tuple[int, int]:
     """Return the first and the last line inside bars."""
-    end = len(lit) - 1
+    end = len(brightest) - 1
     first, last = 0, end
-    while not lit[first]:
+    while brightest[first] <= _BAR_LUMA:
         first += 1
-    while not lit[last]:
+    while brightest[last] <= _BAR_LUMA:
         last -= 1
     return (first + 1 if first > 0 else 0), (last - 1 if last < end else end)
 
@@ -228,7 +232,9 @@ def _subtract_means(luma: Floats, passed: Floats) -> None:
     pairs = np.empty((HEIGHT + 2 * radius - 1, WIDTH), np.float32)
     sums, beside = np.empty(WIDTH + 2 * radius, np.float32), np.empty(WIDTH + 2 * radius - 1, np.float32)
     for row in range(len(padded)):
-        padded[row] = luma[min(max(row - radius, 0), HEIGHT - 1)]
+        inside = min(max(row - radius, 0), HEIGHT - 1)
+        for column in range(WIDTH):
+            padded[row, column] = luma[inside, column]
     for row in range(len(pairs)):
         for column in range(WIDTH):
             pairs[row, column] = padded[row, column] + padded[row + 1, column]
@@ -236,7 +242,8 @@ def _subtract_means(luma: Floats, passed: Floats) -> None:
         for column in range(WIDTH):
             down = pairs[row, column] + pairs[row + 2, column] + pairs[row + 4, column]
             sums[radius + column] = down + padded[row + 6, column]
-        sums[:radius], sums[radius + WIDTH :] = sums[radius], sums[radius + WIDTH - 1]
+        for beyond in range(radius):
+            sums[beyond], sums[radius + WIDTH + beyond] = sums[radius], sums[radius + WIDTH - 1]
         for column in range(len(beside)):
             beside[column] = sums[column] + sums[column + 1]
         for column in range(WIDTH):

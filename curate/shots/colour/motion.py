@@ -61,9 +61,8 @@ class BlockMotion:
         found = np.empty((count, FARTHEST + 1, len(RANKS)), np.float32)
         alike = np.empty((_BLOCKS, count, FARTHEST + 1), np.float32)
         for row, blocks in enumerate(_blocks(layouts)):
-            products = self._products[:, :, :count]
-            np.matmul(blocks, _shifted(self._windows, row), out=products)
-            _find_likest(products, self._inverse, row * len(blocks), alike)
+            np.matmul(blocks, _shifted(self._windows, row), out=self._products[:, :, :count])
+            _find_likest(self._products, self._inverse, row * len(blocks), alike)
         _rank(alike, found)
         _keep_last(self._windows.reshape(-1, FARTHEST + _GROUP), count)
         _keep_last(self._inverse.reshape(-1, FARTHEST + _GROUP), count)
@@ -93,13 +92,15 @@ def _find_likest(products: Floats, inverse: Floats, first: int, alike: Floats) -
     for column in range(len(products)):
         block = first + column
         for n in range(alike.shape[1]):
-            best[:] = -np.inf
+            for place in range(FARTHEST + 1):
+                best[place] = -np.inf
             for down in range(_DOWN):
                 for across in range(_ACROSS):
                     for place in range(FARTHEST + 1):
                         # The floor makes blocks without structure alike.
                         product = products[column, down, n, across * frames + n + place] + _FLOOR
-                        best[place] = max(best[place], product * inverse[block, down, across, n + place])
+                        value = product * inverse[block, down, across, n + place]
+                        best[place] = value if value > best[place] else best[place]
             own = inverse[block, _SHIFT[0], _SHIFT[1], FARTHEST + n]
             for place in range(FARTHEST + 1):
                 alike[block, n, place] = best[place] * own
@@ -111,7 +112,8 @@ def _rank(alike: Floats, found: Floats) -> None:
     columns = np.empty((_BLOCKS, FARTHEST + 1), np.float32)
     for n in range(len(found)):
         for block in range(_BLOCKS):
-            columns[block] = alike[block, n]
+            for place in range(FARTHEST + 1):
+                columns[block, place] = alike[block, n, place]
         sort_columns(columns)
         for place in range(FARTHEST + 1):
             for number in range(len(RANKS)):
@@ -163,11 +165,12 @@ def _take_in(layouts: Floats, windows: Floats, inverse: Floats) -> None:
         for row in range(windows.shape[1]):
             for column in range(_BLOCK[1]):
                 for shift in range(_ACROSS):
-                    windows[first, row, column, shift, FARTHEST : FARTHEST + count] = padded[
-                        row, first * _BLOCK[1] + column + shift
-                    ]
-    wide = padded.astype(np.float64)  # of two large sums a small difference remains
-    sums, squares = _block_sums(wide), _block_sums(wide * wide)
+                    beside = first * _BLOCK[1] + column + shift
+                    for n in range(count):
+                        windows[first, row, column, shift, FARTHEST + n] = padded[row, beside, n]
+    # In float64, since of two large sums a small difference remains.
+    sums, squares = np.empty(padded.shape, np.float64), np.empty(padded.shape, np.float64)
+    _sum_blocks(padded, sums, squares)
     for block in range(_BLOCKS):
         top = block // len(windows) * _BLOCK[0]
         left = block % len(windows) * _BLOCK[1]
@@ -181,10 +184,31 @@ def _take_in(layouts: Floats, windows: Floats, inverse: Floats) -> None:
 
 
 @compiled
-def _block_sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the sum over the block that begins at each place, [rows, columns, n]."""
-    pairs = values[:-1] + values[1:]
-    six = pairs[:-4] + pairs[2:-2] + pairs[4:]
-    pairs = six[:, :-1] + six[:, 1:]
-    fours = pairs[:, :-2] + pairs[:, 2:]
-    return fours[:, :-4] + fours[:, 4:]
+def _sum_blocks(padded: Floats, sums: NDArray[np.float64], squares: NDArray[np.float64]) -> None:
+    """Write the sums of values and of squares over the block that begins at each place, [rows, columns, n].
+
+    Pairs are added, then three of them down, then four across.
+    """
+    rows, columns, count = padded.shape
+    for row in range(rows):
+        for column in range(columns):
+            for n in range(count):
+                value = np.float64(padded[row, column, n])
+                sums[row, column, n] = value
+                squares[row, column, n] = value * value
+    for values in (sums, squares):
+        for row in range(rows - _BLOCK[0] + 1):
+            for column in range(columns):
+                for n in range(count):
+                    first = values[row, column, n] + values[row + 1, column, n]
+                    second = values[row + 2, column, n] + values[row + 3, column, n]
+                    third = values[row + 4, column, n] + values[row + 5, column, n]
+                    values[row, column, n] = first + second + third
+        for row in range(rows - _BLOCK[0] + 1):
+            for column in range(columns - _BLOCK[1] + 1):
+                for n in range(count):
+                    first = values[row, column, n] + values[row, column + 1, n]
+                    second = values[row, column + 2, n] + values[row, column + 3, n]
+                    third = values[row, column + 4, n] + values[row, column + 5, n]
+                    fourth = values[row, column + 6, n] + values[row, column + 7, n]
+                    values[row, column, n] = (first + second) + (third + fourth)
