@@ -27,6 +27,7 @@ CONTRACT = (
     "loader.errors",
     "loader.settings",
     "loader.text",
+    "loader.base.compiled",
     "loader.base.processors",
 )
 HEAVY = {"ray", "transformers", "open_clip", "ortools", "torchvision", "decord", "scenedetect"}
