@@ -148,10 +148,8 @@ class Driver:
     def _do_sources(self, chosen: Set[str]) -> None:
         """Send the chosen sources, and their clips that are still wanted, through the stages beside cutting."""
         state = self._state
-        before = Finished(
-            {uri for uri in state.sources if uri in state.closed}, state.closed.pixel_s, state.closed.states()
-        )
-        meter = Meter(list(state.sources.values()), before, self._progress, state.ledger)
+        before = Finished(state.closed.__contains__, state.closed.pixel_s, state.closed.states())
+        meter = Meter(state.sources.values(), before, self._progress, state.ledger)
         meter.show()
 
         waiting: list[WaitingSource] = []

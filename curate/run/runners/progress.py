@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 
 from curate.ledger.ledger import Ledger
@@ -53,12 +53,12 @@ class Finished:
     """Sources closed before this run.
 
     Attributes:
-        uris: Their URIs.
+        is_one: Whether a source is one of them, by its URI.
         pixel_s: Pixels times seconds of all of them.
         states: Number of records per state.
     """
 
-    uris: Set[str] = frozenset()
+    is_one: Callable[[str], bool] = lambda _: False
     pixel_s: float = 0.0
     states: Mapping[str, int] = field(default_factory=dict)
 
@@ -75,17 +75,21 @@ class Meter:
 
     def __init__(
         self,
-        sources: Sequence[SourceRef],
+        sources: Iterable[SourceRef],
         before: Finished,
         report: Callable[[Progress], None],
         ledger: Ledger,
     ) -> None:
         self._report, self._ledger = report, ledger
-        self._bytes = {source.uri: max(0, source.size) for source in sources}
-        self._waiting = set(self._bytes) - before.uris
+        self._waiting: dict[str, int] = {}  # bytes of sources that are left
         # Running sums: a sum over all sources after each source would cost their square.
-        self._total_bytes = sum(self._bytes.values())
-        self._waiting_bytes = sum(self._bytes[uri] for uri in self._waiting)
+        self._total = self._total_bytes = 0
+        for source in sources:
+            size = max(0, source.size)
+            self._total, self._total_bytes = self._total + 1, self._total_bytes + size
+            if not before.is_one(source.uri):
+                self._waiting[source.uri] = size
+        self._waiting_bytes = sum(self._waiting.values())
         self._partly: dict[str, float] = {}  # shares of sources in parts
         self._states: Counter[str] = Counter(before.states)
         self._slowest: list[tuple[str, float]] = []
@@ -98,9 +102,7 @@ class Meter:
     def done(self, uri: str, summary: SourceSummary) -> None:
         with self._lock:
             self._partly.pop(uri, None)
-            if uri in self._waiting:
-                self._waiting.remove(uri)
-                self._waiting_bytes -= self._bytes[uri]
+            self._waiting_bytes -= self._waiting.pop(uri, 0)
             self._count(summary)
             slowest = [one for one in self._slowest if one[0] != uri] + [(uri, summary.seconds or 0.0)]
             self._slowest = sorted(slowest, key=lambda item: -item[1])[:SLOWEST]
@@ -147,14 +149,14 @@ class Meter:
         done_bytes = self._total_bytes - self._waiting_bytes
         # Until something is known a byte weighs one.
         per_byte = self._weight / done_bytes if self._weight and done_bytes else 1.0
-        partly = sum(share * self._bytes[uri] for uri, share in self._partly.items()) * per_byte
+        partly = sum(share * self._waiting.get(uri, 0) for uri, share in self._partly.items()) * per_byte
         left = self._waiting_bytes * per_byte - partly
         gained = self._weight + partly - self._weight_before
         elapsed_s = time.monotonic() - self._began
         return Progress(
             phase="cut",
-            done=len(self._bytes) - len(self._waiting),
-            total=len(self._bytes),
+            done=self._total - len(self._waiting),
+            total=self._total,
             done_weight=self._weight + partly,
             total_weight=self._weight + partly + left,
             eta_s=elapsed_s * left / gained if gained > 0 else None,
