@@ -85,11 +85,14 @@ class Partitions:
         if self._folder is None:
             yield from self._tables[number]
         elif self._parts[number]:
-            # Columns that nobody looks at are not read, and no page is kept behind its table.
-            with pa.memory_map(str(self._path(number))) as file:
-                size = file.size()
-                while file.tell() < size:
-                    yield pa.ipc.open_stream(file).read_all()
+            path, first, end = str(self._path(number)), 0, self._path(number).stat().st_size
+            while first < end:
+                # Columns that nobody looks at are not read, and a mapping is gone with its table.
+                with pa.memory_map(path) as file:
+                    file.seek(first)
+                    table = pa.ipc.open_stream(file).read_all()
+                    first = file.tell()
+                yield table
 
     def parts(self, number: int) -> int:
         """Return how many tables a partition is made of."""
