@@ -312,9 +312,11 @@ class CurationState:
     def _compared(self, clips: pa.Table) -> KeptClips:
         """Return the kept clips of one partition as they are compared with those of all."""
         left = kept(clips.select(_IDENTITY), is_kept(clips))
-        names = self._read_arrays(left)
         ids = clip_ids(left)
-        return KeptClips.of(clips, self._place_ids.find(ids) >= 0, self._arrays.find(ids, names))
+        footage = np.full(len(ids), -1, np.int64)
+        if self.config.dedup.perceptual.enabled:
+            footage = self._arrays.find(ids, self._read_arrays(left))
+        return KeptClips.of(clips, self._place_ids.find(ids) >= 0, footage)
 
     def _empty(self) -> Partitions:
         """Return partitions for the verdict on all clips."""

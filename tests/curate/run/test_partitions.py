@@ -112,6 +112,18 @@ def test_partitions_on_disk_give_the_same_bytes(tmp_path: Path, monkeypatch: pyt
     assert revisions(tmp_path) == whole
 
 
+def test_without_perceptual_duplicates_no_arrays_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work_done(tmp_path)
+    sources = list_sources([str(tmp_path / "list.csv")], config().storage)
+    asked = config(dedup={"perceptual": {"enabled": False}})
+    state = CurationState(asked, Ledger(open_storage(tmp_path / "dataset")), sources, None, {})
+    monkeypatch.setattr(Ledger, "many_arrays", lambda *_: pytest.fail("arrays were read"))
+    states = state.verdict(state.sources.keys(), set()).read(0).column("state").to_pylist()
+    assert {"kept", "duplicate"} <= set(states)
+
+
 def interrupted(write: Any, left: int) -> Any:
     """Return the function, which is interrupted after some calls."""
     calls = iter([True] * left)
