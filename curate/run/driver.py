@@ -62,7 +62,7 @@ class Driver:
         self._state, self._progress = state, progress
         self._passes: list[Pass] = []
         self._kind: Kind | None = None
-        self._slowest: tuple[tuple[str, float], ...] = ()
+        self._cut: Progress | None = None
 
     def decide(self, notes: Sequence[str] = ()) -> Partitions:
         """Return every span in its final state; see `decide_some`.
@@ -148,7 +148,8 @@ class Driver:
     def _do_sources(self, chosen: Set[str]) -> None:
         """Send the chosen sources, and their clips that are still wanted, through the stages beside cutting."""
         state = self._state
-        before = Finished(state.closed.__contains__, state.closed.pixel_s, state.closed.states())
+        closed = state.closed
+        before = Finished(closed.__contains__, closed.pixel_s, closed.states(), closed.failed_whole)
         meter = Meter(state.sources.values(), before, self._progress, state.ledger)
         meter.show()
 
@@ -190,7 +191,7 @@ class Driver:
                 )
                 self._passes.append(run_pass("sources", tasks, stages, kind, take))
         SourceStage.close()
-        self._slowest = meter.slowest
+        self._cut = meter.last
         if missing := sorted(uri for uri in chosen if uri not in state.closed):
             raise RunError(
                 f"{missing[0]} and {len(missing) - 1} other sources gave no result; run the same command again"
@@ -209,7 +210,7 @@ class Driver:
         count, tasks = self._state.later_tasks(clips)
         if not count:
             return
-        meter = ClipMeter(count, self._progress, self._state.ledger, self._slowest)
+        meter = ClipMeter(count, self._progress, self._state.ledger, self._cut)
 
         def take(task: CurationTask) -> None:
             if isinstance(task, ClipTask):

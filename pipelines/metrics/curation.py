@@ -18,11 +18,17 @@ SHARE = Metric(
 )
 LEFT = Metric("reelweave_curation_left_seconds", "Estimated seconds to the end of the phase.", _DATASET)
 RECORDS = Metric("reelweave_curation_records", "Clips and sources by state so far.", ("dataset", "state"))
+SOURCES = Metric(
+    "reelweave_sources",
+    "Sources that were finished: failed whole (state failed), or not (done).",
+    ("dataset", "state"),
+    True,
+)
 LONGEST = Metric(
     "reelweave_curation_longest_source_seconds", "Seconds in work of the source longest in work.", _DATASET
 )
 NOTED = Metric("reelweave_curation_noted_timestamp_seconds", "Time of the status.", _DATASET)
-CURATION = (FINISHED, DONE, ASKED, SHARE, LEFT, RECORDS, LONGEST, NOTED)
+CURATION = (FINISHED, DONE, ASKED, SHARE, LEFT, RECORDS, SOURCES, LONGEST, NOTED)
 
 
 class Curation:
@@ -54,4 +60,5 @@ class Curation:
             found.append(Sample(LEFT, own, status.eta_s))
         if status.at is not None:
             found.append(Sample(NOTED, own, status.at.timestamp()))
-        return found + [Sample(RECORDS, (self.name, state), count) for state, count in status.states.items()]
+        found += [Sample(RECORDS, (self.name, state), count) for state, count in status.states.items()]
+        return found + [Sample(SOURCES, (self.name, state), count) for state, count in status.sources.items()]

@@ -136,7 +136,8 @@ def test_prometheus_scrapes_a_live_run_and_every_panel_has_data(tmp_path):
     state.write_text("{}")
     with MetricLog(run, LogConfig(), 40, 100, writes=True) as log:
         log.add_ranks(40, RankWaits(10, 20.0, [1.0, 0.0, 2.0, 4.0], [0, 10, 0, 0], None))
-    progress = Progress("cut", 2, 8, 30.0, 120.0, eta_s=60.0, states={"kept": 7, "failed": 1})
+    states, sources = {"kept": 7, "failed": 1}, {"done": 1, "failed": 1}
+    progress = Progress("cut", 2, 8, 30.0, 120.0, eta_s=60.0, states=states, sources=sources)
     write_status(Ledger(open_storage(clips)), progress)
 
     exporter = [sys.executable, "-m", "pipelines.cli", "metrics", run, clips, "--port", 0]
@@ -175,7 +176,7 @@ def test_prometheus_scrapes_a_live_run_and_every_panel_has_data(tmp_path):
                 for group in rules
                 for rule in group["rules"]
             }
-            assert len(health) == 9
+            assert len(health) == 10
             assert {one for one, _ in health.values()} <= {"ok", "unknown"}, health
     assert serving.returncode == 0
 

@@ -31,6 +31,7 @@ class Progress:
         total_weight: Weight of all, estimated from bytes for sources that are not probed yet.
         eta_s: Seconds left at the rate of this run; None until it is known.
         states: Number of records per state, before duplicates are sought.
+        sources: Number of finished sources that failed whole ("failed"), and of the others ("done").
         current: What was finished last.
         slowest: Sources of this run that took longest, with their seconds.
         at_work: Sources in work for long: URI, share of its bytes read, seconds so far.
@@ -43,6 +44,7 @@ class Progress:
     total_weight: float
     eta_s: float | None = None
     states: dict[str, int] = field(default_factory=dict)
+    sources: dict[str, int] = field(default_factory=dict)
     current: str = ""
     slowest: tuple[tuple[str, float], ...] = ()
     at_work: tuple[tuple[str, float, float], ...] = ()
@@ -56,11 +58,13 @@ class Finished:
         is_one: Whether a source is one of them, by its URI.
         pixel_s: Pixels times seconds of all of them.
         states: Number of records per state.
+        failed: Number of sources of which all failed.
     """
 
     is_one: Callable[[str], bool] = lambda _: False
     pixel_s: float = 0.0
     states: Mapping[str, int] = field(default_factory=dict)
+    failed: int = 0
 
 
 class Meter:
@@ -71,6 +75,9 @@ class Meter:
         before: Those closed before this run.
         report: Called after every source.
         ledger: Place of the status file.
+
+    Attributes:
+        last: Newest progress; None before the first.
     """
 
     def __init__(
@@ -92,6 +99,8 @@ class Meter:
         self._waiting_bytes = sum(self._waiting.values())
         self._partly: dict[str, float] = {}  # shares of sources in parts
         self._states: Counter[str] = Counter(before.states)
+        self._failed = before.failed
+        self.last: Progress | None = None
         self._slowest: list[tuple[str, float]] = []
         self._weight = before.pixel_s
         self._weight_before, self._began = self._weight, time.monotonic()
@@ -102,7 +111,9 @@ class Meter:
     def done(self, uri: str, summary: SourceSummary) -> None:
         with self._lock:
             self._partly.pop(uri, None)
-            self._waiting_bytes -= self._waiting.pop(uri, 0)
+            if uri in self._waiting:
+                self._waiting_bytes -= self._waiting.pop(uri)
+                self._failed += all(record.state == "failed" for record in summary.records)
             self._count(summary)
             slowest = [one for one in self._slowest if one[0] != uri] + [(uri, summary.seconds or 0.0)]
             self._slowest = sorted(slowest, key=lambda item: -item[1])[:SLOWEST]
@@ -129,17 +140,12 @@ class Meter:
                 self.show(f"{_named(uri, part)}: {share:.0%} after {seconds / 60:.0f} min")
 
     def _shown(self, current: str) -> Progress:
-        progress = self._progress(current)
+        self.last = progress = self._progress(current)
         self._report(progress)
         if time.monotonic() - self._written_at >= _STATUS_EVERY_S or not self._waiting:
             write_status(self._ledger, progress)
             self._written_at = time.monotonic()
         return progress
-
-    @property
-    def slowest(self) -> tuple[tuple[str, float], ...]:
-        """Sources that took longest, with their seconds."""
-        return tuple(self._slowest)
 
     def _count(self, summary: SourceSummary) -> None:
         self._weight += summary.pixel_s or 0.0
@@ -153,16 +159,18 @@ class Meter:
         left = self._waiting_bytes * per_byte - partly
         gained = self._weight + partly - self._weight_before
         elapsed_s = time.monotonic() - self._began
+        done = self._total - len(self._waiting)
         return Progress(
             phase="cut",
-            done=self._total - len(self._waiting),
+            done=done,
             total=self._total,
             done_weight=self._weight + partly,
             total_weight=self._weight + partly + left,
             eta_s=elapsed_s * left / gained if gained > 0 else None,
             states=dict(self._states),
+            sources={"done": done - self._failed, "failed": self._failed},
             current=current,
-            slowest=self.slowest,
+            slowest=tuple(self._slowest),
             at_work=tuple(
                 (_named(uri, part), share, seconds)
                 for uri, share, seconds, part in self._at_work
@@ -182,7 +190,7 @@ class ClipMeter:
         total: Number of clips.
         report: Called at the start and after every clip.
         ledger: Place of the status file.
-        slowest: Sources that took longest before, for that file.
+        cut: Last progress over the sources, whose numbers stay in that file; None without one.
     """
 
     def __init__(
@@ -190,9 +198,9 @@ class ClipMeter:
         total: int,
         report: Callable[[Progress], None],
         ledger: Ledger,
-        slowest: tuple[tuple[str, float], ...] = (),
+        cut: Progress | None = None,
     ) -> None:
-        self._total, self._report, self._ledger, self._slowest = total, report, ledger, slowest
+        self._total, self._report, self._ledger, self._cut = total, report, ledger, cut
         self._done, self._began, self._written_at = 0, time.monotonic(), float("-inf")
         self._show("")
 
@@ -212,8 +220,10 @@ class ClipMeter:
             done_weight=self._done,
             total_weight=self._total,
             eta_s=eta_s,
+            states=self._cut.states if self._cut else {},
+            sources=self._cut.sources if self._cut else {},
             current=current,
-            slowest=self._slowest,
+            slowest=self._cut.slowest if self._cut else (),
         )
         self._report(progress)
         if time.monotonic() - self._written_at >= _STATUS_EVERY_S or not left:

@@ -130,6 +130,12 @@ class ClosedSources:
         failed = (self._entry != _OPEN) & (self._counts[:, _STATES.index("failed")] > 0)
         return [self.sources[number].uri for number in np.flatnonzero(failed).tolist()]
 
+    @property
+    def failed_whole(self) -> int:
+        """Number of closed sources of which all failed."""
+        failed = self._counts[:, _STATES.index("failed")]
+        return int(((self._entry != _OPEN) & (failed > 0) & (failed == self._counts.sum(axis=1))).sum())
+
     def clips(self, partition: int) -> pa.Table:
         """Return the clips of a partition's sources, by source and span."""
         self._settle()

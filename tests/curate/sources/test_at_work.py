@@ -2,12 +2,14 @@
 
 import io
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from curate.ledger.ledger import Ledger
-from curate.run.runners.progress import Finished, Meter, Progress
+from curate.ledger.records import Record, SourceSummary
+from curate.run.runners.progress import ClipMeter, Finished, Meter, Progress
 from curate.source_pass.at_work import at_work, noted, watching
 from curate.sources.inputs import SourceRef
 from loader.storage import open_storage
@@ -33,6 +35,21 @@ def test_a_long_source_says_how_far_it_is(ledger: Ledger) -> None:
     assert seen[0].current == "raw/film.mp4: 25% after 0 min"
     assert ledger.read_note("status")["at_work"][0][:2] == ["raw/film.mp4", 0.25]
     assert at_work(ledger) == []
+
+
+def test_finished_sources_are_counted_by_state_and_stay_in_the_status_of_later_stages(ledger: Ledger) -> None:
+    sources = [SourceRef(f"raw/{name}.mp4", 10, "v") for name in "abcd"]
+    before = Finished({"raw/a.mp4"}.__contains__, states={"failed": 1}, failed=1)
+    meter = Meter(sources, before, lambda _: None, ledger)
+    good, bad = Record("raw/b.mp4", key="b"), Record("raw/c.mp4", state="failed")
+    meter.done("raw/b.mp4", SourceSummary((good, replace(bad, source="raw/b.mp4"))))
+    meter.done("raw/c.mp4", SourceSummary((bad,)))
+    meter.done("raw/c.mp4", SourceSummary((bad,)))  # told twice, after a lost node
+    assert meter.last is not None
+    assert meter.last.sources == {"done": 1, "failed": 2}
+    ClipMeter(1, lambda _: None, ledger, meter.last).done("raw/b.mp4")
+    assert ledger.read_note("status")["phase"] == "caption"
+    assert ledger.read_note("status")["sources"] == {"done": 1, "failed": 2}
 
 
 def test_a_source_that_is_quick_writes_nothing(ledger: Ledger, tmp_path: Path) -> None:

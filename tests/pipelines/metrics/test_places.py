@@ -117,7 +117,8 @@ def test_a_curation_at_work_and_finished(tmp_path):
     storage = open_storage(tmp_path)
     at_work = (("a.mp4", 0.5, 70.0), ("b.mp4", 0.1, 90.0))
     states = {"kept": 7, "failed": 1}
-    progress = Progress("cut", 2, 8, 30.0, 120.0, eta_s=60.0, states=states, at_work=at_work)
+    sources = {"done": 1, "failed": 1}
+    progress = Progress("cut", 2, 8, 30.0, 120.0, eta_s=60.0, states=states, sources=sources, at_work=at_work)
     write_status(Ledger(storage), progress)
     place = Curation(storage, "clips")
     found = scraped(place)
@@ -126,6 +127,8 @@ def test_a_curation_at_work_and_finished(tmp_path):
     assert found["reelweave_curation_done_ratio", "clips"] == 0.25
     assert found["reelweave_curation_left_seconds", "clips"] == 60
     assert found["reelweave_curation_records", "clips", "failed"] == 1
+    assert found["reelweave_sources_total", "clips", "failed"] == 1
+    assert found["reelweave_sources_total", "clips", "done"] == 1
     assert found["reelweave_curation_longest_source_seconds", "clips"] == 90
     assert found["reelweave_curation_finished", "clips"] == 0
     (tmp_path / MANIFEST).write_text("{}")
