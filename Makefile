@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test thorough nightly kernels oldest-torch lint docs lock image-locks pin locked sbom dist clean
+.PHONY: demo test thorough nightly kernels oldest-torch lint docs lock image-locks pin locked sbom audit dist clean
 
 # cyclonedx-bom brings it, and does without it. Whatever imports jsonschema, so every process of Ray, takes 2.4 s longer with
 # it, and on a busy machine Ray's processes then miss the seconds that they have to start.
@@ -100,6 +100,13 @@ pin:
 sbom: .venv/.installed
 	$(BIN)/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml --output-reproducible \
 	    --output-file sbom.json
+
+# Known vulnerabilities of what the locks hold: ends with 1 and their names. It asks a service on the internet, PyPI's unless
+# AUDIT says otherwise, so it is a job of a schedule (.ci/scheduled) and not of `make test`.
+LOCKS := requirements.lock $(wildcard infra/locks/*.txt)
+AUDIT :=
+audit: .venv/.installed
+	$(BIN)/pip-audit --disable-pip --require-hashes --progress-spinner off $(addprefix --requirement ,$(LOCKS)) $(AUDIT)
 
 # A wheel made from the archive of the sources, and their sums. Two builds of one commit give the same wheel.
 dist: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)

@@ -4,9 +4,14 @@ import json
 import re
 import subprocess
 import sys
+import threading
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -59,3 +64,58 @@ def test_the_bill_of_materials_is_the_lock(tmp_path: Path) -> None:
         assert component["purl"].startswith("pkg:pypi/")
         found.setdefault(canonicalize_name(component["name"]), set()).add(component["version"])
     assert found == {name: set(versions) for name, versions in locked().items()}
+
+
+@contextmanager
+def advisories(known: dict[str, str]) -> Iterator[tuple[str, set[str]]]:
+    """A server with OSV's protocol; yields its address and the packages that it was asked for."""
+    asked: set[str] = set()
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            about = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            name = about["package"]["name"]
+            asked.add(f"{name}=={about['version']}")
+            found = {"id": known.get(name), "summary": "It is broken.", "affected": []}
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"vulns": [found]} if name in known else {}).encode())
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/v1/query", asked
+        finally:
+            server.shutdown()
+
+
+@pytest.mark.parametrize("known", [{}, {"rich": "PYSEC-0000-1"}], ids=["nothing", "one"])
+def test_the_audit_asks_for_what_a_lock_holds_and_fails_at_a_known_vulnerability(
+    known: dict[str, str], tmp_path: Path
+) -> None:
+    lock = tmp_path / "lock"
+    entries = re.findall(r"^(?:rich|pyyaml)==.*(?:\n    .*)*\n", LOCK.read_text(), re.M)
+    lock.write_text("".join(entries))
+    with advisories(known) as (url, asked):
+        words = [f"AUDIT=--vulnerability-service osv --osv-url {url} --cache-dir {tmp_path}/cache"]
+        words += [f"LOCKS={lock}", f"BIN={Path(sys.executable).parent}", "--old-file", ".venv/.installed"]
+        command = ["make", "-C", str(ROOT), "audit", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert asked == {f"{name}=={max(locked()[name])}" for name in ("rich", "pyyaml")}
+    assert (done.returncode != 0) == bool(known), done.stderr
+    assert all(one in done.stdout for one in known.values())
+
+
+def test_every_lock_is_audited_on_a_schedule() -> None:
+    command = ["make", "-C", str(ROOT), "--dry-run", "--old-file", ".venv/.installed", "audit"]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    locks = {
+        "requirements.lock",
+        *(f"infra/locks/{one.name}" for one in (ROOT / "infra/locks").glob("*.txt")),
+    }
+    assert set(re.findall(r"--requirement (\S+)", said)) == locks
+    scheduled = (ROOT / ".ci" / "scheduled").read_text()
+    assert re.findall(r"^make (\w+)", scheduled, re.M) == ["audit", "nightly"]
