@@ -162,7 +162,8 @@ def score(truth: Truth, reported: Sequence[Transition]) -> FileScore:
             if _finds(report, transition) and len(matched[place]) < transition.allowed_boundaries
         ]
         if places:
-            matched[places[0]].append(report)
+            # A report that fits a required transition and one beside it that is not required counts for the former.
+            matched[min(places, key=lambda place: not truth.transitions[place].required)].append(report)
         else:
             false.append(report)
     required = [pair for pair in zip(truth.transitions, matched, strict=True) if pair[0].required]

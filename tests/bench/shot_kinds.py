@@ -30,7 +30,7 @@ DETECTORS: dict[str, Callable[[], Detect]] = {
 }
 """What can be measured; `decode` only decodes and scales, the last two are PySceneDetect's with its defaults."""
 
-PARTS = ("tuning", "sealed", "fresh", "development", "unseen", "unseen2")
+PARTS = ("tuning", "sealed", "fresh", "development", "unseen", "unseen2", "unseen3")
 
 _NEAR = 3  # frames from a disturbance to the false report that it explains
 

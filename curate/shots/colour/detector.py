@@ -13,6 +13,7 @@ from curate.shots.colour.abrupt import is_abrupt
 from curate.shots.colour.fades import FadeFinder
 from curate.shots.colour.features import HEIGHT, WIDTH, Floats, dissimilarity, features
 from curate.shots.colour.history import FeatureWindow
+from curate.shots.colour.mixture import holds_mixture
 from curate.shots.colour.probabilities import CUT_REACH, GRADUAL_REACH, TransitionProbabilities
 from curate.shots.colour.runs import LikelyRun, RunCollector
 from curate.shots.colour.steady import leads_between_still_pictures
@@ -32,7 +33,7 @@ _SHORT_RUN = 4  # maximum frames of a run that a hard cut inside may explain
 _BOTH = 0.4  # probability of a cut next to a likelier one above which the frame in between is blended
 _SURE_CUT = 0.8  # probability of a hard cut that overrides any run around it; its network was trained on dissolves too
 _ABRUPT = 0.5  # share of the threshold above which a cut is reported whose one step makes the whole change
-_STEADY = 0.84  # share of the threshold above which a run between two still pictures is reported
+_CONFIRMED = 0.84  # share of the threshold above which a run is reported that the pictures confirm
 _LIKELY = 0.35  # share of the threshold above which a frame extends a run
 _LEAST_LIKELY = 0.25  # minimum probability of a frame in a run, for any threshold
 SETTLED_AFTER = GRADUAL_REACH + 5
@@ -68,7 +69,7 @@ class ColourDetectorConfig(Settings):
         " finds more transitions and more false ones",
     )
     blank_contrast: float = Field(
-        4.0,
+        3.0,
         ge=0,
         description="contrast below which a frame is blank (black, white or one tone): standard deviation of the"
         " luminance, 0 to 255",
@@ -270,8 +271,10 @@ class ColourDetector:
 
     def _keep(self, run: LikelyRun) -> None:
         """Decide between a run and the cuts inside it."""
-        likely = run.score > _STEADY * self._config.gradual_threshold
-        run.steady = likely and leads_between_still_pictures(self._history, run.transition)
+        change = run.transition
+        run.confirmed = run.score > _CONFIRMED * self._config.gradual_threshold and (
+            leads_between_still_pictures(self._history, change) or holds_mixture(self._history, change)
+        )
         if run.score <= self._gradual_floor and not self._is_sure(run):
             return
         if self._blank_within(run) or self._alike_beyond(run):
@@ -293,7 +296,7 @@ class ColourDetector:
     def _is_sure(self, run: LikelyRun) -> bool:
         """Return True when a run is reported; a short run has fewer frames, so a very likely one is rarer."""
         short = run.end - run.first <= _SHORT_RUN
-        return run.steady or run.score > self._config.gradual_threshold ** (4 if short else 1)
+        return run.confirmed or run.score > self._config.gradual_threshold ** (4 if short else 1)
 
     def _alike_beyond(self, run: LikelyRun) -> bool:
         """Return True when the pictures before and after a run are alike: a flash or a passing object."""

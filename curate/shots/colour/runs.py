@@ -17,13 +17,13 @@ class LikelyRun:
         score: Maximum probability in the run.
         first: First frame.
         end: One past the last frame.
-        steady: Whether it leads from one still picture to another, once it has ended.
+        confirmed: Whether the pictures around it or inside it confirm it, once it has ended.
     """
 
     score: float
     first: int
     end: int
-    steady: bool = False
+    confirmed: bool = False
 
     @property
     def transition(self) -> Transition:

@@ -84,6 +84,11 @@ def test_what_is_not_required_neither_helps_nor_hurts(reported: list[Transition]
     assert scored([optional], *reported)[0] == Counts(0, 0, 0)
 
 
+def test_a_report_counts_for_what_is_required_rather_than_for_what_is_not_beside_it() -> None:
+    before = DISSOLVE.model_copy(update={"start_frame": 90, "end_frame": 100, "required": False})
+    assert scored([before, CUT], cut(100))[0] == Counts(1, 0, 0)
+
+
 def test_mixed_frames_kept_and_clean_frames_lost_are_counted() -> None:
     truth = Truth(file="a.mp4", frames=500, transitions=(DISSOLVE,))
     result = score(truth, [Transition(205, 224, "gradual")])
