@@ -7,11 +7,9 @@ on every processor.
 import fcntl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property, update_wrapper
 from pathlib import Path
 from typing import Any, TypeVar, cast
-
-import numba
-from numba.core.compiler_lock import global_compiler_lock
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -22,20 +20,49 @@ def compiled(function: F) -> F:
     Processes of a node begin together: one compiles for some seconds, the others read its result from the cache.
     Where no folder can be written each of them compiles for itself.
     """
-    try:
-        dispatcher: Any = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
-    except RuntimeError:  # neither beside the module nor in the home can a cache be written
-        return cast(F, numba.njit(nogil=True, error_model="numpy")(function))
-    compile_now = dispatcher.compile
-    name = f"{function.__module__}.{function.__qualname__}.lock"
+    return cast(F, _Compiled(function))
 
-    def compile_in_turn(signature: Any) -> Any:
-        # Numba's own lock first: a thread that compiles a caller holds it when it comes to this function.
-        with global_compiler_lock, _alone(Path(dispatcher.stats.cache_path) / name):
-            return compile_now(signature)
 
-    dispatcher.compile = compile_in_turn
-    return cast(F, dispatcher)
+class _Compiled:
+    """Function that is compiled at its first call, of itself or of a caller: numba takes half a second to load."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.py_func = function
+        update_wrapper(self, function)
+
+    def __call__(self, *args: Any) -> Any:
+        return self._dispatcher(*args)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """Type by which numba knows what a compiled function calls."""
+        return self._dispatcher._numba_type_
+
+    @property
+    def stats(self) -> Any:
+        """Hits and misses of the cache."""
+        return self._dispatcher.stats
+
+    @cached_property
+    def _dispatcher(self) -> Any:
+        import numba
+        from numba.core.compiler_lock import global_compiler_lock
+
+        function = self.py_func
+        try:
+            dispatcher: Any = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+        except RuntimeError:  # neither beside the module nor in the home can a cache be written
+            return numba.njit(nogil=True, error_model="numpy")(function)
+        compile_now = dispatcher.compile
+        name = f"{function.__module__}.{function.__qualname__}.lock"
+
+        def compile_in_turn(signature: Any) -> Any:
+            # Numba's own lock first: a thread that compiles a caller holds it when it comes to this function.
+            with global_compiler_lock, _alone(Path(dispatcher.stats.cache_path) / name):
+                return compile_now(signature)
+
+        dispatcher.compile = compile_in_turn
+        return dispatcher
 
 
 @contextmanager

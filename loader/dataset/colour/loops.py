@@ -1,4 +1,4 @@
-"""Compiled loops over samples of pictures. Import it where the first picture needs it: numba takes a second to load."""
+"""Compiled loops over samples of pictures."""
 
 import numpy as np
 from numpy.typing import NDArray

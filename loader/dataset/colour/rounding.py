@@ -5,6 +5,7 @@ import re
 import numpy as np
 from av.video.frame import VideoFrame
 
+from loader.dataset.colour.loops import round_samples
 from loader.dataset.colour.planes import lines_of
 
 _DEEP = re.compile(r"(yuv4(?:20|22|44)p)(9|10|12|14|16)le")
@@ -17,8 +18,6 @@ def is_deep(frame: VideoFrame) -> bool:
 
 def rounded(frame: VideoFrame) -> VideoFrame:
     """Return a frame in 8 bits, each sample rounded to the nearest value, without tags."""
-    from loader.dataset.colour.loops import round_samples
-
     deep = _DEEP.fullmatch(frame.format.name)
     assert deep is not None
     bits = int(deep[2]) - 8

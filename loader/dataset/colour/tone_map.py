@@ -12,6 +12,7 @@ from av.video.frame import VideoFrame
 from numpy.typing import NDArray
 
 from loader.dataset.colour import hdr
+from loader.dataset.colour.loops import map_picture
 from loader.dataset.colour.planes import lines_of
 
 FORMAT = "yuv420p10le"
@@ -73,8 +74,6 @@ class ToneMapper:
 
     def __call__(self, frame: VideoFrame) -> VideoFrame:
         """Return the mapped picture of a frame in `FORMAT`, with tags, without side data."""
-        from loader.dataset.colour.loops import map_picture
-
         mapped = VideoFrame(frame.width, frame.height, "yuv420p")
         deep, lines = _planes(frame, np.uint16), _planes(mapped, np.uint8)
         tables = self._luma.reshape(-1), self._chroma.reshape(-1, 2)
