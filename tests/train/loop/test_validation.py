@@ -45,7 +45,7 @@ def runs(tmp_path_factory, ranks, request):
 
 
 ALWAYS = ("pp-fsdp",)
-OFTEN = ("cascade", "ulysses-fsdp", "zero-bfloat16")
+OFTEN = ("cascade", "ulysses-fsdp", "zero-bfloat16", "tp-ring")
 
 
 def lines(path):

@@ -73,7 +73,15 @@ def kind_of(key: str) -> str:
 
 ALWAYS = ("hsdp-once", "ring-tp", "st-dit-ulysses-fsdp", "pp-zero-then-fsdp")
 """Each kind of layout and each model once."""
-OFTEN = ("zero-replicated", "tp-fsdp", "mmdit-ring-fsdp", "tp-then-ring-zero", "pp")
+OFTEN = (
+    "zero-replicated",
+    "tp-fsdp",
+    "mmdit-ring-fsdp",
+    "tp-then-ring-zero",
+    "pp",
+    "pp-ulysses",
+    "tp-then-pp",
+)
 
 
 @pytest.mark.parametrize("name", but(ALWAYS, CASES[4], OFTEN))
