@@ -1,10 +1,9 @@
-"""A rehearsal: curation and training by the Slurm scripts on two nodes, one of which is lost in each, under Prometheus.
+"""A rehearsal: curation and training under Slurm on two nodes, each of which is lost, and Prometheus.
 
     infra/rehearsal [--out DIR]
 
-Nodes are namespaces of this machine, with processes, a network address, shared memory and a folder of Ray of their own.
-`srun` and `scontrol` stand for Slurm; Ray, torchrun, the trainer, the exporter and Prometheus are real. A node is lost
-by SIGKILL to all of its processes at once. The table is Markdown; 1 is returned if anything in it is wrong.
+Slurm, Ray, torchrun, the trainer, the exporter and Prometheus are real; nodes are namespaces of this machine
+(`tests.bench.slurm_nodes`). The table is Markdown; 1 is returned if anything in it is wrong.
 """
 
 import argparse
@@ -19,7 +18,7 @@ import tempfile
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,19 +27,19 @@ import yaml
 
 from loader.dataset import verify
 from loader.storage import open_storage
+from tests.bench.slurm_nodes import SlurmNodes, wait_until
 from tests.bench.two_nodes import tree
 from tests.media import write_video
 
 ROOT = Path(__file__).parents[2]
-NETWORK = "10.77.0"
-HOSTS = [f"{NETWORK}.1", f"{NETWORK}.2"]
-LIMIT_S = 420.0
-"""Of each of the four parts."""
+NODES = ["node1", "node2"]
+LIMIT_S = 900.0
+"""Of each of the three jobs."""
 EXPORTERS = {"clips": 9464, "run": 9465}
 """Port of the exporter of each folder."""
 BEGUN = {"clips": ".ledger/status.json", "run": "metrics.jsonl"}
 """File without which a folder has nothing to export."""
-STEPS = 24
+STEPS = 240
 SOURCES = 10
 CURATE = ("shard.max_shard_mb=0.2", "spans.min_clip_s=1", "run.worker_memory_mb=512", "run.isolate=false")
 TRAIN = {
@@ -63,33 +62,6 @@ TRAIN = {
         "log": {"every_steps": 1},
     },
 }
-SRUN = """#!/usr/bin/env bash
-# A task on each node at once; the first that fails is the status, as with --kill-on-bad-exit.
-while [[ $1 == --* ]]; do shift; done
-tasks=()
-for ((node = 0; node < SLURM_JOB_NUM_NODES; node++)); do
-    ip netns exec "node$node" unshare --mount --uts --pid --fork --kill-child --mount-proc bash -c '
-        hostname "node$(($1 + 1))"
-        mount --bind "$HOSTS_FILE" /etc/hosts
-        mkdir -p /tmp/ray
-        mount -t tmpfs tmpfs /dev/shm
-        mount -t tmpfs tmpfs /tmp/ray
-        SLURM_NODEID=$1 exec "${@:2}"' task "$node" "$@" &
-    tasks+=($!)
-    echo "$!" > "$NODES/$node"
-done
-status=0
-for node in "${!tasks[@]}"; do
-    # With --no-kill a job outlives its nodes.
-    wait "${tasks[node]}" || { code=$?; [[ $NO_KILL == 1 && -e $NODES/$node.lost ]] || status=$code; }
-    ((status == 0)) || { kill -TERM "${tasks[@]}" 2> /dev/null; break; }
-done
-wait
-exit "$status"
-"""
-SCONTROL = """#!/usr/bin/env bash
-printf '%s\\n' node1 node2
-"""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -101,7 +73,17 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     missing = [
         name
-        for name in ("ip", "unshare", "prometheus", "ray", "torchrun", "reelweave")
+        for name in (
+            "ip",
+            "unshare",
+            "munged",
+            "slurmctld",
+            "slurmd",
+            "prometheus",
+            "ray",
+            "torchrun",
+            "reelweave",
+        )
         if not shutil.which(name)
     ]
     if missing or os.geteuid():
@@ -126,34 +108,20 @@ class Rehearsal:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.rows: list[tuple[str, str, bool]] = []
-        (folder / "bin").mkdir()
-        (folder / "nodes").mkdir()
-        names = "".join(f"{host} node{number}\n" for number, host in enumerate(HOSTS, 1))
-        (folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
-        for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
-            (folder / "bin" / name).write_text(text)
-            (folder / "bin" / name).chmod(0o755)
+        self.slurm = SlurmNodes(folder / "slurm", NODES)
         self.environment = {
-            name: value for name, value in os.environ.items() if not name.startswith("RAY_")
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("RAY_", "SLURM_", "SBATCH_"))
         } | {
-            "PATH": f"{folder}/bin:{os.environ['PATH']}",
+            **self.slurm.environment,
             "HOME": str(folder),
             "PYTHONPATH": str(ROOT),
-            "NODES": str(folder / "nodes"),
             "OMP_NUM_THREADS": "1",
-            "SLURM_JOB_ID": "4711",
-            "SLURM_JOB_NODELIST": "node[1-2]",
-            "HOSTS_FILE": str(folder / "hosts"),
-            "SLURM_JOB_NUM_NODES": "2",
-            "SLURM_CPUS_ON_NODE": "1",
-            "SLURM_CPUS_PER_TASK": "1",
-            "SLURM_GPUS_ON_NODE": "2",  # ranks of a node
-            "NO_KILL": "0",
         }
 
     def run(self) -> list[tuple[str, str, bool]]:
         """Rehearse, and return what was seen."""
-        network()
         clips, run = self.folder / "clips", self.folder / "run"
         for number in range(SOURCES):
             scenes = (30 + 2 * number, 55, 45)
@@ -163,7 +131,7 @@ class Rehearsal:
         subprocess.run(
             alone, cwd=self.folder, env=self.environment, check=True, capture_output=True, timeout=LIMIT_S
         )
-        with self.prometheus(), ExitStack() as kept:
+        with self.slurm.running(), self.prometheus(), ExitStack() as kept:
             self.curation(clips, settings, kept)
             self.training(clips, run, kept)
             self.scrapes()
@@ -175,13 +143,14 @@ class Rehearsal:
         print(f"{what}: {seen}", file=sys.stderr, flush=True)
 
     def curation(self, clips: Path, settings: list[str], kept: ExitStack) -> None:
-        """Curate on two nodes and lose the second when a quarter of the sources is done."""
+        """Curate on two nodes; lose the second, then, with it back, the first."""
         done = 'reelweave_curation_done{phase="cut"}'
-        with self.job("curate", ["raw", "--out", clips.name, *settings], NO_KILL="1") as job:
+        alone = dataset(self.folder / "alone")
+        with self.job("curate", ["raw", "--out", clips.name, *settings]) as job:
             self.export(clips.name, kept, job)
             job.until(lambda: self.value(done) >= SOURCES / 4, "a quarter of the sources")
             at, began = self.value(done), time.monotonic()
-            self.lose(1)
+            self.slurm.lose("node2")
             code = job.wait()
             self.add(
                 "curation: sources done when the second node was lost", f"{at:g} of {SOURCES}", at < SOURCES
@@ -189,35 +158,52 @@ class Rehearsal:
             seconds = time.monotonic() - began
             self.add("curation: exit status of the same job, with one node", code, code == 0)
             self.add("curation: seconds from the loss to the end", f"{seconds:.0f}", True)
-        right = verify(open_storage(clips)).ok and dataset(clips) == dataset(self.folder / "alone")
+        right = verify(open_storage(clips)).ok and dataset(clips) == alone
         self.add("curation: every byte of the dataset that of a run alone, and verified", right, right)
+        self.slurm.begin("node2")
+        again = self.folder / "again"
+        with self.job("curate", ["raw", "--out", again.name, *settings]) as job:
+            ledger = again / ".ledger/cut"
+            job.until(lambda: len(list(ledger.glob("*/*.json"))) >= SOURCES / 4, "a quarter of the sources")
+            self.slurm.lose("node1")
+            began = time.monotonic()
+            job.until(lambda: self.field(job, "JobState") == "PENDING", "requeued")
+            self.slurm.begin("node1")
+            code = job.wait()
+            restarts = self.field(job, "Restarts")
+            seconds = time.monotonic() - began
+        self.add("curation: times that Slurm requeued it with its first node", restarts, restarts == "1")
+        self.add("curation: exit status of the requeued job", code, code == 0)
+        self.add("curation: seconds from the loss to the end, the node back", f"{seconds:.0f}", True)
+        right = verify(open_storage(again)).ok and dataset(again) == alone
+        self.add("curation: every byte of it that of a run alone, and verified", right, right)
 
     def training(self, clips: Path, run: Path, kept: ExitStack) -> None:
-        """Train on two nodes of two ranks, lose the second, and give the same command again."""
+        """Train on two nodes of two ranks in one job that loses a node, comes to its time limit, and ends well."""
         config = TRAIN | {"dataset": clips.name, "out": run.name}
         (self.folder / "train.yaml").write_text(yaml.safe_dump(config))
-        with self.job("train", ["--config", "train.yaml"]) as job:
+        options = ["--gpus-per-node=2", "--cpus-per-task=1"]
+        with self.job("train", ["--config", "train.yaml"], options) as job:
             self.export(run.name, kept, job)
             job.until(lambda: self.value("reelweave_checkpoint_step") >= 4, "the first checkpoint")
             job.until(lambda: self.value("reelweave_train_step") >= 6, "a step behind it")
             at = self.value("reelweave_train_step")
+            self.slurm.lose("node2")
             began = time.monotonic()
-            self.lose(1)
+            job.until(lambda: self.field(job, "JobState") == "PENDING", "requeued after a lost node")
+            self.add("training: step at which the second node was lost", f"{at:g} of {STEPS}", at < STEPS)
+            self.add("training: seconds until Slurm had requeued it", f"{time.monotonic() - began:.0f}", True)
+            named = "was lost" in job.printed()
+            self.add("training: the survivors name who was lost", named, named)
+            self.slurm.begin("node2")
+            job.until(lambda: self.value("reelweave_train_step") > at, "a step behind the loss")
+            self.slurm.ask("scontrol", "update", f"JobId={job.id}", "TimeLimit=4")
+            job.until(lambda: self.field(job, "Restarts") == "2", "requeued at its time limit")
+            stopped = "saved" in job.printed()
+            self.add("training: warned of its time limit, it saved and requeued itself", stopped, stopped)
+            self.slurm.ask("scontrol", "update", f"JobId={job.id}", "TimeLimit=60")
             code = job.wait()
-            self.add(
-                "training: step at which the second node, of four ranks two, was lost",
-                f"{at:g} of {STEPS}",
-                at < STEPS,
-            )
-            self.add("training: exit status of that job", code, code != 0)
-            self.add(
-                "training: seconds until the survivors had ended", f"{time.monotonic() - began:.0f}", True
-            )
-        named = "was lost" in (self.folder / "train.log").read_text()
-        self.add("training: the survivors name who was lost", named, named)
-        with self.job("train", ["--config", "train.yaml"]) as job:
-            code = job.wait()
-        self.add("training: exit status of the same command on two nodes again", code, code == 0)
+        self.add("training: exit status of the job in the end", code, code == 0)
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         steps = [line["step"] for line in lines if "loss" in line]
         whole = steps == list(range(1, STEPS + 1))
@@ -297,18 +283,19 @@ class Rehearsal:
                         started.wait()
 
     @contextmanager
-    def job(self, name: str, arguments: list[str], **more: str) -> Iterator["Job"]:
-        """Let the Slurm script of a command run."""
-        command = ["bash", str(ROOT / f"infra/slurm/{name}.sbatch"), *arguments]
-        with self.process(name, command, **more) as started:
-            yield Job(name, started, self.folder / f"{name}.log")
+    def job(self, name: str, arguments: list[str], options: Sequence[str] = ()) -> Iterator["Job"]:
+        """Submit the Slurm script of a command, and wait for its end within the block."""
+        log = self.folder / f"job-{name}-{arguments[-1] if name == 'train' else arguments[2]}.log"
+        sbatch = ["sbatch", "--wait", "--nodes=2", f"--output={log}", *options]
+        command = [*sbatch, str(ROOT / f"infra/slurm/{name}.sbatch"), *arguments]
+        with self.process(name, command) as started:
+            wait_until(lambda: bool(self.slurm.ask("squeue", "--noheader")), "the job is queued")
+            yield Job(started, log, self.slurm.ask("squeue", "--noheader", "--format=%i"))
 
-    def lose(self, node: int) -> None:
-        """End all processes of a node at once: its first one is that of its process namespace."""
-        outer = int((self.folder / "nodes" / str(node)).read_text())
-        (self.folder / "nodes" / f"{node}.lost").touch()
-        (first,) = Path(f"/proc/{outer}/task/{outer}/children").read_text().split()
-        os.kill(int(first), signal.SIGKILL)
+    def field(self, job: "Job", name: str) -> str:
+        """Return a field of a job as Slurm shows it."""
+        words = self.slurm.ask("scontrol", "show", "job", job.id).split()
+        return next((word.partition("=")[2] for word in words if word.startswith(f"{name}=")), "")
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """Ask Prometheus; empty while it does not answer."""
@@ -327,17 +314,18 @@ class Rehearsal:
 
 
 class Job:
-    """A script that runs."""
+    """A job in Slurm, and the `sbatch` that waits for it."""
 
-    def __init__(self, name: str, started: "subprocess.Popen[bytes]", log: Path) -> None:
-        self._name, self._started, self._log = name, started, log
+    def __init__(self, started: "subprocess.Popen[bytes]", log: Path, number: str) -> None:
+        self.id = number
+        self._started, self._log = started, log
         self._end = time.monotonic() + LIMIT_S
 
     def until(self, seen: Callable[[], bool], what: str) -> None:
         """Wait until something is seen while the job runs."""
         while not seen():
-            assert self._started.poll() is None, f"{self._name} ended before {what}: {self._tail()}"
-            assert time.monotonic() < self._end, f"{self._name}: not {what} in {LIMIT_S:g} s: {self._tail()}"
+            assert self._started.poll() is None, f"ended before {what}: {self.printed()[-2000:]}"
+            assert time.monotonic() < self._end, f"not in {LIMIT_S:g} s: {what}: {self.printed()[-2000:]}"
             time.sleep(0.2)
 
     def wait(self) -> int:
@@ -347,8 +335,9 @@ class Job:
         except subprocess.TimeoutExpired:
             return -1
 
-    def _tail(self) -> str:
-        return self._log.read_text(errors="replace")[-2000:]
+    def printed(self) -> str:
+        """Return all that it has printed so far."""
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
 
 
 def dataset(folder: Path) -> dict[str, bytes]:
@@ -358,26 +347,6 @@ def dataset(folder: Path) -> dict[str, bytes]:
         for name, data in tree(folder).items()
         if name != "curate.yaml" and not name.startswith("report/")
     }
-
-
-def network() -> None:
-    """Make a bridge with a network namespace for each node."""
-    run = ["ip link set lo up", "ip link add bridge type bridge", f"ip addr add {NETWORK}.254/24 dev bridge"]
-    # Names of network namespaces are mounts, which are this process's own.
-    run = ["mount -t tmpfs tmpfs /run", "ip link set lo up", *run[1:], "ip link set bridge up"]
-    for node, host in enumerate(HOSTS):
-        inside = f"ip -n node{node}"
-        run += [
-            f"ip netns add node{node}",
-            f"ip link add port{node} type veth peer name eth0 netns node{node}",
-            f"ip link set port{node} master bridge up",
-            f"{inside} link set lo up",
-            f"{inside} addr add {host}/24 dev eth0",
-            f"{inside} link set eth0 up",
-            f"{inside} route add default via {NETWORK}.254",  # Ray finds its address by it
-        ]
-    for command in run:
-        subprocess.run(command.split(), check=True)
 
 
 if __name__ == "__main__":

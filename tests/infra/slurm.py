@@ -1,4 +1,7 @@
-"""Slurm made of two small programs: `srun` starts one task per node on this machine, `scontrol` names the nodes."""
+"""Slurm made of small programs: `srun` starts one task per node on this machine, `scontrol` names the nodes.
+
+`infra/rehearsal` runs the scripts under Slurm itself.
+"""
 
 import os
 import subprocess
@@ -6,14 +9,22 @@ from pathlib import Path
 
 # As many tasks as nodes at once, and the exit status of the first that fails, as with --kill-on-bad-exit.
 _SRUN = """#!/usr/bin/env bash
+# A step beside the job's own is only noted: what it does needs Slurm itself.
+[[ $1 != --overlap ]] || exit 0
 while [[ $1 == --* ]]; do echo "srun $1" >> "$LOG"; shift; done
 tasks=()
 for ((node = 0; node < SLURM_JOB_NUM_NODES; node++)); do SLURM_NODEID=$node "$@" & tasks+=($!); done
 for task in "${tasks[@]}"; do wait "$task" || exit $?; done
 """
 _SCONTROL = """#!/usr/bin/env bash
+[[ $1 != requeue ]] || { echo "scontrol $*" >> "$LOG"; exit; }
 [[ $* == "show hostnames node[1-2]" ]] || exit 3
 printf '%s\\n' "$FIRST_HOST" node2
+"""
+
+
+_SCANCEL = """#!/usr/bin/env bash
+echo "scancel $*" >> "$LOG"
 """
 
 
@@ -21,6 +32,7 @@ def slurm(folder: Path) -> dict[str, str]:
     """Return the environment of a job of two nodes with two GPUs each, with Slurm's programs first on the PATH."""
     install(folder, "srun", _SRUN)
     install(folder, "scontrol", _SCONTROL)
+    install(folder, "scancel", _SCANCEL)
     return {
         "PATH": f"{folder}:{os.environ['PATH']}",
         "HOME": str(folder),

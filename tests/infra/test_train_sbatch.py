@@ -2,9 +2,12 @@
 
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,9 +43,9 @@ def test_bash_can_parse_it() -> None:
     assert subprocess.run(["bash", "-n", str(SCRIPT)]).returncode == 0
 
 
-def test_slurm_is_asked_for_one_task_per_node_and_no_requeue() -> None:
+def test_slurm_is_asked_for_one_task_per_node_a_warning_and_requeueing() -> None:
     options = [line.split()[1] for line in SCRIPT.read_text().splitlines() if line.startswith("#SBATCH")]
-    assert {"--ntasks-per-node=1", "--no-requeue", "--signal=USR1@300"} <= set(options)
+    assert {"--ntasks-per-node=1", "--requeue", "--open-mode=append", "--signal=B:USR1@300"} <= set(options)
     assert any(option.startswith("--gpus-per-node=") for option in options)
     assert any(option.startswith("--time=") for option in options)
 
@@ -84,6 +87,43 @@ def test_torchrun_leaves_the_warning_to_the_ranks(environment: dict[str, str], t
     done = sbatch(environment, "--config", "run.yaml")
     assert done.returncode == 0, done.stderr
     assert [(tmp_path / f"log.{node}").read_text() for node in (0, 1)] == ["still there\n"] * 2
+
+
+TORCHRUN_UNTIL_STOPPED = """#!/usr/bin/env bash
+touch "$LOG.begun.$SLURM_NODEID"
+until [[ -e $LOG.stop ]]; do sleep 0.1; done
+exit $(< "$LOG.stop")
+"""
+
+
+@pytest.mark.parametrize(
+    ("status", "warned", "then"),
+    [
+        (1, True, ["scancel --signal=USR1 31337", "scontrol requeue 31337"]),
+        (0, True, ["scancel --signal=USR1 31337"]),
+        (1, False, []),
+    ],
+    ids=["saved and stopped", "all steps done", "failed"],
+)
+def test_a_job_that_is_warned_has_its_ranks_save_and_is_requeued_unless_it_is_done(
+    environment: dict[str, str], tmp_path: Path, status: int, warned: bool, then: list[str]
+) -> None:
+    install(tmp_path, "torchrun", TORCHRUN_UNTIL_STOPPED)
+    job = subprocess.Popen(["bash", str(SCRIPT), "--config", "run.yaml"], env=environment)
+    wait_for(lambda: all((tmp_path / f"log.begun.{node}").exists() for node in (0, 1)))
+    if warned:
+        job.send_signal(signal.SIGUSR1)
+        wait_for(lambda: "scancel" in (tmp_path / "log").read_text())
+    (tmp_path / "log.stop").write_text(str(status))
+    assert job.wait(60) == status
+    assert (tmp_path / "log").read_text().splitlines()[2:] == then
+
+
+def wait_for(seen: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not seen():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 @thorough
