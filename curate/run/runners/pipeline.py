@@ -390,8 +390,8 @@ def _start(ray: Any) -> None:
     if address:
         # Attempts to join, of 40 s each where something listens that is no cluster; Ray would make twenty.
         os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "1")
-        # A node without power closes no connection: ask workers with a task whether they live, which Ray does every
-        # five minutes, and give up after 20 s, not two minutes. Workers refuse to be asked more often than once a minute.
+        # A node without power closes no connection: ask workers with a task whether they live once a minute, which
+        # is as often as they allow and Ray does every five, and give up after 20 s, not two minutes.
         os.environ.setdefault("RAY_grpc_client_keepalive_time_ms", "61000")
         os.environ.setdefault("RAY_grpc_client_keepalive_timeout_ms", "20000")
     else:
