@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _NETWORK = "10.77.0"
-_WITHIN_S = 60.0  # for a node to come up, or to be found lost
+_WITHIN_S = 120.0  # for a node to come up, or to be found lost
 _CONF = """
 ClusterName=rehearsal
 SlurmctldHost=controller({network}.254)
@@ -28,7 +28,7 @@ SlurmdSpoolDir={folder}/%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/%n.pid
 SlurmdLogFile={folder}/%n.log
-SlurmdTimeout=10
+SlurmdTimeout=60
 SlurmdParameters=config_overrides
 ReturnToService=2
 MpiDefault=none
@@ -161,7 +161,7 @@ def _make_network(addresses: dict[str, str]) -> None:
 
 
 def wait_until(seen: Callable[[], bool], what: str) -> None:
-    """Wait until something of the cluster is seen, for a minute at most."""
+    """Wait until something of the cluster is seen, for two minutes at most."""
     end = time.monotonic() + _WITHIN_S
     while not seen():
         assert time.monotonic() < end, f"not within {_WITHIN_S:g} s: {what}"

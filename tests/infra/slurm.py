@@ -9,8 +9,8 @@ from pathlib import Path
 
 # As many tasks as nodes at once, and the exit status of the first that fails, as with --kill-on-bad-exit.
 _SRUN = """#!/usr/bin/env bash
-# A step beside the job's own is only noted: what it does needs Slurm itself.
-[[ $1 != --overlap ]] || exit 0
+# A step beside the job's own does nothing; it fails where a node is lost.
+[[ $1 != --overlap ]] || exec test ! -e "$LOG.lost"
 while [[ $1 == --* ]]; do echo "srun $1" >> "$LOG"; shift; done
 tasks=()
 for ((node = 0; node < SLURM_JOB_NUM_NODES; node++)); do SLURM_NODEID=$node "$@" & tasks+=($!); done

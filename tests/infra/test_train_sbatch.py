@@ -97,21 +97,24 @@ exit $(< "$LOG.stop")
 
 
 @pytest.mark.parametrize(
-    ("status", "warned", "then"),
+    ("status", "event", "then"),
     [
-        (1, True, ["scancel --signal=USR1 31337", "scontrol requeue 31337"]),
-        (0, True, ["scancel --signal=USR1 31337"]),
-        (1, False, []),
+        (1, "warned", ["scancel --signal=USR1 31337", "scontrol requeue 31337"]),
+        (0, "warned", ["scancel --signal=USR1 31337"]),
+        (1, "a node is lost", ["scontrol requeue 31337"]),
+        (1, "", []),
     ],
-    ids=["saved and stopped", "all steps done", "failed"],
+    ids=["saved and stopped", "all steps done", "a node is lost", "failed by itself"],
 )
-def test_a_job_that_is_warned_has_its_ranks_save_and_is_requeued_unless_it_is_done(
-    environment: dict[str, str], tmp_path: Path, status: int, warned: bool, then: list[str]
+def test_a_job_is_requeued_where_it_is_warned_of_its_end_or_loses_a_node(
+    environment: dict[str, str], tmp_path: Path, status: int, event: str, then: list[str]
 ) -> None:
+    if event == "a node is lost":
+        (tmp_path / "log.lost").touch()
     install(tmp_path, "torchrun", TORCHRUN_UNTIL_STOPPED)
     job = subprocess.Popen(["bash", str(SCRIPT), "--config", "run.yaml"], env=environment)
     wait_for(lambda: all((tmp_path / f"log.begun.{node}").exists() for node in (0, 1)))
-    if warned:
+    if event == "warned":
         job.send_signal(signal.SIGUSR1)
         wait_for(lambda: "scancel" in (tmp_path / "log").read_text())
     (tmp_path / "log.stop").write_text(str(status))
