@@ -26,7 +26,7 @@ _ROWS = 65_536
 
 
 @dataclass(frozen=True, eq=False)
-class Cells:
+class CellCentres:
     """Centres of cells, in two levels.
 
     Attributes:
@@ -42,7 +42,7 @@ class Cells:
     @classmethod
     def of(
         cls, vectors: Floats, cell: int | None = None, iterations: int = ITERATIONS, device: Device = "cpu"
-    ) -> "Cells":
+    ) -> "CellCentres":
         """Divide vectors into cells.
 
         Args:
@@ -98,7 +98,7 @@ class InvertedFile:
     """
 
     vectors: Floats
-    cells: Cells
+    cells: CellCentres
     owner: Places
     members: Places
     starts: Places
@@ -107,8 +107,8 @@ class InvertedFile:
     def of(
         cls, vectors: Floats, cell: int | None = None, iterations: int = ITERATIONS, device: Device = "cpu"
     ) -> "InvertedFile":
-        """Sort vectors into cells made for them; see `Cells.of`."""
-        cells = Cells.of(vectors, cell, iterations, device)
+        """Sort vectors into cells made for them; see `CellCentres.of`."""
+        cells = CellCentres.of(vectors, cell, iterations, device)
         owner = _nearest_of_all(vectors, cells)
         starts = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(cells.fine)))])
         return cls(vectors, cells, owner, np.argsort(owner, kind="stable"), starts)
@@ -159,7 +159,7 @@ def grouped(labels: Places) -> Iterator[tuple[int, Places]]:
         yield int(labels[order[start]]), order[start:end]
 
 
-def _nearest_of_all(vectors: Floats, cells: Cells) -> Places:
+def _nearest_of_all(vectors: Floats, cells: CellCentres) -> Places:
     return np.concatenate([cells.nearest(vectors[rows], 1)[:, 0] for rows in slices(0, len(vectors), _ROWS)])
 
 

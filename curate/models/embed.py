@@ -66,7 +66,7 @@ class Preprocessing(Protocol):
 
 
 @dataclass(frozen=True)
-class ClipSample:
+class EmbedInput:
     """Input of the model for one clip.
 
     Attributes:
@@ -137,14 +137,14 @@ class ClipEmbedder:
         """Return an embedding or a fault for each clip; results do not depend on the batch."""
         return self.embed([self.sample(clip) for clip in clips])
 
-    def sample(self, clip: bytes) -> ClipSample | Fault:
+    def sample(self, clip: bytes) -> EmbedInput | Fault:
         """Return the model's input for a clip; only the first call in a process may need the model."""
         prepare = self.preprocessing()
         try:
             pictures, times_s = clip_pictures(clip, count=self._config.frames, size=prepare.picture_size)
         except ClipError as error:
             return Fault(str(error))
-        return ClipSample(prepare(pictures), times_s)
+        return EmbedInput(prepare(pictures), times_s)
 
     def preprocessing(self) -> Preprocessing:
         """Return the preprocessing of the model, which is loaded to ask for it. Unlike the model it is pickled."""
@@ -160,16 +160,16 @@ class ClipEmbedder:
         """Return the same embedder on the CPU: a process that asks once must not keep memory of the workers' GPU."""
         return ClipEmbedder(self._config.model_copy(update={"device": "cpu"}))
 
-    def embed(self, samples: Sequence[ClipSample | Fault]) -> list[Embedding | Fault]:
+    def embed(self, samples: Sequence[EmbedInput | Fault]) -> list[Embedding | Fault]:
         """Return an embedding for each sample, and each fault as it is; results do not depend on the batch."""
         model = self._loaded()
         results: list[Embedding | Fault] = []
         for start in range(0, len(samples), self._config.batch_clips):
             some = samples[start : start + self._config.batch_clips]
-            blocks = [one.pictures for one in some if isinstance(one, ClipSample)]
+            blocks = [one.pictures for one in some if isinstance(one, EmbedInput)]
             encoded = iter(model.encode(blocks, self._config.frames))
             results += [
-                self._embedding(next(encoded), one.times_s) if isinstance(one, ClipSample) else one
+                self._embedding(next(encoded), one.times_s) if isinstance(one, EmbedInput) else one
                 for one in some
             ]
         return results

@@ -24,7 +24,7 @@ _WEIGHTS = ("*.safetensors", "*.bin", "*.pth")
 Floats = NDArray[np.float32]
 
 
-class Preprocessing:
+class OpenClipPreprocessing:
     """Preprocessing of a model's pictures. It needs no weights, and is pickled as its settings.
 
     Args:
@@ -99,7 +99,7 @@ class OpenClip:
                 f"embed.model={model} with embed.pretrained={pretrained!r} cannot be loaded"
                 f" ({first_line(error)}); give weights made for this model"
             ) from error
-        self.preprocessing = Preprocessing(self._model.visual.preprocess_cfg)
+        self.preprocessing = OpenClipPreprocessing(self._model.visual.preprocess_cfg)
 
     @cached_property
     def sha256(self) -> str:
@@ -113,7 +113,7 @@ class OpenClip:
         depend on the batch.
 
         Args:
-            blocks: Pictures of one clip each after `Preprocessing`, float32 [n, 3, h, w] with n <= ``length``.
+            blocks: Pictures of one clip each after `OpenClipPreprocessing`, float32 [n, 3, h, w] with n <= ``length``.
             length: Pictures per block after padding.
 
         Returns:

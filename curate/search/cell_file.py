@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from curate.dedup.cells import Cells
+from curate.dedup.cells import CellCentres
 from curate.search.vectors import MEMBER, Vector, read_vectors
 from loader.dataset import Dataset, read_manifest
 from loader.dataset.manifest import SEARCH, Manifest, search_folder
@@ -50,7 +50,7 @@ class CellFile:
 
     storage: Storage
     folder: str
-    cells: Cells
+    cells: CellCentres
     starts: NDArray[np.int64]
     dtype: np.dtype[Any]
 
@@ -88,7 +88,7 @@ class CellFile:
             ) from error
         centres = np.frombuffer(data, np.float32, width * (coarse + fine)).reshape(-1, width)
         numbers = np.frombuffer(data, np.int64, offset=centres.nbytes)
-        cells = Cells(centres[:coarse], centres[coarse:], numbers[: coarse + 1].astype(np.intp))
+        cells = CellCentres(centres[:coarse], centres[coarse:], numbers[: coarse + 1].astype(np.intp))
         return cls(storage, folder, cells, numbers[coarse + 1 :], dtype)
 
     def __len__(self) -> int:
@@ -186,7 +186,7 @@ def write_cells(
     number = min(max(1, count // _CELL), _MOST_CELLS)
     every = max(1, count // (_SAMPLE * number))
     sample = np.concatenate([vectors.astype(np.float32) for _, vectors in read(every)])
-    cells = Cells.of(sample, max(1, len(sample) // number))
+    cells = CellCentres.of(sample, max(1, len(sample) // number))
     del sample
     dtype, width = np.dtype(np.float16), cells.fine.shape[1]
     parts, sizes = parts_of(count), np.zeros(len(cells.fine), np.int64)

@@ -48,7 +48,7 @@ Found = tuple[dict[str, Any], Arrays]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SplitOutcome:
     """Answer to one source or part.
 
     Attributes:
@@ -76,16 +76,16 @@ class SplitCut:
     cut: CutSource
     part_s: float | None
 
-    def __call__(self, work: SourceRef | PartTask) -> Outcome:
+    def __call__(self, work: SourceRef | PartTask) -> SplitOutcome:
         """Do one step. Faults of the data are records; it raises for no other reason."""
         if isinstance(work, PartTask):
             step = self._scan if work.step == "scan" else self._cut
-            return Outcome(fault=self._end(work.source, work.step, work.part, step))
+            return SplitOutcome(fault=self._end(work.source, work.step, work.part, step))
         try:
             parts = self._parts(work)
         except ObjectError as error:  # a server that was asked in vain need not be asked again
-            return Outcome(failed_source(work, *fault_of(error)))
-        return self._outcome(work, parts) if parts else Outcome(self.cut(work))
+            return SplitOutcome(failed_source(work, *fault_of(error)))
+        return self._outcome(work, parts) if parts else SplitOutcome(self.cut(work))
 
     def lose(self, task: PartTask, reason: str) -> None:
         """Record that every worker of a part was lost."""
@@ -107,10 +107,10 @@ class SplitCut:
             fault_of(error)
             return ()
 
-    def _outcome(self, source: SourceRef, parts: Sequence[Part]) -> Outcome:
+    def _outcome(self, source: SourceRef, parts: Sequence[Part]) -> SplitOutcome:
         store = self._store(source, len(parts))
         scans = self._left(source, store, "scan", parts)
-        if isinstance(scans, Outcome):
+        if isinstance(scans, SplitOutcome):
             return scans
         joined_note = store.note(JOIN)
         if joined_note is None:
@@ -121,7 +121,7 @@ class SplitCut:
         joined = Joined.read(store)
         records = self.cut.planned(source, joined.sha256, joined.spans)
         cuts = self._left(source, store, "cut", [part for part in parts if joined.wanted(part, records)])
-        if isinstance(cuts, Outcome):
+        if isinstance(cuts, SplitOutcome):
             return cuts
         if not _same_file([joined_note, *cuts.values()]):
             return self._whole(source)
@@ -129,20 +129,20 @@ class SplitCut:
 
     def _left(
         self, source: SourceRef, store: PartStore, step: PartStep, parts: Sequence[Part]
-    ) -> dict[int, StepNote] | Outcome:
+    ) -> dict[int, StepNote] | SplitOutcome:
         """Return the notes of a step of all parts, or what comes instead: steps left to do, or the source whole."""
         notes = {part.number: store.note(step, part.number) for part in parts}
         ended = {number: note for number, note in notes.items() if note is not None}
         lost = next((note.lost for note in ended.values() if note.lost), None)
         if lost is not None:
-            return Outcome(failed_source(source, "worker", lost), in_parts=True)
+            return SplitOutcome(failed_source(source, "worker", lost), in_parts=True)
         if any(note.fault for note in ended.values()):
             return self._whole(source)
         left = tuple(PartTask(source, step, part) for part in parts if notes[part.number] is None)
-        return Outcome(parts=left) if left else ended
+        return SplitOutcome(parts=left) if left else ended
 
-    def _whole(self, source: SourceRef) -> Outcome:
-        return Outcome(self.cut(source), in_parts=True)
+    def _whole(self, source: SourceRef) -> SplitOutcome:
+        return SplitOutcome(self.cut(source), in_parts=True)
 
     def _assembled(
         self,
@@ -152,7 +152,7 @@ class SplitCut:
         records: Sequence[Record],
         before: Sequence[StepNote],
         cuts: dict[int, StepNote],
-    ) -> Outcome:
+    ) -> SplitOutcome:
         made = {
             record.part: record
             for note in cuts.values()
@@ -175,7 +175,7 @@ class SplitCut:
             joined.size.width * joined.size.height * float(joined.timeline.times_s[-1]),
             sum(note.seconds for note in notes),
         )
-        return Outcome(summary, in_parts=True)
+        return SplitOutcome(summary, in_parts=True)
 
     def _end(
         self,

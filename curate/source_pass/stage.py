@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from curate.frames.child_process import Isolated, Quarantined
 from curate.source_pass.cut_source import STAGE, CutSource, failed_source, source_id
-from curate.source_pass.split import Outcome, SplitCut
+from curate.source_pass.split import SplitCut, SplitOutcome
 from curate.source_pass.tasks import (
     ClipTask,
     ClosedSource,
@@ -71,12 +71,14 @@ class SourceStage:
     def _split(self) -> SplitCut:
         return SplitCut(self.cut, self.part_s)
 
-    def _outcome(self, source: SourceRef) -> Outcome:
+    def _outcome(self, source: SourceRef) -> SplitOutcome:
         if not self.isolate:
             return self._split(source)
         found = self._child()(source)
         if isinstance(found, Quarantined):
-            return Outcome(failed_source(source, "worker", found.reason), in_parts=self.part_s is not None)
+            return SplitOutcome(
+                failed_source(source, "worker", found.reason), in_parts=self.part_s is not None
+            )
         return found[0]
 
     def _part(self, task: PartTask) -> str | None:
@@ -89,7 +91,7 @@ class SourceStage:
             return None
         return found[0].fault
 
-    def _child(self) -> "Isolated[SourceRef | PartTask, Outcome]":
+    def _child(self) -> "Isolated[SourceRef | PartTask, SplitOutcome]":
         split = self._split
         return _isolated(_Pickled(pickle.dumps(split), split), self.attempts, self.max_source_s)
 
@@ -106,13 +108,13 @@ class _Pickled:
     data: bytes
     split: SplitCut = field(compare=False)
 
-    def __call__(self, work: SourceRef | PartTask) -> Iterable[Outcome]:
+    def __call__(self, work: SourceRef | PartTask) -> Iterable[SplitOutcome]:
         yield self.split(work)
 
 
 @lru_cache(maxsize=1)
 def _isolated(
     function: _Pickled, attempts: int, max_source_s: float
-) -> "Isolated[SourceRef | PartTask, Outcome]":
+) -> "Isolated[SourceRef | PartTask, SplitOutcome]":
     """Return the child of this process. Ray makes a stage anew for each source, and a child takes a second to start."""
     return Isolated(function, attempts, max_source_s)

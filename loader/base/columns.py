@@ -24,7 +24,7 @@ def distinct(values_N: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int32]]:
     return found.dictionary.to_numpy(), found.indices.to_numpy()
 
 
-class Joined:
+class JoinedColumn:
     """Concatenation of columns without a copy, read like an array.
 
     Args:

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from loader.base.columns import Joined, parts
+from loader.base.columns import JoinedColumn, parts
 from loader.base.node_files import NodeFiles
 from loader.dataset.manifest import FileEntry
 from loader.dataset.tables.arrow_file import read_columns
@@ -107,7 +107,7 @@ def joined(indices: Sequence[PlanIndex], shards: Sequence[int]) -> PlanIndex:
     names = [name for name in DTYPES if name != "crc32" or all(one.crc32 is not None for one in indices)]
     before = np.cumsum([0, *shards[:-1]]).tolist()
     columns = {
-        name: Joined([one.columns()[name] for one in indices], before if name == "shard" else None)
+        name: JoinedColumn([one.columns()[name] for one in indices], before if name == "shard" else None)
         for name in names
     }
     return PlanIndex(**cast(dict[str, Any], columns))

@@ -41,7 +41,7 @@ class Sized(Protocol):
 
 
 @dataclass(frozen=True)
-class Case:
+class KernelCase:
     """Tokens and their modulation.
 
     Attributes:
@@ -181,8 +181,8 @@ class NormModulate:
     name = "layer_norm_modulate"
     outputs = 1
 
-    def __init__(self, case: Case, device: torch.device) -> None:
-        self.case: Case = case
+    def __init__(self, case: KernelCase, device: torch.device) -> None:
+        self.case: KernelCase = case
         self.inputs = [case.activation(device), *case.modulation(2, device)]
         self.cu_seqlens = case.cu_seqlens(device)
 
@@ -214,8 +214,8 @@ class GateNormModulate:
     name = "gate_residual_norm_modulate"
     outputs = 2
 
-    def __init__(self, case: Case, device: torch.device) -> None:
-        self.case: Case = case
+    def __init__(self, case: KernelCase, device: torch.device) -> None:
+        self.case: KernelCase = case
         self.inputs = [case.activation(device), case.activation(device), *case.modulation(3, device)]
         self.cu_seqlens = case.cu_seqlens(device)
 

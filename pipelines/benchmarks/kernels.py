@@ -19,8 +19,8 @@ from loader.errors import UsageError
 from pipelines.benchmarks.gpu_clock import copy_gb_per_s, host_us, median_ms, own_stream, rotation
 from pipelines.benchmarks.kernel_cases import (
     EPS,
-    Case,
     GateNormModulate,
+    KernelCase,
     NormModulate,
     Operator,
     Outputs,
@@ -33,17 +33,17 @@ from train.kernels.norm_modulate.operator import layer_norm_modulate
 from train.kernels.providers import PROVIDERS
 
 K = 1024
-PAPER = Case(1, 64_000, 3072, dtype=torch.float32)
+PAPER = KernelCase(1, 64_000, 3072, dtype=torch.float32)
 """AdaptiveLoad, table 2, its largest: forward 1.547 ms, backward 3.986 ms; read as float32 (docs/notes/kernels.md)."""
 CASES = (
     PAPER,
-    *(Case(1, tokens * K, width) for tokens in (8, 32) for width in (1536, 3072, 5120)),
-    Case(1, 64 * K, 5120),
-    Case(4, 8 * K, 3072),
-    Case(1, 21 * 1560, 3072, "frame", 21),
-    Case(1, 32 * K, 3072, "packed", 16),
-    Case(1, 32 * K, 3072, "token", 32 * K),
-    Case(1, K, 1536),
+    *(KernelCase(1, tokens * K, width) for tokens in (8, 32) for width in (1536, 3072, 5120)),
+    KernelCase(1, 64 * K, 5120),
+    KernelCase(4, 8 * K, 3072),
+    KernelCase(1, 21 * 1560, 3072, "frame", 21),
+    KernelCase(1, 32 * K, 3072, "packed", 16),
+    KernelCase(1, 32 * K, 3072, "token", 32 * K),
+    KernelCase(1, K, 1536),
 )
 """The paper's shape, the widths of public models, and the shapes that training meets."""
 PAIRS = (
@@ -67,8 +67,8 @@ _TURNS = zip_longest(
 OPERATORS: tuple[Make, ...] = tuple(make for turn in _TURNS for make in turn if make is not None)
 """In turn, so that every operator is seen where time runs out."""
 TRIAL: tuple[Make, ...] = (
-    partial(NormModulate, Case(2, 36, 64, "frame", 3)),
-    partial(GateNormModulate, Case(2, 36, 64, "frame", 3)),
+    partial(NormModulate, KernelCase(2, 36, 64, "frame", 3)),
+    partial(GateNormModulate, KernelCase(2, 36, 64, "frame", 3)),
     partial(QkNorm, Pair(36, 2, 32)),
 )
 """Small enough for a processor, to try the benchmark out."""
@@ -230,7 +230,7 @@ def _liger(inputs: Sequence[torch.Tensor]) -> Outputs:
 def _on_host(device: torch.device) -> dict[str, float]:
     """Return host microseconds of a call and its gradient, on tensors that cost the GPU nothing."""
     width = 64
-    x, scale, shift = (t.requires_grad_() for t in NormModulate(Case(1, 4, width), device).inputs)
+    x, scale, shift = (t.requires_grad_() for t in NormModulate(KernelCase(1, 4, width), device).inputs)
     weight, bias = (torch.randn(width, device=device, dtype=x.dtype, requires_grad=True) for _ in range(2))
     calls = {
         "layer_norm_modulate": partial(layer_norm_modulate, x, scale, shift),

@@ -30,11 +30,11 @@ from pipelines.latents.work import (
     STAGE,
     BucketTask,
     EncodedShard,
-    Loaded,
+    LoadedEncoders,
     Measure,
     MeasuredBucket,
     RefusedBucket,
-    WriteShard,
+    WriteLatentShard,
     WrittenShard,
     stage,
 )
@@ -48,7 +48,7 @@ _HEAD_BYTES = 4096  # of a sample: its metadata, its words, headers
 
 
 @dataclass(frozen=True)
-class Outcome:
+class LatentsOutcome:
     """Result of `make_latents`.
 
     Attributes:
@@ -66,7 +66,7 @@ def make_latents(
     config: TrainRunConfig,
     progress: Callable[[Progress], None] = lambda _: None,
     beside: Mapping[str, bytes] | None = None,
-) -> Outcome:
+) -> LatentsOutcome:
     """Make ``out``, a version of the dataset ``uri`` with latents; the same call finishes an interrupted run.
 
     Args:
@@ -85,7 +85,7 @@ def make_latents(
     with leased(storage, "reelweave latents") as held:
         already_there = _make(source, held, out, config, progress)
         write_beside(held, beside or {}, only_missing=already_there)
-    return Outcome(Dataset(storage, config.storage), already_there)
+    return LatentsOutcome(Dataset(storage, config.storage), already_there)
 
 
 def _make(
@@ -105,7 +105,7 @@ def _make(
         return True
     note = _begun(storage, ledger, asked, out)
     assignment = assign(source.plan_index, config.stream.buckets)
-    loaded = Loaded(config, context=asked["text"] is not None)
+    loaded = LoadedEncoders(config, context=asked["text"] is not None)
     if note is None:
         measured = _measured(config, assignment, loaded)
     else:
@@ -118,7 +118,7 @@ def _make(
         samples_of(source, config, assignment, latents), int(config.latents.max_shard_mb * 1e6)
     )
     writer = ShardWriter(source.shard_storage, source.manifest.foreign is not None, storage, config.stream)
-    stage_function = WriteShard(loaded, writer, ledger, digest(note))
+    stage_function = WriteLatentShard(loaded, writer, ledger, digest(note))
     closed = _written(plans, stage_function, config, progress)
     shards = [closed[plan.id] for plan in plans]
     failed = {one.key: one.reason for shard in shards for one in shard.failed}
@@ -201,7 +201,7 @@ def _check_same(there: dict[str, Any], asked: dict[str, Any], out: str) -> None:
         raise UsageError(f"{out} was made, or begun, otherwise: {differs}; choose another --out")
 
 
-def _measured(config: TrainRunConfig, assignment: Assignment, loaded: Loaded) -> list[MeasuredBucket]:
+def _measured(config: TrainRunConfig, assignment: Assignment, loaded: LoadedEncoders) -> list[MeasuredBucket]:
     """Return the shape and cost of the latents of each bucket, sorted by bucket."""
     counts = np.bincount(assignment.bucket_of[assignment.bucket_of >= 0], minlength=len(assignment.buckets))
     tasks = [BucketTask(size_of(assignment, place), count) for place, count in enumerate(counts.tolist())]
@@ -216,7 +216,7 @@ def _measured(config: TrainRunConfig, assignment: Assignment, loaded: Loaded) ->
 
 def _written(
     plans: Sequence[PlannedShard],
-    function: WriteShard,
+    function: WriteLatentShard,
     config: TrainRunConfig,
     progress: Callable[[Progress], None],
 ) -> dict[str, EncodedShard]:

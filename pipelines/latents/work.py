@@ -76,7 +76,7 @@ class WrittenShard:
 LatentsTask = BucketTask | MeasuredBucket | RefusedBucket | PlannedShard | WrittenShard
 
 
-class Loaded:
+class LoadedEncoders:
     """Encoders of a configuration, loaded on demand and never pickled.
 
     Args:
@@ -106,7 +106,7 @@ class Loaded:
 class Measure:
     """Function from buckets to the shape and cost of their latents."""
 
-    loaded: Loaded
+    loaded: LoadedEncoders
 
     def __call__(self, tasks: Sequence[LatentsTask]) -> list[LatentsTask]:
         """Measure each bucket; a configuration that cannot work is a result, too."""
@@ -125,13 +125,13 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class WriteShard:
+class WriteLatentShard:
     """Function that writes planned shards and records them in the ledger.
 
     The first shard comes with the context of the empty caption.
     """
 
-    loaded: Loaded
+    loaded: LoadedEncoders
     writer: ShardWriter
     ledger: Ledger
     fingerprint: str
@@ -149,7 +149,7 @@ class WriteShard:
         return WrittenShard(plan.id)
 
 
-def stage(function: Measure | WriteShard, config: TrainRunConfig, tasks: int) -> Stage[LatentsTask]:
+def stage(function: Measure | WriteLatentShard, config: TrainRunConfig, tasks: int) -> Stage[LatentsTask]:
     """Return the stage of a runner: one worker per GPU, or as many as there is room for."""
     own = config.latents
     if own.runner == "sequential":

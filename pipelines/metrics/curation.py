@@ -3,7 +3,7 @@
 from loader.dataset.manifest import MANIFEST
 from loader.storage import Storage
 from pipelines.metrics.curation_status import read_status
-from pipelines.metrics.sample import Metric, Sample
+from pipelines.metrics.sample import Metric, MetricSample
 
 _DATASET = ("dataset",)
 FINISHED = Metric("reelweave_curation_finished", "1 once the dataset is published, else 0.", _DATASET)
@@ -43,22 +43,24 @@ class Curation:
         self.name = name
         self._storage = storage
 
-    def samples(self) -> list[Sample]:
+    def samples(self) -> list[MetricSample]:
         """Return the numbers of the newest status."""
         status, own = read_status(self._storage), (self.name,)
-        found = [Sample(FINISHED, own, float(self._storage.stat(MANIFEST) is not None))]
+        found = [MetricSample(FINISHED, own, float(self._storage.stat(MANIFEST) is not None))]
         if status is None:
             return found
         found += [
-            Sample(DONE, (self.name, status.phase), status.done),
-            Sample(ASKED, (self.name, status.phase), status.total),
-            Sample(LONGEST, own, max((seconds for _, _, seconds in status.at_work), default=0.0)),
+            MetricSample(DONE, (self.name, status.phase), status.done),
+            MetricSample(ASKED, (self.name, status.phase), status.total),
+            MetricSample(LONGEST, own, max((seconds for _, _, seconds in status.at_work), default=0.0)),
         ]
         if status.total_weight > 0:
-            found.append(Sample(SHARE, own, status.done_weight / status.total_weight))
+            found.append(MetricSample(SHARE, own, status.done_weight / status.total_weight))
         if status.eta_s is not None:
-            found.append(Sample(LEFT, own, status.eta_s))
+            found.append(MetricSample(LEFT, own, status.eta_s))
         if status.at is not None:
-            found.append(Sample(NOTED, own, status.at.timestamp()))
-        found += [Sample(RECORDS, (self.name, state), count) for state, count in status.states.items()]
-        return found + [Sample(SOURCES, (self.name, state), count) for state, count in status.sources.items()]
+            found.append(MetricSample(NOTED, own, status.at.timestamp()))
+        found += [MetricSample(RECORDS, (self.name, state), count) for state, count in status.states.items()]
+        return found + [
+            MetricSample(SOURCES, (self.name, state), count) for state, count in status.sources.items()
+        ]

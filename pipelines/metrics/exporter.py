@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from loader.errors import RunError, UsageError, first_line
-from pipelines.metrics.sample import Metric, Place, Sample
+from pipelines.metrics.sample import Metric, MetricSample, Place
 
 UP = Metric("reelweave_up", "1 if the place could be read, else 0.", ("place",))
 
@@ -44,16 +44,16 @@ class PlaceCollector(Collector):
         """Return nothing: registering reads no place."""
         return []
 
-    def _read(self, place: Place) -> list[Sample]:
+    def _read(self, place: Place) -> list[MetricSample]:
         try:
             found = place.samples()
         except (UsageError, RunError, OSError) as error:
             if place.name not in self._down:
                 self._down.add(place.name)
                 self._say(f"{place.name} cannot be read: {first_line(error)}")
-            return [Sample(UP, (place.name,), 0)]
+            return [MetricSample(UP, (place.name,), 0)]
         self._down.discard(place.name)
-        return [*found, Sample(UP, (place.name,), 1)]
+        return [*found, MetricSample(UP, (place.name,), 1)]
 
 
 def registry_of(places: Sequence[Place], say: Callable[[str], None]) -> CollectorRegistry:

@@ -21,7 +21,7 @@ class Metric:
     counter: bool = False
 
 
-class Sample(NamedTuple):
+class MetricSample(NamedTuple):
     """Number of a metric at one scrape.
 
     Attributes:
@@ -44,7 +44,7 @@ class Place(Protocol):
 
     name: str
 
-    def samples(self) -> list[Sample]:
+    def samples(self) -> list[MetricSample]:
         """Return the current numbers.
 
         Raises:

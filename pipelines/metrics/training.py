@@ -5,7 +5,7 @@ from typing import Any
 
 from loader.errors import UsageError
 from pipelines.metrics.followed import FollowedRecords
-from pipelines.metrics.sample import Metric, Sample
+from pipelines.metrics.sample import Metric, MetricSample
 from pipelines.report.run.bad_samples import BAD_SAMPLES
 from pipelines.report.run.checkpoints import last_checkpoint
 from pipelines.report.run.configuration import read_configuration
@@ -87,7 +87,7 @@ class TrainingRun:
         self._held_out: float | None = None
         self._bad_samples = 0
 
-    def samples(self) -> list[Sample]:
+    def samples(self) -> list[MetricSample]:
         """Return the numbers of the run's files as they are now."""
         if not is_run(self._folder):
             raise UsageError(f"{self._folder} is no training run any more")
@@ -104,14 +104,18 @@ class TrainingRun:
             values[LOGGED] = (self._folder / METRICS).stat().st_mtime
         if (checkpoint := last_checkpoint(self._folder)) is not None:
             values[CHECKPOINT_STEP], values[CHECKPOINT_TIME] = checkpoint
-        found = [Sample(metric, (self.name,), value) for metric, value in values.items() if value is not None]
+        found = [
+            MetricSample(metric, (self.name,), value) for metric, value in values.items() if value is not None
+        ]
         found += [
-            Sample(metric, (self.name, part) if part else (self.name,), value)
+            MetricSample(metric, (self.name, part) if part else (self.name,), value)
             for (metric, part), value in self._sums.items()
         ]
         parts = {part: number(self._newest.get(f"{part}_s")) for part in _ALL_PARTS}
-        found += [Sample(STEP_SECONDS, (self.name, part), s) for part, s in parts.items() if s is not None]
-        found += [Sample(RANK_WAIT, (self.name, str(rank)), s) for rank, s in enumerate(self._wait_R)]
+        found += [
+            MetricSample(STEP_SECONDS, (self.name, part), s) for part, s in parts.items() if s is not None
+        ]
+        found += [MetricSample(RANK_WAIT, (self.name, str(rank)), s) for rank, s in enumerate(self._wait_R)]
         return found
 
     def _read(self) -> None:

@@ -30,8 +30,8 @@ from train.cascade.execution.executor import Executor
 from train.cascade.execution.handoffs import handoff_bytes, plan_transfers
 from train.cascade.execution.ops import TensorSpec
 from train.cascade.execution.order import bounded, in_order, with_openings
-from train.cascade.execution.pool import Pool
-from train.cascade.execution.step import Step
+from train.cascade.execution.pool import GroupPool
+from train.cascade.execution.step import AgreedStep
 from train.cascade.menu import GroupMenu
 from train.cascade.paper.cases import DEGREES, at_720p
 from train.cascade.planners.plan import plan
@@ -70,7 +70,7 @@ def steps(frames: list[int], rows: list[dict[str, Any]], rounds: int, out: str) 
         work = Nothing(None, [sample] * len(frames), world.rank, torch.float32)
         work.frames = frames
         menu = GroupMenu.of(world.size, DEGREES)
-        executor = Executor(world, Pool(world, 24, menu.groups()))
+        executor = Executor(world, GroupPool(world, 24, menu.groups()))
         taken = []
         for _ in range(rounds + 1):
             world.barrier()
@@ -108,7 +108,7 @@ def lists(samples: int, gpus: int, rounds: int) -> dict[str, float]:
         events = timed("bound", lambda events=events, sizes=sizes: bounded(events, sizes, 2 << 30))
         timed("digest", lambda events=events: agree(alone, events, work))
         given = events, moves, sizes, None, work, None, rank, None
-        timed("step", lambda given=given: Step(*given))
+        timed("step", lambda given=given: AgreedStep(*given))
     return {name: statistics.median(each) for name, each in taken.items()}
 
 

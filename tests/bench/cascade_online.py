@@ -15,7 +15,7 @@ from loader.base.arrays import Floats
 from train.cascade.menu import GroupMenu
 from train.cascade.online.around import around, slowed
 from train.cascade.online.correction import corrected, correction
-from train.cascade.online.measurements import Window, measurements
+from train.cascade.online.measurements import MeasurementWindow, measurements
 from train.cascade.paper.cases import DEGREES, drawn_at_720p
 from train.cascade.paper.simulate import Noise, execute
 from train.cascade.placement.mapper import place
@@ -72,7 +72,7 @@ def correction_table(seeds: int) -> None:
 
 def mean_s(samples: int, gpus: int, seed: int, off_MK: Floats, learns: bool | None) -> float:
     """Iteration time; planned with measured corrections, the right costs (False), or the wrong ones (None)."""
-    noise, window, found = np.random.default_rng(seed), Window(), []
+    noise, window, found = np.random.default_rng(seed), MeasurementWindow(), []
     for number in range(12):
         problem = drawn_at_720p(samples, gpus, 100 * seed + number)
         real = corrected(problem, off_MK)
@@ -108,7 +108,7 @@ def slow_table(seeds: int) -> None:
                 for seed, step in enumerate(planned):
                     draw = np.random.default_rng([seed, gpus, count])
                     slow = dict.fromkeys(draw.choice(gpus, count, replace=False).tolist(), factor)
-                    window = Window()
+                    window = MeasurementWindow()
                     for problem, schedule in step:
                         executed = execute(schedule, Noise(sigma=sigma, slow=slow).factors(schedule, draw))
                         window = window.with_iteration(measurements(problem, executed), CONFIG.iterations)

@@ -9,7 +9,7 @@ from statistics import mean
 from typing import NamedTuple
 
 from tests.train.sampling.scalefusion.printed_scalefusion import printed
-from train.sampling.scalefusion.jagged import Division
+from train.sampling.scalefusion.jagged import TokenDivision
 from train.sampling.scalefusion.schedule import DEFAULT, DSP, Slicing, schedule
 from train.sampling.scalefusion.simulate import (
     LayerCosts,
@@ -85,7 +85,7 @@ def ulysses_s(video: Video, nodes: int) -> float | None:
 
 
 def run(slicing: Slicing, video: Video, nodes: int) -> PassTime:
-    division = Division.of(video.frames, video.places, slicing, nodes * GPUS)
+    division = TokenDivision.of(video.frames, video.places, slicing, nodes * GPUS)
     return simulate(slicing, division, PAIRS, costs(video, nodes))
 
 
@@ -186,7 +186,8 @@ def buffers() -> str:
     for video in VIDEOS:
         for nodes in (1, 2, 4):
             blocking, ours = (
-                Division.of(video.frames, video.places, slicing, nodes * GPUS) for slicing in (DSP, DEFAULT)
+                TokenDivision.of(video.frames, video.places, slicing, nodes * GPUS)
+                for slicing in (DSP, DEFAULT)
             )
             dsp, whole, sliced = (
                 blocking_buffer_bytes(blocking, token),

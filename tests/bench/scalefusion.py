@@ -24,7 +24,7 @@ from train.config.model import STDiTConfig
 from train.distributed.world import join
 from train.models.build import build_denoiser
 from train.sampling.prediction.predictor import Conditions
-from train.sampling.scalefusion.jagged import Division, pass_bytes
+from train.sampling.scalefusion.jagged import TokenDivision, pass_bytes
 from train.sampling.scalefusion.measure import measure_costs
 from train.sampling.scalefusion.runner import ScaleFusion
 from train.sampling.scalefusion.schedule import DEFAULT, DSP, Slicing
@@ -85,7 +85,9 @@ def measure(out: str, share: float, repeats: int) -> None:
         dsp = ScaleFusion(dit, group, DSP, link)
         free = torch.tensor(median(timed(dsp) for _ in range(repeats + 1)))
         dist.all_reduce(free, dist.ReduceOp.MAX)
-        sent = pass_bytes(Division.of(FRAMES, ROWS**2, DSP, world.size), 0, MODEL.layers, MODEL.hidden * 4, 0)
+        sent = pass_bytes(
+            TokenDivision.of(FRAMES, ROWS**2, DSP, world.size), 0, MODEL.layers, MODEL.hidden * 4, 0
+        )
         link.exchange_s = EXCHANGE_S
         link.byte_s = max(0.0, float(free) * share / (1 - share) - 2 * MODEL.layers * EXCHANGE_S) / sent
         costs = measure_costs(dsp, *asked)
@@ -106,7 +108,7 @@ def measure(out: str, share: float, repeats: int) -> None:
             slicing = getattr(runner, "slicing", None)
             foretold = None
             if slicing:
-                division = Division.of(FRAMES, ROWS**2, slicing, world.size)
+                division = TokenDivision.of(FRAMES, ROWS**2, slicing, world.size)
                 foretold = simulate(slicing, division, MODEL.layers, costs).seconds
             ratio = median(whole / own for whole, own in zip(took["DSP"], took[name], strict=True))
             rows.append((name, slicing, median(took[name]), ratio, foretold))

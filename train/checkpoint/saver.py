@@ -33,7 +33,7 @@ _Act = Callable[[Callable[[str], None]], None]
 _log = logging.getLogger(__name__)
 
 
-class Progress(NamedTuple):
+class SaveProgress(NamedTuple):
     """Progress of the checkpoint in flight: of one rank, or summed over the ranks.
 
     Attributes:
@@ -167,11 +167,11 @@ class Checkpoints:
                         piece.sizes, dtype=source.dtype, pin_memory=source.is_cuda
                     )
 
-    def progress(self) -> Progress:
+    def progress(self) -> SaveProgress:
         """Return this rank's progress, without waiting; `advance` takes the sum over all ranks."""
-        return self._flight.progress() if self._flight else Progress()
+        return self._flight.progress() if self._flight else SaveProgress()
 
-    def advance(self, total: Progress) -> None:
+    def advance(self, total: SaveProgress) -> None:
         """Advance the checkpoint in flight as far as all ranks are; a collective once none is still at it.
 
         A rank that failed is reported when the others are over, too: to wait for them would stop the steps.
@@ -202,7 +202,7 @@ class Checkpoints:
         end = time.monotonic() + most_s
         while self._flight is not None:
             self._flight.wait(end - time.monotonic())
-            total = Progress(*self._world.sums(self.progress()))
+            total = SaveProgress(*self._world.sums(self.progress()))
             if not total.over(self._world.size):
                 return False
             self.advance(total)
@@ -312,11 +312,11 @@ class _Flight:
         self.publishing = True
         self._begin(lambda at: act(self.state, at))
 
-    def progress(self) -> Progress:
+    def progress(self) -> SaveProgress:
         """Return how far this rank is with the present half."""
         if self._thread.is_alive():
-            return Progress()
-        return Progress(failed=1.0) if self._error else Progress(done=1.0)
+            return SaveProgress()
+        return SaveProgress(failed=1.0) if self._error else SaveProgress(done=1.0)
 
     def wait(self, most_s: float) -> None:
         """Wait until the present half is over, for so many seconds."""

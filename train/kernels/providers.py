@@ -40,7 +40,7 @@ class Provider:
     wrong: Callable[[], str | None] = lambda: None
 
 
-class Loaded(NamedTuple):
+class LoadedProvider(NamedTuple):
     """Kernel provider that is in use.
 
     Attributes:
@@ -80,7 +80,7 @@ def choose(providers: Sequence[Provider], forced: str | None) -> tuple[Provider,
     raise AssertionError("the last provider can always work")
 
 
-def load(providers: Sequence[Provider], forced: str | None) -> Loaded:
+def load(providers: Sequence[Provider], forced: str | None) -> LoadedProvider:
     """Load the provider to use, and log which it is; one whose operators are wrong here is left out with a warning.
 
     Args:
@@ -101,7 +101,7 @@ def load(providers: Sequence[Provider], forced: str | None) -> Loaded:
             problem = first_line(error)
         if problem is None:
             _log.info("kernels: %s (%s)", provider.name, reason)
-            return Loaded(provider, kernels, reason)
+            return LoadedProvider(provider, kernels, reason)
         if forced:
             raise RunError(f"{VARIABLE}={forced} cannot be used: {problem}")
         _log.warning("kernels: %s is not used: %s", provider.name, problem)
@@ -165,7 +165,7 @@ def _without_autocast(x: torch.Tensor) -> AbstractContextManager[Any]:
 
 
 @cache
-def chosen() -> Loaded:
+def chosen() -> LoadedProvider:
     """Return the provider in use here; loaded once per process.
 
     Raises:

@@ -15,7 +15,7 @@ from train.models.attention.positions import Window, box_tokens
 from train.objectives.first_frames import first_frame_condition
 
 
-class Totals(NamedTuple):
+class ComputeTotals(NamedTuple):
     """Total tokens and FLOPs of samples.
 
     Attributes:
@@ -189,7 +189,7 @@ class Denoiser(nn.Module):
         """Return the number of video tokens of one sample."""
         return math.prod(self.grid(latent_size))
 
-    def work(self, latent_sizes: Sequence[Sequence[int]], mask_BM: torch.Tensor) -> Totals:
+    def work(self, latent_sizes: Sequence[Sequence[int]], mask_BM: torch.Tensor) -> ComputeTotals:
         """Return total tokens and FLOPs of samples, without padding.
 
         Args:
@@ -198,7 +198,7 @@ class Denoiser(nn.Module):
         """
         samples = list(zip(latent_sizes, mask_BM.sum(dim=1).tolist(), strict=True))
         tokens = sum(self.tokens(size) + text for size, text in samples)
-        return Totals(tokens, sum(self.step_flops(size, text) for size, text in samples))
+        return ComputeTotals(tokens, sum(self.step_flops(size, text) for size, text in samples))
 
     def step_flops(self, latent_size: Sequence[int], text_tokens: int) -> int:
         """Return the FLOPs of forward and backward of one sample, for the weights that are trained.

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from loader.settings import Settings
-from train.sampling.cache.config import CacheConfig
+from train.sampling.cache.config import BlockCacheConfig
 
 Solver = Literal["euler", "heun", "res", "unipc", "unipc3", "few_step"]
 SEEDS = 1 << 32
@@ -53,7 +53,7 @@ class SampleConfig(Settings):
         ge=0,
         description="guidance scale of given first frames; null: they are in all passes, without one of their own",
     )
-    cache: CacheConfig | None = Field(None, description="skip blocks that change little; null: run all")
+    cache: BlockCacheConfig | None = Field(None, description="skip blocks that change little; null: run all")
     seed: int = Field(0, ge=0, lt=SEEDS, description="seed of the noise")
 
     @model_validator(mode="after")

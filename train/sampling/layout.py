@@ -13,7 +13,7 @@ from train.parallel.context.token_shard import cuttable
 from train.parallel.rank_grid import CONTEXT
 from train.sampling.config import SampleLayoutConfig
 from train.sampling.context.runner import ContextParallelModel
-from train.sampling.decode.decoder import Decoder, WholeDecoder
+from train.sampling.decode.decoder import GroupDecoder, WholeDecoder
 from train.sampling.decode.fitting import FittingDecoder
 from train.sampling.decode.tiled import TiledDecoder
 from train.sampling.experts.by_time import ExpertRunner
@@ -59,7 +59,7 @@ class VideoLayout:
     """
 
     runner: ModelRunner
-    decoder: Decoder
+    decoder: GroupDecoder
     cfg: World | None = None
     video: World | None = None
     divided: Divide | None = None

@@ -13,7 +13,7 @@ from loader.errors import UsageError
 from train.config.run import TrainConfig
 from train.measure.timings import Timed, untimed
 from train.models.bundle import Bundle
-from train.models.denoiser import Totals
+from train.models.denoiser import ComputeTotals
 from train.models.encoders.text import EncodedText
 from train.models.transfer import send, send_one
 from train.objectives.draw import draw
@@ -37,7 +37,7 @@ class Losses:
     each: torch.Tensor
     normals: torch.Tensor
     video_tokens: tuple[int, ...]
-    work: Totals
+    work: ComputeTotals
 
 
 class InputSource(NamedTuple):

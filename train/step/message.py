@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Self
 
-from train.checkpoint.saver import Progress
+from train.checkpoint.saver import SaveProgress
 from train.distributed.world import World
 from train.measure.step_times import ClockSums
 from train.step.step_losses import LossSums
@@ -24,7 +24,7 @@ class StepMessage:
 
     losses: LossSums
     stops: float
-    checkpoint: Progress
+    checkpoint: SaveProgress
     clock: ClockSums
 
     def numbers(self) -> list[float]:
@@ -37,7 +37,7 @@ class StepMessage:
         rest = iter(numbers)
         losses = LossSums(*islice(rest, len(LossSums._fields)))
         stops = next(rest)
-        checkpoint = Progress(*islice(rest, len(Progress._fields)))
+        checkpoint = SaveProgress(*islice(rest, len(SaveProgress._fields)))
         return cls(losses, stops, checkpoint, ClockSums.from_numbers(list(rest)))
 
     def summed(self, world: World) -> Self:

@@ -9,7 +9,7 @@ import torch
 
 from loader.batch import Batch
 from loader.errors import UsageError
-from train.models.denoiser import Totals
+from train.models.denoiser import ComputeTotals
 from train.models.transfer import send_one
 
 Denominator = Literal["step", "epoch", "step_tokens"]
@@ -46,7 +46,7 @@ class SampleLosses(Protocol):
         """Return the number of video tokens of each sample."""
 
     @property
-    def work(self) -> Totals:
+    def work(self) -> ComputeTotals:
         """Return tokens and operations of all samples together."""
 
 
@@ -117,7 +117,7 @@ class StepLosses:
             flops=sum(work.flops for work in works),
         )
 
-    def mean(self, total: LossSums, world_size: int, data_ranks: int) -> tuple[float, Totals]:
+    def mean(self, total: LossSums, world_size: int, data_ranks: int) -> tuple[float, ComputeTotals]:
         """Return loss and work of the step; `normalise_` divides by the same sum from here on.
 
         Args:
@@ -136,7 +136,7 @@ class StepLosses:
             )
         if self._denominator == "step_tokens":
             self._unit, loss = unit, loss / unit
-        return loss, Totals(int(tokens), int(flops))
+        return loss, ComputeTotals(int(tokens), int(flops))
 
     @property
     def scale(self) -> float:

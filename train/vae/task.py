@@ -15,7 +15,7 @@ from train.config.vae import VaeTrainConfig
 from train.distributed.world import World
 from train.loop.logs.log import MetricLog
 from train.measure.timings import StepClock
-from train.models.denoiser import Totals
+from train.models.denoiser import ComputeTotals
 from train.step.ema import Ema
 from train.step.learning_rate import learning_rate
 from train.step.step_losses import StepLosses
@@ -42,7 +42,7 @@ class VaeLosses:
     """
 
     each: torch.Tensor
-    work: Totals
+    work: ComputeTotals
     video_tokens: tuple[int, ...] = ()
 
 
@@ -143,7 +143,7 @@ class VaeTask:
                 each_B = each_B + gan_term.weight() * fooled_B
                 terms = terms | {"gan": fooled_B}
         with clock.part("backward"):
-            _backward(losses.add(batch, VaeLosses(each_B, Totals(found.latents, 0))))
+            _backward(losses.add(batch, VaeLosses(each_B, ComputeTotals(found.latents, 0))))
         if gan_term and gan_term.trains_discriminator(step):
             with clock.part("forward"), self._autocast():
                 discriminator_loss = gan_term.discriminator_loss(share, found, accumulator)

@@ -20,7 +20,7 @@ from curate.models.aesthetic import AestheticHead
 from curate.models.clip_frames import Fault
 from curate.models.custom.configured import stage_class
 from curate.models.device import pick_device
-from curate.models.embed import STAGES, ClipEmbedder, ClipSample, Embedding
+from curate.models.embed import STAGES, ClipEmbedder, Embedding, EmbedInput
 from curate.models.text_embed import Array, TextEmbedder
 from curate.run.runners.pipeline import Pool, Stage
 from curate.run.stages.clip_stages import ClipStage, Identity, ReadClip, caption_identity, clip_identity
@@ -250,12 +250,12 @@ class EmbedClips:
     embedder: ClipEmbedder
     head: AestheticHead | None
 
-    def prepare(self, task: ClipTask, read: ReadClip) -> ClipSample | Fault:
+    def prepare(self, task: ClipTask, read: ReadClip) -> EmbedInput | Fault:
         """Return the model's input for a clip."""
         return self.embedder.sample(read(task))
 
     def __call__(
-        self, tasks: Sequence[ClipTask], sample: Callable[[ClipTask], ClipSample | Fault]
+        self, tasks: Sequence[ClipTask], sample: Callable[[ClipTask], EmbedInput | Fault]
     ) -> list[ClipResult]:
         """Return a result for each clip."""
         found = self.embedder.embed([sample(task) for task in tasks])

@@ -53,7 +53,7 @@ class Next(NamedTuple):
     command: str
 
 
-class Learned(NamedTuple):
+class LearnedClip(NamedTuple):
     """A clip that the model learned, and how a video of its caption compares (`pipelines.evaluation.shown`)."""
 
     key: str
@@ -144,7 +144,7 @@ def run(options: argparse.Namespace) -> int:
     result = train(run_config)
     _run(report_command, "report", options.out / "train")
     notes.print("4 of 4: videos of the trained model, from noise and a caption alone", style="bold")
-    learned: list[Learned] = []
+    learned: list[LearnedClip] = []
     if chosen is None:
         notes.print("none: no clip has a caption, so that nothing can be asked of the model")
     else:
@@ -260,7 +260,7 @@ def _run(module: ModuleType, command: str, *words: object) -> None:
         module.run(parser.parse_args([str(word) for word in words]))
 
 
-def _learned(out: Path, dataset: Dataset, chosen: Chosen) -> list[Learned]:
+def _learned(out: Path, dataset: Dataset, chosen: Chosen) -> list[LearnedClip]:
     """Compare each sampled video with the clip of its prompt."""
     from pipelines.evaluation.videos import read_video, video_set
 
@@ -268,7 +268,7 @@ def _learned(out: Path, dataset: Dataset, chosen: Chosen) -> list[Learned]:
     for path, row, prompt in zip(video_set(out / "samples").paths, chosen.rows, chosen.captions, strict=True):
         one = chosen.first_frames.shown(read_video(path)[0], row)
         numbers = (round(one.psnr_db, 2), round(one.unlearned_db, 2))
-        found.append(Learned(dataset.row(row)["key"], prompt, *numbers, one.is_shown))
+        found.append(LearnedClip(dataset.row(row)["key"], prompt, *numbers, one.is_shown))
     return found
 
 
@@ -303,7 +303,7 @@ def _finish(
     dataset: Dataset,
     report: str,
     result: "TrainResult",
-    learned: Sequence[Learned],
+    learned: Sequence[LearnedClip],
 ) -> None:
     from pipelines.commands.train.train import loss_change
 
@@ -321,7 +321,7 @@ def _finish(
     console.print(table("made", ["what", "how much", "where"], made))
 
 
-def _said(learned: Sequence[Learned]) -> str:
+def _said(learned: Sequence[LearnedClip]) -> str:
     """Return how many videos show the clip of their prompt, and how well."""
     from pipelines.evaluation.shown import MARGIN_DB
 

@@ -17,7 +17,7 @@ from pipelines.configuration.storage_options import add_storage_arguments, stora
 from pipelines.sampling.layout_option import TRAINING, InTraining, read_layout
 from pipelines.sampling.requests import Request, parse_size, read_requests
 from pipelines.terminal.console import print_json, progress_bars, stderr, stdout
-from train.sampling.cache.config import CacheConfig
+from train.sampling.cache.config import BlockCacheConfig
 from train.sampling.config import SampleConfig, SampleLayoutConfig
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="skip blocks that change little, as far as --cache-min-psnr allows; approximate",
     )
     for option, key, metavar in (("threshold", "threshold", "X"), ("min-psnr", "min_psnr_db", "DB")):
-        field = CacheConfig.model_fields[key]
+        field = BlockCacheConfig.model_fields[key]
         said = f"{field.description} (default: {field.default:g})"
         parser.add_argument(f"--cache-{option}", type=float, metavar=metavar, help=said)
     parser.add_argument(

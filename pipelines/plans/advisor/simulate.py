@@ -19,7 +19,7 @@ from train.parallel.context.traffic import AttentionSize, ring_bytes, ulysses_by
 from train.sampling.config import LatentParallelConfig
 from train.sampling.latent_parallel.rules import Rules
 from train.sampling.latent_parallel.volumes import LatentRun, Shares, sent_bytes, shares
-from train.sampling.scalefusion.jagged import Division
+from train.sampling.scalefusion.jagged import TokenDivision
 from train.sampling.scalefusion.schedule import DSP, Slicing
 from train.sampling.scalefusion.simulate import LayerCosts, PassTime, choose, simulate
 
@@ -202,7 +202,7 @@ def _sliced(
         min(ranks, machine.gpus_per_node),
     )
     if layout.scalefusion == 1:
-        return simulate(DSP, Division.of(frames, places, DSP, ranks), pairs, costs), None
+        return simulate(DSP, TokenDivision.of(frames, places, DSP, ranks), pairs, costs), None
     slicing, found = choose(frames, places, ranks, pairs, costs, MOST_SLICES)
     return found, slicing
 

@@ -13,7 +13,7 @@ _MOST_TEXT = 300  # characters of a reason
 
 
 @dataclass(frozen=True)
-class BadSample:
+class ReplacedSample:
     """Sample that another one replaced.
 
     Attributes:
@@ -39,16 +39,16 @@ class BadSamples:
 
     count: int
     shards: dict[str, int]
-    last: list[BadSample]
+    last: list[ReplacedSample]
 
 
 def read_bad_samples(run: Path) -> BadSamples:
     """Read which samples were replaced."""
-    count, shards, last = 0, Counter[str](), list[BadSample]()
+    count, shards, last = 0, Counter[str](), list[ReplacedSample]()
     for record in records(run / BAD_SAMPLES):
         if record is None:
             continue
-        one = BadSample(*(str(record.get(name, ""))[:_MOST_TEXT] for name in ("key", "shard", "reason")))
+        one = ReplacedSample(*(str(record.get(name, ""))[:_MOST_TEXT] for name in ("key", "shard", "reason")))
         count += 1
         if one.shard in shards or len(shards) < _MOST_COUNTED:
             shards[one.shard] += 1

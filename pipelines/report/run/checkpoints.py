@@ -30,7 +30,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Checkpoints:
+class CheckpointList:
     """Checkpoints of a run, listed.
 
     Attributes:
@@ -47,19 +47,19 @@ class Checkpoints:
         return max((one.step for one in self.found if one.complete), default=None)
 
 
-def read_checkpoints(run: Path, config: Configuration) -> Checkpoints:
+def read_checkpoints(run: Path, config: Configuration) -> CheckpointList:
     """List a run's checkpoints; no other place than its folder is looked at."""
     place = config.value("checkpoints")
     elsewhere = place if isinstance(place, str) else ""
     folder = run / FOLDER
     if not folder.is_dir():
-        return Checkpoints(elsewhere, [])
+        return CheckpointList(elsewhere, [])
     found = [
         Checkpoint(int(match[1]), (path / _STATE).is_file(), _bytes(path))
         for path in folder.iterdir()
         if (match := _STEP.fullmatch(path.name)) and path.is_dir()
     ]
-    return Checkpoints(elsewhere, sorted(found, key=lambda one: one.step))
+    return CheckpointList(elsewhere, sorted(found, key=lambda one: one.step))
 
 
 def last_checkpoint(run: Path) -> tuple[int, float] | None:

@@ -48,7 +48,7 @@ class Configuration:
 
 
 @dataclass(frozen=True)
-class Difference:
+class KeyDifference:
     """A key that is not the same in all runs.
 
     Attributes:
@@ -74,10 +74,10 @@ def read_configuration(run: Path) -> Configuration:
     return Configuration(name, "", _command(text.decode("utf-8", "replace")), found)
 
 
-def differences(runs: Sequence[Configuration]) -> list[Difference]:
+def differences(runs: Sequence[Configuration]) -> list[KeyDifference]:
     """Return the keys whose values differ, `out` aside, in the order of the first run."""
     keys = dict.fromkeys(key for run in runs for key in run.values)
-    found = [Difference(key, [run.values.get(key) for run in runs]) for key in keys if key != "out"]
+    found = [KeyDifference(key, [run.values.get(key) for run in runs]) for key in keys if key != "out"]
     return [one for one in found if len(set(one.values)) > 1]
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from pipelines.report.run.rank_waits import RankTable
-from pipelines.report.run.series import Curve, Series
+from pipelines.report.run.series import BinnedCurve, Series
 from pipelines.report.run.timelines import Slice
 from pipelines.report.web.charts import Chart, axis_title, bars, lines
 
@@ -259,7 +259,10 @@ def _in_order(spec: dict[str, Any], order: Sequence[str]) -> dict[str, Any]:
 
 
 def _band(
-    encoding: Mapping[str, object], known: Mapping[str, Curve], series: Mapping[str, Series], log_y: bool
+    encoding: Mapping[str, object],
+    known: Mapping[str, BinnedCurve],
+    series: Mapping[str, Series],
+    log_y: bool,
 ) -> dict[str, object]:
     values = [
         {"x": step, "low": low, "high": high, "series": label}

@@ -12,7 +12,7 @@ MOST_BUCKETS = 64
 
 
 @dataclass(frozen=True)
-class Losses:
+class LossCurves:
     """Mean losses of groups of samples over steps; the one curve of each series is "loss".
 
     Attributes:
@@ -56,8 +56,8 @@ class AllLosses:
         unreadable: lines that are no record.
     """
 
-    train: Losses
-    held_out: Losses
+    train: LossCurves
+    held_out: LossCurves
     held_out_best: HeldOut | None
     unreadable: int
 
@@ -85,8 +85,8 @@ class _Kind:
             lowest = (loss, step) if best is None or loss < best.best else (best.best, best.best_step)
             self.best = HeldOut(loss, step, *lowest)
 
-    def losses(self) -> Losses:
-        return Losses(
+    def losses(self) -> LossCurves:
+        return LossCurves(
             self.whole.series(),
             _ordered(self.buckets.series()),
             _ordered(self.times.series()),

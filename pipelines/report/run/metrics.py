@@ -58,7 +58,7 @@ class RankWait:
 
 
 @dataclass(frozen=True)
-class Window:
+class StepMeans:
     """Means over some steps; None where nothing was recorded.
 
     Attributes:
@@ -117,9 +117,9 @@ class Steps:
     skipped: int
     last_skipped: int | None
     seconds: float
-    whole: Window
-    start: Window
-    recent: Window
+    whole: StepMeans
+    start: StepMeans
+    recent: StepMeans
     usual_flops_per_s: float | None
     peak_gib: float | None
     waits: list[RankWait]
@@ -261,9 +261,9 @@ class _Sums:
         total, rows, seconds = self._sum_3C[:, _FIELDS.index(name)]
         return float(total / seconds) if rows and seconds > 0 else None
 
-    def window(self) -> Window:
+    def window(self) -> StepMeans:
         parts = {part: self.mean(f"{part}_s") for part in PARTS}
-        return Window(
+        return StepMeans(
             steps=self.steps,
             loss=self.mean("loss"),
             step_s=self.mean("step_s"),
@@ -277,7 +277,7 @@ class _Sums:
         )
 
 
-def _window(values_CN: NDArray[np.float64]) -> Window:
+def _window(values_CN: NDArray[np.float64]) -> StepMeans:
     sums = _Sums()
     sums.add(values_CN)
     return sums.window()

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.report.run.bad_samples import BadSamples, read_bad_samples
-from pipelines.report.run.checkpoints import Checkpoints, read_checkpoints
+from pipelines.report.run.checkpoints import CheckpointList, read_checkpoints
 from pipelines.report.run.configuration import (
     FILES,
     Configuration,
-    Difference,
+    KeyDifference,
     differences,
     read_configuration,
 )
@@ -18,7 +18,7 @@ from pipelines.report.run.losses import AllLosses, read_losses
 from pipelines.report.run.metrics import METRICS, Steps, read_steps
 from pipelines.report.run.rank_waits import RankTable, read_rank_waits
 from pipelines.report.run.samples import SampleSheet, read_samples
-from pipelines.report.run.scores import Scores, read_scores
+from pipelines.report.run.scores import EvaluationScores, read_scores
 from pipelines.report.run.timelines import Timelines, read_timelines
 from pipelines.report.run.warnings import warnings
 
@@ -53,10 +53,10 @@ class RunNumbers:
     steps: Steps
     losses: AllLosses
     ranks: RankTable
-    checkpoints: Checkpoints
+    checkpoints: CheckpointList
     bad_samples: BadSamples
     samples: SampleSheet
-    scores: Scores
+    scores: EvaluationScores
     timelines: Timelines
     configuration: Configuration
     warnings: list[str]
@@ -72,7 +72,7 @@ class RunsNumbers:
     """
 
     runs: list[RunNumbers]
-    differences: list[Difference]
+    differences: list[KeyDifference]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""

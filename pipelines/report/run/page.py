@@ -28,7 +28,7 @@ _QUARTERS = {
 
 
 @dataclass(frozen=True)
-class Cell:
+class SheetVideo:
     """One video of the sheet of samples.
 
     Attributes:
@@ -56,7 +56,7 @@ class Sheet:
     run: str
     note: str
     steps: list[int]
-    rows: list[tuple[str, list[Cell]]]
+    rows: list[tuple[str, list[SheetVideo]]]
 
 
 Address = Callable[[int, str], str]
@@ -296,7 +296,7 @@ def _sheet(run: RunNumbers, number: int, address: Address, beside: dict[str, byt
             if picture is not None:
                 beside[path] = picture
             video = address(number, sample.file) if sample.file else ""
-            cells.append(Cell(video, path if picture else "", sample.failed))
+            cells.append(SheetVideo(video, path if picture else "", sample.failed))
         rows.append((prompt, cells))
     weights = {"ema": "averaged weights", "model": "last weights"}.get(samples.weights, samples.weights)
     note = f"Videos of the {weights}; they play from the run's folder."

@@ -23,7 +23,7 @@ _FILE = re.compile(r"\d{3,4}\.mp4")
 
 
 @dataclass(frozen=True)
-class Sample:
+class RunSample:
     """Sampled video of one prompt at one step.
 
     Attributes:
@@ -55,7 +55,7 @@ class SampleSheet:
     prompts: list[str]
     prompts_left_out: int
     weights: str
-    rows: list[list[Sample]]
+    rows: list[list[RunSample]]
     failed: int
     unreadable: list[int]
 
@@ -89,7 +89,7 @@ def read_samples(run: Path) -> SampleSheet:
     )
 
 
-def poster(run: Path, sample: Sample) -> bytes | None:
+def poster(run: Path, sample: RunSample) -> bytes | None:
     """Return the middle frame of a sample as JPEG, from the strip beside its video; None without one."""
     from PIL import Image
 
@@ -138,12 +138,14 @@ def _videos(manifest: dict[str, Any] | None) -> list[dict[str, Any]]:
     return [one for one in videos if isinstance(one, dict)] if isinstance(videos, list) else []
 
 
-def _sample(video: dict[str, Any] | None, folder: str) -> Sample:
+def _sample(video: dict[str, Any] | None, folder: str) -> RunSample:
     if video is None:
-        return Sample(None, "")
+        return RunSample(None, "")
     file, failed = video.get("file"), video.get("failed")
     named = isinstance(file, str) and _FILE.fullmatch(file)
-    return Sample(f"{FOLDER}/{folder}/{file}" if named else None, failed if isinstance(failed, str) else "")
+    return RunSample(
+        f"{FOLDER}/{folder}/{file}" if named else None, failed if isinstance(failed, str) else ""
+    )
 
 
 def _text(value: object) -> str:

@@ -27,7 +27,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Scores:
+class EvaluationScores:
     """Evaluation scores of a run.
 
     Attributes:
@@ -51,7 +51,7 @@ class Scores:
         return [(row.step, row.metrics[name]) for row in rows if name in row.metrics]
 
 
-def read_scores(run: Path) -> Scores:
+def read_scores(run: Path) -> EvaluationScores:
     """Read a run's scores; a missing file has none."""
     found: dict[tuple[str, int], Score] = {}
     for record in records(run / SCORES):
@@ -65,4 +65,4 @@ def read_scores(run: Path) -> Scores:
         prompts = str(record.get("prompt_set", ""))[:80]
         count = int(number(record.get("videos")) or 0)
         found[prompts, int(step)] = Score(int(step), prompts, count, values)
-    return Scores([found[key] for key in sorted(found)][-_MOST_ROWS:])
+    return EvaluationScores([found[key] for key in sorted(found)][-_MOST_ROWS:])

@@ -13,7 +13,7 @@ _TREND_SHARE = 20  # a trend is the mean of a twentieth of the bins
 
 
 @dataclass(frozen=True)
-class Curve:
+class BinnedCurve:
     """One value in each bin; None where a bin has none.
 
     Attributes:
@@ -39,7 +39,7 @@ class Series:
 
     width: int
     step: list[int]
-    curves: dict[str, Curve] = field(default_factory=dict)
+    curves: dict[str, BinnedCurve] = field(default_factory=dict)
 
     def points(self, name: str) -> list[tuple[int, float]]:
         """Return (step, mean) of a curve where it has values; nothing for an unknown one."""
@@ -114,7 +114,7 @@ class Bins:
             self._width,
             self._step_B.tolist(),
             {
-                name: Curve(_plain(mean_CB[c]), _plain(low_CB[c]), _plain(high_CB[c]))
+                name: BinnedCurve(_plain(mean_CB[c]), _plain(low_CB[c]), _plain(high_CB[c]))
                 for c, name in enumerate(self._names)
             },
         )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from pipelines.report.run.bad_samples import BadSamples
-from pipelines.report.run.checkpoints import Checkpoints
+from pipelines.report.run.checkpoints import CheckpointList
 from pipelines.report.run.configuration import Configuration
 from pipelines.report.run.losses import AllLosses
 from pipelines.report.run.metrics import RankWait, Steps
@@ -26,7 +26,7 @@ def warnings(
     steps: Steps,
     losses: AllLosses,
     ranks: RankTable,
-    checkpoints: Checkpoints,
+    checkpoints: CheckpointList,
     bad: BadSamples,
     samples: SampleSheet,
     limit_gib: float | None,
@@ -119,7 +119,7 @@ def _held_out(losses: AllLosses) -> Iterator[str]:
         )
 
 
-def _files(steps: Steps, checkpoints: Checkpoints, bad: BadSamples, samples: SampleSheet) -> Iterator[str]:
+def _files(steps: Steps, checkpoints: CheckpointList, bad: BadSamples, samples: SampleSheet) -> Iterator[str]:
     if bad.count:
         yield f"{bad.count:,} samples could not be used, and others of their buckets replaced them."
     if samples.failed:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loader.base.columns import Joined
+from loader.base.columns import JoinedColumn
 from loader.base.node_files import NodeFiles
 from loader.dataset import Dataset, open_dataset
 from loader.plan.shuffle import Shuffle
@@ -120,7 +120,7 @@ def test_a_folder_of_others_and_a_failure_leave_nothing_behind(tmp_path: Path) -
 
 def test_joined_columns_read_as_one_array() -> None:
     columns = [np.arange(4, dtype=np.int32), np.empty(0, np.int32), np.arange(10, 13, dtype=np.int32)]
-    joined, expected = Joined(columns, [0, 5, 100]), np.array([0, 1, 2, 3, 110, 111, 112], np.int32)
+    joined, expected = JoinedColumn(columns, [0, 5, 100]), np.array([0, 1, 2, 3, 110, 111, 112], np.int32)
     assert (len(joined), joined.dtype) == (7, np.int32)
     assert np.array_equal(np.asarray(joined), expected)
     for start in range(8):

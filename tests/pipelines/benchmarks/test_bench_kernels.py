@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from loader.errors import UsageError
-from pipelines.benchmarks.kernel_cases import Case, GateNormModulate, NormModulate, Pair, QkNorm
+from pipelines.benchmarks.kernel_cases import GateNormModulate, KernelCase, NormModulate, Pair, QkNorm
 from pipelines.benchmarks.kernel_goals import BF16, COMPILED, FP32, Row, goals
 from pipelines.benchmarks.kernels import CASES, OPERATORS, PAIRS, PAPER, TRIAL, Plan, bench_kernels
 from tests.thorough import thorough
@@ -19,10 +19,10 @@ from train.kernels.norm_modulate import reference as norm_modulate
 CPU = torch.device("cpu")
 F32 = torch.float32
 SMALL = (
-    Case(2, 12, 16, dtype=F32),
-    Case(2, 12, 16, "frame", 3, F32),
-    Case(2, 12, 16, "token", 12, F32),
-    Case(1, 12, 16, "packed", 4, F32),
+    KernelCase(2, 12, 16, dtype=F32),
+    KernelCase(2, 12, 16, "frame", 3, F32),
+    KernelCase(2, 12, 16, "token", 12, F32),
+    KernelCase(1, 12, 16, "packed", 4, F32),
 )
 SMALL_PAIRS = [Pair(12, 3, 8, across, rotated, F32) for across in (False, True) for rotated in (False, True)]
 
@@ -62,7 +62,7 @@ def test_every_pass_is_measured_for_everyone() -> None:
 
 @thorough
 def test_what_there_is_no_time_for_is_told() -> None:
-    made = [partial(NormModulate, Case(1, 12, 16)), partial(QkNorm, Pair(12, 2, 8))]
+    made = [partial(NormModulate, KernelCase(1, 12, 16)), partial(QkNorm, Pair(12, 2, 8))]
     result = bench_kernels(Plan(made, compiled=False, runs=1, seconds=0), CPU, {"reference": EAGER})
     assert result["rows"] == []
     assert [name.split(" ")[0] for name in result["left_out"]] == ["layer_norm_modulate", "qk_norm"]
@@ -75,7 +75,7 @@ def test_runs_that_differ_are_told() -> None:
         return dx + torch.rand(()), *others
 
     unsteady = replace(EAGER, norm_modulate_backward=noisy)
-    plan = Plan([partial(NormModulate, Case(1, 12, 16))], compiled=False, runs=3)
+    plan = Plan([partial(NormModulate, KernelCase(1, 12, 16))], compiled=False, runs=3)
     result = bench_kernels(plan, CPU, {"unsteady": unsteady})
     assert [row["same_bits"] for row in result["rows"] if row["ours"]] == [None, False]
     assert result["goals"][-1]["met"] is False

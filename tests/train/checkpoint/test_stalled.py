@@ -11,7 +11,7 @@ from loader.storage import StorageConfig, open_storage
 from tests.s3server import FaultyProxy, make_bucket, s3_server
 from tests.train.ranks import Ranks
 from train.checkpoint import Checkpoints, CheckpointState, latest
-from train.checkpoint.saver import Progress
+from train.checkpoint.saver import SaveProgress
 from train.config.checkpoint import CheckpointConfig
 from train.distributed.world import World, join
 
@@ -37,7 +37,7 @@ def trainer(folder: str, url: str, endpoint: str) -> None:
         def steps(least: int, until: int | None = None) -> None:
             """Make steps, and until a checkpoint is seen by all."""
             while least > 0 or (until is not None and world.sums([latest(seen) == until])[0] != 2):
-                checkpoints.advance(Progress(*world.sums(checkpoints.progress())))
+                checkpoints.advance(SaveProgress(*world.sums(checkpoints.progress())))
                 least -= 1
 
         save(1)  # stalls on rank 1
@@ -49,7 +49,7 @@ def trainer(folder: str, url: str, endpoint: str) -> None:
         save(3)  # stalls on rank 0, fails on rank 1
         steps(STEPS)
         went_on(folder, world, "failed")
-        while checkpoints.progress() != Progress():  # until the failure is reported
+        while checkpoints.progress() != SaveProgress():  # until the failure is reported
             steps(1)
             time.sleep(0.01)
         save(4)

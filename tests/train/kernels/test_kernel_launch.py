@@ -33,7 +33,7 @@ def test_the_block_covers_the_row_within_its_class(dim: int, x: Dtype) -> None:
 @pytest.mark.parametrize("dim", [8200, 10240, 12288, 16376, 16384])
 @pytest.mark.parametrize("x", ["bf16", "f16", "f32"])
 def test_a_cluster_covers_a_wide_row_and_leaves_no_warp_idle(dim: int, x: Dtype) -> None:
-    def wide(clusters: bool, columns: int = dim) -> launch.Launch | None:
+    def wide(clusters: bool, columns: int = dim) -> launch.KernelLaunch | None:
         return launch.backward_launch("gate_residual_norm_modulate", columns, x, True, 227 << 10, clusters)
 
     assert wide(clusters=False) is None
@@ -58,7 +58,7 @@ def test_what_registers_cannot_serve_goes_to_the_tiled_path(dim: int, aligned: b
 
 
 def test_a_ring_beyond_the_shared_memory_goes_to_the_tiled_path() -> None:
-    def gated(dim: int, x: Dtype) -> launch.Launch | None:
+    def gated(dim: int, x: Dtype) -> launch.KernelLaunch | None:
         return launch.backward_launch("gate_residual_norm_modulate", dim, x, True, A100_SHARED)
 
     assert gated(8192, "bf16") is not None

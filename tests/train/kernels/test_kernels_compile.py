@@ -39,7 +39,9 @@ def test_opcheck(form, rms):
 def test_compiled_whole_it_gives_the_same_bits(monkeypatch, form, dynamic):
     """Kernels have the same bits; without them autograd goes through plain PyTorch, and sums in another order."""
     kernels = EAGER if dynamic == (form in ("sample", "frame")) else None  # every two of the three meet
-    monkeypatch.setattr(providers, "chosen", lambda: providers.Loaded(providers.PROVIDERS[-1], kernels, ""))
+    monkeypatch.setattr(
+        providers, "chosen", lambda: providers.LoadedProvider(providers.PROVIDERS[-1], kernels, "")
+    )
 
     def block(x, y, gate, scale, shift, cu_seqlens):
         h, out = gate_residual_norm_modulate(x, y, gate, scale, shift, cu_seqlens=cu_seqlens)
@@ -60,7 +62,9 @@ def test_compiled_whole_it_gives_the_same_bits(monkeypatch, form, dynamic):
 @pytest.mark.parametrize("kernels", [None, EAGER], ids=["references", "kernels"])
 def test_only_kernels_stay_whole_in_a_compiled_graph(monkeypatch, kernels):
     """Inductor fuses what it sees; an operator without a kernel would hide plain PyTorch from it."""
-    monkeypatch.setattr(providers, "chosen", lambda: providers.Loaded(providers.PROVIDERS[-1], kernels, ""))
+    monkeypatch.setattr(
+        providers, "chosen", lambda: providers.LoadedProvider(providers.PROVIDERS[-1], kernels, "")
+    )
     seen = []
 
     def backend(graph, _inputs):

@@ -147,7 +147,7 @@ def test_geometry_and_names_are_those_of_python(rules):
                 continue
             served += 1
             given = (value(rules, n) for n in ("elements", "largest", "threads", "shared", "cluster"))
-            assert launch.Launch(*given) == expected
+            assert launch.KernelLaunch(*given) == expected
             for token in (False, True):
                 name = launch.backward_name(family, x, "f32", expected, token)
                 assert rules.backward_called(family.encode(), x.encode(), b"f32", token).decode() == name

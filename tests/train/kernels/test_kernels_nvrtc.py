@@ -15,7 +15,7 @@ from train.kernels.checks.accuracy import BF16, F32
 from train.kernels.checks.check import Case
 from train.kernels.checks.check_qk import PairCase
 from train.kernels.cuda import host, nvrtc
-from train.kernels.cuda.driver import Driver
+from train.kernels.cuda.driver import TorchLauncher
 
 CPU = torch.device("cpu")
 STREAM = 0x700000001234
@@ -41,7 +41,7 @@ def folder(tmp_path_factory):
 
 
 def driver(cuda, folder, stream=STREAM):
-    return Driver(
+    return TorchLauncher(
         cuda, lambda kernel, arch: nvrtc.binary(nvrtc.unit_of(kernel), arch, folder), lambda _: stream
     )
 

@@ -11,7 +11,7 @@ from loader.dataset import Sample
 from loader.read.stream_config import StreamConfig
 from pipelines.commands.train.train import train
 from pipelines.configuration.train_config import TrainRunConfig
-from pipelines.latents.run import Outcome, make_latents
+from pipelines.latents.run import LatentsOutcome, make_latents
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
 from tests.train.clips import tiny_config
@@ -70,7 +70,7 @@ def run_config(
     )
 
 
-def version(dataset: object, out: object, *, progress: Any = lambda _: None, **how: Any) -> Outcome:
+def version(dataset: object, out: object, *, progress: Any = lambda _: None, **how: Any) -> LatentsOutcome:
     """The dataset's version with latents."""
     return make_latents(str(dataset), str(out), run_config(dataset, Path("unused"), **how), progress)
 

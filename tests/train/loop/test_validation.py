@@ -29,7 +29,7 @@ from train.loop.trainer import Trainer
 from train.loop.validation import Validation
 from train.models.build import build_tokenizer
 from train.models.encoders.stored import StoredEncoders
-from train.sampling.cache.config import CacheConfig
+from train.sampling.cache.config import BlockCacheConfig
 from train.sampling.generate import generate
 from train.sampling.trained.load import load_trained
 
@@ -183,7 +183,10 @@ def test_what_cannot_be_sampled_is_said_when_the_run_starts(tmp_path):
     with pytest.raises(UsageError, match="needs first frames"):
         train(tmp_path, given, Validation(validation_config(), raw))
     for update, said in (
-        ({"cache": CacheConfig()}, "no gate"),  # its decisions would need ranks, and its error a reference
+        (
+            {"cache": BlockCacheConfig()},
+            "no gate",
+        ),  # its decisions would need ranks, and its error a reference
         ({"image_guidance": 2.0}, "needs a picture"),
     ):
         with pytest.raises(ValidationError, match=said):

@@ -15,7 +15,7 @@ from train.models.attention.patches import join as join_patches
 from train.models.build import build_denoiser
 from train.models.dit import tokens
 from train.sampling.cache.block_cache import BlockCache
-from train.sampling.cache.config import CacheConfig
+from train.sampling.cache.config import BlockCacheConfig
 
 ALONE = World(0, 1, torch.device("cpu"))
 KINDS = {
@@ -51,7 +51,7 @@ def through(cache, model, inputs, branch=0):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_threshold_of_zero_changes_no_bit(kind, watched):
     model = awake(kind)
-    cache = BlockCache(model, CacheConfig(kind=watched, threshold=0), ALONE)
+    cache = BlockCache(model, BlockCacheConfig(kind=watched, threshold=0), ALONE)
     for moved in (0, 0.1, 0.1, 0.2):
         inputs = asked(1, moved)
         with torch.no_grad():
@@ -64,7 +64,7 @@ def test_a_threshold_of_zero_changes_no_bit(kind, watched):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hit_adds_what_the_later_blocks_added_before(kind):
     model = awake(kind)
-    cache = BlockCache(model, CacheConfig(threshold=10), ALONE)
+    cache = BlockCache(model, BlockCacheConfig(threshold=10), ALONE)
     seen = []
     first, last = model.repeated()[0], model.repeated()[-1]
 
@@ -100,7 +100,7 @@ def _features(t_B):
 
 def test_teacache_skips_the_first_block_too_until_small_changes_add_up():
     model = awake("dit")
-    cache = BlockCache(model, CacheConfig(kind="teacache", threshold=0.05), ALONE)
+    cache = BlockCache(model, BlockCacheConfig(kind="teacache", threshold=0.05), ALONE)
     ran = []
     model.repeated()[0].mlp.register_forward_hook(lambda *_: ran.append(1))
     hits = []
@@ -116,7 +116,7 @@ def test_teacache_skips_the_first_block_too_until_small_changes_add_up():
 
 def test_branches_videos_and_shapes_reuse_nothing_of_each_other():
     model = awake("dit")
-    cache = BlockCache(model, CacheConfig(threshold=10), ALONE)
+    cache = BlockCache(model, BlockCacheConfig(threshold=10), ALONE)
     for branch in (0, 1):
         through(cache, model, asked(1, text=branch), branch)
     assert cache.hits == 0
@@ -136,7 +136,7 @@ def test_branches_videos_and_shapes_reuse_nothing_of_each_other():
 
 def test_what_is_not_a_number_is_computed():
     model = awake("dit")
-    cache = BlockCache(model, CacheConfig(threshold=10), ALONE)
+    cache = BlockCache(model, BlockCacheConfig(threshold=10), ALONE)
     x, *others = asked(1)
     through(cache, model, (x, *others))
     assert not through(cache, model, (x * torch.nan, *others)).isfinite().any()
@@ -156,7 +156,7 @@ def test_published_models_run_through_the_cache(family):
     inputs = inputs_of(family)
     with torch.no_grad():
         expected = theirs(**inputs, return_dict=False)[0]
-        cache = BlockCache(Blocks(), CacheConfig(threshold=10), ALONE)
+        cache = BlockCache(Blocks(), BlockCacheConfig(threshold=10), ALONE)
         for _ in range(2):
             with cache.evaluation(0):
                 found = theirs(**inputs, return_dict=False)[0]
@@ -166,7 +166,7 @@ def test_published_models_run_through_the_cache(family):
 
 def test_changes_of_a_run_that_skips_nothing_give_the_polynomial():
     model = awake("dit")
-    cache = BlockCache(model, CacheConfig(kind="teacache", threshold=0), ALONE)
+    cache = BlockCache(model, BlockCacheConfig(kind="teacache", threshold=0), ALONE)
     for moved in (0, 0, 0.1, 0.3):
         through(cache, model, asked(1, moved))
     still, *moving = cache.changes
@@ -182,14 +182,14 @@ def test_changes_of_a_run_that_skips_nothing_give_the_polynomial():
 def test_models_that_cannot_be_cached_are_refused():
     one = build_denoiser(DiTConfig(**TINY | {"layers": 1}), 4, 8)
     with pytest.raises(UsageError, match="has one"):
-        BlockCache(one, CacheConfig(), ALONE)
+        BlockCache(one, BlockCacheConfig(), ALONE)
 
 
 def agree(out):
     """Two ranks with tokens that moved much and little: one would compute, the other skip."""
     with join("cpu") as world:
         model = awake("dit")
-        config = CacheConfig(threshold=0.05)
+        config = BlockCacheConfig(threshold=0.05)
         cache = BlockCache(model, config, world)
         hits = []
         for number, moved in enumerate((0, 0.002, 0.3, 0.3, 0.5)):

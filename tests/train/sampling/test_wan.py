@@ -12,7 +12,7 @@ from tests.train.models.wan_pipelines import FORMS, IMAGE, calls_of, configured,
 from tests.train.sampling import wan_ranks
 from train.models.denoiser import Denoiser
 from train.models.published.expert_pair import Experts, fit_together
-from train.sampling.cache.config import CacheConfig
+from train.sampling.cache.config import BlockCacheConfig
 from train.sampling.config import SampleConfig
 from train.sampling.experts.loading import with_experts
 from train.sampling.generate import VideoSampler
@@ -169,6 +169,6 @@ def test_options_of_other_models_are_refused(folders):
     with pytest.raises(UsageError, match="give fewer"):
         own.check_first_frames(5)
     with pytest.raises(UsageError, match="two experts: leave it out"):
-        sampler(pair, cache=CacheConfig())
+        sampler(pair, cache=BlockCacheConfig())
     with pytest.raises(UsageError, match=r"one of two experts, for times 0\.75 to 1"):
         VideoSampler(pair.bundle, pair.config, own.config, VideoLayout.alone(pair.bundle))

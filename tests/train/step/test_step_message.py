@@ -2,7 +2,7 @@
 
 import torch
 
-from train.checkpoint.saver import Progress
+from train.checkpoint.saver import SaveProgress
 from train.distributed.world import World
 from train.measure.step_times import RankTimes
 from train.measure.timings import PARTS
@@ -16,7 +16,7 @@ def message(rank: int, ranks: int) -> StepMessage:
     return StepMessage(
         losses=LossSums(*(first + number for number in range(5))),
         stops=float(rank == 1),
-        checkpoint=Progress(done=1.0, failed=float(rank == 2)),
+        checkpoint=SaveProgress(done=1.0, failed=float(rank == 2)),
         clock=RankTimes(World(rank, ranks, torch.device("cpu"))).own(spent),
     )
 
@@ -28,7 +28,7 @@ def test_sums_of_the_numbers_are_the_message_of_all_ranks():
         [sum(column) for column in zip(*(one.numbers() for one in own), strict=True)]
     )
     assert total.losses == LossSums(300.0, 303.0, 306.0, 309.0, 312.0)
-    assert (total.stops, total.checkpoint) == (1.0, Progress(3.0, 1.0))
+    assert (total.stops, total.checkpoint) == (1.0, SaveProgress(3.0, 1.0))
     at = PARTS.index("sync")
     assert total.clock.sync_s == [at, 100.0 + at, 200.0 + at]
     assert total.clock.mean_s["data"] == 100.0

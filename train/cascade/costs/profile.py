@@ -30,7 +30,7 @@ from train.step.squared_errors import DenoisingInputs, SquaredErrors, whole_mode
 WARM_UP = 1
 
 
-class Meter:
+class CascadeTimer:
     """Timer of one microbatch's cascades, synchronized with the device.
 
     Args:
@@ -145,7 +145,7 @@ def _measured(
     """Return seconds and peak of each module, maximum over ranks; None if a rank runs out of memory."""
     meters = []
     for number in range(WARM_UP + rounds):
-        meter, full = Meter(world.device, errors), 0
+        meter, full = CascadeTimer(world.device, errors), 0
         world.barrier()
         try:
             batch = noise(config, shape, 1, number)

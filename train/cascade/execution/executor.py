@@ -12,8 +12,8 @@ from train.cascade.execution.channel import Channel
 from train.cascade.execution.handoffs import handoff_bytes, plan_transfers
 from train.cascade.execution.ops import CascadeOps
 from train.cascade.execution.order import Event, bounded, in_order, with_openings
-from train.cascade.execution.pool import Pool
-from train.cascade.execution.step import Report, Step
+from train.cascade.execution.pool import GroupPool
+from train.cascade.execution.step import AgreedStep, StepReport
 from train.cascade.schedule import Schedule
 from train.distributed.world import World
 from train.measure.timings import StepClock
@@ -34,7 +34,7 @@ class Executor:
     def __init__(
         self,
         world: World,
-        pool: Pool,
+        pool: GroupPool,
         limit_bytes: int | None = None,
         lookahead: int = 2,
         ranks_per_node: int | None = None,
@@ -43,7 +43,7 @@ class Executor:
         self._limit_bytes, self._lookahead = limit_bytes, lookahead
         self._ranks_per_node = ranks_per_node or world.size
 
-    def run(self, schedule: Schedule, work: CascadeOps, clock: StepClock) -> Report:
+    def run(self, schedule: Schedule, work: CascadeOps, clock: StepClock) -> StepReport:
         """Run a step on this rank; all ranks call it with the same schedule.
 
         Raises:
@@ -57,7 +57,7 @@ class Executor:
         events = bounded(events, sizes, self._limit_bytes)
         with clock.part("sync"):
             agree(self._world, events, work)
-        step = Step(events, moves, sizes, self._limit_bytes, work, self._pool, self._world, clock)
+        step = AgreedStep(events, moves, sizes, self._limit_bytes, work, self._pool, self._world, clock)
         if self._pool.channel is None:
             return step.run(None)
         with Channel(self._pool.channel, self._world.device) as channel:

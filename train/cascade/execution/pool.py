@@ -18,7 +18,7 @@ from train.parallel.context.context import ContextParallel
 Group = tuple[int, ...]
 
 
-class Pool:
+class GroupPool:
     """Process groups of one process.
 
     Args:

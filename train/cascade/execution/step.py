@@ -12,7 +12,7 @@ from train.cascade.execution.handoffs import Handoff, Input, Transfers, share
 from train.cascade.execution.ops import CascadeOps
 from train.cascade.execution.order import Event, HandoffBytes, Open
 from train.cascade.execution.packing import empty, packed, unpacked
-from train.cascade.execution.pool import Pool
+from train.cascade.execution.pool import GroupPool
 from train.cascade.problem import Cascade, Module
 from train.cascade.schedule import Run
 from train.distributed.world import World
@@ -33,7 +33,7 @@ class Executed(NamedTuple):
     end_s: float
 
 
-class Report(NamedTuple):
+class StepReport(NamedTuple):
     """Execution report of a step on this rank.
 
     Attributes:
@@ -47,7 +47,7 @@ class Report(NamedTuple):
     left_bytes: int
 
 
-class Step:
+class AgreedStep:
     """A step that all ranks have agreed upon.
 
     Args:
@@ -68,7 +68,7 @@ class Step:
         sizes: HandoffBytes,
         limit: int | None,
         work: CascadeOps,
-        pool: Pool,
+        pool: GroupPool,
         world: World,
         clock: StepClock,
     ) -> None:
@@ -96,7 +96,7 @@ class Step:
         self._expected: dict[Input | Handoff, PendingReceive] = {}
         self._kept: dict[Cascade, list[torch.Tensor]] = {}
 
-    def run(self, channel: Channel | None) -> Report:
+    def run(self, channel: Channel | None) -> StepReport:
         """Run all events of the step.
 
         Args:
@@ -126,7 +126,7 @@ class Step:
             Executed(run, began.elapsed_time(start) / 1000, began.elapsed_time(end) / 1000)
             for run, start, end in marks
         ]
-        return Report(runs, self._room.peak, self._room.used)
+        return StepReport(runs, self._room.peak, self._room.used)
 
     def _open(self, sample: int) -> None:
         """Post receives of a sample and send its stored outputs."""

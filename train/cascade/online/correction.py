@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from loader.base.arrays import Floats, Places
-from train.cascade.online.measurements import Window
+from train.cascade.online.measurements import MeasurementWindow
 from train.cascade.online.stragglers import slow_gpus, taken_part
 from train.cascade.problem import Module, Problem
 from train.config.cascade import CorrectionConfig
@@ -58,7 +58,7 @@ class Correction:
         ]
 
 
-def correction(window: Window, config: CorrectionConfig) -> Correction:
+def correction(window: MeasurementWindow, config: CorrectionConfig) -> Correction:
     """Compute the correction from a window; identical on every rank with the same measurements."""
     every = [one for iteration in window.iterations for one in iteration]
     if not every:

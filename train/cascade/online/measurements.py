@@ -44,7 +44,7 @@ def measurements(problem: Problem, executed: Schedule) -> tuple[Measurement, ...
 
 
 @dataclass(frozen=True)
-class Window:
+class MeasurementWindow:
     """Measurements of the latest iterations, newest last; the only state of corrections.
 
     Attributes:
@@ -53,14 +53,14 @@ class Window:
 
     iterations: tuple[tuple[Measurement, ...], ...] = ()
 
-    def with_iteration(self, measured: Iterable[Measurement], most: int) -> "Window":
+    def with_iteration(self, measured: Iterable[Measurement], most: int) -> "MeasurementWindow":
         """Append an iteration and keep the latest ``most``; drops zero and infinite times."""
         kept = tuple(
             one
             for one in measured
             if 0 < one.measured_s < float("inf") and 0 < one.predicted_s < float("inf")
         )
-        return Window((*self.iterations, kept)[-most:])
+        return MeasurementWindow((*self.iterations, kept)[-most:])
 
     def rows(self) -> list[list[list[Any]]]:
         """Return the window as JSON values."""
@@ -70,7 +70,7 @@ class Window:
         ]
 
     @classmethod
-    def from_rows(cls, rows: Iterable[Iterable[Sequence[Any]]]) -> "Window":
+    def from_rows(cls, rows: Iterable[Iterable[Sequence[Any]]]) -> "MeasurementWindow":
         """Build a window from `rows`."""
         return cls(
             tuple(

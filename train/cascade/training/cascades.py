@@ -12,7 +12,7 @@ from loader.batch import Microbatch, Pack
 from loader.errors import UsageError
 from train.cascade.execution.executor import Executor
 from train.cascade.execution.ops import TensorSpec
-from train.cascade.execution.pool import Pool
+from train.cascade.execution.pool import GroupPool
 from train.cascade.execution.representatives import Representatives, WholeGradients
 from train.cascade.execution.step import Executed
 from train.cascade.menu import GroupMenu
@@ -88,7 +88,7 @@ class Cascades:
         self._menu = GroupMenu.of(world.size, {1, *self._degrees})
         self._block = ranks_of_a_block(config.parallel, world.size)
         check_blocks(self._block, self._menu, self.topology)
-        self._pool = Pool(world, heads, self._menu.groups())
+        self._pool = GroupPool(world, heads, self._menu.groups())
         # Behind the communicators, whose buffers take memory from plans.
         self._memory_bytes = _memory_bytes(cascade.memory_gib, world)
         self._executor = Executor(world, self._pool, limit, cascade.lookahead, self.topology.gpus_per_node)

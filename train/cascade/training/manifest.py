@@ -19,7 +19,7 @@ _SAID = (
 )
 
 
-class Entry(NamedTuple):
+class ManifestEntry(NamedTuple):
     """One microbatch or pack in the manifest.
 
     Attributes:
@@ -46,7 +46,7 @@ def exchange(
     own: Sequence[Microbatch | Pack],
     contexts: Callable[[Microbatch | Pack], Sequence[TensorSpec]],
     world: World,
-) -> list[Entry]:
+) -> list[ManifestEntry]:
     """Gather all microbatches of a step, ordered by rank and identical on every rank; a collective.
 
     Args:
@@ -87,7 +87,7 @@ def _said(
     }
 
 
-def _entry(row: dict[str, Any], owner: int, after: Position) -> Entry:
+def _entry(row: dict[str, Any], owner: int, after: Position) -> ManifestEntry:
     common = {name: row[name] for name in _SAID}
     common |= {name: tuple(row[name]) for name in ("keys", "captions", "passes")}
     common |= {"bad": tuple(BadSample(**one) for one in row["bad"]), "after": after}
@@ -98,7 +98,7 @@ def _entry(row: dict[str, Any], owner: int, after: Position) -> Entry:
     else:
         batch = Microbatch(bucket=buckets[0], length=row["lengths"][0], video_BCTHW=nothing, **common)
     videos, contexts = (tuple(map(_part, row[name])) for name in ("videos", "contexts"))
-    return Entry(owner, batch, videos, contexts, row["text_stored"])
+    return ManifestEntry(owner, batch, videos, contexts, row["text_stored"])
 
 
 def _part_said(part: TensorSpec) -> list[Any]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from train.cascade.menu import GroupMenu
 from train.cascade.online.around import around
 from train.cascade.online.correction import corrected, correction
-from train.cascade.online.measurements import Window, measurements
+from train.cascade.online.measurements import MeasurementWindow, measurements
 from train.cascade.online.settled import Learned, SettledOrder
 from train.cascade.planners.plan import plan
 from train.cascade.problem import Cascade, Problem
@@ -29,7 +29,7 @@ class OnlineCorrection:
 
     def __init__(self, config: CorrectionConfig | None, menu: GroupMenu, per_node: int) -> None:
         self._config, self._menu = config, menu
-        self._window = Window()
+        self._window = MeasurementWindow()
         self._order = SettledOrder(menu.gpus, per_node, config.reorders if config else 0)
         self.found = Learned(self._order.order)
 

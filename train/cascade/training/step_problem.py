@@ -10,7 +10,7 @@ from loader.batch import Microbatch, Pack, UpcomingMicrobatch
 from loader.buckets.assignment import Bucket
 from loader.errors import UsageError
 from train.cascade.problem import Module, Problem
-from train.cascade.training.manifest import Entry
+from train.cascade.training.manifest import ManifestEntry
 
 
 class ClipShape(NamedTuple):
@@ -65,7 +65,7 @@ class ClipCosts(Protocol):
         """Return constant bytes on each GPU of a cascade: weights, gradients and other state."""
 
 
-def shape_of(entry: Entry) -> BatchShape:
+def shape_of(entry: ManifestEntry) -> BatchShape:
     """Return the shape of an entry of the manifest."""
     batch = entry.batch
     pairs: Sequence[tuple[Bucket, int]]

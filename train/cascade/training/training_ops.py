@@ -8,7 +8,7 @@ import torch
 from loader.batch import Microbatch, Pack
 from train.cascade.execution.ops import TensorSpec
 from train.cascade.problem import Cascade, Module
-from train.cascade.training.manifest import Entry, clips_of
+from train.cascade.training.manifest import ManifestEntry, clips_of
 from train.config.run import TrainConfig
 from train.config.text import HashedTextConfig
 from train.measure.timings import StepClock
@@ -44,7 +44,7 @@ class TrainingOps:
         self,
         bundle: Bundle,
         config: TrainConfig,
-        entries: Sequence[Entry],
+        entries: Sequence[ManifestEntry],
         own: Sequence[Microbatch | Pack],
         rank: int,
         device: torch.device,
@@ -119,7 +119,7 @@ class TrainingOps:
         tokenizer = self._bundle.tokenizer
         return TensorSpec((tokenizer.channels, *tokenizer.latent_size(video.shape[1:])), torch.float32)
 
-    def _contexts(self, entry: Entry, numbers: Sequence[int]) -> list[torch.Tensor]:
+    def _contexts(self, entry: ManifestEntry, numbers: Sequence[int]) -> list[torch.Tensor]:
         batch, config = entry.batch, self._config
         dropped = draw_dropped(config.objective.caption_dropout, config.seed, batch.keys, batch.passes)
         captions = captions_of(batch.captions, dropped)

@@ -33,7 +33,7 @@ class _LaunchConfig(ctypes.Structure):
     )
 
 
-class Driver:
+class TorchLauncher:
     """Launcher (`train.kernels.cuda.launcher.Launcher`) on torch's contexts and streams.
 
     Contexts, kernels and occupancies are queried once. Nothing synchronizes with the device, so that launches

@@ -112,7 +112,7 @@ class _Call:
     def aligned(self) -> bool:
         return all(rows.aligned for rows in (self.x, self.branch, *self.vectors))
 
-    def backward_launch(self, *others: _Rows) -> launch.Launch | None:
+    def backward_launch(self, *others: _Rows) -> launch.KernelLaunch | None:
         aligned = self.aligned and all(rows.aligned for rows in others)
         limit = self.launcher.shared_limit(self.tokens.device)
         clusters = self.launcher.clusters(self.tokens.device)

@@ -40,7 +40,7 @@ class ForwardLaunch:
 
 
 @dataclass(frozen=True)
-class Launch:
+class KernelLaunch:
     """One launch of a backward kernel: `threads` a block, `shared_bytes` of dynamic shared memory.
 
     `elements`, `largest` and `cluster` name the class (elements a thread, largest block, blocks that share a row) of
@@ -92,7 +92,7 @@ def backward_launch(
     aligned: bool,
     shared_limit: int,
     clusters: bool = False,
-) -> Launch | None:
+) -> KernelLaunch | None:
     """The backward kernel that serves a row of `dim`, or None where only the tiled path does.
 
     Args:
@@ -116,7 +116,11 @@ def backward_launch(
     threads = -(-vectors * size // (elements * WARP)) * WARP
     streams = 4 if family == "gate_residual_norm_modulate" else 2
     shared_bytes = ring_bytes(DTYPE_BYTES[x] * streams, elements, threads)
-    return Launch(elements, largest, threads, shared_bytes, cluster) if shared_bytes <= shared_limit else None
+    return (
+        KernelLaunch(elements, largest, threads, shared_bytes, cluster)
+        if shared_bytes <= shared_limit
+        else None
+    )
 
 
 def rows_per_block(rows: int, resident: int) -> int:
@@ -154,7 +158,7 @@ def forward_name(family: Family, x: Dtype, modulation: Dtype, launch: ForwardLau
 
 
 def backward_name(
-    family: Family, x: Dtype, modulation: Dtype, launch: Launch, per_token: bool = False
+    family: Family, x: Dtype, modulation: Dtype, launch: KernelLaunch, per_token: bool = False
 ) -> str:
     """Name of a backward kernel; `per_token` is that of modulation [rows, D]."""
     token = "_token" if per_token else ""

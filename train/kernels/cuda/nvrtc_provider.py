@@ -5,7 +5,7 @@ import ctypes
 import torch
 
 from train.kernels.cuda import host, nvrtc
-from train.kernels.cuda.driver import Driver
+from train.kernels.cuda.driver import TorchLauncher
 from train.kernels.cuda.sources import serves
 
 
@@ -17,7 +17,7 @@ def _stream(device: torch.device) -> int:
     return torch.cuda.current_stream(device).cuda_stream
 
 
-_DRIVER = Driver(ctypes.CDLL("libcuda.so.1"), _binary, _stream)
+_DRIVER = TorchLauncher(ctypes.CDLL("libcuda.so.1"), _binary, _stream)
 KERNELS = host.kernels(_DRIVER, serves)
 D_TILE = host.d_tile(_DRIVER, serves)
 """D-tile reduction alone, for the benchmark."""

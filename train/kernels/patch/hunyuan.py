@@ -16,7 +16,7 @@ from train.kernels.patch.swap import Swap, adaptive
 Streams = tuple[torch.Tensor, torch.Tensor]
 
 
-class Conditions(NamedTuple):
+class StreamConditions(NamedTuple):
     """Conditions of a stream's tokens: per sample, with separate ones for a given first frame.
 
     Both kinds of tokens are groups of one pack, two for each of B samples.
@@ -81,8 +81,8 @@ class Conditions(NamedTuple):
 def _dual(
     block: Any,
     streams: Streams,
-    video: Conditions,
-    text: Conditions,
+    video: StreamConditions,
+    text: StreamConditions,
     mask: torch.Tensor | None,
     rotation: Rotation | None,
 ) -> Streams:
@@ -107,7 +107,7 @@ def _dual(
 
 
 def _single(
-    block: Any, streams: Streams, both: Conditions, mask: torch.Tensor | None, rotation: Rotation | None
+    block: Any, streams: Streams, both: StreamConditions, mask: torch.Tensor | None, rotation: Rotation | None
 ) -> Streams:
     """Run a block with shared weights for video and text, attention and MLP in parallel."""
     lengths = [stream.shape[1] for stream in streams]
@@ -140,7 +140,7 @@ class HunyuanVideoTransformerBlock(theirs.HunyuanVideoTransformerBlock):  # type
         *_args: Any,
         **_kwargs: Any,
     ) -> Streams:
-        own = Conditions(temb)
+        own = StreamConditions(temb)
         return _dual(self, (hidden_states, encoder_hidden_states), own, own, attention_mask, freqs_cis)
 
 
@@ -159,9 +159,9 @@ class HunyuanVideoTokenReplaceTransformerBlock(
         token_replace_emb: torch.Tensor | None = None,
         num_tokens: int = 0,
     ) -> Streams:
-        video = Conditions(temb, token_replace_emb, num_tokens)
+        video = StreamConditions(temb, token_replace_emb, num_tokens)
         streams = hidden_states, encoder_hidden_states
-        return _dual(self, streams, video, Conditions(temb), attention_mask, freqs_cis)
+        return _dual(self, streams, video, StreamConditions(temb), attention_mask, freqs_cis)
 
 
 class HunyuanVideoSingleTransformerBlock(theirs.HunyuanVideoSingleTransformerBlock):  # type: ignore[misc]
@@ -178,7 +178,7 @@ class HunyuanVideoSingleTransformerBlock(theirs.HunyuanVideoSingleTransformerBlo
         **_kwargs: Any,
     ) -> Streams:
         streams = hidden_states, encoder_hidden_states
-        return _single(self, streams, Conditions(temb), attention_mask, image_rotary_emb)
+        return _single(self, streams, StreamConditions(temb), attention_mask, image_rotary_emb)
 
 
 class HunyuanVideoTokenReplaceSingleTransformerBlock(
@@ -196,7 +196,7 @@ class HunyuanVideoTokenReplaceSingleTransformerBlock(
         token_replace_emb: torch.Tensor | None = None,
         num_tokens: int = 0,
     ) -> Streams:
-        both = Conditions(temb, token_replace_emb, num_tokens)
+        both = StreamConditions(temb, token_replace_emb, num_tokens)
         return _single(self, (hidden_states, encoder_hidden_states), both, attention_mask, image_rotary_emb)
 
 

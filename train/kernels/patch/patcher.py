@@ -25,7 +25,7 @@ FUSED = "uses_fused_operators"
 
 
 @dataclass(frozen=True)
-class Report:
+class PatchReport:
     """Result of `patch`; ``str`` describes it in sentences.
 
     Attributes:
@@ -52,7 +52,7 @@ class Report:
         return "; ".join(lines)
 
 
-def patch(model: nn.Module) -> Report:
+def patch(model: nn.Module) -> PatchReport:
     """Make a model's blocks and last norm use fused operators; in place, with unchanged weights and names.
 
     A module with unknown code is left alone, and so is a block whose norms have hooks: norms inside a block are
@@ -83,7 +83,7 @@ def patch(model: nn.Module) -> Report:
             left |= {path: reason for path, module in model.named_modules() if isinstance(module, kind)}
     if not (swapped or already or left):
         already = _ours(model)
-    return Report(swapped, already, norms, left)
+    return PatchReport(swapped, already, norms, left)
 
 
 def unpatch(model: nn.Module) -> int:

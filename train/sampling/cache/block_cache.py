@@ -21,7 +21,7 @@ from train.models.adaln import modulate
 from train.models.denoiser import Denoiser
 from train.models.dit import DiT
 from train.models.mmdit import JointBlock
-from train.sampling.cache.config import CacheConfig
+from train.sampling.cache.config import BlockCacheConfig
 
 _STREAMS = ("hidden_states", "encoder_hidden_states")
 """Keywords of the streams that blocks of diffusers return."""
@@ -68,7 +68,11 @@ class BlockCache:
     """
 
     def __init__(
-        self, model: Denoiser, config: CacheConfig, ranks: World, polynomial: Sequence[float] = (1.0, 0.0)
+        self,
+        model: Denoiser,
+        config: BlockCacheConfig,
+        ranks: World,
+        polynomial: Sequence[float] = (1.0, 0.0),
     ) -> None:
         if len(model.repeated()) < 2:
             raise UsageError("a cache skips blocks behind the first, and this model has one: leave it out")

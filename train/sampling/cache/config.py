@@ -7,7 +7,7 @@ from pydantic import Field
 from loader.settings import Settings
 
 
-class CacheConfig(Settings):
+class BlockCacheConfig(Settings):
     """Reuse of what blocks add, between evaluations of the model; approximate."""
 
     kind: Literal["first_block", "teacache"] = Field(

@@ -8,7 +8,7 @@ import torch
 from train.models.encoders.tokenizer import Tokenizer
 
 
-class Decoder(Protocol):
+class GroupDecoder(Protocol):
     """Decoder on the ranks that made a video: `WholeDecoder`, or one that shares its tiles."""
 
     def __call__(self, latents_BCTHW: torch.Tensor) -> torch.Tensor | None:
@@ -20,7 +20,7 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class WholeDecoder:
-    """`Decoder` that runs the tokenizer on the first rank.
+    """`GroupDecoder` that runs the tokenizer on the first rank.
 
     Attributes:
         tokenizer: the tokenizer.

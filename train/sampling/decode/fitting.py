@@ -10,7 +10,7 @@ from train.sampling.decode.tiled import TiledDecoder
 
 @dataclass(frozen=True, eq=False)
 class FittingDecoder:
-    """`train.sampling.decode.decoder.Decoder` within a budget of memory.
+    """`train.sampling.decode.decoder.GroupDecoder` within a budget of memory.
 
     Attributes:
         tiled: decoder over the ranks of a video, with the tokenizer's own tiles.

@@ -16,7 +16,7 @@ from train.sampling.decode.assignment import assign, efficiency
 
 @dataclass(frozen=True, eq=False)
 class TiledDecoder:
-    """`train.sampling.decode.decoder.Decoder` whose ranks decode different tiles; the first rank blends them.
+    """`train.sampling.decode.decoder.GroupDecoder` whose ranks decode different tiles; the first rank blends them.
 
     Each video is decoded alone, and has the same bits on any number of ranks. A rank that fails ends all in a
     `RunError` before any waits for its tiles.

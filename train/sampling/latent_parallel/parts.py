@@ -11,7 +11,7 @@ from train.sampling.latent_parallel.axes import axis_of
 from train.sampling.latent_parallel.rules import Cores, Rules
 
 
-class Part(NamedTuple):
+class LatentPart(NamedTuple):
     """One part along the divided axis, in patches; an empty one starts where it ends.
 
     Attributes:
@@ -29,7 +29,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Division:
+class LatentDivision:
     """Division of the latents at one step.
 
     Attributes:
@@ -39,7 +39,7 @@ class Division:
     """
 
     axis: int
-    parts: tuple[Part, ...]
+    parts: tuple[LatentPart, ...]
     patch: int
 
     @property
@@ -53,7 +53,7 @@ class Division:
         return slice(start * self.patch, end * self.patch)
 
 
-def parts_of(patches: int, count: int, overlap: float, cores: Cores) -> tuple[Part, ...]:
+def parts_of(patches: int, count: int, overlap: float, cores: Cores) -> tuple[LatentPart, ...]:
     """Divide an axis (Eqs. 7 and 8).
 
     Args:
@@ -69,7 +69,7 @@ def parts_of(patches: int, count: int, overlap: float, cores: Cores) -> tuple[Pa
     else:
         ends = list(Partition.even(patches, count).ends)
     return tuple(
-        Part(
+        LatentPart(
             (start, end), (max(0, start - reach), min(patches, end + reach)) if end > start else (start, end)
         )
         for start, end in pairwise(ends)
@@ -78,7 +78,7 @@ def parts_of(patches: int, count: int, overlap: float, cores: Cores) -> tuple[Pa
 
 def divide(
     rules: Rules, grid: Sequence[int], patch: Sequence[int], count: int, number: int, total: int
-) -> Division | None:
+) -> LatentDivision | None:
     """Return the division at a step; None: the latents stay whole.
 
     Args:
@@ -96,4 +96,4 @@ def divide(
         return None
     axis = axis_of(rules.axes, number, total, grid, count)
     overlap = rules.overlap_at(number / max(1, total - 1))
-    return Division(axis, parts_of(grid[axis], count, overlap, rules.cores), patch[axis])
+    return LatentDivision(axis, parts_of(grid[axis], count, overlap, rules.cores), patch[axis])

@@ -23,7 +23,7 @@ from train.sampling.latent_parallel.aids import (
     shared_spread,
     smoothed,
 )
-from train.sampling.latent_parallel.parts import Division, divide
+from train.sampling.latent_parallel.parts import LatentDivision, divide
 from train.sampling.latent_parallel.rules import Rules
 from train.sampling.latent_parallel.weights import weights_of
 from train.sampling.prediction.guidance import Guided
@@ -95,7 +95,7 @@ class LatentParallel:
         rules = self.rules
         return aided(predictions, guided.weights, rules.aids, _progress(point), spread, rules.per_part)
 
-    def _blended(self, x_BCTHW: torch.Tensor, point: SchedulePoint, division: Division) -> torch.Tensor:
+    def _blended(self, x_BCTHW: torch.Tensor, point: SchedulePoint, division: LatentDivision) -> torch.Tensor:
         """Return the prediction of all parts."""
         own, dim = self.groups.rank, 2 + division.axis
         shares_KN = weights_of(division, self.rules.ramp).to(x_BCTHW.device, x_BCTHW.dtype)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from train.parallel.context.partition import Partition
 from train.parallel.context.traffic import AttentionSize, ring_bytes, ulysses_bytes
-from train.sampling.latent_parallel.parts import Division, divide
+from train.sampling.latent_parallel.parts import LatentDivision, divide
 from train.sampling.latent_parallel.rules import MODES, Rules
 
 FLOAT32 = 4
@@ -45,14 +45,14 @@ class LatentRun:
         """Bytes of the latents in float32."""
         return FLOAT32 * self.channels * math.prod(self.size)
 
-    def divisions(self, rules: Rules) -> list[Division | None]:
+    def divisions(self, rules: Rules) -> list[LatentDivision | None]:
         """Return the division of every step."""
         return [
             divide(rules, self.grid, self.patch, self.parts, number, self.steps)
             for number in range(self.steps)
         ]
 
-    def part_bytes(self, division: Division, number: int) -> int:
+    def part_bytes(self, division: LatentDivision, number: int) -> int:
         """Return the bytes of a part in float32."""
         return self.latent_bytes * division.lengths[number] // self.size[division.axis]
 
@@ -150,7 +150,7 @@ def shares(run: LatentRun, rules: Rules) -> Shares:
     return Shares(*(sum(column) / len(rows) for column in zip(*rows, strict=True)))
 
 
-def divided_axes(divisions: Sequence[Division | None]) -> list[int | None]:
+def divided_axes(divisions: Sequence[LatentDivision | None]) -> list[int | None]:
     """Return the divided axis of every step; None: the step sees everything, undivided or as a single part."""
     return [
         None if division is None or sum(part.length > 0 for part in division.parts) == 1 else division.axis

@@ -59,7 +59,7 @@ class JaggedAxis:
 
 
 @dataclass(frozen=True)
-class Division:
+class TokenDivision:
     """Division of a video's tokens over slices and ranks.
 
     Attributes:
@@ -71,7 +71,7 @@ class Division:
     places: JaggedAxis
 
     @classmethod
-    def of(cls, frames: int, places: int, slicing: Slicing, ranks: int) -> "Division":
+    def of(cls, frames: int, places: int, slicing: Slicing, ranks: int) -> "TokenDivision":
         """Divide a video's latents into slices.
 
         Raises:
@@ -121,7 +121,7 @@ class Division:
         return (receiving.cells.tokens - receiving.total(rank)) * self.whole(kind).total(rank)
 
 
-def pass_bytes(division: Division, rank: int, pairs: int, token_bytes: int, value_bytes: int) -> int:
+def pass_bytes(division: TokenDivision, rank: int, pairs: int, token_bytes: int, value_bytes: int) -> int:
     """Return the bytes that a rank sends to others in a model pass, with the gathering of its result.
 
     The lifting of slices changes when these bytes are sent, and slices only by what is left over in them.

@@ -8,7 +8,7 @@ import torch
 from train.models.attention.spatial_temporal import SpatialTemporalAttention
 from train.models.dit import Attention, Branches, Rotation, through
 from train.models.st_dit import STBlock, STDiT
-from train.sampling.scalefusion.jagged import Division
+from train.sampling.scalefusion.jagged import TokenDivision
 from train.sampling.scalefusion.schedule import KINDS, LayerKind
 
 VECTORS = {"spatial": slice(0, 3), "temporal": slice(3, 12)}
@@ -41,7 +41,7 @@ class SlicedLayers:
     def __init__(
         self,
         dit: STDiT,
-        division: Division,
+        division: TokenDivision,
         inputs: EmbeddedInputs,
         rotation: Rotation,
         places_LD: torch.Tensor | None,

@@ -12,7 +12,7 @@ from train.models.attention.positions import Window
 from train.models.denoiser import Denoiser
 from train.models.dit import tokens
 from train.sampling.prediction.predictor import Conditions
-from train.sampling.scalefusion.jagged import Division
+from train.sampling.scalefusion.jagged import TokenDivision
 from train.sampling.scalefusion.layers import SlicedLayers, layer_kind
 from train.sampling.scalefusion.runner import ScaleFusion
 from train.sampling.scalefusion.schedule import DSP, KINDS, LayerKind, Slicing
@@ -113,7 +113,7 @@ def measure_costs(
     return LayerCosts(token_s, slice_s, byte_s, small_s, token_bytes, sharing)
 
 
-def _slice_tokens(division: Division, kind: LayerKind) -> int:
+def _slice_tokens(division: TokenDivision, kind: LayerKind) -> int:
     """Return the tokens of the first slice on the rank with the most."""
     return max(division.cut(kind).counts(0)) * division.whole(kind).cells.tokens
 

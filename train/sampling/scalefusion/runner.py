@@ -16,11 +16,11 @@ from train.models.st_dit import STDiT
 from train.parallel.context.exchange import gather
 from train.sampling.prediction.predictor import Conditions
 from train.sampling.scalefusion.exchanges import AsyncExchanges, Exchanges, Finish
-from train.sampling.scalefusion.jagged import Division
+from train.sampling.scalefusion.jagged import TokenDivision
 from train.sampling.scalefusion.layers import EmbeddedInputs, SlicedLayers, layer_kind
 from train.sampling.scalefusion.schedule import (
     DEFAULT,
-    Launch,
+    PieceLaunch,
     Slicing,
     Wait,
     schedule,
@@ -99,7 +99,7 @@ class ScaleFusion:
             dit.embed_text(conditions.context_BMD),
             conditions.mask_BM,
         )
-        division = Division.of(grid[0], grid[1] * grid[2], slicing, dist.get_world_size(self.group))
+        division = TokenDivision.of(grid[0], grid[1] * grid[2], slicing, dist.get_world_size(self.group))
         rotation = dit.rotation([whole], here, x_BCTHW.device)
         places_LD = dit.places([whole], here, x_BCTHW.device)
         return SlicedLayers(dit, division, inputs, rotation, places_LD, dist.get_rank(self.group))
@@ -115,7 +115,7 @@ class ScaleFusion:
         outputs: list[torch.Tensor] = []
         for operation in schedule(self.slicing, len(layers.blocks)):
             layer, number = operation.layer, operation.slice
-            if isinstance(operation, Launch):
+            if isinstance(operation, PieceLaunch):
                 rows = packed.pop((layer, number, operation.part))
                 if (layer, number) not in arriving:
                     arriving[layer, number] = (layers.receiver(layer, number, rows), [])
@@ -134,7 +134,7 @@ class ScaleFusion:
         return outputs
 
     def _start(
-        self, layers: SlicedLayers, launch: Launch, rows: torch.Tensor, received_WCBD: torch.Tensor
+        self, layers: SlicedLayers, launch: PieceLaunch, rows: torch.Tensor, received_WCBD: torch.Tensor
     ) -> Finish:
         kind, rank = layer_kind(launch.layer), layers.rank
         goals = layers.division.cut(kind).counts(launch.slice)

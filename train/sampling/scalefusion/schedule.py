@@ -64,7 +64,7 @@ DSP = Slicing(1, 1, 0, 0)
 
 
 @dataclass(frozen=True)
-class Launch:
+class PieceLaunch:
     """Start of the all-to-all of one piece.
 
     Attributes:
@@ -94,7 +94,7 @@ class Compute:
     slice: int
 
 
-Operation = Launch | Wait | Compute
+Operation = PieceLaunch | Wait | Compute
 
 
 def schedule(slicing: Slicing, pairs: int) -> list[Operation]:
@@ -113,7 +113,7 @@ def schedule(slicing: Slicing, pairs: int) -> list[Operation]:
     """
     slicing.check()
     operations: list[Operation] = [
-        Launch(0, number, part)
+        PieceLaunch(0, number, part)
         for part in range(slicing.count(-1))
         for number in range(slicing.lifted(0))
         if pairs
@@ -123,8 +123,8 @@ def schedule(slicing: Slicing, pairs: int) -> list[Operation]:
         following = range(slicing.lifted(layer + 1) if layer + 1 < 2 * pairs else 0)
         for number in range(count):
             ahead = range(launched, min(number + 2, count))
-            operations += [Launch(layer, other, part) for other in ahead for part in range(parts)]
+            operations += [PieceLaunch(layer, other, part) for other in ahead for part in range(parts)]
             launched = max(launched, ahead.stop)
             operations += [Wait(layer, number), Compute(layer, number)]
-            operations += [Launch(layer + 1, other, number) for other in following]
+            operations += [PieceLaunch(layer + 1, other, number) for other in following]
     return operations

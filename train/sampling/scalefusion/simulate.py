@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from train.sampling.scalefusion.jagged import Division
-from train.sampling.scalefusion.schedule import DSP, KINDS, Launch, LayerKind, Slicing, Wait, schedule
+from train.sampling.scalefusion.jagged import TokenDivision
+from train.sampling.scalefusion.schedule import DSP, KINDS, LayerKind, PieceLaunch, Slicing, Wait, schedule
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class PassTime(NamedTuple):
     exchanging: float
 
 
-def simulate(slicing: Slicing, division: Division, pairs: int, costs: LayerCosts) -> PassTime:
+def simulate(slicing: Slicing, division: TokenDivision, pairs: int, costs: LayerCosts) -> PassTime:
     """Simulate one model pass over all ranks.
 
     Args:
@@ -67,7 +67,7 @@ def simulate(slicing: Slicing, division: Division, pairs: int, costs: LayerCosts
     arrived: dict[tuple[int, int], float] = {}
     for operation in schedule(slicing, pairs):
         kind, at = KINDS[operation.layer % 2], (operation.layer, operation.slice)
-        if isinstance(operation, Launch):
+        if isinstance(operation, PieceLaunch):
             if division.ranks > 1:
                 tokens = float(sizes[kind].sent[operation.slice, operation.part])
                 took = costs.exchange_s + costs.byte_s * costs.token_bytes * tokens
@@ -102,17 +102,17 @@ def choose(
     """
     best, shortest = DSP, float("inf")
     for N_T, N_S in product(range(1, min(most_slices, frames) + 1), range(1, min(most_slices, places) + 1)):
-        division = Division.of(frames, places, Slicing(N_T, N_S, 0, 0), ranks)
+        division = TokenDivision.of(frames, places, Slicing(N_T, N_S, 0, 0), ranks)
         for lifted in product(range(N_T + 1), range(N_S + 1)):
             slicing = Slicing(N_T, N_S, *lifted)
             two, three = (simulate(slicing, division, count, costs).seconds for count in (2, 3))
             seconds = three + (pairs - 3) * (three - two)
             if seconds < shortest * (1 - 1e-9):
                 best, shortest = slicing, seconds
-    return best, simulate(best, Division.of(frames, places, best, ranks), pairs, costs)
+    return best, simulate(best, TokenDivision.of(frames, places, best, ranks), pairs, costs)
 
 
-def buffer_bytes(slicing: Slicing, division: Division, token_bytes: int) -> int:
+def buffer_bytes(slicing: Slicing, division: TokenDivision, token_bytes: int) -> int:
     """Return the most bytes of tokens that a rank holds at a time, less its own tokens once.
 
     Counted in program order, as a GPU's allocator reuses memory on a stream, and as the executor keeps tensors: a
@@ -128,7 +128,7 @@ def buffer_bytes(slicing: Slicing, division: Division, token_bytes: int) -> int:
     return most * token_bytes
 
 
-def blocking_buffer_bytes(division: Division, token_bytes: int) -> int:
+def blocking_buffer_bytes(division: TokenDivision, token_bytes: int) -> int:
     """Return the same for DSP as `train.parallel.context.slices` runs it, and VideoSys.
 
     An exchange holds three copies beside the tokens: packed for all ranks, received, and put in order.
@@ -154,7 +154,7 @@ class _Sizes:
     sent: np.ndarray
 
     @classmethod
-    def of(cls, division: Division, kind: LayerKind, sharing: int) -> "_Sizes":
+    def of(cls, division: TokenDivision, kind: LayerKind, sharing: int) -> "_Sizes":
         cut, whole = division.cut(kind), division.whole(kind)
         cut_NP = np.array(cut.cells.lengths).reshape(-1, division.ranks)
         whole_NP = np.array(whole.cells.lengths).reshape(-1, division.ranks)
@@ -166,7 +166,7 @@ class _Sizes:
         return cls(cut_NP * whole.cells.tokens, np.maximum(*busiest).max(axis=2))
 
 
-def _most_tokens(slicing: Slicing, division: Division, rank: int) -> int:
+def _most_tokens(slicing: Slicing, division: TokenDivision, rank: int) -> int:
     """Return the most tokens beyond its own that a rank holds; two pairs of layers show all states."""
     pairs = 2
 
@@ -185,7 +185,7 @@ def _most_tokens(slicing: Slicing, division: Division, rank: int) -> int:
     for operation in schedule(slicing, pairs):
         layer, number = operation.layer, operation.slice
         kind = KINDS[layer % 2]
-        if isinstance(operation, Launch):
+        if isinstance(operation, PieceLaunch):
             live[layer, number] = tokens(kind, number)
         elif isinstance(operation, Wait):
             for part in range(slicing.count(layer - 1)):

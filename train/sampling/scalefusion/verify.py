@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from train.sampling.scalefusion.schedule import Compute, Launch, Operation, Slicing, Wait
+from train.sampling.scalefusion.schedule import Compute, Operation, PieceLaunch, Slicing, Wait
 
 Fault = Literal["missing", "twice", "unknown", "before its producer", "after its wait", "without a wait"]
 
@@ -42,7 +42,7 @@ def violations(operations: Sequence[Operation], slicing: Slicing, pairs: int) ->
             continue
         if operation in done:
             found.append(Violation("twice", operation))
-        if isinstance(operation, Launch):
+        if isinstance(operation, PieceLaunch):
             producer = Compute(operation.layer - 1, operation.part)
             if operation.layer > 0 and producer not in done:
                 found.append(Violation("before its producer", operation))
@@ -60,6 +60,6 @@ def _wanted(slicing: Slicing, pairs: int) -> dict[Operation, None]:
     for layer in range(2 * pairs):
         for number in range(slicing.count(layer)):
             for part in range(slicing.count(layer - 1)):
-                wanted[Launch(layer, number, part)] = None
+                wanted[PieceLaunch(layer, number, part)] = None
             wanted[Wait(layer, number)] = wanted[Compute(layer, number)] = None
     return wanted

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from train.cascade.online.correction import Correction, corrected, correction
-from train.cascade.online.measurements import Measurement, Window, measurements
+from train.cascade.online.measurements import Measurement, MeasurementWindow, measurements
 from train.cascade.paper.cases import drawn_at_720p
 from train.cascade.paper.simulate import Noise, execute
 from train.cascade.planners.plan import plan
@@ -24,9 +24,9 @@ def trained(
     sigma: float = 0.05,
     seed: int = 0,
     planner=lambda problem: plan(problem).best,
-) -> Window:
+) -> MeasurementWindow:
     """What is measured on GPUs whose cascades take other times than predicted."""
-    draw, window = np.random.default_rng(seed), Window()
+    draw, window = np.random.default_rng(seed), MeasurementWindow()
     for number in range(iterations):
         problem = drawn_at_720p(gpus // 4, gpus, 1000 * seed + number)
         schedule = planner(problem)
@@ -37,13 +37,15 @@ def trained(
     return window
 
 
-def measured(*ratios: float, gpus: tuple[int, ...] = (0, 1), module: Module = Module.DIT) -> Window:
-    return Window((tuple(Measurement(module, gpus, 1.0, ratio) for ratio in ratios),))
+def measured(
+    *ratios: float, gpus: tuple[int, ...] = (0, 1), module: Module = Module.DIT
+) -> MeasurementWindow:
+    return MeasurementWindow((tuple(Measurement(module, gpus, 1.0, ratio) for ratio in ratios),))
 
 
 def test_nothing_measured_changes_nothing():
     problem = drawn_at_720p(4, 16, 0)
-    found = correction(Window(), CONFIG)
+    found = correction(MeasurementWindow(), CONFIG)
     assert found == Correction()
     assert (corrected(problem, found.factors_of(problem.degrees_K)).seconds_SMK == problem.seconds_SMK).all()
 
@@ -53,7 +55,7 @@ def test_factors_of_modules_and_degrees():
     window = trained(8, 32, truth, planner=lambda problem: static(problem, 8))
     for number in range(8):
         other = trained(number + 1, 32, truth, seed=1, planner=lambda problem: static(problem, 4))
-        window = Window((*window.iterations, *other.iterations[-1:]))
+        window = MeasurementWindow((*window.iterations, *other.iterations[-1:]))
     found = correction(window, CONFIG)
     for kind, factor in truth.items():
         assert found.factors[kind] == pytest.approx(factor, rel=0.05)
@@ -99,7 +101,7 @@ def test_noise_makes_no_gpu_slow():
 
 
 def test_gpus_that_cannot_be_told_apart_are_named_together():
-    window = Window(
+    window = MeasurementWindow(
         (
             tuple(Measurement(Module.DIT, (0, 1), 1.0, 1.5) for _ in range(10)),
             tuple(
@@ -119,9 +121,9 @@ def test_too_little_evidence_names_no_gpu():
 
 def test_state_is_json_and_the_order_within_an_iteration_does_not_matter():
     window = trained(3, slow={3: 1.5})
-    again = Window.from_rows(json.loads(json.dumps(window.rows())))
+    again = MeasurementWindow.from_rows(json.loads(json.dumps(window.rows())))
     assert again == window
-    turned = Window(tuple(iteration[::-1] for iteration in window.iterations))
+    turned = MeasurementWindow(tuple(iteration[::-1] for iteration in window.iterations))
     assert correction(turned, CONFIG) == correction(window, CONFIG)
 
 
@@ -150,7 +152,7 @@ def test_iterations_planned_with_what_the_last_ones_took_become_faster():
         return execute(schedule, noise_R * np.array(real_R) / planned_R)
 
     truth = Correction(factors={(Module.DIT, degree): 1.6 for degree in (12, 16, 24)})
-    window, seconds = Window(), []
+    window, seconds = MeasurementWindow(), []
     for seed in range(12):
         problem = drawn_at_720p(16, 64, seed)
         real = corrected(problem, truth.factors_of(problem.degrees_K))

@@ -11,9 +11,9 @@ from loader.buckets.tokens import Compression
 from tests.train.clips import tiny_config
 from train.cascade.execution.executor import Executor
 from train.cascade.execution.ops import TensorSpec
-from train.cascade.execution.pool import Pool
+from train.cascade.execution.pool import GroupPool
 from train.cascade.execution.representatives import Representatives, WholeGradients
-from train.cascade.execution.step import Report
+from train.cascade.execution.step import StepReport
 from train.cascade.problem import Cascade, Module
 from train.cascade.schedule import Run, Schedule
 from train.config.model import DiTConfig
@@ -250,10 +250,10 @@ class Runner:
                 weight.copy_(torch.randn(weight.shape, generator=generator, dtype=dtype) * 0.2)
         self.weights = list(self.bundle.dit.parameters())
         menu = dict.fromkeys(run.gpus for plan in plans for run in plan.schedule.runs)
-        self.pool = Pool(world, HEADS, menu)
+        self.pool = GroupPool(world, HEADS, menu)
         self.executor = Executor(world, self.pool, limit_bytes)
 
-    def gradients(self, plan: Plan) -> Report:
+    def gradients(self, plan: Plan) -> StepReport:
         """Leaves the summed gradients of a plan in the weights."""
         self.zero()
         work = TinyWork(self.bundle, plan.samples, self.world.rank, self.dtype)

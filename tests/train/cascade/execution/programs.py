@@ -15,7 +15,7 @@ from tests.train.cascade.execution.plans import HEADS, Plan, Runner, Sample, Tin
 from train.cascade.execution.executor import Executor
 from train.cascade.execution.handoffs import plan_transfers
 from train.cascade.execution.ops import TensorSpec
-from train.cascade.execution.pool import Pool
+from train.cascade.execution.pool import GroupPool
 from train.cascade.problem import Cascade, Module
 from train.cascade.schedule import Run, Schedule
 from train.distributed.world import join
@@ -232,7 +232,7 @@ def check_room(limit_mib: int | None, most_mib: int) -> None:
         sample = Sample(0, 1, 3, 8, owner=0, stored=False, text="none")
         work = Large(None, [sample] * count, world.rank, torch.float32)
         limit = None if limit_mib is None else limit_mib << 20
-        executor = Executor(world, Pool(world, HEADS, [(half, half + 1)]), limit)
+        executor = Executor(world, GroupPool(world, HEADS, [(half, half + 1)]), limit)
         for _ in range(2):
             with LiveMemory() as memory:
                 report = executor.run(Schedule.of(runs, world.size), work, StepClock(world))

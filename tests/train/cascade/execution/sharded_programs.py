@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.train.cascade.execution.plans import HEADS, Plan, TinyWork, random_plan, small_config
 from train.cascade.execution.executor import Executor
-from train.cascade.execution.pool import Pool
+from train.cascade.execution.pool import GroupPool
 from train.cascade.problem import Module
 from train.cascade.schedule import Schedule
 from train.config.model import DiTConfig, MMDiTConfig
@@ -91,7 +91,7 @@ class ShardedRunner:
                 weight.copy_(torch.randn(weight.shape, generator=generator, dtype=torch.float64) * 0.2)
                 pieces.copy_(own[name], weight.detach())
         menu = dict.fromkeys(run.gpus for plan in plans for run in plan.schedule.runs)
-        self.executor = Executor(world, Pool(world, HEADS, menu))
+        self.executor = Executor(world, GroupPool(world, HEADS, menu))
 
     def run(self, plan: Plan) -> tuple[float, int]:
         """Return the relative error of the gradients on rank 0, and the most values gathered on any rank."""

@@ -14,7 +14,7 @@ from train.config.run import TrainConfig
 from train.models.bundle import Bundle
 from train.models.denoiser import Denoiser
 from train.objectives.level import pose
-from train.sampling.cache.config import CacheConfig
+from train.sampling.cache.config import BlockCacheConfig
 from train.sampling.config import SampleConfig
 from train.sampling.generate import VideoSampler
 from train.sampling.layout import VideoLayout
@@ -159,10 +159,10 @@ def test_a_cache_of_the_blocks_counts_its_hits_and_forgets_the_video_before():
     plain = sampler(config, bundle, steps=6, guidance=2.0)
     passes = plain.encode(["up"])
     exact = plain.denoise(passes, [0])
-    still = sampler(config, bundle, steps=6, guidance=2.0, cache=CacheConfig(threshold=0))
+    still = sampler(config, bundle, steps=6, guidance=2.0, cache=BlockCacheConfig(threshold=0))
     assert torch.equal(still.denoise(passes, [0]), exact)
     assert (still.cache.hits, still.cache.evaluations) == (0, 12)
-    cached = sampler(config, bundle, steps=6, guidance=2.0, cache=CacheConfig(threshold=100))
+    cached = sampler(config, bundle, steps=6, guidance=2.0, cache=BlockCacheConfig(threshold=100))
     first = cached.denoise(passes, [0])
     assert (cached.cache.hits, cached.cache.evaluations) == (10, 12)
     assert not torch.equal(first, exact)

@@ -29,7 +29,7 @@ from train.sampling.generate import VideoSampler
 from train.sampling.layout import VideoLayout
 from train.sampling.prediction.predictor import Conditions, ModelRunner, WholeModel
 from train.sampling.scalefusion.exchanges import AsyncExchanges
-from train.sampling.scalefusion.jagged import Division, pass_bytes
+from train.sampling.scalefusion.jagged import TokenDivision, pass_bytes
 from train.sampling.scalefusion.measure import MeasuredScaleFusion, measure_costs
 from train.sampling.scalefusion.runner import ScaleFusion
 from train.sampling.scalefusion.schedule import DEFAULT, DSP, Slicing
@@ -113,7 +113,7 @@ def compared(case: Case, group: dist.ProcessGroup) -> dict[str, float]:
     with count_sent_bytes() as sent:
         found = ScaleFusion(dit, group, case.slicing, watched)(*asked)
     assert found.dtype == dtype
-    division = Division.of(T, H * W, case.slicing, case.ranks)
+    division = TokenDivision.of(T, H * W, case.slicing, case.ranks)
     token, value = B * HIDDEN * dtype.itemsize, B * CHANNELS * 4 * dtype.itemsize
     return error(found) | {
         "bytes": abs(sent.total - pass_bytes(division, rank, LAYERS, token, value)),

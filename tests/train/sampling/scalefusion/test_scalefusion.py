@@ -25,7 +25,7 @@ from train.parallel.context.traffic import AttentionSize, slices_bytes
 from train.sampling.config import SampleLayoutConfig
 from train.sampling.layout import build_layout
 from train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
-from train.sampling.scalefusion.jagged import Division, JaggedAxis, pass_bytes
+from train.sampling.scalefusion.jagged import JaggedAxis, TokenDivision, pass_bytes
 from train.sampling.scalefusion.runner import ScaleFusion
 from train.sampling.scalefusion.schedule import DSP, Slicing
 
@@ -95,12 +95,12 @@ def test_whole_layers_send_what_slices_of_training_send():
     for frames in (7, 8):
         places, whole = (SliceSharding.of([(frames, 3, 4)], axis, ranks) for axis in ("place", "frame"))
         trained = [slices_bytes(size, places, whole, rank) for rank in range(ranks)]
-        division = Division.of(frames, 12, DSP, ranks)
+        division = TokenDivision.of(frames, 12, DSP, ranks)
         ours = [pass_bytes(division, rank, 1, size.token * size.value_bytes, 0) for rank in range(ranks)]
         # What is left over lies on other ranks.
         assert sum(ours) == pytest.approx(sum(trained), rel=0.02 if frames % ranks else 0)
     for slicing in (DSP, Slicing(3, 4, 1, 2)):
-        division = Division.of(8, 12, slicing, ranks)
+        division = TokenDivision.of(8, 12, slicing, ranks)
         assert [pass_bytes(division, rank, 2, 1, 0) for rank in range(ranks)] == [2 * (6 * 3 + 9 * 2)] * 4
 
 
@@ -116,7 +116,7 @@ def test_what_cannot_be_sliced_is_refused_in_words():
     with pytest.raises(UsageError, match=r"L_T=2 must lie in 0\.\.N_T=1"):
         ScaleFusion(dit, None, Slicing(1, 1, 2, 0))
     with pytest.raises(UsageError, match="cannot cut 3 frames of tokens into N_T=4 slices"):
-        Division.of(3, 8, Slicing(), 2)
+        TokenDivision.of(3, 8, Slicing(), 2)
     mesh = SamplingMesh(ring=1)
     with pytest.raises(UsageError, match=r"layout scalefusion .* raise ring or ulysses above 1"):
         build_layout(

@@ -7,7 +7,7 @@ import pytest
 
 from loader.errors import UsageError
 from tests.train.sampling.scalefusion.printed_scalefusion import printed
-from train.sampling.scalefusion.schedule import DEFAULT, DSP, Compute, Launch, Slicing, Wait, schedule
+from train.sampling.scalefusion.schedule import DEFAULT, DSP, Compute, PieceLaunch, Slicing, Wait, schedule
 from train.sampling.scalefusion.verify import violations
 
 ALL = [
@@ -46,13 +46,13 @@ def test_no_operation_may_be_lost_repeated_or_moved_too_far(slicing):
         if isinstance(operation, Wait):
             assert ("without a wait", Compute(operation.layer, operation.slice)) in lost
         if isinstance(operation, Compute):
-            of_next = [at for at in rest if isinstance(at, Launch) and at.layer == operation.layer + 1]
+            of_next = [at for at in rest if isinstance(at, PieceLaunch) and at.layer == operation.layer + 1]
             early = {at for fault, at in lost if fault == "before its producer"}
             assert early == {at for at in of_next if at.part == operation.slice}
         assert ("twice", operation) in violations([*operations, operation], slicing, 2)
-        if isinstance(operation, Launch):
+        if isinstance(operation, PieceLaunch):
             assert ("after its wait", operation) in violations([*rest, operation], slicing, 2)
-        if operation.layer > 0 and isinstance(operation, Launch):
+        if operation.layer > 0 and isinstance(operation, PieceLaunch):
             assert violations([operation, *rest], slicing, 2) == [("before its producer", operation)]
     assert violations([Compute(4, 0), *operations], slicing, 2)[0].fault == "unknown"
 
@@ -61,7 +61,7 @@ def test_lifted_slices_are_sent_while_the_layer_before_is_computed():
     """As in section 4.4; the other slices one ahead of their use."""
     operations = schedule(DEFAULT, 2)
     second = [at for at in operations if at.layer == 2]
-    sent = [at for at in second if isinstance(at, Launch)]
+    sent = [at for at in second if isinstance(at, PieceLaunch)]
     assert [at.slice for at in sent] == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
     last = operations.index(Compute(1, 3))
     assert sum(operations.index(at) < last for at in sent) == DEFAULT.lifted_temporal * 3
@@ -73,10 +73,10 @@ def test_lifted_slices_are_sent_while_the_layer_before_is_computed():
 
 def test_dsp_blocks_before_each_layer():
     assert schedule(DSP, 1) == [
-        Launch(0, 0, 0),
+        PieceLaunch(0, 0, 0),
         Wait(0, 0),
         Compute(0, 0),
-        Launch(1, 0, 0),
+        PieceLaunch(1, 0, 0),
         Wait(1, 0),
         Compute(1, 0),
     ]

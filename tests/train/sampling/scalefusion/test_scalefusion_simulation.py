@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from train.sampling.scalefusion.jagged import Division
+from train.sampling.scalefusion.jagged import TokenDivision
 from train.sampling.scalefusion.schedule import DEFAULT, DSP, Slicing
 from train.sampling.scalefusion.simulate import (
     LayerCosts,
@@ -24,7 +24,7 @@ COSTS = LayerCosts(
 
 
 def run(slicing: Slicing, pairs: int, costs: LayerCosts = COSTS, size=(FRAMES, PLACES)):
-    return simulate(slicing, Division.of(*size, slicing, RANKS), pairs, costs)
+    return simulate(slicing, TokenDivision.of(*size, slicing, RANKS), pairs, costs)
 
 
 def test_dsp_adds_up_what_it_computes_and_what_it_sends():
@@ -66,13 +66,13 @@ def test_nothing_is_faster_than_its_computation_or_its_communication():
 def test_a_rank_without_a_part_of_a_slice_computes_nothing_of_it():
     """One frame for each of four ranks, in two slices: each rank computes one slice, its own."""
     costs = LayerCosts({"spatial": 1e-3, "temporal": 0.0}, 1.0, 0.0, 0.0, 8)
-    division = Division.of(4, 8, Slicing(2, 1, 0, 0), RANKS)
+    division = TokenDivision.of(4, 8, Slicing(2, 1, 0, 0), RANKS)
     found = simulate(Slicing(2, 1, 0, 0), division, 1, costs)
     assert found.computing == found.seconds == pytest.approx(1.0 + 8e-3 + 1.0)
 
 
 def test_one_rank_sends_nothing():
-    found = simulate(DEFAULT, Division.of(8, 8, DEFAULT, 1), 3, COSTS)
+    found = simulate(DEFAULT, TokenDivision.of(8, 8, DEFAULT, 1), 3, COSTS)
     assert found.exchanging == found.exposed == 0
 
 
@@ -96,14 +96,14 @@ def test_the_choice_is_the_best_of_all_candidates():
 
 def test_buffers_are_at_least_1_87_times_below_those_of_dsp():
     for size in ((16, 32), (64, 8192), (60, 8160)):
-        division = Division.of(*size, DEFAULT, RANKS)
+        division = TokenDivision.of(*size, DEFAULT, RANKS)
         ours, dsp = (
             buffer_bytes(DEFAULT, division, 8),
-            blocking_buffer_bytes(Division.of(*size, DSP, RANKS), 8),
+            blocking_buffer_bytes(TokenDivision.of(*size, DSP, RANKS), 8),
         )
         assert dsp >= 1.87 * ours
     own = 16 * 32 // RANKS
-    assert buffer_bytes(DEFAULT, Division.of(16, 32, DEFAULT, RANKS), 1) == own * 5 // 4
-    assert blocking_buffer_bytes(Division.of(16, 32, DSP, RANKS), 1) == 3 * own
+    assert buffer_bytes(DEFAULT, TokenDivision.of(16, 32, DEFAULT, RANKS), 1) == own * 5 // 4
+    assert blocking_buffer_bytes(TokenDivision.of(16, 32, DSP, RANKS), 1) == 3 * own
     # Whole layers in this executor hold what is sent beside what is received.
-    assert buffer_bytes(DSP, Division.of(16, 32, DSP, RANKS), 1) == own
+    assert buffer_bytes(DSP, TokenDivision.of(16, 32, DSP, RANKS), 1) == own
