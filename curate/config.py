@@ -67,8 +67,8 @@ class RunConfig(Settings):
     part_s: float = Field(
         900.0,
         ge=1,
-        description="length of the parts, seconds, in which sources of at least two are worked on side by side and"
-        " resumed, to the same bytes; max_source_s is for each part",
+        description="length of parts, seconds. Parts of a source of two or more are worked on side by side and"
+        " resume by themselves, to the same bytes; max_source_s is for each part",
     )
     worker_memory_mb: int = Field(
         1536, gt=0, description="memory that Ray reserves for each cutting worker, megabytes"
@@ -99,8 +99,8 @@ class RunConfig(Settings):
     wait_for_gpus: int = Field(
         0,
         ge=0,
-        description="GPUs that a growing Ray cluster must have before any work; models run on GPUs only if there are"
-        " some by then. 0: begin at once",
+        description="GPUs that a growing Ray cluster must have before any work; 0: begin at once. Models run on GPUs"
+        " only if there are some by then",
     )
     wait_s: float = Field(
         1800.0, gt=0, description="longest wait for wait_for_cpus and wait_for_gpus, seconds"

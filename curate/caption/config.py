@@ -109,7 +109,7 @@ class CaptionConfig(Settings, hide_input_in_errors=True):
         8,
         ge=1,
         le=1024,
-        description="clips captioned together; on a GPU also the maximum batch of windows of equal shape, with"
+        description="clips captioned together. On a GPU also the maximum batch of windows of equal shape; with"
         " backend=endpoint the number of requests in flight (at most 64)",
     )
     threads: int = Field(1, ge=1, le=256, description="CPU threads of the model, on the CPU")

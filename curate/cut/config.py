@@ -14,19 +14,19 @@ class CutConfig(Settings):
 
     mode: Literal["encode", "copy", "auto"] = Field(
         "encode",
-        description="encode: encode every clip; copy: copy the packets of the source without loss, and fail spans where"
-        " a copy is not exact; auto: copy where exact, else encode",
+        description="treatment of clips. encode: encode every clip; copy: copy the source's packets without loss,"
+        " and fail spans where a copy is not exact; auto: copy where exact, else encode",
     )
     trim_s: float = Field(
         0.0,
         ge=0,
-        description="time that a clip may lose at each end so that its packets can be copied (cut.mode copy or auto),"
-        " seconds; what it loses is filtered",
+        description="time that a clip may lose at each end so that its packets can be copied, seconds; for cut.mode"
+        " copy and auto. Lost time counts as filtered",
     )
     max_bits: Literal[8, 10] = Field(
         8,
-        description="maximum bits per sample; 10: sources of more than 8 bits, and HDR, become 10-bit HEVC of their own"
-        " colour, HDR metadata included, and the models, filters and training still get 8-bit SDR",
+        description="maximum bits per sample. 10: sources of more than 8 bits, and HDR, become 10-bit HEVC of their"
+        " own colour, with HDR metadata. Models, filters and training get 8-bit SDR in both cases",
     )
     encoder: Literal["x264", "nvenc", "auto"] = Field(
         "x264",
@@ -71,6 +71,6 @@ class CutConfig(Settings):
     ahead_mb: float = Field(
         512.0,
         ge=0,
-        description="memory for decoded frames waiting for the encoder while their source is scanned, megabytes; 0, or"
-        " too little for a source: the source is decoded twice, to the same bytes",
+        description="memory for decoded frames that wait for the encoder while their source is scanned, megabytes."
+        " With 0, or too little for a source, the source is decoded twice, to the same bytes",
     )

@@ -60,7 +60,7 @@ class DedupClips:
         sha256: Digests of the clips' bytes.
         sources: URIs of the sources.
         quality: Rank among duplicates: the larger row is kept, ties go to the smaller key, [clips, properties].
-        old: Whether a clip lies in the dataset already, [clips].
+        old: True if a clip lies in the dataset already, [clips].
         footage: Perceptual embeddings of clips that have a fingerprint.
         embedding: Embeddings by a model.
         fingerprint: Function from the row of a clip to its fingerprint, uint8 [pictures, 27, 48], or None; called for

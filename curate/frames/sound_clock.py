@@ -247,7 +247,7 @@ class _Sound:
             packet: First packet behind a step of pictures or sound.
             later_s: Time by which packets behind the step would be later than now.
             step_s: Size of the step.
-            alone: Whether nothing else steps in the film.
+            alone: True if nothing else steps in the film.
         """
         if self._agrees(packet, later_s, step_s):
             return True

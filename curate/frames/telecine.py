@@ -59,7 +59,7 @@ class FieldDifferences:
 
     Args:
         rate: Frame rate in the container, or None; other rates than those of NTSC have no pulldown.
-        trial: Whether to give up a film whose first frames show no pulldown; False for a part of one.
+        trial: True to give up a film whose first frames show no pulldown; False for a part of one.
     """
 
     def __init__(self, rate: Fraction | None, *, trial: bool = True) -> None:

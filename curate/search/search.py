@@ -41,7 +41,7 @@ class ClipSearch:
     Args:
         dataset: Finished dataset.
         max_bytes: Maximum size of the embeddings in memory, where there is no search index.
-        exact: Whether a query is compared with all embeddings, although there is a search index.
+        exact: True if a query is compared with all embeddings, although there is a search index.
     """
 
     def __init__(self, dataset: Dataset, max_bytes: int = 16 * 2**30, exact: bool = False) -> None:

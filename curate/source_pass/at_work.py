@@ -56,7 +56,7 @@ def noted(
         uri: URI of the source, for people.
         size: Size in bytes of what is read of the source.
         every_s: Seconds between notes.
-        part: What is done of the source, for people, where it is not all.
+        part: Description of the part that is worked on, where it is not the whole source.
         begin: Place in the file, about, where that begins.
     """
     name = f"{_FOLDER}{identity}"

@@ -166,7 +166,7 @@ class CutSource:
 
         Args:
             file: File of the source.
-            seen: What is known of the source.
+            seen: Facts known of the source.
             codec: Name of the source's decoder.
             parts: Spans.
             records: Records of the spans, from `planned`.

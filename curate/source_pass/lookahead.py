@@ -21,7 +21,7 @@ class Lookahead:
         samples: Stitching samples of the same source.
         config: Configuration of shots, stitching and spans.
         fps: Frame rate of the source.
-        within: Whether frames begin somewhere in a shot, of which nothing is predicted: nobody knows where its parts
+        within: True if frames begin somewhere in a shot, of which nothing is predicted: nobody knows where its parts
             begin.
 
     Attributes:
@@ -70,7 +70,7 @@ class Lookahead:
         Args:
             frame: One more than at the last call.
             times_s: Display time of each decoded frame; once ended, also the end of the last one.
-            ended: Whether the detector has finished.
+            ended: True if the detector has finished.
         """
         if self._finds_gap(times_s) or self._detector.judged > self._judged:
             self._judged = self._detector.judged

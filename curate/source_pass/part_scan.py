@@ -60,7 +60,7 @@ class PartSignals:
         sound: int64 [packets, 3]: stamp, duration and number of earlier video packets of the part.
         packets: Number of video packets before the first one of the next part.
         size: Width and height of a clip, by the first frame.
-        interlaced: Whether a frame is interlaced.
+        interlaced: True if a frame is interlaced.
         begin: (stamp, duration, checksum) of its first frames, of those behind its end where it is short.
         behind: The same of the first frames behind its end.
         pixels: Number of pixels of all frames.
@@ -221,7 +221,7 @@ class _Ahead:
 
         Args:
             frames: Frames of the part.
-            ended: Whether the source ends with them.
+            ended: True if the source ends with them.
         """
         if self._encoder is None:
             return iter(())

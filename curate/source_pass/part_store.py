@@ -30,7 +30,7 @@ class StepNote:
         cpu_s: Processor seconds.
         seconds: Wall time.
         file: State of the source's file meanwhile.
-        found: What else the step found, as JSON values.
+        found: Other results of the step, as JSON values.
     """
 
     fault: str | None = None

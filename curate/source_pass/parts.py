@@ -31,7 +31,7 @@ class Part:
         number: Number among the parts, from 0.
         count: Number of parts.
         begin_s: Time after the start of the stream, before which its first key frame lies.
-        end_s: That of the next part; None for the last one.
+        end_s: Start of the next part; None for the last one.
     """
 
     number: int

@@ -54,7 +54,7 @@ class Decoded:
         time_base: Seconds per tick.
         start_time: Start of the stream in ticks, by its header.
         damage: Damaged runs of frames.
-        interlaced: Whether a frame is interlaced.
+        interlaced: True if a frame is interlaced.
         pulldown: Pulldown of a telecined film.
         sound: Stamps of the sound.
     """

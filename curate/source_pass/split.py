@@ -54,7 +54,7 @@ class SplitOutcome:
     Attributes:
         summary: Summary of the source, once it can be closed.
         parts: Steps of parts that are left to do before.
-        in_parts: Whether something of its parts may be in the ledger.
+        in_parts: True if something of its parts may be in the ledger.
         fault: Reason why the source of a part stays whole, or None.
     """
 

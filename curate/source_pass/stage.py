@@ -28,8 +28,8 @@ class SourceStage:
 
     Attributes:
         cut: Function that cuts one source.
-        wanted: Whether later stages shall receive a clip.
-        isolate: Whether sources are cut in a child process.
+        wanted: True if later stages shall receive a clip.
+        isolate: True if sources are cut in a child process.
         attempts: See `Isolated`.
         max_source_s: See `Isolated.max_silence_s`; of each part of a long source.
         part_s: Duration of a part of a long source, seconds, about; None for no parts.

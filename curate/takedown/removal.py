@@ -205,7 +205,7 @@ def _accounted(accounting: pa.Table, gone_N: Mask, left_out: list[Row], down: Ta
 
     Args:
         accounting: All rows.
-        gone_N: Which of them are of removed clips.
+        gone_N: Mask of those of removed clips.
         left_out: These rows.
         down: All take-downs.
     """

@@ -12,7 +12,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     """Yield a hidden name beside a file, of this process alone; the file is replaced when the body succeeds.
 
     Args:
-        path: of the file; its folder is made.
+        path: path of the file; its folder is made.
 
     Raises:
         OSError: it cannot be written.

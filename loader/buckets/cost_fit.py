@@ -207,7 +207,7 @@ def held_out_s(timings: Timings, fit: Callable[[Timings], Cost]) -> Floats:
     """Return predicted seconds of each timing by a fit without the timings of its length (cross-validation).
 
     Args:
-        timings: of two lengths at least.
+        timings: timings of two lengths at least.
         fit: `linear_quadratic` or `power`.
     """
     predicted_s, lengths = np.zeros(len(timings.step_s)), np.unique(timings.length)

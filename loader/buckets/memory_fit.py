@@ -32,7 +32,7 @@ class MemoryFit:
 
         Args:
             limit_gib: memory of a GPU that a step may use.
-            advice: what to do where too few fit.
+            advice: remedy to name where too few fit.
 
         Raises:
             UsageError: fewer than a thousand tokens fit.

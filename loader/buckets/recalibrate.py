@@ -43,8 +43,8 @@ class RecalibrateConfig(Settings):
     odd_rank: float = Field(
         1.15,
         gt=1,
-        description="ratio of a rank's times to the median rank's for the same shapes; ranks above it, or below its"
-        " inverse, are reported and their timings rescaled",
+        description="ratio of a rank's times to the median rank's for the same shapes. Ranks above it, or below its"
+        " inverse, are reported, and their timings rescaled",
     )
 
 

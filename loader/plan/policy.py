@@ -34,7 +34,7 @@ class StepLayout:
         ranks: number of data-parallel ranks.
         microbatches: mean number of microbatches (or packs) per rank and step.
         policy: assignment of microbatches to ranks.
-        regime: when ranks synchronize.
+        regime: synchronization of ranks.
         lookahead: window in steps within which `balanced` may move a microbatch, in the slot regime.
     """
 
@@ -80,7 +80,7 @@ class Placement:
         rank: int64 [M], rank of each microbatch.
         slot: int64 [M], place of each microbatch in its rank's order.
         ranks: number of ranks of the step.
-        regime: when ranks synchronize.
+        regime: synchronization of ranks.
     """
 
     rank: Places

@@ -35,8 +35,8 @@ class Shuffle(Settings):
     run: PositiveInt = Field(
         default=1,
         le=4096,
-        description="samples of a bucket that stay adjacent in their shard and in the order, so that one request reads"
-        " them; 1 shuffles single samples; above 1 needs order: permuted",
+        description="samples of a bucket that stay adjacent in their shard and in the order, so that one request"
+        " reads them. 1 shuffles single samples; above 1 needs order: permuted",
     )
 
     @model_validator(mode="after")

@@ -102,13 +102,13 @@ class Share:
 
     Args:
         group: process group of ranks that train on the same microbatches; None is all ranks.
-        device: where pixels are exchanged and stay; None: this process's current GPU if the group uses NCCL, else the
-            CPU.
+        device: device on which pixels are exchanged and stay; None: this process's current GPU if the group uses
+            NCCL, else the CPU.
 
     Attributes:
         rank: rank in the group.
         size: number of ranks in the group.
-        device: where pixels are exchanged and stay.
+        device: device on which pixels are exchanged and stay.
 
     Raises:
         UsageError: no process group is initialized, or this rank is not in it.

@@ -52,14 +52,14 @@ class StreamConfig(Settings):
     )
     regime: Regime = Field(
         default="step",
-        description="when ranks synchronize: step: once per optimizer step (DDP); slot: after every microbatch (FSDP,"
-        " pipelines); pack: mixed shapes packed into sequences of equal cost",
+        description="synchronization of ranks. step: once per optimizer step (DDP); slot: after every microbatch"
+        " (FSDP, pipelines); pack: mixed shapes packed into sequences of equal cost",
     )
     shuffle: Shuffle = Field(default=SORTED, description="shuffle of samples within their buckets")
     node_folder: Path | None = Field(
         default=None,
-        description="folder on a local disk or in memory, such as /dev/shm, where one rank of a machine stores plans"
-        " for all; null: each rank plans for itself",
+        description="folder where one rank of a machine stores plans for all, on a local disk or in memory, such as"
+        " /dev/shm; null: each rank plans for itself",
     )
     lookahead: PositiveInt = Field(
         default=4, le=1024, description="`regime: slot`: window in steps within which microbatches may move"

@@ -17,7 +17,7 @@ def files_sha256(
     """Return one hex digest of several files, of their names and contents.
 
     Args:
-        paths: in an order of the caller's.
+        paths: paths in an order of the caller's.
         of: hex digest of one file.
         described: hashed before them.
     """

@@ -24,7 +24,7 @@ def bench_encoded(dataset: Dataset) -> dict[str, Any]:
     """Return MB/s of one process and of two DataLoader workers, best of three alternating rounds.
 
     Args:
-        dataset: with samples of 64 x 64 pixels.
+        dataset: dataset with samples of 64 x 64 pixels.
 
     Raises:
         RunError: not every clip arrived in every epoch.

@@ -116,7 +116,7 @@ class Pair:
         heads: H.
         head_width: d.
         across_heads: the heads of a token are normed together.
-        rotated: whether rotary embeddings are applied.
+        rotated: true if rotary embeddings are applied.
         dtype: type of the activations.
     """
 

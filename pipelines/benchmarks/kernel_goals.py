@@ -17,13 +17,13 @@ class Row(NamedTuple):
         case: the size, in words.
         direction: forward or backward.
         by: a provider or a peer.
-        ours: whether it is the provider that training would choose.
+        ours: true if it is the provider that training would choose.
         tokens: N.
         width: D.
         rows: rows of the modulation, or 1.
         milliseconds: the median.
         of_copy: bytes that one pass must move, over the time, over the bandwidth of a copy.
-        same_bits: whether repeated runs gave equal bits; None: not tried.
+        same_bits: true if repeated runs gave equal bits; None: not tried.
     """
 
     operator: str
@@ -43,7 +43,7 @@ class Goal(NamedTuple):
     """A goal and its worst row.
 
     Attributes:
-        aim: in words.
+        aim: aim in words.
         least: smallest sufficient value.
         reached: value of the worst of its rows; None without rows.
         where: size of that row.

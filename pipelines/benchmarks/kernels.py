@@ -80,7 +80,7 @@ class Plan:
 
     Attributes:
         operators: each makes one operator with buffers of one size.
-        compiled: whether `torch.compile` is a peer; it takes seconds for each case.
+        compiled: true if `torch.compile` is a peer; it takes seconds for each case.
         runs: repetitions of a backward pass, which must give the same bits.
         seconds: time after which no further size starts; sizes left out are listed. None: no limit.
     """
@@ -100,7 +100,7 @@ def bench_kernels(
 
     Args:
         plan: cases to measure.
-        device: to measure on; a CPU only to try the benchmark.
+        device: device to measure on; a CPU only to try the benchmark.
         providers: providers of the operators, training's choice first; None: all that work here, and with
             nvrtc the D-tile reduction of AdaptiveLoad, 3.3.
 

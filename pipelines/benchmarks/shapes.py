@@ -28,8 +28,8 @@ class PredictedShape(NamedTuple):
         batch: B.
         length: S.
         frames: frames per clip.
-        height: in pixels.
-        width: in pixels.
+        height: height in pixels.
+        width: width in pixels.
         state_gib: weights, gradients, optimizer state, averages, frozen encoders.
         kept_gib: activations kept for the backward.
         peak_gib: most at once.

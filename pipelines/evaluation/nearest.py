@@ -36,7 +36,7 @@ class DatasetClips:
     """Clips of a dataset in the size of a video's squares, decoded once for each size.
 
     Args:
-        dataset: at most `MOST_CLIPS` of its clips are compared, evenly spread.
+        dataset: dataset of clips; at most `MOST_CLIPS` of its clips are compared, evenly spread.
     """
 
     def __init__(self, dataset: Dataset) -> None:

@@ -44,7 +44,7 @@ def make_footage(folder: Path, reels: Sequence[Reel] = REELS) -> None:
 
     Args:
         folder: Made when missing; other files in it are left alone.
-        reels: What to make.
+        reels: Reels to make.
     """
     files = open_storage(folder)
     graphs = [_graph(reel) for reel in reels]

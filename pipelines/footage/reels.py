@@ -49,8 +49,8 @@ class Reel:
         width: pixels, as a viewer sees it.
         height: pixels, as a viewer sees it.
         fps: frames per second.
-        shots: in order; a fade through black is a dissolve into `BLACK` and one out of it.
-        caption_in: where the caption is.
+        shots: shots in order; a fade through black is a dissolve into `BLACK` and one out of it.
+        caption_in: place of the caption.
         uneven: frames are missing, as in films of phones (variable frame rate).
         tone: a soft chord as an AAC track.
         turned: stored lying on its side, with a display matrix that sets it upright.

@@ -53,7 +53,7 @@ class LatentsOutcome:
 
     Attributes:
         dataset: the new version.
-        already_there: whether there was nothing to do.
+        already_there: true if there was nothing to do.
     """
 
     dataset: Dataset

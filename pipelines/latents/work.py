@@ -81,7 +81,7 @@ class LoadedEncoders:
 
     Args:
         config: configuration of the run.
-        context: whether captions are encoded.
+        context: true if captions are encoded.
     """
 
     def __init__(self, config: TrainRunConfig, context: bool) -> None:

@@ -19,7 +19,7 @@ class Status(Progress):
     """Progress of a curation as its status file tells it.
 
     Attributes:
-        at: when it was written; None if it does not tell.
+        at: time of writing; None if unknown.
     """
 
     at: AwareDatetime | None = None

@@ -20,7 +20,7 @@ class PlaceCollector(Collector):
     A place that cannot be read is 0 in ``reelweave_up``; the others are not affected.
 
     Args:
-        places: what to read.
+        places: places to read.
         say: called with a message when a place cannot be read any more.
     """
 

@@ -10,7 +10,7 @@ class Metric:
 
     Attributes:
         name: name with its unit, without ``_total``.
-        meaning: what it counts, as Prometheus' help.
+        meaning: meaning of the number, as Prometheus' help.
         labels: names of the labels.
         counter: True for a number that only grows; Prometheus adds ``_total`` to the name.
     """

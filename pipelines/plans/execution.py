@@ -50,7 +50,7 @@ def check(options: argparse.Namespace, of_steps: bool) -> None:
 
     Args:
         options: parsed options of the command.
-        of_steps: whether several steps may be planned, one of which is drawn.
+        of_steps: true if several steps may be planned, one of which is drawn.
 
     Raises:
         UsageError: an option has a wrong value.

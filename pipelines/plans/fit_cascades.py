@@ -79,7 +79,7 @@ def _fitted(options: argparse.Namespace) -> "FittedCosts":
     config = resolve(TrainRunConfig, options.config, options.set)
     notes = []
     if not np.isfinite(profile.peak_gib).any():
-        notes.append("no peaks were measured: memory is that of a rehearsal (train.memory.dry_run)")
+        notes.append("no peaks were measured: memory is that of a dry run (train.memory.dry_run)")
         profile = with_predicted_peaks(profile, config.train, options.gpus)
     else:
         profile = with_gathered_layers(profile, config.train, options.gpus)

@@ -61,7 +61,7 @@ def add_arguments(plan: argparse._ArgumentGroup) -> None:
         "--regime",
         choices=("step", "slot", "pack"),
         default="step",
-        help="when ranks synchronize: step: once a step; slot: after every microbatch; pack: once a step, with packs"
+        help="synchronization of ranks: step: once a step; slot: after every microbatch; pack: once a step, with packs"
         " of samples of any shape as microbatches (default: step)",
     )
     plan.add_argument(
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace, mixture: Mixture, ranks: int, steps: int) -
 
     Args:
         options: parsed options of the command.
-        mixture: to plan for.
+        mixture: mixture to plan for.
         ranks: number of data-parallel ranks.
         steps: number of steps.
 
@@ -166,9 +166,9 @@ def trace_of(mixture: Mixture, ranks: int, microbatches: int, steps: int) -> "Tr
     """Return the first steps of a mixture as a trace, whose microbatches are scheduled as cascades on all GPUs.
 
     Args:
-        mixture: to plan for.
+        mixture: mixture to plan for.
         ranks: number of GPUs.
-        microbatches: per GPU and step.
+        microbatches: microbatches per GPU and step.
         steps: number of steps.
 
     Raises:

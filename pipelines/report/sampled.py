@@ -35,8 +35,8 @@ class SampledVideo(BaseModel, frozen=True, extra="forbid"):
         nearest_caption: caption of the clip.
         psnr_db: likeness to the clip, of squares of pixels (`pipelines.evaluation.nearest`).
         other_psnr_db: the same to the nearest clip with another caption.
-        temporal_flickering: of the video, as `reelweave evaluate` has it.
-        clip_temporal_flickering: of the clip.
+        temporal_flickering: flickering of the video, as in `reelweave evaluate`.
+        clip_temporal_flickering: the same of the clip.
     """
 
     file: str = Field(pattern=r"[0-9]{3}\.mp4")
@@ -57,8 +57,8 @@ def keep_sampled(dataset: Dataset, folder: Path) -> list[SampledVideo]:
     """Compare the videos of a folder with a dataset's clips, and keep them for its report.
 
     Args:
-        dataset: what their model was trained on.
-        folder: what `reelweave sample --prompts` wrote, or any folder of .mp4 files; the first ones are kept.
+        dataset: dataset that their model was trained on.
+        folder: output of `reelweave sample --prompts`, or any folder of .mp4 files; the first ones are kept.
 
     Raises:
         UsageError: there is no video.

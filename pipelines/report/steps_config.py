@@ -16,7 +16,7 @@ class StepsConfig(Settings):
         default=4, le=1024, description="mean microbatches per rank and optimizer step"
     )
     regime: Regime = Field(
-        default="step", description="when ranks synchronize: step, slot or pack, as in `stream.regime`"
+        default="step", description="synchronization of ranks: step, slot or pack, as in `stream.regime`"
     )
     lookahead: PositiveInt = Field(
         default=4, le=1024, description="`regime: slot`: window in steps within which microbatches may move"

@@ -49,7 +49,7 @@ class Outputs:
         """Return the numbers of the videos that are not done.
 
         Args:
-            expected: for each video, the values that its record must have.
+            expected: values that the record of each video must have.
 
         Raises:
             UsageError: the folder holds a video of another command.

@@ -98,9 +98,9 @@ def add_config(
     Args:
         parser: parser, or a group of one.
         described: content of the file, and what holds without it.
-        required: whether the file must be given.
+        required: true if the file must be given.
         default: file without the option.
-        overrides: what ``--set`` overrides.
+        overrides: overrides by ``--set``.
     """
     parser.add_argument(
         "--config",

@@ -32,8 +32,8 @@ class CorrectionConfig(Settings):
     reorders: int = Field(
         8,
         ge=0,
-        description="how often a run may make its groups anew, with stragglers that stay last, so that few groups"
-        " have one",
+        description="maximum number of times that a run makes its groups anew, with lasting stragglers together in"
+        " few groups",
     )
 
 
@@ -53,8 +53,8 @@ class CascadeConfig(Settings):
     memory_gib: float | None = Field(
         None,
         gt=0,
-        description="memory of one GPU, as the cost model predicts it, that plans may use; null: all that"
-        " the CUDA context and the communicators leave of the GPU with the least, unlimited on a CPU",
+        description="memory of one GPU that plans may use, as the cost model predicts it. null: what the CUDA"
+        " context and the communicators leave of the smallest GPU; unlimited on a CPU",
     )
     topology: str | None = Field(
         None,
@@ -71,9 +71,8 @@ class CascadeConfig(Settings):
     )
     gradient_sum: Literal["all", "representatives"] = Field(
         "all",
-        description="gradient reduction: all: one all-reduce of partial gradients over all ranks; representatives:"
-        " Arachne's representatives (replicas only; steps in which they would count a sample twice use"
-        " all)",
+        description="gradient reduction. all: one all-reduce of partial gradients over all ranks; representatives:"
+        " Arachne's representatives, for replicas only; steps in which they would count a sample twice use all",
     )
     correction: CorrectionConfig | None = Field(
         None,

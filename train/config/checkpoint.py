@@ -17,8 +17,8 @@ class CheckpointConfig(Settings):
     max_wait_s: float = Field(
         60.0,
         ge=0,
-        description="longest wait of a step for the checkpoint before, seconds; its own is left out if that is not"
-        " written by then, as where storage stalls",
+        description="longest wait of a step for the checkpoint before, seconds. If that is not written by then, as"
+        " where storage stalls, the step's own checkpoint is left out",
     )
 
     @model_validator(mode="after")

@@ -22,8 +22,8 @@ class TransformerConfig(Settings):
     )
     absolute_positions: bool = Field(
         False,
-        description="add sines and cosines of a token's place to its embedding: rotary positions alone tell only"
-        " distances, and from pure noise no layout follows from those",
+        description="add sines and cosines of a token's place to its embedding. Rotary positions alone give only"
+        " distances, and no layout follows from those in pure noise",
     )
 
     @model_validator(mode="after")

@@ -28,9 +28,9 @@ class ParallelConfig(Settings):
     )
     reduce_gradients: Literal["microbatch", "step"] = Field(
         "microbatch",
-        description="FSDP: when gradients are reduced: after each microbatch, or once in a step, for which every rank"
-        " holds whole gradients in between, 4 bytes per trained weight (HSDP sums between replicas once in a step"
-        " anyway)",
+        description="moment of FSDP's gradient reduction: after each microbatch, or once in a step. In the latter"
+        " case every rank holds whole gradients in between, 4 bytes per trained weight. HSDP sums between replicas"
+        " once in a step anyway",
     )
     ring: int = Field(
         1, ge=1, description="context parallelism: ranks that pass keys and values around a ring"
@@ -56,14 +56,14 @@ class ParallelConfig(Settings):
     )
     text_encoder: Literal["auto", "whole", "shard", "offload"] = Field(
         "auto",
-        description="memory of a frozen text encoder: whole on every rank; shard: divided over the ranks of a node,"
-        " which gather it layer by layer and so encode in step; offload: on the host, copied to the GPU layer by layer;"
-        " auto: shard under FSDP, whose ranks run in step anyway, and whole otherwise",
+        description="memory of a frozen text encoder. whole: all of it on every rank; shard: divided over the ranks"
+        " of a node, which gather it layer by layer and so encode in step; offload: on the host, copied to the GPU"
+        " layer by layer. auto: shard under FSDP, whose ranks run in step anyway, and whole otherwise",
     )
     attention: AttentionBackend = Field(
         "auto",
-        description="implementation of attention that a GPU takes first: PyTorch's choice (cuDNN on Hopper and"
-        " Blackwell, else FlashAttention 2), cuDNN, FlashAttention 2, or 3 or 4 from a package of their own",
+        description="implementation of attention that a GPU takes first. auto: PyTorch's choice (cuDNN on Hopper and"
+        " Blackwell, else FlashAttention 2). FlashAttention 3 and 4 come from packages of their own",
     )
     compile: bool = Field(False, description="compile each block with torch.compile")
     schedule: Literal["static", "cascade"] = Field(

@@ -60,9 +60,9 @@ class TrainConfig(Settings):
     )
     denominator: Literal["step", "epoch", "step_tokens"] = Field(
         "step",
-        description="divisor of a sample's gradient: step: samples of its step; epoch: mean samples of all steps, so"
-        " that samples of small steps weigh no more; step_tokens: samples weigh by video tokens, divided"
-        " by those of the step",
+        description="divisor of a sample's gradient. step: samples of its step; epoch: mean samples of all steps, so"
+        " that samples of small steps weigh no more; step_tokens: video tokens of its step, with samples weighted"
+        " by theirs",
     )
     lost_after_s: float = Field(
         60.0, gt=0, description="heartbeat timeout: a rank silent for this long is lost, and the run ends"

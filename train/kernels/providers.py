@@ -84,8 +84,8 @@ def load(providers: Sequence[Provider], forced: str | None) -> LoadedProvider:
     """Load the provider to use, and log which it is; one whose operators are wrong here is left out with a warning.
 
     Args:
-        providers: as of `choose`.
-        forced: as of `choose`.
+        providers: candidates of `choose`.
+        forced: forced provider of `choose`.
 
     Raises:
         UsageError: as `choose`.

@@ -27,7 +27,7 @@ class LatentsConfig(Settings):
     )
     views: PositiveInt = Field(
         1,
-        description="frame selections stored per clip longer than its bucket; training uses them in turn, one per"
+        description="frame selections stored per clip longer than its bucket. Training uses them in turn, one per"
         " pass, while encoding on the fly draws a new one",
     )
     context: bool = Field(True, description="store caption contexts of a frozen text encoder")

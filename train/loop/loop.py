@@ -139,14 +139,14 @@ class TrainingLoop(ABC, Generic[Config]):
         scalars = open_scalars(self._out, config, done, writes)
         with (
             MetricLog(self._out, config.log, done, total_steps, writes, scalars) as log,
-            Profiler(self._out, config.log, world, done) as recordings,
+            Profiler(self._out, config.log, world, done) as profiler,
         ):
             log.say(
                 f"training {task.description} on {world.size} x {world.device}, steps {done} to {total_steps}"
             )
             task.start(done, log)
             steps = _Steps(config, self._stream, processes, task, checkpoints, log, peak)
-            last = steps.run(done, recordings)
+            last = steps.run(done, profiler)
             if stopped := last < total_steps:
                 log.say(f"asked to stop: saved behind step {last}; the same command goes on from there")
         return TrainResult(
@@ -182,15 +182,15 @@ class _Steps(Generic[Config]):
         # Lines that name every rank come less often where there are many, so that their bytes per step are bounded.
         self._rank_steps = config.log.every_steps * math.ceil(self._world.size / _RANKS_PER_LINE)
 
-    def run(self, done: int, recordings: Profiler) -> int:
+    def run(self, done: int, profiler: Profiler) -> int:
         """Train from behind step ``done`` to the last one or a stop; return the last step, which is saved."""
         config, task, log = self._config, self._task, self._log
         total_steps = config.schedule.total_steps
         last = done
         for step in range(done + 1, total_steps + 1):
-            recordings.before(step)
+            profiler.before(step)
             made = self._train_step(step)
-            recordings.behind(step)
+            profiler.behind(step)
             log.add(made.metrics)
             self._stop_when_not_finite(made)
             task.after_step(step, log)

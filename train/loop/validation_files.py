@@ -29,7 +29,7 @@ class ValidationFiles:
         out: folder of the run, on a file system that all ranks see.
         config: validation.
         rows: its captions and pictures.
-        weights: which weights the videos are of.
+        weights: weights that made the videos.
     """
 
     def __init__(

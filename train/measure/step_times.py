@@ -28,7 +28,7 @@ class StepTimes:
         sync_s: summing gradients over the ranks, after all have arrived.
         optimizer_s: clipping and updating weights and EMA; of the previous step, since clocks are read before.
         other_s: remaining time between these parts.
-        pause_s: before the step: log, held-out evaluation, copying a checkpoint.
+        pause_s: pause before the step: log, held-out evaluation, copying a checkpoint.
         wait_max_s: ``wait_s`` of the rank that waited longest.
         slowest_rank: rank that arrived last.
         peak_gib: peak memory of a GPU, maximum over ranks; None on a CPU.

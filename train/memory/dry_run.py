@@ -76,14 +76,14 @@ def dry_run(
     with _world(ranks) as world:
         grid = Ranks(mesh, world)
         grid.node_size = min(ranks, _NODE)
-        rehearsal = _Rehearsal(config, kind, grid, encoded, overlapped)
+        run = _DryRun(config, kind, grid, encoded, overlapped)
         try:
-            return rehearsal.footprints(shapes)
+            return run.footprints(shapes)
         except DataDependentOutputException as error:
             raise UsageError(f"this model cannot be rehearsed: it looks at values ({error})") from error
 
 
-class _Rehearsal:
+class _DryRun:
     """Steps of a run without data, on the whole model or on a few of its equal blocks."""
 
     def __init__(

@@ -85,7 +85,7 @@ def extrapolated(least: StepPhases, runs: Sequence[tuple[int, StepPhases, StepPh
 
     Args:
         least: phases of the fewest blocks.
-        runs: for each run of equal blocks, how many it has more than the fewest, and phases with one and two more.
+        runs: each run's excess of equal blocks over the fewest, and phases with one and two more.
     """
     found = least
     for more, one, two in runs:

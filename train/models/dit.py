@@ -320,9 +320,9 @@ class DiT(Denoiser):
         """Embed the tokens of video, [B, L, D], and of text, [B, M, D].
 
         Args:
-            values_BLV: as in `denoise`.
-            context_BMD: as in `denoise`.
-            grids: as in `denoise`.
+            values_BLV: the same as in `denoise`.
+            context_BMD: the same as in `denoise`.
+            grids: the same as in `denoise`.
             here: local tokens of the grids' sequence.
         """
         x_BLD = self.embed(values_BLV)

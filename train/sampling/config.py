@@ -28,7 +28,7 @@ class SampleConfig(Settings):
     )
     solver: Solver = Field(
         "euler",
-        description="solver; euler: order 1; heun: order 2, two evaluations per step; res and unipc: order 2, one"
+        description="solver. euler: order 1; heun: order 2, two evaluations per step; res and unipc: order 2, one"
         " evaluation per step; unipc3: order 3; few_step: for distilled weights, new noise in each step",
     )
     guidance: float = Field(
@@ -75,9 +75,9 @@ class LatentParallelConfig(Settings):
 
     mode: Literal["balanced", "paper", "unite"] = Field(
         "balanced",
-        description="paper: strict rotation, ceil parts, linear ramps (arXiv 2512.07350v1); unite: phases of axes,"
-        " cosine ramps, falling overlap, an exact first step and aids to guidance, as in its authors' code;"
-        " balanced: no empty part, ramps without wasted ends",
+        description="rules of the division. paper: strict rotation, ceil parts, linear ramps (arXiv 2512.07350v1);"
+        " unite: phases of axes, cosine ramps, falling overlap, an exact first step and aids to guidance, as in its"
+        " authors' code; balanced: no empty part, ramps without wasted ends",
     )
     overlap: float | None = Field(
         None, ge=0, le=4, description="overlap of neighbours, in units of a part (paper: 0.5, else 0.4)"
@@ -124,12 +124,12 @@ class SampleLayoutConfig(Settings):
     ulysses: Degree = Field(1, description="ranks that exchange attention heads, a divisor of them; exact")
     scalefusion: Literal["measured"] | tuple[int, int, int, int] | None = Field(
         None,
-        description="how the ranks of ring and ulysses run an ST-DiT: in slices, exchanged while others are computed;"
-        " N_T, N_S, L_T and L_S of ScaleFusion, or measured; null: whole layers",
+        description="execution of an ST-DiT by the ranks of ring and ulysses. N_T, N_S, L_T and L_S of ScaleFusion,"
+        " or measured: in slices, exchanged while others are computed; null: whole layers",
     )
     vae_ranks: Degree | None = Field(
         None, description="ranks that decode a video's tiles; None: all ranks of the video"
     )
     latent_parallel: LatentParallelConfig = Field(
-        LatentParallelConfig(), description="how lp groups divide the latents"
+        LatentParallelConfig(), description="division of latents over lp groups"
     )

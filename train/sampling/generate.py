@@ -66,7 +66,7 @@ class VideoSampler:
         bundle: model, on the compute device.
         train: configuration that it was trained with.
         config: requested size, solver and guidance.
-        layout: how the ranks share the work.
+        layout: division of the work over ranks.
         cache_polynomial: fitted polynomial of a `teacache` (`BlockCache.fit`); None: the identity.
 
     Raises:

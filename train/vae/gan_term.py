@@ -29,7 +29,7 @@ class GanTerm:
         device: compute device.
 
     Attributes:
-        config: of the term.
+        config: configuration of the term.
         discriminator: patch discriminator.
         trainable: its weights and optimizer.
     """

@@ -18,7 +18,7 @@ class Trainable:
         config: configuration of the optimizer.
 
     Attributes:
-        weights: by name.
+        weights: weights by name.
     """
 
     def __init__(self, weights: Mapping[str, nn.Parameter], config: OptimizerConfig) -> None:

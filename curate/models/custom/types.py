@@ -58,7 +58,7 @@ class Clip:
         duration_s: frames / fps.
         audio: Codec of the sound track, or "none".
         caption: Its caption, "" without one; known to stages with `CustomStage.reads_caption` only.
-        prepared: What `CustomStage.prepare` returned for it.
+        prepared: Result of `CustomStage.prepare` for it.
     """
 
     data: bytes
@@ -113,8 +113,8 @@ class CustomStage(ABC):
         Config: Model of its configuration.
         scores: Names of the scores it gives, with what each means. Thresholds are ``filters.min_NAME`` and
             ``filters.max_NAME``.
-        embeds: Whether it gives a vector for each clip, which ``embed.backend=stages.NAME`` takes for its embedding.
-        reads_caption: Whether it needs captions, and so runs after them.
+        embeds: True if it gives a vector for each clip, which ``embed.backend=stages.NAME`` takes for its embedding.
+        reads_caption: True if it needs captions, and so runs after them.
     """
 
     Config: ClassVar[type[StageConfig]] = StageConfig

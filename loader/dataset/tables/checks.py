@@ -26,7 +26,7 @@ class Wrong:
     Attributes:
         row: number of the first one.
         name: its key, or its source.
-        what: what is wrong with it.
+        what: fault of these rows.
         said: its values, in words.
         rows: number of such rows.
     """

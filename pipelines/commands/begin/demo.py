@@ -72,7 +72,7 @@ class Chosen:
         captions: their captions.
         frames: number of frames of their bucket.
         size: its height and width.
-        first_frames: what of all clips of the bucket is compared with videos of the model.
+        first_frames: first frames of all clips of the bucket, compared with videos of the model.
     """
 
     rows: list[int]

@@ -14,9 +14,9 @@ def serve(pages: "Pages", options: argparse.Namespace, named: dict[str, Any]) ->
     """Serve pages until Ctrl-C, and say where.
 
     Args:
-        pages: what is served.
+        pages: pages to serve.
         options: ``host``, ``port`` and ``json``.
-        named: what is served, for ``--json``.
+        named: description of the pages, for ``--json``.
     """
     from pipelines.report.serve.server import ReportServer
 

@@ -41,7 +41,7 @@ def add_arguments(parser: Any) -> None:
         "--microbatches", type=int, metavar="M", help="microbatches per rank and step (default: 4)"
     )
     parser.add_argument(
-        "--regime", choices=_REGIMES, help="when ranks synchronize, as in stream.regime (default: step)"
+        "--regime", choices=_REGIMES, help="synchronization of ranks, as in stream.regime (default: step)"
     )
     parser.add_argument(
         "--lookahead",

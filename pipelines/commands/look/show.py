@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="key of a clip or the beginning of one; or a source, by its path or file name",
     )
     parser.add_argument(
-        "--at", type=float, metavar="SECONDS", help="of a source: only the span that holds this second"
+        "--at", type=float, metavar="SECONDS", help="only the span of a source that holds this second"
     )
     add_storage_arguments(parser)
 

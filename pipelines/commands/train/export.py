@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--merge",
         action="store_true",
-        help="for a folder of a LoRA run: write the whole model with merged adapters",
+        help="write the whole model of a LoRA run, with merged adapters; --out is a folder",
     )
     add_storage_arguments(parser)
 

@@ -62,7 +62,7 @@ class Curve:
     """Published seconds of a video by number of GPUs.
 
     Attributes:
-        source: where it was published.
+        source: publication.
         model: model and video.
         one: seconds of one GPU.
         machine: GPUs and links, for one GPU.

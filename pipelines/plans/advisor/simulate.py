@@ -75,10 +75,10 @@ class Expected:
 
     Attributes:
         layout: the degrees.
-        seconds: of the whole video.
-        denoise_s: of all steps.
+        seconds: seconds of the whole video.
+        denoise_s: seconds of all steps.
         exchange_s: part of it that waits for links.
-        decode_s: of the decode over the ranks.
+        decode_s: seconds of the decode over the ranks.
         decode_ranks: number of ranks that decode.
         sent_bytes: bytes that a GPU sends in all steps.
         memory_bytes: weights, and activations of the largest pass.

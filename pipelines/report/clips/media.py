@@ -20,11 +20,11 @@ class ClipBytes:
     """Location of a clip's file.
 
     Attributes:
-        storage: where it lies.
+        storage: storage that holds it.
         path: shard, or file of the ledger.
         offset: first byte.
         size: number of bytes.
-        suffix: of its name, such as "mp4".
+        suffix: suffix of its name, such as "mp4".
         sha256: checksum of the file, or its beginning.
     """
 

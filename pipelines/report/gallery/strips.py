@@ -25,8 +25,8 @@ class Strip:
     Attributes:
         jpeg: the picture.
         frames: number of frames in it, at most `FRAMES`.
-        width: of one frame, pixels.
-        height: of one frame, pixels.
+        width: width of one frame, pixels.
+        height: height of one frame, pixels.
     """
 
     jpeg: bytes

@@ -21,7 +21,7 @@ def compared_numbers(datasets: Sequence[Dataset]) -> dict[str, Any]:
     """Return the numbers as plain values; lists have a value for each dataset, in their order.
 
     Args:
-        datasets: at least two; no clip of them is read.
+        datasets: two or more; no clip of them is read.
     """
     names = distinct_names([tuple(part for part in one.storage.root.split("/") if part) for one in datasets])
     configurations = [

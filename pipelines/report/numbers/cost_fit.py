@@ -29,7 +29,7 @@ def cost_fit_numbers(timings: Timings, budgets: Budgets) -> dict[str, Any]:
 
     Args:
         timings: measured microbatches.
-        budgets: of the report's buckets.
+        budgets: budgets of the report's buckets.
 
     Returns:
         ``microbatches``: number of measurements. ``shapes``: each (B, S) with its ``measurements`` and their median

@@ -31,7 +31,7 @@ def dataset_numbers(
     """Return the numbers as plain values.
 
     Args:
-        dataset: of its clips only embeddings are read.
+        dataset: dataset; of its clips only embeddings are read.
         config: buckets, and how many rows lists hold; counts beside them are of all rows.
         mapped: map of its embeddings, where it was made before.
         scores: its scores, where they were read before.

@@ -52,7 +52,7 @@ class DatasetMap:
         problem: why there is no map; "" with one.
         projection: "pca" or "umap".
         without: samples of the dataset without an embedding.
-        note: what was not done as asked, in words; "" if all was.
+        note: requests that were not met, in words; "" if none.
         dimensions: numbers of an embedding.
         left_out: samples with an embedding that are not on the map.
         explained: share of the variance on both axes; None for projections without such.

@@ -27,7 +27,7 @@ class SourceTotal:
         seconds: duration of all spans.
         kept_seconds: duration of those kept.
         kept_share: share of the seconds kept, 0 to 1; None without a span.
-        reason: what it failed of, "" where nothing did.
+        reason: reason of its failure, "" without one.
     """
 
     source: str

@@ -28,7 +28,7 @@ class ScoreStats:
     """Distribution of a score.
 
     Attributes:
-        name: of the score.
+        name: name of the score.
         clips: clips that have it.
         missing: clips without it.
         least: smallest value.

@@ -20,7 +20,7 @@ class Change:
     """A change of the bucket configuration.
 
     Attributes:
-        words: what to change.
+        words: advice, in words.
         keys: keys of ``buckets`` with their new values.
         takes_in: samples without a bucket that have one then.
     """

@@ -20,7 +20,7 @@ class Checkpoint:
 
     Attributes:
         step: optimizer steps done.
-        complete: whether it can be resumed from.
+        complete: true if it can be resumed from.
         bytes: bytes of its files.
     """
 
@@ -34,7 +34,7 @@ class CheckpointList:
     """Checkpoints of a run, listed.
 
     Attributes:
-        elsewhere: where the configuration puts them outside the run's folder, which is not listed; "" if in it.
+        elsewhere: place that the configuration names outside the run's folder, which is not listed; "" if in it.
         found: checkpoints by step.
     """
 

@@ -31,7 +31,7 @@ def curves(
         title: heading.
         of: series and the name of its curve, by label.
         y_title: title of the axis.
-        log_y: whether y is logarithmic; values of 0 and below are then left out.
+        log_y: true if y is logarithmic; values of 0 and below are then left out.
         note: sentence below the heading.
         trends: further lines (step, value) by label.
     """

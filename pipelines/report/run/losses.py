@@ -17,8 +17,8 @@ class LossCurves:
 
     Attributes:
         whole: all samples; {} without a record, else the one series "all".
-        by_bucket: by FRAMESxHEIGHTxWIDTH.
-        by_time: by the middle of a quartile of the diffusion time, 0 to 1.
+        by_bucket: losses by FRAMESxHEIGHTxWIDTH.
+        by_time: losses by the middle of a quartile of the diffusion time, 0 to 1.
         left_out: buckets beyond the first 64.
     """
 
@@ -50,8 +50,8 @@ class AllLosses:
     """Losses of both kinds of clips.
 
     Attributes:
-        train: of the clips trained on.
-        held_out: of others.
+        train: losses of the clips trained on.
+        held_out: losses of held-out clips.
         held_out_best: the last and the lowest held-out loss; None without any.
         unreadable: lines that are no record.
     """

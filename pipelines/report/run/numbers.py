@@ -42,7 +42,7 @@ class RunNumbers:
         scores: scores of sampled videos by checkpoint.
         timelines: planned and executed cascades.
         configuration: its configuration.
-        warnings: what deserves a look, in words.
+        warnings: observations that deserve a look, in words.
     """
 
     name: str

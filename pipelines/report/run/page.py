@@ -48,7 +48,7 @@ class Sheet:
 
     Attributes:
         run: name of the run.
-        note: what is shown and what is not.
+        note: shown and omitted videos, in words.
         steps: steps of the columns.
         rows: prompt and cells of each row.
     """
@@ -78,7 +78,7 @@ def run_page(numbers: RunsNumbers, address: Address, live: bool = False) -> tupl
     Args:
         numbers: numbers of the runs.
         address: addresses of videos and timelines.
-        live: whether the page asks its server for newer numbers.
+        live: true if the page asks its server for newer numbers.
     """
     runs = numbers.runs
     beside: dict[str, bytes] = {}

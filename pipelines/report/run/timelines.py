@@ -51,7 +51,7 @@ class Timeline:
         cascades: number of cascades executed.
         seconds: seconds until the last cascade ended, by panel.
         idle: share of the ranks' time in no cascade, by panel.
-        scaled: whether planned seconds were scaled to the executed ones, because no costs were measured.
+        scaled: true if planned seconds were scaled to the executed ones, because no costs were measured.
         problem: why it cannot be read; "" if it can.
     """
 

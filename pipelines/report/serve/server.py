@@ -52,7 +52,7 @@ class Pages(Protocol):
         """Return the content of a path, or where a part of it can be read; None for any other path.
 
         Args:
-            path: as the browser asked for it, and from anyone: "index.html" or "../../etc/passwd".
+            path: path that the browser asked for, from anyone: "index.html" or "../../etc/passwd".
 
         Raises:
             RunError: it cannot be read now.
@@ -63,7 +63,7 @@ class ReportServer(ThreadingHTTPServer):
     """HTTP server of one report.
 
     Args:
-        pages: what is served.
+        pages: pages to serve.
         host: address to listen on; any but loopback puts a token into the address.
         port: port to listen on; 0 for a free one.
 

@@ -61,14 +61,14 @@ def histogram(
     """Return a histogram, stacked by series, with a line at each threshold.
 
     Args:
-        name: of the chart.
+        name: name of the chart.
         title: heading.
-        edges: of the bins, rising, one more than bins.
+        edges: edges of the bins, rising, one more than bins.
         counts: counts of each bin by series; a series that is a state has its colour.
         thresholds: values of lines by label.
-        unit: of the values.
+        unit: unit of the values.
         note: sentence below the heading.
-        log_x: whether values are drawn on a logarithmic scale.
+        log_x: true if values are drawn on a logarithmic scale.
     """
     thresholds = dict(thresholds or {})
     reach = [*edges, *thresholds.values()]
@@ -135,10 +135,10 @@ def bars(
     """Return horizontal bars in the order given, stacked by series.
 
     Args:
-        name: of the chart.
+        name: name of the chart.
         title: heading.
         values: values by series, by label of the bar.
-        unit: what is counted.
+        unit: counted things.
         note: sentence below the heading.
     """
     series = list(dict.fromkeys(one for of_bar in values.values() for one in of_bar))
@@ -181,12 +181,12 @@ def lines(
     """Return a line per series, to be zoomed and moved.
 
     Args:
-        name: of the chart.
+        name: name of the chart.
         title: heading.
         points: (x, y) by series; rising x.
-        x_title: of the axis.
-        y_title: of the axis.
-        log_y: whether y is drawn on a logarithmic scale.
+        x_title: title of the horizontal axis.
+        y_title: title of the vertical axis.
+        log_y: true if y is drawn on a logarithmic scale.
         note: sentence below the heading.
     """
     spec = {
@@ -231,15 +231,15 @@ def points_and_curves(
     """Return points among curves, x on a logarithmic scale.
 
     Args:
-        name: of the chart.
+        name: name of the chart.
         title: heading.
         points: "x", "y", "label" and "series" of each, and "size" where they differ in it.
         curves: (x, y) by series; rising x.
-        x_title: of the axis.
-        y_title: of the axis.
+        x_title: title of the horizontal axis.
+        y_title: title of the vertical axis.
         note: sentence below the heading.
         series_title: heading of the series of points in the table.
-        log_y: whether y is drawn on a logarithmic scale, too.
+        log_y: true if y is drawn on a logarithmic scale, too.
     """
     log = {"type": "log", "nice": False}
     x = {"field": "x", "type": "quantitative", "title": axis_title(x_title), "scale": log}
@@ -292,7 +292,7 @@ def scatter(
     A point has "x", "y", "series", "label", and "far", whether it gets a ring.
 
     Args:
-        name: of the chart.
+        name: name of the chart.
         title: heading.
         series: names of all series.
         points: number of points, which decides their size.
@@ -345,9 +345,9 @@ def overlaid(
     """Return histograms over each other as outlines, each in percent of its own counts.
 
     Args:
-        name: of the chart.
+        name: name of the chart.
         title: heading.
-        edges: of the bins, rising, one more than bins.
+        edges: edges of the bins, rising, one more than bins.
         counts: counts of each bin by series; they are in the table.
         note: sentence below the heading.
     """

@@ -58,7 +58,7 @@ def publish(
     """Write a page, and before it the files that it names; remove all else from its folder.
 
     Args:
-        storage: where the folder lies.
+        storage: storage that holds the folder.
         folder: prefix of the page's own, such as ``report/``.
         page: HTML of ``index.html``.
         beside: further files by their paths in the folder.

@@ -13,7 +13,7 @@ def render(template: str, **values: object) -> str:
 
     Args:
         template: file of ``pipelines/templates`` that extends ``base.html``.
-        **values: what it names; always ``title``, ``subtitle``, ``notes`` and ``figures``.
+        **values: values that it names; always ``title``, ``subtitle``, ``notes`` and ``figures``.
     """
     return _environment().get_template(template).render(policy=POLICY, **values)
 

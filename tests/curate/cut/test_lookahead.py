@@ -111,14 +111,14 @@ def test_one_pass_gives_the_bytes_of_two(kind: str, tmp_path: Path) -> None:
         ],
     ),
 )
-def test_what_cannot_be_foreseen_is_cut_in_a_second_pass(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_unpredictable_cuts_need_a_second_pass(changes: dict[str, Any], tmp_path: Path) -> None:
     path = write_video(tmp_path / "a.mp4", (60, 70))
     assert not any(ready(path, config(512, **changes)))
     curated(path, config(512, **changes), tmp_path / "out")
 
 
 @thorough
-def test_stride_is_foreseen_too(tmp_path: Path) -> None:
+def test_stride_is_predicted_too(tmp_path: Path) -> None:
     path = write_video(tmp_path / "a.mp4", (60, 110))
     stride = {"spans": {**SHORT["spans"], "long_shots": "stride"}}
     assert all(ready(path, config(512, **stride)))
@@ -212,13 +212,13 @@ def test_a_black_moment_in_a_long_shot_moves_no_clip_after_it(tmp_path: Path) ->
     film[59:109] = [np.zeros_like(film[0])] * 50
     path = encode(tmp_path / "a.mp4", film)
     twice = curated(path, config(0), tmp_path / "twice")
-    for ahead_mb, foreseen in ((512, [True] * 6), (30 / 16, [False, False, True, True, True, True])):
-        assert ready(path, config(ahead_mb)) == foreseen
+    for ahead_mb, predicted in ((512, [True] * 6), (30 / 16, [False, False, True, True, True, True])):
+        assert ready(path, config(ahead_mb)) == predicted
         assert curated(path, config(ahead_mb), tmp_path / str(ahead_mb)) == twice
 
 
 @pytest.mark.skipif(not CORPUS.is_dir(), reason=NO_CORPUS)
-def test_real_footage_is_foreseen(tmp_path: Path) -> None:
+def test_cuts_of_real_footage_are_predicted(tmp_path: Path) -> None:
     path = tmp_path / "first seconds.mp4"
     with av.open(str(CORPUS / "montages/montage_01.mp4")) as source, av.open(str(path), "w") as target:
         stream = target.add_stream_from_template(source.streams.video[0])

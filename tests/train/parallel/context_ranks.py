@@ -129,7 +129,7 @@ def gathered(ranks: ContextParallel) -> dict[str, float]:
 
 
 def traffic(ranks: ContextParallel) -> dict[str, float]:
-    """Bytes that went, per byte that the formulas foretell, less 1."""
+    """Bytes that went, per byte that the formulas predict, less 1."""
     cut = Partition(UNEVEN[ranks.size])
     near, far = dist.get_world_size(ranks.ulysses), dist.get_world_size(ranks.ring)
     ring_rank, ulysses_rank = dist.get_rank(ranks.ring), dist.get_rank(ranks.ulysses)

@@ -20,8 +20,8 @@ class Links(Settings):
     network_bytes_per_s: float = Field(45e9, gt=0, description="bandwidth of a group across nodes")
     balanced: bool = Field(
         False,
-        description="groups lie evenly on as few nodes as possible, so that only traffic for other nodes uses the"
-        " network; false: all traffic does, as in the paper",
+        description="true: groups lie evenly on as few nodes as possible, so that only traffic for other nodes uses"
+        " the network. false: all traffic uses it, as in the paper",
     )
 
     def bytes_per_s(self, degrees_K: Places) -> Floats:

@@ -27,8 +27,8 @@ class Topology(Settings):
     gpus_per_node: int = Field(8, ge=1, description="GPUs of a node")
     distances: tuple[tuple[Distance, ...], ...] = Field(
         (),
-        description="one row per GPU of a node, one column per network card: PIX, PXB, PHB, NODE or SYS, as in"
-        " `nvidia-smi topo -m`; empty for a single node",
+        description="one row per GPU of a node, one column per network card; empty for a single node. Values are"
+        " PIX, PXB, PHB, NODE or SYS, as in `nvidia-smi topo -m`",
     )
     rails: tuple[int, ...] | None = Field(
         None, description="leaf switch of each card of a node; null: card i of every node is on switch i"

@@ -47,7 +47,7 @@ class Cells(NamedTuple):
         first_C: first GPU of each cell, int64 [C].
         block_B: first GPU of each block, cell by cell and degree by degree, int64 [B]; empty: any GPUs form a group.
         slow_B: times that a cascade takes there of its time on GPUs that are all alike, float64 [B].
-        offset_CK: where the blocks of a cell and degree begin in ``block_B``, int64 [C, K + 1].
+        offset_CK: first block of a cell and degree in ``block_B``, int64 [C, K + 1].
     """
 
     size_C: Places

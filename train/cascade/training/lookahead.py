@@ -65,7 +65,7 @@ class PlanPrefetcher:
         Args:
             shapes: microbatches of the step.
             step: step number.
-            found: what was learned when prefetching could have begun.
+            found: measured results when prefetching could have begun.
         """
         wanted, coming = _Wanted(tuple(shapes), step), self._coming
         self._coming = None

@@ -24,7 +24,7 @@ class OnlineCorrection:
         per_node: ranks of a node.
 
     Attributes:
-        found: what was learned so far.
+        found: results of measured steps so far.
     """
 
     def __init__(self, config: CorrectionConfig | None, menu: GroupMenu, per_node: int) -> None:
@@ -53,7 +53,7 @@ class OnlineCorrection:
         Args:
             problem: planning problem by the cost model alone.
             seed: seed of the search.
-            found: what was learned from measured steps.
+            found: results of measured steps.
         """
         known, order = found.correction, found.order
         believed = corrected(problem, known.factors_of(problem.degrees_K)) if known.factors else problem

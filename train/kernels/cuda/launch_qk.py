@@ -45,8 +45,8 @@ def pair_launch(
 
     Args:
         direction: The pass.
-        heads: Of a token; the larger number of q's and k's.
-        width: Of a head, d.
+        heads: Heads of a token; the larger number of q's and k's.
+        width: Width of a head, d.
         x: Type of the activations.
         across_heads: The heads of a token are normed together.
         halves_rotate: There is a rotation, of channels (i, i + d / 2).

@@ -32,8 +32,8 @@ class _Branch:
     """State of one guidance branch.
 
     Attributes:
-        probe: what the next evaluation is compared with.
-        added: what the skipped blocks added to each stream when they last ran.
+        probe: values that the next evaluation is compared with.
+        added: addition of the skipped blocks to each stream when they last ran.
         distance: estimated change since then.
         moved: relative change of the probe at the last evaluation.
     """

@@ -12,7 +12,7 @@ class BlockCacheConfig(Settings):
 
     kind: Literal["first_block", "teacache"] = Field(
         "first_block",
-        description="what is watched: the change made by the first block, or its modulated input (models of ours)",
+        description="watched signal: the change made by the first block, or its modulated input (models of ours)",
     )
     threshold: float = Field(
         0.1,

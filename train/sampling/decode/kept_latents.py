@@ -24,7 +24,7 @@ def kept_latents(
     Args:
         path: safetensors file, written whole.
         latents_BCTHW: latents.
-        described: what they are of, for `load_latents`.
+        described: description for `load_latents`.
         writes: True on the one rank that writes.
 
     Raises:

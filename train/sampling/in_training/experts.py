@@ -84,7 +84,7 @@ def pair(
     Args:
         own: the expert of a configuration.
         other: the other one.
-        config: that configuration.
+        config: the configuration of `own`.
         device: compute device.
         together: True if the device may hold both; None: as its memory allows.
     """

@@ -50,8 +50,8 @@ def aided(
     """Combine the passes of guidance as `train.sampling.prediction.guidance.combine` does, with aids.
 
     Args:
-        predictions: of each pass, the fully conditioned first.
-        weights: of each pass.
+        predictions: predictions of each pass, the fully conditioned first.
+        weights: weights of each pass.
         aids: strengths at the last step.
         progress: share of the steps, from 0 to 1.
         spread: standard deviation of each channel.

@@ -34,7 +34,7 @@ class SlicedLayers:
         division: slices and ranks.
         inputs: conditions of the pass.
         rotation: rotary cosines and sines of all tokens of the video.
-        places_LD: what their embeddings get added for their places; None: nothing.
+        places_LD: addition to their embeddings for their places; None: nothing.
         rank: index of this rank.
     """
 

@@ -47,7 +47,7 @@ class PolicyNumbers:
         memory: mean share of M_mem that a microbatch or pack fills.
         memory_most: maximum of it.
         samples: samples per step.
-        batches: by bucket, in the order of the configuration.
+        batches: microbatches by bucket, in the order of the configuration.
         series: figures of each step, by name.
     """
 

@@ -29,7 +29,7 @@ class Tried:
     """One setting that was planned under `balanced`.
 
     Attributes:
-        microbatches: per rank and step.
+        microbatches: microbatches per rank and step.
         limit: maximum cost of a microbatch; None for no limit.
         idle: share of the time that ranks wait.
         throughput: see `pipelines.report.numbers.steps.policies.PolicyNumbers`.

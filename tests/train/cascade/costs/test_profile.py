@@ -71,7 +71,7 @@ def test_from_a_run_to_its_plan(config: Path, tmp_path: Path, capsys: pytest.Cap
     call = ["fit", "--cascades", str(out), "--config", str(config), "--gpus", "4", "--out", str(costs)]
     assert main(call) == 0
     said = capsys.readouterr().out
-    assert "memory is that of a rehearsal" in said
+    assert "memory is that of a dry run" in said
     assert "300 GB/s there are taken as given" in said
     kept = CostModel.model_validate_json(costs.read_text())
     assert kept.dit.token_bytes > 0

@@ -141,7 +141,7 @@ def test_the_command_trains_by_cascades_and_draws_them(dataset, ranks, tmp_path)
     ended = ranks.run(command, 2, str(path), *changes)
     assert ended.codes == [0, 0], ended.errors
     assert losses(tmp_path / "cascades") == pytest.approx(losses(tmp_path / "static"), rel=1e-5)
-    # Nobody foresees the first step.
+    # No lookahead has the first step.
     assert "1 of 2 steps planned ahead" in ended.errors[0]
     assert "2 of 2 steps planned ahead" in ended.errors[0]
     drawn = sorted(path.name for path in (tmp_path / "cascades" / "timeline").iterdir())
