@@ -49,7 +49,7 @@ LONGEST = (
     "tests/train/parallel/test_layouts.py",
     "tests/loader/stream/test_data_loaders.py",
     "tests/train/parallel/test_context_models.py",
-    "tests/train/memory/test_rehearsal.py",
+    "tests/train/memory/test_dry_run.py",
     "tests/train/parallel/test_text_encoder.py",
     "tests/train/checkpoint/test_elastic.py",
     "tests/train/parallel/test_published_ranks.py",

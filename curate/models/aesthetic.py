@@ -7,7 +7,6 @@ between the five, only dropout during training, so they are one linear map too, 
 loading.
 """
 
-import hashlib
 import pickle
 from pathlib import Path
 from typing import Literal
@@ -18,6 +17,7 @@ from pydantic import Field
 
 from loader.errors import UsageError, first_line
 from loader.settings import Settings
+from loader.storage.checksums import file_sha256
 
 _MAX_BYTES = 256 * 2**20
 
@@ -48,7 +48,7 @@ class AestheticHead:
         self._config = config
         path = Path(config.weights)
         self._weight, self._bias = flattened(_read(path), str(path))
-        self.sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        self.sha256 = file_sha256(path)
 
     def check(self, width: int) -> None:
         """Check that embeddings of ``width`` numbers fit the head.

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from loader.errors import UsageError
 
-Row = dict[str, str | None]
+CsvRow = dict[str, str | None]
 
 _MOST_NUMBER = 1e12
 
 
-def csv_rows(text: str, name: str) -> tuple[Sequence[str], Iterator[tuple[int, Row]]]:
+def csv_rows(text: str, name: str) -> tuple[Sequence[str], Iterator[tuple[int, CsvRow]]]:
     """Split a text into column names and a lazy iterator of rows.
 
     Args:
@@ -32,7 +32,7 @@ def csv_rows(text: str, name: str) -> tuple[Sequence[str], Iterator[tuple[int, R
         raise UsageError(f"{name} line 1 is no CSV: {error}") from error
 
 
-def _rows(reader: "csv.DictReader[str]", name: str) -> Iterator[tuple[int, Row]]:
+def _rows(reader: "csv.DictReader[str]", name: str) -> Iterator[tuple[int, CsvRow]]:
     try:
         for row in reader:
             yield reader.line_num, row

@@ -1,6 +1,6 @@
 """Local files and folders that appear whole or not at all."""
 
-import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a hidden name beside a file, of this process alone; the file is replaced when the body succeeds.
+    """Yield an empty hidden file beside a file, of this writer alone, which replaces it when the body succeeds.
 
     Args:
         path: path of the file; its folder is made.
@@ -18,8 +18,9 @@ def whole_file(path: Path) -> Iterator[Path]:
         OSError: it cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{os.getpid()}.{path.name}")
+    aside = path.with_name(f".{secrets.token_hex(8)}.{path.name}")
     try:
+        aside.touch()
         yield aside
         aside.replace(path)
     finally:

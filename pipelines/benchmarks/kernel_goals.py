@@ -9,7 +9,7 @@ LARGE = 50_000_000
 """Elements, N x D, from which the share of a copy is that of a kernel alone."""
 
 
-class Row(NamedTuple):
+class GoalRow(NamedTuple):
     """One measured pass: operator, size, direction and provider or peer.
 
     Attributes:
@@ -72,12 +72,12 @@ SHARES: dict[tuple[str, Direction], tuple[float, float | None]] = {
 FP32, BF16, COMPILED = "fp32 chain", "bf16 chain", "torch.compile"
 
 
-def goals(rows: Sequence[Row], paper_case: str) -> list[Goal]:
+def goals(rows: Sequence[GoalRow], paper_case: str) -> list[Goal]:
     """Return every goal of the kernels with the value of its worst row.
 
     Args:
         rows: all rows of a run.
-        paper_case: `Row.case` of AdaptiveLoad's largest shape, in float32.
+        paper_case: `GoalRow.case` of AdaptiveLoad's largest shape, in float32.
     """
     theirs = {(row.operator, row.case, row.direction, row.by): row.milliseconds for row in rows}
     ours = [row for row in rows if row.ours]
@@ -86,7 +86,7 @@ def goals(rows: Sequence[Row], paper_case: str) -> list[Goal]:
     paper = [row for row in ours if row.case == paper_case and row.operator == "layer_norm_modulate"]
     forward, backward = ([row for row in ours if row.direction == way] for way in ("forward", "backward"))
 
-    def faster_than(peer: str, among: Iterable[Row]) -> list[Reached]:
+    def faster_than(peer: str, among: Iterable[GoalRow]) -> list[Reached]:
         pairs = ((theirs.get((row.operator, row.case, row.direction, peer)), row) for row in among)
         return [(time / row.milliseconds, row.case) for time, row in pairs if time is not None]
 

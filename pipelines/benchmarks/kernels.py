@@ -27,7 +27,7 @@ from pipelines.benchmarks.kernel_cases import (
     Pair,
     QkNorm,
 )
-from pipelines.benchmarks.kernel_goals import BF16, COMPILED, FP32, Direction, Row, goals
+from pipelines.benchmarks.kernel_goals import BF16, COMPILED, FP32, Direction, GoalRow, goals
 from train.kernels.kernel_set import Kernels
 from train.kernels.norm_modulate.operator import layer_norm_modulate
 from train.kernels.providers import PROVIDERS
@@ -122,7 +122,7 @@ def bench_kernels(
     torch.manual_seed(0)
     with own_stream(device):
         copy, began = copy_gb_per_s(device), time.monotonic()
-        rows: list[Row] = []
+        rows: list[GoalRow] = []
         left_out = []
         for make in plan.operators:
             measuring = _Measuring(make, plan, device, copy)
@@ -153,7 +153,7 @@ class _Measuring:
         sets = rotation(first.moved(backward=True), device)
         self.sets = [first, *(make(device) for _ in range(sets - 1))]
 
-    def rows(self, providers: Mapping[str, Kernels]) -> Iterator[Row]:
+    def rows(self, providers: Mapping[str, Kernels]) -> Iterator[GoalRow]:
         """Yield rows of both passes of each provider and chain."""
         for place, (name, kernels) in enumerate(providers.items()):
             if kernels.serves(self.sets[0].inputs[0], "fp32"):
@@ -161,7 +161,7 @@ class _Measuring:
         for name, chain in self._chains():
             yield from self._chain(name, chain)
 
-    def _provider(self, name: str, kernels: Kernels, ours: bool) -> Iterator[Row]:
+    def _provider(self, name: str, kernels: Kernels, ours: bool) -> Iterator[GoalRow]:
         yield self._row(name, "forward", [partial(one.forward, kernels) for one in self.sets], ours)
         found = [one.forward(kernels) for one in self.sets]
         calls = [
@@ -183,7 +183,7 @@ class _Measuring:
         if one_row and self.device.type == "cuda" and find_spec("liger_kernel"):
             yield "Liger, as LN with a weight", _liger
 
-    def _chain(self, name: str, chain: Chain) -> Iterator[Row]:
+    def _chain(self, name: str, chain: Chain) -> Iterator[GoalRow]:
         dtype = self.case.dtype if name == BF16 else None
         inputs = [[t.to(dtype or t.dtype).detach().requires_grad_() for t in one.inputs] for one in self.sets]
         yield self._row(name, "forward", [partial(chain, tensors) for tensors in inputs])
@@ -201,12 +201,14 @@ class _Measuring:
         calls: Sequence[Callable[[], object]],
         ours: bool = False,
         same_bits: bool | None = None,
-    ) -> Row:
+    ) -> GoalRow:
         milliseconds = median_ms(calls, self.device)
         operator, case = self.sets[0], self.case
         rate = operator.moved(direction == "backward") / milliseconds / 1e6
         share = rate / self.copy
-        return Row(operator.name, case.name, direction, by, ours, *case.shape, milliseconds, share, same_bits)
+        return GoalRow(
+            operator.name, case.name, direction, by, ours, *case.shape, milliseconds, share, same_bits
+        )
 
 
 def _upstream(operator: Operator, outputs: Outputs) -> list[torch.Tensor]:

@@ -12,13 +12,13 @@ from loader.settings import Settings
 from train.sampling.config import SampleConfig
 
 MOST_PROMPTS = 1000
-Caption = Annotated[str, Field(min_length=1, max_length=10_000)]
+CaptionText = Annotated[str, Field(min_length=1, max_length=10_000)]
 
 
 class ValidationPrompt(Settings):
     """One video of validation, as a line of a JSONL file."""
 
-    prompt: Caption = Field(description="caption of the video")
+    prompt: CaptionText = Field(description="caption of the video")
     image: Path | None = Field(
         None, description="picture or video that the video begins with, relative to the file of prompts"
     )
@@ -28,7 +28,7 @@ class ValidationPrompt(Settings):
 class ValidationConfig(SampleConfig):
     """Videos of fixed captions, sampled from the weights of a run while it trains; they change nothing in it."""
 
-    prompts: tuple[Caption | ValidationPrompt, ...] | Path = Field(
+    prompts: tuple[CaptionText | ValidationPrompt, ...] | Path = Field(
         description="captions, or a text file with one on each line, or objects with prompt and image, or a .jsonl file"
         f" of them; at most {MOST_PROMPTS}"
     )

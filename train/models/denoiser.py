@@ -27,7 +27,7 @@ class ComputeTotals(NamedTuple):
     flops: int
 
 
-Rows = Literal["video", "text", "both", "sample"]
+InputRows = Literal["video", "text", "both", "sample"]
 """Rows of a layer's input: video tokens, text tokens, both, or one per sample."""
 
 
@@ -52,7 +52,7 @@ class Denoiser(nn.Module):
     objectives: ClassVar[tuple[str, ...]] = ("flow", "edm", "ddpm")
     lora_targets: ClassVar[tuple[str, ...]] = ("query", "key", "value", "out")
     adapted: bool = False
-    adapter_weights: Mapping[Rows, int] = MappingProxyType({})
+    adapter_weights: Mapping[InputRows, int] = MappingProxyType({})
     condition_channels: int = 0
     reads_picture: bool = False
     keeps_given: bool = False
@@ -216,11 +216,11 @@ class Denoiser(nn.Module):
         adapters = sum(2 * lengths[rows] * count for rows, count in self.adapter_weights.items())
         return counted.adapting + 3 * adapters
 
-    def lengths(self, latent_size: Sequence[int], text_tokens: int) -> dict[Rows, int]:
+    def lengths(self, latent_size: Sequence[int], text_tokens: int) -> dict[InputRows, int]:
         """Return the number of rows of each kind in one sample; arguments as in `flops`."""
         video = self.tokens(latent_size)
         return {"video": video, "text": text_tokens, "both": video + text_tokens, "sample": 1}
 
-    def layer_rows(self, name: str) -> Rows:
+    def layer_rows(self, name: str) -> InputRows:
         """Return the rows that the layer of this name is applied to."""
         raise NotImplementedError

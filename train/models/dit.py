@@ -23,7 +23,7 @@ from train.models.attention.packed import BlockDiagonal
 from train.models.attention.patches import Patch, cut, join
 from train.models.attention.positions import Window, place_features, rotary_angles, time_features
 from train.models.attention.segments import Segments, valid_rows
-from train.models.denoiser import Denoiser, Rows
+from train.models.denoiser import Denoiser, InputRows
 from train.models.modulation import ZeroLinear, modulation
 from train.models.precision import numerics_on
 from train.models.transfer import send_one
@@ -238,7 +238,7 @@ class DiT(Denoiser):
     def takes_tokens(self, name: str) -> bool:
         return not re.search(r"modulation|cross_attend\.(key|value)$|\.text\.", name)
 
-    def layer_rows(self, name: str) -> Rows:
+    def layer_rows(self, name: str) -> InputRows:
         if re.search(r"modulation|^embed_time", name):
             return "sample"
         return "video" if self.takes_tokens(name) and name != "embed_text" else "text"

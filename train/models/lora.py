@@ -10,7 +10,7 @@ from torch import nn
 
 from loader.errors import UsageError
 from train.config.lora import LoraConfig
-from train.models.denoiser import Denoiser, Rows
+from train.models.denoiser import Denoiser, InputRows
 from train.models.published.shared import DiffusersDenoiser
 
 _NAME = "default"
@@ -106,9 +106,9 @@ def adapted(denoiser: Denoiser) -> Any:
     return inner
 
 
-def _counted(denoiser: Denoiser) -> dict[Rows, int]:
+def _counted(denoiser: Denoiser) -> dict[InputRows, int]:
     """Count the weights of adapters by the rows that their layers are applied to."""
-    counts: dict[Rows, int] = {}
+    counts: dict[InputRows, int] = {}
     for name, parameter in denoiser.named_parameters():
         layer, adapter, _ = name.partition(".lora_")
         if adapter:

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-Policy = Literal["none", "full", "selective", "memory_budget"]
+ActivationPolicy = Literal["none", "full", "selective", "memory_budget"]
 
 _aten = torch.ops.aten
 KEPT = frozenset(
@@ -39,7 +39,7 @@ KEPT_BY_NAME = frozenset({"torch_attn._varlen_attn.default"})
 """Such operators of modules that import the compiler."""
 
 
-def checkpoint_block(block: nn.Module, policy: Policy) -> None:
+def checkpoint_block(block: nn.Module, policy: ActivationPolicy) -> None:
     """Make a block recompute in its backward what the policy does not keep.
 
     Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016. A memory budget is left to the compiler.

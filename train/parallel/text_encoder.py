@@ -14,10 +14,10 @@ from train.models.encoders.text import TextEncoder, TransformersTextEncoder
 from train.parallel.mesh import Mesh, Ranks
 from train.parallel.rank_grid import CONTEXT
 
-Placement = Literal["whole", "shard", "offload"]
+EncoderPlacement = Literal["whole", "shard", "offload"]
 
 
-def placement(config: TrainConfig, mesh: Mesh) -> Placement:
+def placement(config: TrainConfig, mesh: Mesh) -> EncoderPlacement:
     """Return where a run keeps its text encoder.
 
     Args:

@@ -34,7 +34,7 @@ _FIXED = {
 }
 """Settings that must equal the published ones, so that blocks of equal names have equal functions."""
 
-Settings = Mapping[str, Any]
+VaeSettings = Mapping[str, Any]
 Origin = Callable[[str], str | None]
 """Mapping from a weight's name to its published name; None without one."""
 
@@ -54,7 +54,7 @@ class Initialization:
     left_over: tuple[str, ...]
 
 
-def checked(kind: type[nn.Module], published: Settings, changed: Settings) -> dict[str, Any]:
+def checked(kind: type[nn.Module], published: VaeSettings, changed: VaeSettings) -> dict[str, Any]:
     """Check changed settings and return them without diffusers' own annotations.
 
     Args:
@@ -86,7 +86,7 @@ def checked(kind: type[nn.Module], published: Settings, changed: Settings) -> di
     return whole
 
 
-def origin(family: str, published: Settings, changed: Settings) -> Origin:
+def origin(family: str, published: VaeSettings, changed: VaeSettings) -> Origin:
     """Return the published name of each weight of a changed architecture.
 
     Args:
@@ -115,7 +115,7 @@ def initialise_(model: nn.Module, published: Mapping[str, torch.Tensor], of: Ori
     return Initialization(tuple(taken), tuple(new), tuple(sorted(published.keys() - used)))
 
 
-def _of_wan(published: Settings, changed: Settings) -> Origin:
+def _of_wan(published: VaeSettings, changed: VaeSettings) -> Origin:
     """Map names for Wan, whose resolution levels may grow at the deep end of ``dim_mult``.
 
     In Wan 2.1 the encoder's layers are numbered across levels; in Wan 2.2 ``down_blocks`` are levels. A
@@ -156,7 +156,7 @@ def _of_wan(published: Settings, changed: Settings) -> Origin:
     return published_name
 
 
-def _layers_of_wan(settings: Settings) -> list[tuple[int, str, int]]:
+def _layers_of_wan(settings: VaeSettings) -> list[tuple[int, str, int]]:
     """Return level, kind and index in its level for each of Wan 2.1's ``encoder.down_blocks``, in order."""
     found: list[tuple[int, str, int]] = []
     for level in range(len(settings["dim_mult"])):

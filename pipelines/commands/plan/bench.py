@@ -180,7 +180,7 @@ def _predict(config: "TrainRunConfig", options: argparse.Namespace) -> int:
     limit = options.memory_gib
     if options.ranks < 1 or (limit is not None and not 0 < limit < 1e6):
         raise UsageError("--ranks must be at least 1, and --memory-gib above 0")
-    with stderr().status("rehearsing a step of every shape"):
+    with stderr().status("dry run of a step of every shape"):
         rows = predict_shapes(config, options.ranks)
     tokens = None
     if limit is not None:

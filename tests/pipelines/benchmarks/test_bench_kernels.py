@@ -10,7 +10,7 @@ import torch
 
 from loader.errors import UsageError
 from pipelines.benchmarks.kernel_cases import GateNormModulate, KernelCase, NormModulate, Pair, QkNorm
-from pipelines.benchmarks.kernel_goals import BF16, COMPILED, FP32, Row, goals
+from pipelines.benchmarks.kernel_goals import BF16, COMPILED, FP32, GoalRow, goals
 from pipelines.benchmarks.kernels import CASES, OPERATORS, PAIRS, PAPER, TRIAL, Plan, bench_kernels
 from tests.thorough import thorough
 from train.kernels.eager import EAGER
@@ -50,7 +50,7 @@ def test_peers_compute_what_the_operators_compute(make, case) -> None:
 
 def test_every_pass_is_measured_for_everyone() -> None:
     result = bench_kernels(Plan(TRIAL, compiled=False, runs=2), CPU, {"reference": EAGER})
-    rows = [Row(**row) for row in result["rows"]]
+    rows = [GoalRow(**row) for row in result["rows"]]
     measured = [(row.operator, row.direction, row.by) for row in rows]
     assert len(set(measured)) == len(measured) == 3 * 2 * 3
     assert {row.by for row in rows} == {"reference", BF16, FP32}
@@ -81,10 +81,10 @@ def test_runs_that_differ_are_told() -> None:
     assert result["goals"][-1]["met"] is False
 
 
-def row(milliseconds=1.0, of_copy=0.9, by="library", **more) -> Row:
+def row(milliseconds=1.0, of_copy=0.9, by="library", **more) -> GoalRow:
     size = {"tokens": 32768, "width": 3072, "rows": 1}
     about = {"operator": "layer_norm_modulate", "case": "large", "direction": "forward"}
-    return Row(
+    return GoalRow(
         **(about | size | more), by=by, ours=by == "library", milliseconds=milliseconds, of_copy=of_copy
     )
 

@@ -7,14 +7,14 @@ from typing import get_args
 
 import pytest
 
-from train.parallel.pipeline.order import Schedule, Turn, turns
+from train.parallel.pipeline.order import PipelineSchedule, Turn, turns
 
 SIZES = [(P, M) for P in (1, 2, 3, 4, 7) for M in (1, 2, 3, 4, 5, 8, 16)]
-SCHEDULES = get_args(Schedule)
+SCHEDULES = get_args(PipelineSchedule)
 TOKENS, GRADIENT = "tokens", "gradient"
 
 
-def orders(schedule: Schedule, stages: int, microbatches: int) -> list[list[Turn]]:
+def orders(schedule: PipelineSchedule, stages: int, microbatches: int) -> list[list[Turn]]:
     return [turns(schedule, stage, stages, microbatches) for stage in range(stages)]
 
 

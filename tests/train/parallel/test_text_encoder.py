@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from loader.buckets.assignment import Bucket
 from tests.thorough import but
 from tests.train import published
-from tests.train.memory.test_rehearsal import step_of
+from tests.train.memory.test_dry_run import step_of
 from tests.train.parallel.layouts import FSDP, Case
 from tests.train.parallel.test_layouts import metrics_of, tensors
 from tests.train.parallel.text_ranks import LAYOUTS, run_texts, text_config

@@ -10,10 +10,11 @@ from time import perf_counter
 
 import torch
 
+from loader.base.whole_file import whole_file
 from loader.errors import RunError, UsageError
 from train.kernels.cuda import library
 from train.kernels.cuda.gates import nvcc, nvcc_release
-from train.kernels.cuda.sources import CSRC, OLDEST, architectures, cache_folder, written
+from train.kernels.cuda.sources import CSRC, OLDEST, architectures, cache_folder
 
 DEFAULT = (80, 90, 100)
 """Default architectures without a GPU: A100, H100 and H200, B200."""
@@ -55,7 +56,7 @@ def build(wanted: Sequence[int] = (), out: Path | None = None) -> Built:
             raise UsageError(f"a GPU here is sm_{gpu}, on which this could not be checked: add --arch {gpu}")
     path = (out or cache_folder()) / library.name(built)
     try:
-        with written(path) as aside:
+        with whole_file(path) as aside:
             start = perf_counter()
             _run(command(compiler, built, aside, sources()))
             seconds = perf_counter() - start

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import torch
 
+from loader.base.whole_file import whole_file
 from loader.errors import RunError
-from train.kernels.cuda.sources import CSRC, cache_folder, digest, written
+from train.kernels.cuda.sources import CSRC, cache_folder, digest
 
 _TYPES = {"f32": "float", "bf16": "__nv_bfloat16", "f16": "__half"}
 _GATED = {"layer_norm_modulate": "false", "gate_residual_norm_modulate": "true"}
@@ -68,7 +69,7 @@ def binary(unit: Unit, architecture: int, folder: Path | None = None) -> bytes:
         return path.read_bytes()
     made = compile_unit(unit, wanted)
     try:
-        with written(path) as aside:
+        with whole_file(path) as aside:
             aside.write_bytes(made)
     except OSError as error:
         _log.warning("kernels: %s cannot be kept in %s: %s", unit.name, path.parent, error)

@@ -2,11 +2,8 @@
 
 import hashlib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 import torch
 
@@ -34,20 +31,6 @@ def cache_folder() -> Path:
     """
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(os.path.expanduser(base), "reelweave", "kernels")  # noqa: PTH111 - expanduser of Path may raise
-
-
-@contextmanager
-def written(path: Path) -> Iterator[Path]:
-    """Yield a temporary file that is renamed atomically once it is complete."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as aside:
-        written_to = Path(aside.name)
-    try:
-        yield written_to
-        written_to.chmod(0o755)
-        written_to.replace(path)
-    finally:
-        written_to.unlink(missing_ok=True)
 
 
 def architectures() -> list[int]:

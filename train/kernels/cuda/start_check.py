@@ -16,7 +16,8 @@ from pathlib import Path
 
 import torch
 
-from train.kernels.cuda.sources import architectures, cache_folder, digest, written
+from loader.base.whole_file import whole_file
+from train.kernels.cuda.sources import architectures, cache_folder, digest
 
 LIMIT_S = 300.0
 
@@ -80,7 +81,7 @@ def _alone(note: Path) -> Iterator[None]:
 
 def _write(note: Path, verdict: str) -> None:
     try:
-        with written(note) as aside:
+        with whole_file(note) as aside:
             aside.write_text(verdict)
     except OSError:  # a read-only home: the next process checks again
         return

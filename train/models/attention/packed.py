@@ -12,7 +12,7 @@ from loader.errors import UsageError
 from train.kernels.dense_attention import dense_attention
 from train.models.attention.segments import Segments
 
-Backend = Literal["segments", "flex", "varlen"]
+PackedBackend = Literal["segments", "flex", "varlen"]
 """segments: one dense attention per sample, on any device and dtype. flex: one kernel with a block mask; CUDA,
 elsewhere without gradients. varlen: flash attention; CUDA, bfloat16 and float16."""
 
@@ -41,7 +41,11 @@ class BlockDiagonal:
             )
 
     def attend(
-        self, q_1HLD: torch.Tensor, k_1HMD: torch.Tensor, v_1HMD: torch.Tensor, backend: Backend | None = None
+        self,
+        q_1HLD: torch.Tensor,
+        k_1HMD: torch.Tensor,
+        v_1HMD: torch.Tensor,
+        backend: PackedBackend | None = None,
     ) -> torch.Tensor:
         """Return scaled dot-product attention, [1, H, L, D].
 
@@ -107,7 +111,7 @@ class BlockDiagonal:
         )
 
 
-def _fastest(q: torch.Tensor) -> Backend:
+def _fastest(q: torch.Tensor) -> PackedBackend:
     if not q.is_cuda:
         return "segments"
     return "varlen" if q.dtype in (torch.bfloat16, torch.float16) else "flex"

@@ -21,7 +21,7 @@ from train.kernels.patch.patcher import patch
 from train.measure.flops import Flops
 from train.models.attention.patches import Patch
 from train.models.attention.positions import Window
-from train.models.denoiser import Denoiser, Rows
+from train.models.denoiser import Denoiser, InputRows
 from train.models.dit import TokenLayout, tokens
 from train.models.published.context_parallel import in_a_row
 from train.models.published.weights import PublishedModel
@@ -54,7 +54,7 @@ class DiffusersDenoiser(Denoiser):
     time_unit: ClassVar[float] = 1000.0
     lora_targets: ClassVar[tuple[str, ...]] = ("to_q", "to_k", "to_v", "to_out.0")
     stem: ClassVar[str]
-    rows: ClassVar[Sequence[tuple[str, Rows]]]
+    rows: ClassVar[Sequence[tuple[str, InputRows]]]
     blocks: ClassVar[tuple[str, ...]] = ("transformer_blocks",)
 
     largest: tuple[float, float, float] = (math.inf, math.inf, math.inf)
@@ -133,7 +133,7 @@ class DiffusersDenoiser(Denoiser):
         attention = self._attention(lengths["video"], lengths["text"])
         return Flops(layers + attention, 2 * (layers + attention) - stem, attention)
 
-    def lengths(self, latent_size: Sequence[int], text_tokens: int) -> dict[Rows, int]:
+    def lengths(self, latent_size: Sequence[int], text_tokens: int) -> dict[InputRows, int]:
         return super().lengths(latent_size, self.text_length or text_tokens - bool(self.pooled_width))
 
     def repeated(self) -> Sequence[nn.Module]:
@@ -150,7 +150,7 @@ class DiffusersDenoiser(Denoiser):
     def takes_tokens(self, name: str) -> bool:
         return self.layer_rows(name) in ("video", "both")
 
-    def layer_rows(self, name: str) -> Rows:
+    def layer_rows(self, name: str) -> InputRows:
         return self._rows(name.removeprefix("model."))
 
     def grid(self, latent_size: Sequence[int]) -> tuple[int, int, int]:
@@ -284,12 +284,12 @@ class DiffusersDenoiser(Denoiser):
                 " encoders that belong to it (of models that are given an image, too, Wan's alone are supported)"
             )
 
-    def _rows(self, name: str) -> Rows:
+    def _rows(self, name: str) -> InputRows:
         return next((rows for pattern, rows in self.rows if re.search(pattern, name)), "video")
 
-    def _counted(self, wanted: str) -> dict[Rows, int]:
+    def _counted(self, wanted: str) -> dict[InputRows, int]:
         """Count weights of the matrices that match a name pattern, by rows."""
-        counts: dict[Rows, int] = {}
+        counts: dict[InputRows, int] = {}
         for name, layer in self.model.named_modules():
             if isinstance(layer, nn.Linear | nn.Conv2d | nn.Conv3d) and re.search(wanted, name):
                 rows = self._rows(name)

@@ -8,7 +8,7 @@ import torch
 from loader.errors import UsageError
 from train.config.first_frames import FirstFramesConfig
 from train.models.attention.positions import Window
-from train.models.denoiser import Rows
+from train.models.denoiser import InputRows
 from train.models.dit import TokenLayout
 from train.models.published.context_parallel import Placed, Rotation, SelfAttention, placed
 from train.models.published.experts import times_of
@@ -127,7 +127,7 @@ class Wan(DiffusersDenoiser):
     def _text_width(self) -> int:
         return int(self.model.config.text_dim)
 
-    def _rows(self, name: str) -> Rows:
+    def _rows(self, name: str) -> InputRows:
         return "video" if self.keeps_given and re.search("time_", name) else super()._rows(name)
 
     def _check_channels(self, channels: int, first_frames: FirstFramesConfig | None) -> None:

@@ -7,7 +7,7 @@ schedules.
 
 from typing import Literal, NamedTuple
 
-Schedule = Literal["1f1b", "gpipe"]
+PipelineSchedule = Literal["1f1b", "gpipe"]
 
 
 class Turn(NamedTuple):
@@ -22,7 +22,7 @@ class Turn(NamedTuple):
     microbatch: int
 
 
-def turns(schedule: Schedule, stage: int, stages: int, microbatches: int) -> list[Turn]:
+def turns(schedule: PipelineSchedule, stage: int, stages: int, microbatches: int) -> list[Turn]:
     """Return all turns of a stage in a step, in order.
 
     Args:

@@ -5,7 +5,9 @@ from typing import Literal, NamedTuple
 
 from train.sampling.scalefusion.schedule import Compute, Operation, PieceLaunch, Slicing, Wait
 
-Fault = Literal["missing", "twice", "unknown", "before its producer", "after its wait", "without a wait"]
+ScheduleFault = Literal[
+    "missing", "twice", "unknown", "before its producer", "after its wait", "without a wait"
+]
 
 
 class Violation(NamedTuple):
@@ -18,7 +20,7 @@ class Violation(NamedTuple):
         operation: the operation at fault.
     """
 
-    fault: Fault
+    fault: ScheduleFault
     operation: Operation
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from train.sampling.solvers.point import Estimate, Point
+from train.sampling.solvers.point import EstimateFn, Point
 
 
 @dataclass
@@ -27,7 +27,7 @@ class RES:
         points: points of the schedule, and its end.
     """
 
-    estimate: Estimate
+    estimate: EstimateFn
     points: Sequence[Point]
     _before: torch.Tensor | None = field(default=None, init=False)
 
@@ -59,7 +59,7 @@ class UniPC:
         order: order p of the predictor, 1 to 3.
     """
 
-    estimate: Estimate
+    estimate: EstimateFn
     points: Sequence[Point]
     order: int = 2
     _seen: list[torch.Tensor] = field(default_factory=list, init=False)

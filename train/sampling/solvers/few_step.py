@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from train.sampling.solvers.point import Estimate, Point
+from train.sampling.solvers.point import EstimateFn, Point
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class FewStep:
         noise: new standard normal noise for a point, by its index.
     """
 
-    estimate: Estimate
+    estimate: EstimateFn
     points: Sequence[Point]
     noise: Callable[[int], torch.Tensor]
 

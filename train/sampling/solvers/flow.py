@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from train.sampling.solvers.point import Estimate, Point
+from train.sampling.solvers.point import EstimateFn, Point
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Euler:
         points: points of the schedule, and its end.
     """
 
-    estimate: Estimate
+    estimate: EstimateFn
     points: Sequence[Point]
 
     def step(self, x: torch.Tensor, number: int) -> torch.Tensor:

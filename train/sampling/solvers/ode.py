@@ -8,11 +8,11 @@ from train.sampling.config import Solver
 from train.sampling.solvers.exponential import RES, UniPC
 from train.sampling.solvers.few_step import FewStep
 from train.sampling.solvers.flow import Euler, Heun
-from train.sampling.solvers.point import CLEAN, Estimate, Point, Stepper
+from train.sampling.solvers.point import CLEAN, EstimateFn, Point, Stepper
 
 
 def sample(
-    estimate: Estimate,
+    estimate: EstimateFn,
     x: torch.Tensor,
     points: Sequence[tuple[float, float]],
     solver: Solver,
@@ -38,7 +38,7 @@ def sample(
 
 def _stepper(
     solver: Solver,
-    estimate: Estimate,
+    estimate: EstimateFn,
     points: Sequence[Point],
     noise: Callable[[int], torch.Tensor] | None,
 ) -> Stepper:

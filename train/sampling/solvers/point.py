@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-Estimate = Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]
+EstimateFn = Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]
 """Estimator of clean latent and noise from x at a point of the schedule."""
 
 
