@@ -26,7 +26,7 @@ class Scratch(tempfile.TemporaryDirectory[str]):
         self._release = weakref.finalize(self, os.close, _owned(Path(self.name)))
 
     def cleanup(self) -> None:
-        """Remove the folder."""
+        """Remove the folder, and release the lock of its owner."""
         super().cleanup()
         self._release()
 
