@@ -9,7 +9,7 @@ from pathlib import Path
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield an empty hidden file beside a file, of this writer alone, which replaces it when the body succeeds.
+    """Yield the hidden name of a new file, of this writer alone, which replaces a file when the body succeeds.
 
     Args:
         path: path of the file; its folder is made.
@@ -20,7 +20,6 @@ def whole_file(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{secrets.token_hex(8)}.{path.name}")
     try:
-        aside.touch()
         yield aside
         aside.replace(path)
     finally:

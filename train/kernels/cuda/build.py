@@ -57,6 +57,7 @@ def build(wanted: Sequence[int] = (), out: Path | None = None) -> Built:
     path = (out or cache_folder()) / library.name(built)
     try:
         with whole_file(path) as aside:
+            aside.touch()  # what cannot be written is found before the compiler runs
             start = perf_counter()
             _run(command(compiler, built, aside, sources()))
             seconds = perf_counter() - start
