@@ -4,6 +4,7 @@ _EXTRAS = {
     "cryptography": "sign",
     "decord": "curate",
     "diffusers": "diffusers",
+    "mlflow": "mlflow",
     "num2words": "curate",
     "open_clip": "curate",
     "ortools": "cascade",

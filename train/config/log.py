@@ -52,6 +52,15 @@ class WandbConfig(Settings):
     )
 
 
+class MlflowConfig(Settings):
+    """MLflow; needs the extra ``mlflow``. Server and login come from its own settings (``MLFLOW_TRACKING_URI``)."""
+
+    experiment: str = Field(
+        min_length=1, description="experiment that the run belongs to, created if missing"
+    )
+    name: str | None = Field(None, description="name of the run; null: MLflow chooses one")
+
+
 class LogConfig(Settings):
     """Logging; metrics.jsonl gets a line at every step."""
 
@@ -60,6 +69,7 @@ class LogConfig(Settings):
     )
     tensorboard: bool = Field(True, description="write TensorBoard events beside metrics.jsonl")
     wandb: WandbConfig | None = Field(None, description="log to Weights & Biases, too; null: do not")
+    mlflow: MlflowConfig | None = Field(None, description="log to MLflow, too; null: do not")
     peak_tflops: PositiveFloat | Literal["measure"] | None = Field(
         None,
         description="peak TFLOP/s of one device, for MFU; measure: time a dense bfloat16 product before the first"

@@ -1,4 +1,4 @@
-"""Scalar writers beside a run's own records: TensorBoard, Weights & Biases."""
+"""Scalar writers beside a run's own records: TensorBoard, Weights & Biases, MLflow."""
 
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -43,17 +43,22 @@ def open_scalars(
         writes: True on the one rank that writes.
 
     Raises:
-        UsageError: Weights & Biases is enabled but not installed; on every rank.
+        UsageError: Weights & Biases or MLflow is enabled but not installed; on every rank.
         RunError: it is unreachable, or nobody is logged in.
     """
-    wandb = config.log.wandb
-    if wandb and find_spec("wandb") is None:
-        raise UsageError("log.wandb needs wandb: pip install reelweave[wandb], or set it to null")
+    wandb, mlflow = config.log.wandb, config.log.mlflow
+    for name, asked in (("wandb", wandb), ("mlflow", mlflow)):
+        if asked and find_spec(name) is None:
+            raise UsageError(f"log.{name} needs {name}: pip install reelweave[{name}], or set it to null")
     opened: list[Scalars] = []
     if writes and config.log.tensorboard:
         opened.append(TensorBoard(out, start_step))
     if writes and wandb:
         opened.append(Wandb(out, wandb, config))
+    if writes and mlflow:
+        from train.loop.logs.mlflow_scalars import Mlflow
+
+        opened.append(Mlflow(out, mlflow, config))
     return opened
 
 
