@@ -7,7 +7,7 @@ from loader.errors import UsageError
 from pipelines.metrics.followed import FollowedRecords
 from pipelines.metrics.sample import Metric, MetricSample
 from pipelines.report.run.bad_samples import BAD_SAMPLES
-from pipelines.report.run.checkpoints import last_checkpoint
+from pipelines.report.run.checkpoints import LINES, last_checkpoint
 from pipelines.report.run.configuration import read_configuration
 from pipelines.report.run.lines import number
 from pipelines.report.run.losses import LOSSES
@@ -45,9 +45,7 @@ RANK_WAIT = Metric(
     ("run", "rank"),
 )
 BAD = Metric("reelweave_train_bad_samples", "Samples that were replaced.", _RUN, True)
-CHECKPOINT_STEP = Metric(
-    "reelweave_checkpoint_step", "Step of the newest whole checkpoint in the run's folder.", _RUN
-)
+CHECKPOINT_STEP = Metric("reelweave_checkpoint_step", "Step of the newest whole checkpoint.", _RUN)
 CHECKPOINT_TIME = Metric("reelweave_checkpoint_timestamp_seconds", "Time at which it became visible.", _RUN)
 TRAINING = (
     STEP, PLANNED_STEPS, LOGGED, SKIPPED, STEPS, SAMPLES, TOKENS, FLOPS, SPENT, STEP_SECONDS, LOSS, HELD_OUT,
@@ -77,9 +75,10 @@ class TrainingRun:
     def __init__(self, folder: Path, name: str) -> None:
         self.name = name
         self._folder = folder
-        self._steps, self._ranks, self._losses, self._bad = (
-            FollowedRecords(folder / file) for file in (METRICS, RANKS, LOSSES, BAD_SAMPLES)
+        self._steps, self._ranks, self._losses, self._bad, self._saved = (
+            FollowedRecords(folder / file) for file in (METRICS, RANKS, LOSSES, BAD_SAMPLES, LINES)
         )
+        self._checkpoint: tuple[int, float] | None = None
         self._newest: dict[str, Any] = {}
         self._sums: dict[tuple[Metric, str], float] = {}
         self._passes = 0
@@ -102,7 +101,8 @@ class TrainingRun:
             values[PEAK] = peak_gib * 2**30
         if self._newest:
             values[LOGGED] = (self._folder / METRICS).stat().st_mtime
-        if (checkpoint := last_checkpoint(self._folder)) is not None:
+        # A run tells of checkpoints wherever they are; runs of older versions have those in their folder alone.
+        if (checkpoint := last_checkpoint(self._folder) or self._checkpoint) is not None:
             values[CHECKPOINT_STEP], values[CHECKPOINT_TIME] = checkpoint
         found = [
             MetricSample(metric, (self.name,), value) for metric, value in values.items() if value is not None
@@ -130,6 +130,10 @@ class TrainingRun:
             whole = record.get("whole")
             if record.get("of") == "held_out" and isinstance(whole, dict):
                 self._held_out = number(whole.get("loss"))
+        for record in self._saved.new():
+            step, at = number(record.get("step")), number(record.get("at"))
+            if step is not None and at is not None:
+                self._checkpoint = int(step), at
         passes, count = self._bad.passes, sum(1 for _ in self._bad.new())
         self._bad_samples = count + (self._bad_samples if self._bad.passes == passes else 0)
 

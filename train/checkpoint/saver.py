@@ -64,6 +64,9 @@ class Checkpoints:
         world: all ranks.
         groups: named tensors of each group; plain ones are replicated. Ranks may have different tensors, like
             pipeline stages.
+
+    Attributes:
+        published: step of the newest checkpoint that this run has written whole; None before the first.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class Checkpoints:
         self._staged: dict[Piece, torch.Tensor] = {}
         self._flight: _Flight | None = None
         self._failed_before = False
+        self.published: int | None = None
 
     def latest(self) -> CheckpointState | None:
         """Return the state of the newest checkpoint, the same on every rank; a collective.
@@ -190,6 +194,7 @@ class Checkpoints:
             self._report(flight)
         elif flight.publishing:
             self._flight, self._failed_before = None, False
+            self.published = flight.state.step
         else:
             said = self._world.gather_text(json.dumps(flight.headers))
             headers = {path: crc for text in said for path, crc in json.loads(text).items()}

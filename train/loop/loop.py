@@ -197,12 +197,14 @@ class _Steps(Generic[Config]):
             if config.recalibrate and step % config.recalibrate.every_steps == 0:
                 self._recalibrate(step, config.recalibrate)
             self._checkpoints.advance(made.total.checkpoint)
+            log.add_checkpoint(self._checkpoints.published)
             ends = step == total_steps or made.total.stops > 0
             saves = ends or step % config.checkpoint.every_steps == 0
             if saves or step % self._rank_steps == 0:
                 log.add_ranks(step, self._times.taken())
             if saves:
                 self._checkpoints.save(self._state(step), last=ends)
+                log.add_checkpoint(self._checkpoints.published)
                 last = step
             if ends:
                 break

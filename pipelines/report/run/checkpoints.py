@@ -9,6 +9,7 @@ from pathlib import Path
 from pipelines.report.run.configuration import Configuration
 
 FOLDER = "checkpoints"
+LINES = "checkpoints.jsonl"
 
 _STATE = "state.json"  # the last file of a checkpoint to be written (`train.checkpoint.names`)
 _STEP = re.compile(r"step-(\d{6,18})")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,9 +18,11 @@ from pipelines.metrics.exporter import registry_of
 from pipelines.metrics.training import TrainingRun
 from tests.commands import reelweave
 from tests.pipelines.report.runs import RANKS, configured, recorded, trained
+from tests.train.clips import ClipStream, tiny_config
 from train.config.log import LogConfig
 from train.loop.logs.log import MetricLog
 from train.loop.logs.records import forget_after
+from train.loop.trainer import Trainer
 from train.measure.rank_waits import RankWaits
 
 Numbers = dict[tuple[str, ...], float]
@@ -67,6 +70,23 @@ def test_a_trained_run_is_printed_once(tmp_path):
     held_out = [json.loads(line) for line in (tmp_path / "losses.jsonl").read_text().splitlines()]
     assert found["reelweave_train_held_out_loss", name] == held_out[-1]["whole"]["loss"]
     assert found["reelweave_up", name] == 1
+
+
+def test_the_age_of_checkpoints_in_another_place_is_known(tmp_path):
+    run, began = tmp_path / "run", time.time()
+    run.mkdir()
+    Trainer(
+        tiny_config(4, every_steps=2), ClipStream(), run, checkpoints=open_storage(tmp_path / "elsewhere")
+    ).run()
+    found = scraped(TrainingRun(run, "run"))
+    assert found["reelweave_checkpoint_step", "run"] == 4
+    assert began <= found["reelweave_checkpoint_timestamp_seconds", "run"] <= time.time()
+    told = [json.loads(line)["step"] for line in (run / "checkpoints.jsonl").read_text().splitlines()]
+    assert told[-1] == 4
+    assert set(told) <= {2, 4}
+    forget_after(run, 3)
+    found = scraped(TrainingRun(run, "run"))
+    assert found.get(("reelweave_checkpoint_step", "run")) in (2, None)
 
 
 def test_counters_add_up_over_scrapes_and_begin_anew_with_a_resumed_run(run):

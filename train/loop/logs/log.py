@@ -21,6 +21,7 @@ from train.loop.logs.metrics import RunSummary, StepMetrics
 from train.loop.logs.rank_records import append_ranks
 from train.loop.logs.records import (
     BAD_SAMPLES,
+    CHECKPOINTS,
     LOSSES,
     METRICS,
     RANKS,
@@ -71,6 +72,7 @@ class MetricLog:
         self._writes = writes
         self._scalars = scalars
         self._began = (time.monotonic(), start_step)
+        self._checkpoint: int | None = None
         for metrics in read_metrics(out, start_step):
             self.summary.add(metrics)
         if not writes:
@@ -122,6 +124,14 @@ class MetricLog:
         if not self._writes or len(waits.wait_s) == 1:
             return
         append_ranks(self._out / RANKS, step, waits)
+
+    def add_checkpoint(self, step: int | None) -> None:
+        """Append the step of the newest whole checkpoint and the time to ``checkpoints.jsonl``, if it is a new one."""
+        if not self._writes or step == self._checkpoint:
+            return
+        self._checkpoint = step
+        with (self._out / CHECKPOINTS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, "at": time.time()}) + "\n")
 
     def add_losses(self, step: int, of: Literal["train", "held_out"], found: Breakdown) -> None:
         """Append losses by quantile and bucket to ``losses.jsonl``."""

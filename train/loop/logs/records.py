@@ -15,6 +15,7 @@ from train.measure.step_times import StepTimes
 
 METRICS, LOSSES, BAD_SAMPLES = "metrics.jsonl", "losses.jsonl", "bad_samples.jsonl"
 RECONSTRUCTION, VALIDATION, RANKS = "reconstruction.jsonl", "validation.jsonl", "ranks.jsonl"
+CHECKPOINTS = "checkpoints.jsonl"
 
 _TIMES, _METRICS = TypeAdapter(StepTimes), TypeAdapter(StepMetrics)
 _NO_RECORD = (ValueError, LookupError, TypeError, ArithmeticError, RecursionError)
@@ -50,7 +51,7 @@ def forget_after(out: Path, last_step: int) -> None:
     """Remove lines of later steps, which will be repeated after a resume."""
     with whole_file(out / METRICS) as aside, aside.open("w", encoding="utf-8") as file:
         file.writelines(map(metrics_line, read_metrics(out, last_step)))
-    for path in (out / LOSSES, out / RECONSTRUCTION, out / VALIDATION, out / RANKS):
+    for path in (out / LOSSES, out / RECONSTRUCTION, out / VALIDATION, out / RANKS, out / CHECKPOINTS):
         if path.exists():
             with whole_file(path) as aside, path.open("rb") as lines, aside.open("wb") as file:
                 file.writelines(line for line in lines if _step(line) <= last_step)
