@@ -32,6 +32,7 @@ NEEDS_RAY = (
     "tests/curate/models/custom/test_custom_stages.py::test_ray_gives_the_bytes_of_one_process",
     "tests/curate/run/stages/test_clip_stages.py",
     "tests/curate/run/stages/test_footage.py",
+    "tests/curate/run/test_partitions.py::test_on_ray_partitions_give_the_same_bytes",
     "tests/curate/run/test_parts.py::test_on_ray_in_parts_it_has_the_same_bytes",
     "tests/curate/run/test_pipeline.py",
     "tests/curate/run/test_run.py::test_killed_on_ray_it_ends_with_the_same_bytes",

@@ -25,6 +25,7 @@ from curate.source_pass.tasks import clip_task
 from curate.sources.inputs import list_sources
 from loader.storage import open_storage
 from tests.bench.curate_scale import cut, make_list
+from tests.thorough import thorough
 
 SOURCES, CLIPS = 44, 4
 
@@ -110,6 +111,24 @@ def test_partitions_on_disk_give_the_same_bytes(tmp_path: Path, monkeypatch: pyt
     assert not (dataset / "manifest.json").exists()
     assert len(list(dataset.glob("shards/*.tar"))) == 4
     assert revisions(tmp_path) == whole
+
+
+@thorough
+def test_on_ray_partitions_give_the_same_bytes(
+    ray_local: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work_done(tmp_path)
+    dataset, listed = tmp_path / "dataset", [str(tmp_path / "list.csv")]
+    shutil.copytree(dataset, tmp_path / "again")
+    curate(listed, str(dataset), config())
+    whole = content(dataset)
+    shutil.rmtree(dataset)
+    tmp_path.joinpath("again").rename(dataset)
+    monkeypatch.setattr("curate.run.tables.partitions.SOURCES", 8)
+    monkeypatch.setattr("curate.run.write_shards._SMALL_BYTES", 0)  # workers write shards
+    monkeypatch.setattr("curate.run.runners.pipeline.AT_ONCE", 2)
+    curate(listed, str(dataset), config(run={"runner": "ray", "isolate": False}))
+    assert content(dataset) == whole
 
 
 def test_without_perceptual_duplicates_no_arrays_are_read(
