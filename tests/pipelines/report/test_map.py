@@ -23,7 +23,7 @@ from tests.browser import PHONE_PX, Browser, draw_all
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
 from tests.pipelines.report.conftest import NASTY
-from tests.thorough import nightly, thorough
+from tests.thorough import thorough
 
 CLIPS = 60
 ODD = 41  # is like no other
@@ -246,7 +246,7 @@ def test_a_damaged_embedding_is_named(tmp_path: Path) -> None:
     assert "a.video.npy is no vector" in page
 
 
-@nightly
+@thorough
 def test_one_and_two_clips_are_a_map(tmp_path: Path, browser: Browser) -> None:
     for count in (1, 2):
         samples = [make_sample(f"k{number}", b"x", 9, (80, 64)) for number in range(count)]
