@@ -80,6 +80,7 @@ OFTEN = (
     "tp-then-ring-zero",
     "pp",
     "pp-ulysses",
+    "pp-tp",
     "tp-then-pp",
 )
 
