@@ -57,7 +57,7 @@ def asked(request: pytest.FixtureRequest, marker: str) -> bool:
 @pytest.fixture(scope="module")
 def steps(request: pytest.FixtureRequest) -> int:
     """As many as videos that show their clips need, where a test asks for that; else half of them."""
-    return 240 if asked(request, "nightly") else 96
+    return 240 if asked(request, "nightly") else 120
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,9 @@ none. It does not depend on the content of the pictures.
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided, sliding_window_view
 
-from curate.shots.colour.arithmetic import sort_columns, square_sum, sum_of
 from curate.shots.colour.features import HEIGHT, STRUCTURE_FLOOR, WIDTH, Features, Floats
-from loader.base.compiled import compiled
 
 LONGEST = 84
 """Maximum lag of the compared frames."""
@@ -26,15 +25,10 @@ _BLOCKS = (4, 4)  # rows, columns
 _RANKS = (13, 9, 5, 1)  # ranks in the ascending similarities of blocks
 _COARSE = 4  # side of the squares of the shifted layout, pixels
 _SHIFT = 2  # maximum shift, squares
-_WINDOW = HEIGHT // _COARSE - 2 * _SHIFT, WIDTH // _COARSE - 2 * _SHIFT  # size of a shifted window, squares
 _ROOM = 64  # frames between two moves of what is known
 _PARTS = 4  # parts of each sum over a picture
-_COUNT = _BLOCKS[0] * _BLOCKS[1]
-_ZERO, _ONE, _TWO, _FOUR = np.float32(0), np.float32(1), np.float32(2), np.float32(4)
-_WINDOW_FLOOR = np.float32(0.05)
 _FLOOR = np.float32(STRUCTURE_FLOOR)
 _LAYOUT_FLOOR = np.float32(20)  # grey levels squared
-_COLOUR_FLOOR, _COLOUR_LEAST = np.float32(0.01), np.float32(0.1)
 _COLOUR_SCALE = np.float32(1 / 4)
 
 
@@ -57,23 +51,28 @@ class FrameDifferences:
         windows = _windows(layouts)
         found = np.empty((count, LONGEST + 1, CHANNELS), np.float32)
 
-        known = self._blocks.with_new(blocks)
-        energies = self._energies.with_new(_square_sums(blocks))[..., 0]
+        products = _by_lag(np.matmul(blocks, self._blocks.with_new(blocks).transpose(0, 2, 1)))
+        energies = self._energies.with_new(np.einsum("bnf,bnf->bn", blocks, blocks)[..., None])[..., 0]
         energies = energies + _FLOOR
-        inverse = _inverse_roots(energies)
-        products = np.matmul(blocks, known.transpose(0, 2, 1))
-        _compare_blocks(products, inverse, _inverse_roots(energies.mean(axis=0)), found)
+        found[..., 0] = 1 - (products.mean(axis=0) + _FLOOR) * _norms(energies.mean(axis=0), count)
+        ranked = np.sort(((products + _FLOOR) * _norms(energies, count)).transpose(1, 2, 0), axis=-1)
+        for channel, rank in enumerate(_RANKS):
+            found[..., 3 + channel] = 1 - ranked[..., rank]
 
-        powers = self._powers.with_new(_square_sums(layouts))[:, 0] + _LAYOUT_FLOOR
-        products = _products(layouts, self._layouts.with_new(layouts))
-        _compare_layouts(products, _inverse_roots(powers), found)
+        powers = self._powers.with_new(np.einsum("nf,nf->n", layouts, layouts)[:, None])[:, 0] + _LAYOUT_FLOOR
+        products = _by_lag(_products(layouts, self._layouts.with_new(layouts)))
+        found[..., 1] = 1 - (products + _LAYOUT_FLOOR) * _norms(powers, count)
 
-        squares = self._squares.with_new(_square_sums(colours))[:, 0]
-        products = _products(colours, self._colours.with_new(colours))
-        _compare_colours(products, squares, np.float32(1 / colours.shape[1]), found)
+        squares = self._squares.with_new(np.einsum("nf,nf->n", colours, colours)[:, None])[:, 0]
+        products = _by_lag(_products(colours, self._colours.with_new(colours)))
+        moved = squares[LONGEST:, None] + _earlier(squares, count) - 2 * products
+        moved = np.maximum(moved, 0) * np.float32(1 / colours.shape[1])
+        # Rounding errors of cancelling terms must not count as a difference.
+        found[..., 2] = np.minimum((np.sqrt(moved + np.float32(0.01)) - np.float32(0.1)) * _COLOUR_SCALE, 2)
 
         still = windows[len(windows) // 2]
-        _compare_windows(np.matmul(still, self._windows.with_new(windows).transpose(0, 2, 1)), found)
+        alike = np.matmul(still, self._windows.with_new(windows).transpose(0, 2, 1))
+        found[..., 7] = 1 - _by_lag(alike.max(axis=0))
         return found
 
 
@@ -101,66 +100,26 @@ class _Recent:
 
 def _blocks(features: Sequence[Features]) -> Floats:
     """Return the high-passed luminance of each block, grey levels over the root of its pixels, [blocks, n, pixels]."""
-    blocks = np.empty((_COUNT, len(features), HEIGHT * WIDTH // _COUNT), np.float32)
-    for n, each in enumerate(features):
-        _split(each.fine, np.float32(each.energy), blocks[:, n])
-    return blocks
-
-
-@compiled
-def _split(fine: Floats, energy: np.float32, blocks: Floats) -> None:
-    """Write the blocks of a picture [HEIGHT * WIDTH], [blocks, pixels]."""
-    rows, columns = HEIGHT // _BLOCKS[0], WIDTH // _BLOCKS[1]
-    length = np.sqrt(energy * np.float32(_COUNT))
-    for block in range(_COUNT):
-        first = block // _BLOCKS[1] * rows * WIDTH + block % _BLOCKS[1] * columns
-        for row in range(rows):
-            for column in range(columns):
-                blocks[block, row * columns + column] = fine[first + row * WIDTH + column] * length
+    count = len(features)
+    rows, columns = _BLOCKS
+    energies = np.array([each.energy for each in features], np.float32)
+    fine = np.stack([each.fine for each in features]) * np.sqrt(energies * (rows * columns))[:, None]
+    split = fine.reshape(count, rows, HEIGHT // rows, columns, WIDTH // columns).transpose(1, 3, 0, 2, 4)
+    return np.ascontiguousarray(split.reshape(rows * columns, count, -1))
 
 
 def _windows(layouts: Floats) -> Floats:
     """Return coarse pictures in shifted windows, each with mean 0 and length 1, [shifts, n, squares]."""
-    windows = np.empty(((2 * _SHIFT + 1) ** 2, len(layouts), _WINDOW[0] * _WINDOW[1]), np.float32)
-    for n, layout in enumerate(layouts):
-        _shift(layout.reshape(HEIGHT // 2, WIDTH // 2), windows[:, n])
+    count, half = len(layouts), _COARSE // 2
+    halved = layouts.reshape(count, HEIGHT // _COARSE, half, WIDTH // _COARSE, half)
+    coarse = halved.mean(axis=(2, 4))
+    size = coarse.shape[1] - 2 * _SHIFT, coarse.shape[2] - 2 * _SHIFT
+    views = sliding_window_view(coarse, size, axis=(1, 2)).transpose(1, 2, 0, 3, 4)
+    windows = np.ascontiguousarray(views).reshape((2 * _SHIFT + 1) ** 2, count, -1)
+    windows -= windows.mean(axis=2, keepdims=True)
+    lengths = np.sqrt(np.einsum("snp,snp->sn", windows, windows) + np.float32(0.05))
+    windows /= lengths[:, :, None]
     return windows
-
-
-@compiled
-def _shift(layout: Floats, windows: Floats) -> None:
-    """Write the windows of a layout, [shifts, squares]."""
-    coarse = np.empty((_WINDOW[0] + 2 * _SHIFT, _WINDOW[1] + 2 * _SHIFT), np.float32)
-    for row in range(coarse.shape[0]):
-        for column in range(coarse.shape[1]):
-            above = layout[2 * row, 2 * column] + layout[2 * row, 2 * column + 1]
-            below = layout[2 * row + 1, 2 * column] + layout[2 * row + 1, 2 * column + 1]
-            coarse[row, column] = (above + below) / _FOUR
-    for shift in range(len(windows)):
-        window = windows[shift]
-        top, left = shift // (2 * _SHIFT + 1), shift % (2 * _SHIFT + 1)
-        for row in range(_WINDOW[0]):
-            for column in range(_WINDOW[1]):
-                window[row * _WINDOW[1] + column] = coarse[top + row, left + column]
-        mean = sum_of(window) / np.float32(len(window))
-        for square in range(len(window)):
-            window[square] -= mean
-        length = np.sqrt(square_sum(window) + _WINDOW_FLOOR)
-        for square in range(len(window)):
-            window[square] /= length
-
-
-def _square_sums(values: Floats) -> Floats:
-    """Return the sum of squares of each row, [..., n, 1]."""
-    sums = np.empty((*values.shape[:-1], 1), np.float32)
-    _sum_squares(values.reshape(-1, values.shape[-1]), sums.reshape(-1))
-    return sums
-
-
-@compiled
-def _sum_squares(rows: Floats, sums: Floats) -> None:
-    for row in range(len(rows)):
-        sums[row] = square_sum(rows[row])
 
 
 def _products(new: Floats, known: Floats) -> Floats:
@@ -175,72 +134,21 @@ def _products(new: Floats, known: Floats) -> Floats:
     return summed
 
 
-def _inverse_roots(energies: Floats) -> Floats:
-    return np.asarray(1 / np.sqrt(energies), np.float32)
+def _by_lag(products: Floats) -> Floats:
+    """View products of n new rows with LONGEST + n known ones, [..., n, LONGEST + n], as [..., n, LONGEST + 1]."""
+    *outer, row, column = products.strides
+    shape = (*products.shape[:-1], LONGEST + 1)
+    return as_strided(products[..., LONGEST:], shape, (*outer, row + column, -column), writeable=False)
 
 
-@compiled
-def _compare_blocks(products: Floats, inverse: Floats, whole: Floats, found: Floats) -> None:
-    """Write the differences of fine structure and of ranked blocks.
-
-    Args:
-        products: Inner products of each block with the same block of the known frames, [blocks, n, known].
-        inverse: Inverse lengths of the known frames' blocks, with the floor, [blocks, known].
-        whole: Inverse lengths of the known frames, [known].
-        found: Differences by lag, [n, LONGEST + 1, CHANNELS].
-    """
-    alike = np.empty((_COUNT, LONGEST + 1), np.float32)
-    sums = np.empty(LONGEST + 1, np.float32)
-    for n in range(len(found)):
-        for place in range(LONGEST + 1):
-            sums[place] = 0
-        for block in range(_COUNT):
-            own = inverse[block, LONGEST + n]
-            for place in range(LONGEST + 1):
-                product = products[block, n, n + place]
-                sums[place] += product
-                alike[block, place] = (product + _FLOOR) * (own * inverse[block, n + place])
-        sort_columns(alike)
-        for place in range(LONGEST + 1):
-            lag = LONGEST - place
-            mean = sums[place] / np.float32(_COUNT) + _FLOOR
-            found[n, lag, 0] = _ONE - mean * (whole[LONGEST + n] * whole[n + place])
-            for channel in range(len(_RANKS)):
-                found[n, lag, 3 + channel] = _ONE - alike[_RANKS[channel], place]
+def _earlier(known: Floats, count: int) -> Floats:
+    """View a value of LONGEST + n known rows by new row and lag, [..., n, LONGEST + 1]."""
+    *outer, step = known.strides
+    shape = (*known.shape[:-1], count, LONGEST + 1)
+    return as_strided(known[..., LONGEST:], shape, (*outer, step, -step), writeable=False)
 
 
-@compiled
-def _compare_layouts(products: Floats, inverse: Floats, found: Floats) -> None:
-    """Write the differences of layouts from their inner products [n, known]."""
-    for n in range(len(found)):
-        for lag in range(LONGEST + 1):
-            known = LONGEST + n - lag
-            norm = inverse[LONGEST + n] * inverse[known]
-            found[n, lag, 1] = _ONE - (products[n, known] + _LAYOUT_FLOOR) * norm
-
-
-@compiled
-def _compare_colours(products: Floats, squares: Floats, share: np.float32, found: Floats) -> None:
-    """Write the distances of colours from their inner products [n, known] and squares [known]."""
-    for n in range(len(found)):
-        for lag in range(LONGEST + 1):
-            known = LONGEST + n - lag
-            moved = squares[LONGEST + n] + squares[known] - _TWO * products[n, known]
-            # Rounding errors of cancelling terms must not count as a difference.
-            distance = np.sqrt(max(moved, _ZERO) * share + _COLOUR_FLOOR) - _COLOUR_LEAST
-            found[n, lag, 2] = min(distance * _COLOUR_SCALE, _TWO)
-
-
-@compiled
-def _compare_windows(alike: Floats, found: Floats) -> None:
-    """Write the differences of shifted layouts, the best of all shifts, from products [shifts, n, known]."""
-    best = np.empty(LONGEST + 1, np.float32)
-    for n in range(len(found)):
-        for place in range(LONGEST + 1):
-            best[place] = alike[0, n, n + place]
-        for shift in range(1, len(alike)):
-            for place in range(LONGEST + 1):
-                value = alike[shift, n, n + place]
-                best[place] = value if value > best[place] else best[place]
-        for place in range(LONGEST + 1):
-            found[n, LONGEST - place, 7] = _ONE - best[place]
+def _norms(energies: Floats, count: int) -> Floats:
+    inverse = np.asarray(1 / np.sqrt(energies), np.float32)
+    norms: Floats = inverse[..., LONGEST:, None] * _earlier(inverse, count)
+    return norms

@@ -10,9 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from curate.shots.colour.arithmetic import sort_columns
 from curate.shots.colour.features import HEIGHT, WIDTH, Features, Floats
-from loader.base.compiled import compiled
 
 FARTHEST = 15
 """Maximum lag of the compared frames."""
@@ -27,7 +25,6 @@ _GROUP = 16  # frames compared at once
 _BLOCKS = (_ROWS // _BLOCK[0]) * (_COLUMNS // _BLOCK[1])
 _PIXELS = _BLOCK[0] * _BLOCK[1]
 _DOWN, _ACROSS = (2 * shift + 1 for shift in _SHIFT)  # shifts in rows and in columns
-_ONE = np.float32(1)
 _FLOOR = np.float32(20 * _PIXELS)  # energy of coding noise in a block, grey levels squared
 
 
@@ -53,71 +50,41 @@ class BlockMotion:
 
     def _push(self, layouts: Floats) -> Floats:
         count = len(layouts)
-        _take_in(layouts, self._windows, self._inverse)
+        padded = np.pad(layouts, ((0, 0), *((shift, shift) for shift in _SHIFT)), mode="edge")
+        padded = np.ascontiguousarray(padded.transpose(1, 2, 0))
+        new = slice(FARTHEST, FARTHEST + count)
+        self._windows[..., new] = _shifted_across(padded)
+        self._inverse[..., new] = _inverse_lengths(padded)
         if not self._begun:
             for known in (self._windows, self._inverse):
                 known[..., :FARTHEST] = known[..., FARTHEST : FARTHEST + 1]
             self._begun = True
-        found = np.empty((count, FARTHEST + 1, len(RANKS)), np.float32)
-        alike = np.empty((_BLOCKS, count, FARTHEST + 1), np.float32)
-        for row, blocks in enumerate(_blocks(layouts)):
-            np.matmul(blocks, _shifted(self._windows, row), out=self._products[:, :, :count])
-            _find_likest(self._products, self._inverse, row * len(blocks), alike)
-        _rank(alike, found)
-        _keep_last(self._windows.reshape(-1, FARTHEST + _GROUP), count)
-        _keep_last(self._inverse.reshape(-1, FARTHEST + _GROUP), count)
-        return found
+        alike = np.stack([self._alike(row, blocks) for row, blocks in enumerate(_blocks(layouts))])
+        alike = alike.reshape(_BLOCKS, count, -1)
+        alike *= self._inverse[:, _SHIFT[0], _SHIFT[1], new, None]
+        for known in (self._windows, self._inverse):
+            known[..., :FARTHEST] = known[..., count : count + FARTHEST]
+        numbers = np.arange(count)[:, None]
+        by_lag = alike[:, numbers, FARTHEST + numbers - np.arange(FARTHEST + 1)]
+        return np.asarray(1 - np.sort(by_lag, axis=0)[RANKS, ...].transpose(1, 2, 0), np.float32)
 
+    def _alike(self, row: int, blocks: Floats) -> Floats:
+        """Return the largest similarity of blocks of a row over all shifts, short of their own lengths.
 
-@compiled
-def _keep_last(known: Floats, count: int) -> None:
-    """Move the last frames of rows [rows, frames] to the front, past some new ones."""
-    for row in range(len(known)):
-        for frame in range(FARTHEST):
-            known[row, frame] = known[row, count + frame]
+        Args:
+            row: Row of blocks.
+            blocks: Blocks about their means, [columns, 1, n, pixels].
 
-
-@compiled
-def _find_likest(products: Floats, inverse: Floats, first: int, alike: Floats) -> None:
-    """Write the largest similarity of a row's blocks over all shifts, of each frame to those before it.
-
-    Args:
-        products: Inner products, [columns, shifts down, n, shifts across * frames].
-        inverse: Inverse lengths of windows, [blocks, shifts down, shifts across, frames].
-        first: First block of the row.
-        alike: Similarities from the farthest frame to the frame itself, [blocks, n, FARTHEST + 1].
-    """
-    frames = inverse.shape[3]
-    best = np.empty(FARTHEST + 1, np.float32)
-    for column in range(len(products)):
-        block = first + column
-        for n in range(alike.shape[1]):
-            for place in range(FARTHEST + 1):
-                best[place] = -np.inf
-            for down in range(_DOWN):
-                for across in range(_ACROSS):
-                    for place in range(FARTHEST + 1):
-                        # The floor makes blocks without structure alike.
-                        product = products[column, down, n, across * frames + n + place] + _FLOOR
-                        value = product * inverse[block, down, across, n + place]
-                        best[place] = value if value > best[place] else best[place]
-            own = inverse[block, _SHIFT[0], _SHIFT[1], FARTHEST + n]
-            for place in range(FARTHEST + 1):
-                alike[block, n, place] = best[place] * own
-
-
-@compiled
-def _rank(alike: Floats, found: Floats) -> None:
-    """Write the differences of the ranked blocks by lag, [n, FARTHEST + 1, ranks]; sorts the similarities."""
-    columns = np.empty((_BLOCKS, FARTHEST + 1), np.float32)
-    for n in range(len(found)):
-        for block in range(_BLOCKS):
-            for place in range(FARTHEST + 1):
-                columns[block, place] = alike[block, n, place]
-        sort_columns(columns)
-        for place in range(FARTHEST + 1):
-            for number in range(len(RANKS)):
-                found[n, FARTHEST - place, number] = _ONE - columns[RANKS[number], place]
+        Returns:
+            [columns, n, frames]; nothing is said by frames that are not there yet.
+        """
+        columns = len(blocks)
+        products = self._products[:, :, : blocks.shape[2]]
+        np.matmul(blocks, _shifted(self._windows, row), out=products)
+        products += _FLOOR  # makes blocks without structure alike
+        inverse = self._inverse[row * columns : (row + 1) * columns]
+        products *= inverse.reshape(columns, _DOWN, 1, -1)
+        return _largest(products.max(axis=1).reshape(columns, -1, *inverse.shape[2:]))
 
 
 def _blocks(layouts: Floats) -> Floats:
@@ -132,6 +99,17 @@ def _blocks(layouts: Floats) -> Floats:
     return blocks.transpose(0, 1, 2, 4, 3)
 
 
+def _shifted_across(padded: Floats) -> Floats:
+    """View each column of blocks of padded layouts [rows, columns, n] in all shifts across.
+
+    Returns:
+        [block columns, rows, columns, shifts, n].
+    """
+    row, column, frame = padded.strides
+    shape = (_COLUMNS // _BLOCK[1], len(padded), _BLOCK[1], _ACROSS, padded.shape[2])
+    return as_strided(padded, shape, (column * _BLOCK[1], row, column, column, frame), writeable=False)
+
+
 def _shifted(windows: Floats, blocks: int) -> Floats:
     """View a row of blocks in all shifts, the matrices of products; shifts down are other rows of the windows.
 
@@ -144,71 +122,35 @@ def _shifted(windows: Floats, blocks: int) -> Floats:
     return as_strided(first, shape, (column, row, pixel, frame), writeable=False)
 
 
-@compiled
-def _take_in(layouts: Floats, windows: Floats, inverse: Floats) -> None:
-    """Write what new frames are compared by behind the last FARTHEST ones.
-
-    Args:
-        layouts: Layouts of the new frames, [n, rows, columns].
-        windows: Each column of blocks of padded layouts in all shifts across, [block columns, rows, columns,
-            shifts, frames].
-        inverse: Inverse length of each window about its mean, with the floor, [blocks, down, across, frames].
-    """
-    count = len(layouts)
-    padded = np.empty((_ROWS + 2 * _SHIFT[0], _COLUMNS + 2 * _SHIFT[1], count), np.float32)
-    for row in range(padded.shape[0]):
-        inside = min(max(row - _SHIFT[0], 0), _ROWS - 1)
-        for column in range(padded.shape[1]):
-            for n in range(count):
-                padded[row, column, n] = layouts[n, inside, min(max(column - _SHIFT[1], 0), _COLUMNS - 1)]
-    for first in range(len(windows)):
-        for row in range(windows.shape[1]):
-            for column in range(_BLOCK[1]):
-                for shift in range(_ACROSS):
-                    beside = first * _BLOCK[1] + column + shift
-                    for n in range(count):
-                        windows[first, row, column, shift, FARTHEST + n] = padded[row, beside, n]
-    # In float64, since of two large sums a small difference remains.
-    sums, squares = np.empty(padded.shape, np.float64), np.empty(padded.shape, np.float64)
-    _sum_blocks(padded, sums, squares)
-    for block in range(_BLOCKS):
-        top = block // len(windows) * _BLOCK[0]
-        left = block % len(windows) * _BLOCK[1]
-        for down in range(_DOWN):
-            for across in range(_ACROSS):
-                for n in range(count):
-                    total = sums[top + down, left + across, n]
-                    energy = squares[top + down, left + across, n] - total * total / _PIXELS
-                    length = np.sqrt(max(energy, 0.0) + _FLOOR)
-                    inverse[block, down, across, FARTHEST + n] = np.float32(1 / length)
+def _inverse_lengths(padded: Floats) -> Floats:
+    """Return the inverse of the length of each window about its mean, with the floor, [blocks, down, across, n]."""
+    wide = padded.astype(np.float64)  # of two large sums a small difference remains
+    energy = _block_sums(wide * wide) - _block_sums(wide) ** 2 / _PIXELS
+    rows, columns = _places(_ROWS, 0), _places(_COLUMNS, 1)
+    chosen = np.maximum(energy[rows[:, None, :, None], columns[None, :, None, :]], 0)
+    return np.asarray(1 / np.sqrt(chosen + _FLOOR), np.float32).reshape(_BLOCKS, _DOWN, _ACROSS, -1)
 
 
-@compiled
-def _sum_blocks(padded: Floats, sums: NDArray[np.float64], squares: NDArray[np.float64]) -> None:
-    """Write the sums of values and of squares over the block that begins at each place, [rows, columns, n].
+def _block_sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the sum over the block that begins at each place, [rows, columns, n]."""
+    pairs = values[:-1] + values[1:]
+    six = pairs[:-4] + pairs[2:-2] + pairs[4:]
+    pairs = six[:, :-1] + six[:, 1:]
+    fours = pairs[:, :-2] + pairs[:, 2:]
+    return np.asarray(fours[:, :-4] + fours[:, 4:])
 
-    Pairs are added, then three of them down, then four across.
-    """
-    rows, columns, count = padded.shape
-    for row in range(rows):
-        for column in range(columns):
-            for n in range(count):
-                value = np.float64(padded[row, column, n])
-                sums[row, column, n] = value
-                squares[row, column, n] = value * value
-    for values in (sums, squares):
-        for row in range(rows - _BLOCK[0] + 1):
-            for column in range(columns):
-                for n in range(count):
-                    first = values[row, column, n] + values[row + 1, column, n]
-                    second = values[row + 2, column, n] + values[row + 3, column, n]
-                    third = values[row + 4, column, n] + values[row + 5, column, n]
-                    values[row, column, n] = first + second + third
-        for row in range(rows - _BLOCK[0] + 1):
-            for column in range(columns - _BLOCK[1] + 1):
-                for n in range(count):
-                    first = values[row, column, n] + values[row, column + 1, n]
-                    second = values[row, column + 2, n] + values[row, column + 3, n]
-                    third = values[row, column + 4, n] + values[row, column + 5, n]
-                    fourth = values[row, column + 6, n] + values[row, column + 7, n]
-                    values[row, column, n] = (first + second) + (third + fourth)
+
+def _places(size: int, axis: int) -> NDArray[np.intp]:
+    """Return the first pixel of each block under each shift, in the padded layout, [blocks, shifts]."""
+    return np.arange(0, size, _BLOCK[axis])[:, None] + np.arange(2 * _SHIFT[axis] + 1)
+
+
+def _largest(values: Floats) -> Floats:
+    """Return the maximum over the last axis but one; by halves it takes a third of the time of `max`."""
+    while values.shape[-2] > 1:
+        half = values.shape[-2] // 2
+        odd = values[..., 2 * half :, :]
+        values = np.maximum(values[..., :half, :], values[..., half : 2 * half, :])
+        if odd.size:
+            values[..., :1, :] = np.maximum(values[..., :1, :], odd)
+    return values[..., 0, :]

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from curate.shots.colour.differences import CHANNELS, LONGEST, FrameDifferences
 from curate.shots.colour.features import Features, Floats
 from curate.shots.colour.motion import FARTHEST, RANKS, BlockMotion
-from loader.base.compiled import compiled
 
 CUT_OFFSETS = (0, 1, 2, 4, 7)
 """Frames before and after a cut in the networks' input, counted from either side of it."""
@@ -29,7 +28,6 @@ CUT_REACH = max(CUT_OFFSETS)
 GRADUAL_REACH = max(GRADUAL_OFFSETS)
 """Number of later frames needed for the probability of a gradual transition at a frame."""
 
-_ZERO = np.float32(0)
 _AT_ONCE = 240  # inner dimension per matrix product
 _WEIGHTS = Path(__file__).with_name("probabilities.npz")
 
@@ -61,43 +59,11 @@ class NetworkInputs:
             levels: Output of `levels` for the same frames, [n, 2].
             frames: Indices into the stretch, with enough context on both sides.
         """
-        kinds = [differences, *([moved] if self._motion else [])]
-        channels = sum(each.shape[2] for each in kinds)
-        inputs = np.empty((len(frames), len(self._later) * channels + 2 * len(self._places)), np.float32)
-        first = 0
-        for each in kinds:
-            _gather(each, frames, self._later, self._lags, inputs[:, first:])
-            first += len(self._later) * each.shape[2]
-        _gather_levels(levels, frames, self._places, inputs[:, first:])
-        return inputs
-
-
-@compiled
-def _gather(
-    differences: Floats,
-    frames: NDArray[np.intp],
-    later: NDArray[np.intp],
-    lags: NDArray[np.intp],
-    inputs: Floats,
-) -> None:
-    """Write the roots of the differences of all pairs around each of the frames, [frames, pairs * channels]."""
-    channels = differences.shape[2]
-    for number in range(len(frames)):
-        for pair in range(len(later)):
-            for channel in range(channels):
-                value = differences[frames[number] + later[pair], lags[pair], channel]
-                inputs[number, pair * channels + channel] = np.sqrt(value if value > _ZERO else _ZERO)
-
-
-@compiled
-def _gather_levels(
-    levels: Floats, frames: NDArray[np.intp], places: NDArray[np.intp], inputs: Floats
-) -> None:
-    """Write the levels around each of the frames, [frames, 2 * places]."""
-    for number in range(len(frames)):
-        for place in range(len(places)):
-            for level in range(2):
-                inputs[number, level * len(places) + place] = levels[frames[number] + places[place], level]
+        later = frames[:, None] + self._later
+        pairs = [differences[later, self._lags], *([moved[later, self._lags]] if self._motion else [])]
+        seen = levels[frames[:, None] + self._places]
+        flat = [np.sqrt(np.maximum(each, 0)).reshape(len(frames), -1) for each in pairs]
+        return np.concatenate([*flat, seen[..., 0], seen[..., 1]], axis=1)
 
 
 def levels(features: Sequence[Features]) -> Floats:

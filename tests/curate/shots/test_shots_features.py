@@ -6,7 +6,6 @@ import av
 import numpy as np
 import pytest
 
-from curate.shots.colour.arithmetic import sort_columns, square_sum, sum_of
 from curate.shots.colour.differences import FrameDifferences
 from curate.shots.colour.features import (
     HEIGHT,
@@ -35,9 +34,10 @@ def test_a_frame_has_the_same_features_in_any_company() -> None:
     frames[2, :6] = frames[2, -6:] = 0  # one of them with bars
     for number, together in enumerate(features(frames)):
         (alone,) = features(frames[number : number + 1])
-        assert (together.energy, together.contrast) == (alone.energy, alone.contrast)
+        assert together.energy == pytest.approx(alone.energy, rel=1e-5)
+        assert together.contrast == pytest.approx(alone.contrast, rel=1e-5)
         for name in ("fine", "layout", "colours", "spectrum"):
-            np.testing.assert_array_equal(getattr(together, name), getattr(alone, name))
+            np.testing.assert_allclose(getattr(together, name), getattr(alone, name), atol=1e-4)
 
 
 def test_high_pass_is_the_picture_less_the_mean_of_the_box_around() -> None:
@@ -45,18 +45,6 @@ def test_high_pass_is_the_picture_less_the_mean_of_the_box_around() -> None:
     padded = np.pad(luma, ((0, 0), (3, 3), (3, 3)), mode="edge")
     boxes = np.lib.stride_tricks.sliding_window_view(padded, (7, 7), axis=(1, 2)).mean(axis=(3, 4))
     np.testing.assert_allclose(high_pass(luma), luma - boxes, atol=1e-3)
-
-
-def test_sums_and_sorted_columns_are_those_of_plain_ways() -> None:
-    values = np.random.default_rng(0).normal(size=(16, 576)).astype(np.float32)
-    for size in (8, 60, 144, 576):
-        row = values[0, :size]
-        assert sum_of(row) == pytest.approx(row.sum(dtype=np.float64), abs=1e-4)
-        assert square_sum(row) == pytest.approx(np.square(row, dtype=np.float64).sum(), rel=1e-6)
-    for rows in range(1, 17):
-        columns = values[:rows].copy()
-        sort_columns(columns)
-        np.testing.assert_array_equal(columns, np.sort(values[:rows], axis=0))
 
 
 def test_grey_has_no_colour_whatever_its_shade() -> None:

@@ -90,7 +90,7 @@ def test_plans_made_in_threads_at_a_time_are_those_made_one_by_one():
 
 def test_a_search_lets_other_threads_run():
     """Training plans the next iteration while one runs."""
-    assert all(function.targetoptions["nogil"] for function in (anneal, lay))
+    assert all(function._dispatcher.targetoptions["nogil"] for function in (anneal, lay))
 
 
 def test_nothing_is_searched_where_the_static_plan_is_proven_best():
