@@ -119,7 +119,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 9
+    REVISION: ClassVar = 10
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()
