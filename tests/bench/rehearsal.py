@@ -33,13 +33,13 @@ from tests.media import write_video
 
 ROOT = Path(__file__).parents[2]
 NODES = ["node1", "node2"]
-LIMIT_S = 1200.0
+LIMIT_S = 1500.0
 """Of each of the three jobs."""
 EXPORTERS = {"clips": 9464, "run": 9465}
 """Port of the exporter of each folder."""
 BEGUN = {"clips": ".ledger/status.json", "run": "metrics.jsonl"}
 """File without which a folder has nothing to export."""
-STEPS = 150
+STEPS = 500
 SOURCES = 10
 CURATE = ("shard.max_shard_mb=0.2", "spans.min_clip_s=1", "run.worker_memory_mb=512", "run.isolate=false")
 TRAIN = {
