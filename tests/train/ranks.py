@@ -246,12 +246,23 @@ def _fork(
             os.dup2(file.fileno(), 2)
         os.dup2(os.open(os.devnull, os.O_RDWR), 0)
         os.dup2(2, 1)
+        _renew_thread_pool()
         code = int(called(*arguments) or 0)
     except BaseException:  # noqa: BLE001 - a rank is a program of its own
         traceback.print_exc()
     finally:
         sys.stderr.flush()
         os._exit(code)
+
+
+def _renew_thread_pool() -> None:
+    """Have PyTorch replace the thread pool that a fork left without threads.
+
+    Its next user does that, without a lock. In a first backward these are several threads of autograd at once, of which
+    one may find none: "Invalid thread pool!", and the rank aborts.
+    """
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(torch.get_num_threads())
 
 
 def _wait(pids: list[int], grace_s: float, deadline_s: float) -> list[int]:
