@@ -27,7 +27,6 @@ CONTRACT = (
     "loader.errors",
     "loader.settings",
     "loader.text",
-    "loader.base.compiled",
     "loader.base.processors",
 )
 HEAVY = {"ray", "transformers", "open_clip", "ortools", "torchvision", "decord", "scenedetect"}

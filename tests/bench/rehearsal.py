@@ -146,7 +146,7 @@ class Rehearsal:
         """Curate on two nodes; lose the second, then, with it back, the first."""
         done = 'reelweave_curation_done{phase="cut"}'
         alone = dataset(self.folder / "alone")
-        with self.job("curate", ["raw", "--out", clips.name, *settings]) as job:
+        with self.job("curate", clips.name, ["raw", "--out", clips.name, *settings]) as job:
             self.export(clips.name, kept, job)
             job.until(lambda: self.value(done) >= SOURCES / 4, "a quarter of the sources")
             at, began = self.value(done), time.monotonic()
@@ -162,7 +162,7 @@ class Rehearsal:
         self.add("curation: every byte of the dataset that of a run alone, and verified", right, right)
         self.slurm.begin("node2")
         again = self.folder / "again"
-        with self.job("curate", ["raw", "--out", again.name, *settings]) as job:
+        with self.job("curate", again.name, ["raw", "--out", again.name, *settings]) as job:
             ledger = again / ".ledger/cut"
             job.until(lambda: len(list(ledger.glob("*/*.json"))) >= SOURCES / 4, "a quarter of the sources")
             self.slurm.lose("node1")
@@ -183,7 +183,7 @@ class Rehearsal:
         config = TRAIN | {"dataset": clips.name, "out": run.name}
         (self.folder / "train.yaml").write_text(yaml.safe_dump(config))
         options = ["--gpus-per-node=2", "--cpus-per-task=1"]
-        with self.job("train", ["--config", "train.yaml"], options) as job:
+        with self.job("train", run.name, ["--config", "train.yaml"], options) as job:
             self.export(run.name, kept, job)
             job.until(lambda: self.value("reelweave_checkpoint_step") >= 4, "the first checkpoint")
             job.until(lambda: self.value("reelweave_train_step") >= 6, "a step behind it")
@@ -283,9 +283,9 @@ class Rehearsal:
                         started.wait()
 
     @contextmanager
-    def job(self, name: str, arguments: list[str], options: Sequence[str] = ()) -> Iterator["Job"]:
+    def job(self, name: str, out: str, arguments: list[str], options: Sequence[str] = ()) -> Iterator["Job"]:
         """Submit the Slurm script of a command, and wait for its end within the block."""
-        log = self.folder / f"job-{name}-{arguments[-1] if name == 'train' else arguments[2]}.log"
+        log = self.folder / f"job-{out}.log"
         sbatch = ["sbatch", "--wait", "--nodes=2", f"--output={log}", *options]
         command = [*sbatch, str(ROOT / f"infra/slurm/{name}.sbatch"), *arguments]
         with self.process(name, command) as started:

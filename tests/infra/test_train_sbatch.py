@@ -109,17 +109,25 @@ exit $(< "$LOG.stop")
 def test_a_job_is_requeued_where_it_is_warned_of_its_end_or_loses_a_node(
     environment: dict[str, str], tmp_path: Path, status: int, event: str, then: list[str]
 ) -> None:
-    if event == "a node is lost":
-        (tmp_path / "log.lost").touch()
     install(tmp_path, "torchrun", TORCHRUN_UNTIL_STOPPED)
     job = subprocess.Popen(["bash", str(SCRIPT), "--config", "run.yaml"], env=environment)
     wait_for(lambda: all((tmp_path / f"log.begun.{node}").exists() for node in (0, 1)))
     if event == "warned":
         job.send_signal(signal.SIGUSR1)
         wait_for(lambda: "scancel" in (tmp_path / "log").read_text())
+    if event == "a node is lost":
+        (tmp_path / "log.lost").touch()
     (tmp_path / "log.stop").write_text(str(status))
     assert job.wait(60) == status
     assert (tmp_path / "log").read_text().splitlines()[2:] == then
+
+
+def test_a_job_whose_nodes_do_not_answer_at_its_begin_ends_and_is_not_requeued(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "log.lost").touch()
+    assert sbatch(environment, "--config", "run.yaml").returncode == 1
+    assert not (tmp_path / "log").exists()
 
 
 def wait_for(seen: Callable[[], bool]) -> None:

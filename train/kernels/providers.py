@@ -41,7 +41,7 @@ class Provider:
 
 
 class LoadedProvider(NamedTuple):
-    """Kernel provider that is in use.
+    """Kernel provider in use, with its operators.
 
     Attributes:
         provider: the provider.

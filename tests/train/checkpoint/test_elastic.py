@@ -84,7 +84,7 @@ def test_four_ranks_then_two_then_eight_train_as_four_do(tmp_path: Path, ranks: 
 def test_a_rank_that_is_killed_is_named_and_the_next_run_ends_as_if_nothing_was(
     tmp_path: Path, ranks: Ranks, undisturbed: Path
 ) -> None:
-    for victim, step in ((1, 2), (0, 7)):
+    for victim, step in ((1, 2), (1, 5), (0, 7)):
         ended = ranks.run(worlds.train_clips, 2, str(tmp_path), STEPS, "kill", victim, step, 0.015)
         assert ended.codes[victim] == -9
         assert ended.codes[1 - victim] == 1
