@@ -68,7 +68,7 @@ class RunConfig(Settings):
         900.0,
         ge=1,
         description="length of parts, seconds. Parts of a source of two or more are worked on side by side and"
-        " resume by themselves, to the same bytes; max_source_s is for each part",
+        " resume by themselves, to the same bytes. max_source_s is for each part",
     )
     worker_memory_mb: int = Field(
         1536, gt=0, description="memory that Ray reserves for each cutting worker, megabytes"

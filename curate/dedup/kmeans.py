@@ -1,7 +1,7 @@
 """Spherical k-means that gives the same centres on every processor and GPU.
 
-Coordinates are rounded to multiples of 1/2048. Products are then multiples of 2^-22, and sums of them no larger than
-1, as those of unit vectors are: float32 adds them without rounding, in whatever order.
+Coordinates are rounded to multiples of 1/2048. Products are then multiples of 2^-22, and their sums at most
+1, as for unit vectors. So float32 adds them without rounding, in whatever order.
 """
 
 import numpy as np

@@ -41,8 +41,8 @@ class ManyPairs(NamedTuple):
     """Comparison of many pairs of clips at once, on other processors than this one's.
 
     Attributes:
-        least: Number of pairs from which it is used. It also compares pairs that a comparison one by one would skip,
-            since their earlier clip turns out to be a duplicate; the result is the same.
+        least: Number of pairs from which it is used. It also compares pairs that a sequential comparison
+            would skip because their earlier clip is a duplicate. The result is the same.
         match: Function from pairs of rows, the kept clip first, and a minimum overlap to the agreement of each; see
             `curate.dedup.fingerprint.overlap`.
     """
@@ -63,8 +63,8 @@ class DedupClips:
         old: True if a clip lies in the dataset already, [clips].
         footage: Perceptual embeddings of clips that have a fingerprint.
         embedding: Embeddings by a model.
-        fingerprint: Function from the row of a clip to its fingerprint, uint8 [pictures, 27, 48], or None; called for
-            candidates only, since fingerprints of all clips fill a memory.
+        fingerprint: Function from a clip's row to its fingerprint, uint8 [pictures, 27, 48], or None. It is
+            called for candidates only, since fingerprints of all clips fill a memory.
         many: Comparison of many of these clips at once; None compares one pair after the other, here.
     """
 

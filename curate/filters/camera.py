@@ -1,8 +1,8 @@
 """Movement of the camera over a clip: pan, tilt, zoom, roll and shake, from evenly spaced pictures.
 
-Windows of neighbouring pictures are matched by phase correlation, and an affine field is fitted that most of them
-follow (`curate.filters.vectors`), so that things that move by themselves count little. What lasts for a second is a
-movement; what changes faster is shake.
+Windows of neighbouring pictures are matched by phase correlation. An affine field is fitted that most of them
+follow (`curate.filters.vectors`), so things that move by themselves count little. What lasts for a second is
+a movement; what changes faster is shake.
 """
 
 from itertools import pairwise
@@ -33,9 +33,10 @@ _MIN_MEASURED = 0.5
 def camera_scores(grey: Floats, pictures_per_s: float) -> dict[str, float]:
     """Return the movement of the camera; empty where it cannot be told: flat walls, dark skies, one picture.
 
-    ``camera_pan`` and ``camera_tilt`` are in picture widths and heights per second, ``camera_zoom`` in the natural
-    logarithm of the size per second, ``camera_roll`` in degrees per second: means of what lasts, without sign.
-    ``camera_shake`` is the root mean square of the rest, in picture diagonals per second.
+    ``camera_pan`` and ``camera_tilt`` are in picture widths and heights per second, ``camera_roll`` in
+    degrees per second. ``camera_zoom`` is in the natural logarithm of the size per second. All are means of
+    what lasts, without sign. ``camera_shake`` is the root mean square of the rest, in picture diagonals per
+    second.
 
     Args:
         grey: Luminance of evenly spaced pictures, [n, h, w].

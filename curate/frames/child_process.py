@@ -1,7 +1,7 @@
 """Child processes for untrusted video: a decoder that crashes or hangs costs its own task and nothing else.
 
-A child is started once and serves one task after the other. When it dies or sends nothing for too long, the task is
-tried again in a new child; a task that fails every time is given up with a reason.
+A child is started once and serves one task after the other. When it dies or sends nothing for too long, the
+task is tried again in a new child. A task that fails every time is given up with a reason.
 """
 
 import ctypes

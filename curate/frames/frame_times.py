@@ -215,7 +215,7 @@ def timeline(
 
     Args:
         pts: Presentation stamp of each frame in ticks, from the decoder. Stamps that do not rise are repaired
-            locally; where most are missing or disordered (AVI stores none), frames lie on the grid of the
+            locally. Where most are missing or disordered (AVI stores none), frames lie on the grid of the
             stated rate.
         time_base: Seconds per tick.
         last_duration: Duration of the last frame in ticks, when known.

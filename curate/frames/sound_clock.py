@@ -1,8 +1,8 @@
 """Repair of a source's sound stamps that step, so that sound stays with its pictures over a broken clock.
 
-A step of the sound beside a step of its pictures of like size is the same step. Where only one of them steps, the
-order of the file decides: packets lie beside those of their time, unless a remuxer sorted them by wrong stamps. Then
-the ends decide, if it is the only step: streams of one recording end together.
+A step of the sound beside a step of its pictures of like size is the same step. Where only one of them steps,
+the order of the file decides. Packets lie beside those of their time, unless a remuxer sorted them by wrong
+stamps. Then the ends decide, if it is the only step: streams of one recording end together.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Record of finished work, kept beside the dataset: entries of stages, staged clips, arrays.
 
 An entry is keyed by stage, fingerprint of that stage's own configuration, and identity of its input. Another prompt
-therefore gives new captions and keeps the clips; a threshold is no stage and repeats nothing. Workers write entries
-one by one; the driver moves them into segments, tables in Parquet, as the run goes on, so that a restart reads a few
-large files and no object for each entry.
+therefore gives new captions and keeps the clips; a threshold is no stage and repeats nothing. Workers write
+entries one by one. The driver moves them into segments, tables in Parquet, as the run goes on. A restart thus
+reads a few large files and no object for each entry.
 """
 
 import gzip

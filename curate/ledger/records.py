@@ -1,7 +1,7 @@
 """Records that curation stores, and the one place that turns them into JSON or columns and back.
 
-In memory and between processes they are frozen objects. On disk, in the ledger, they are JSON objects with the same
-names in the same order, and many of them are a table with the same names.
+In memory and between processes they are frozen objects. In the ledger they are JSON objects with the same
+names in the same order. Many of them are a table with the same names.
 """
 
 import base64

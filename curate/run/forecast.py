@@ -1,9 +1,9 @@
 """Forecast of the clips and the cost of a curation, from a sample of its sources: pure functions.
 
-Every figure is estimated by its ratio to something that headers tell of all sources: clips and their seconds by the
-sources' duration, bytes of clips by duration and picture size, processor time by frames, picture size and codec.
-The interval is that of a ratio estimate from a sample without replacement (Cochran, Sampling Techniques, 6.4), with
-Student's t, since samples are small.
+Every figure is estimated by its ratio to something that headers tell of all sources. Clips and their seconds
+follow the sources' duration, and bytes of clips duration and picture size. Processor time follows frames,
+picture size and codec. The interval is that of a ratio estimate from a sample without replacement (Cochran,
+Sampling Techniques, 6.4), with Student's t, since samples are small.
 """
 
 import math

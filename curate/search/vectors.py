@@ -23,8 +23,9 @@ MEMBER = "video.npy"
 _MAX_BYTES = 1 << 20
 _READERS = 16
 _REMOTE_GAP, _LOCAL_GAP = 256 << 10, 32 << 10
-"""Most bytes between two embeddings that are read together: what a remote storage sends, and a local one reads, in the
-time that a request takes."""
+"""Most bytes between two embeddings that are read together. A remote storage sends as many, and a local one
+reads as many, in the time that a request takes.
+"""
 _MOST_JOINED = 8 << 20
 
 Vector = NDArray[Any]

@@ -148,10 +148,10 @@ def score(truth: Truth, reported: Sequence[Transition]) -> FileScore:
 
     A hard cut is found by a report, of either kind, whose edges are both within TOLERANCE. A gradual report
     over more frames discards unblended ones, so it counts as false and the cut as missed. A gradual
-    transition is found by a cut inside it (within TOLERANCE), or by a gradual report that shares at least
-    half of the shorter one. `mixed_kept` and `clean_lost` measure how well they agree. Further reports inside
-    it are false beyond its `allowed_boundaries`. A transition that is not required is neither found nor
-    missed, and its report neither right nor false.
+    transition is found by a cut inside it (within TOLERANCE). A gradual report that shares at least half of
+    the shorter one finds it, too. `mixed_kept` and `clean_lost` measure how well they agree. Further reports
+    inside it are false beyond its `allowed_boundaries`. A transition that is not required is neither found
+    nor missed, and its report neither right nor false.
     """
     matched: list[list[Transition]] = [[] for _ in truth.transitions]
     false = []

@@ -1,7 +1,7 @@
 """The fused stage: one source in, its summary out; its clips, arrays and summary are written to the ledger.
 
-Probe, shots, stitch, cut, scores and fingerprints are one task, so that a source's bytes never leave the
-worker that reads them, and no task carries media.
+Probe, shots, stitch, cut, scores and fingerprints are one task. A source's bytes thus never leave the worker
+that reads them, and no task carries media.
 """
 
 import hashlib

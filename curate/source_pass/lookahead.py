@@ -1,7 +1,7 @@
 """Prediction of the clip that a frame belongs to, before its source is decoded to the end.
 
-Detector, stitching and the rules of spans need only a few seconds after a frame, so a prediction that lags behind
-by as much is nearly always right. A right one saves work; a wrong one changes no result.
+Detector, stitching and the rules of spans need only a few seconds after a frame. A prediction that lags
+behind by as much is nearly always right. A right one saves work; a wrong one changes no result.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Clips encoded while their source is scanned, so that most sources are decoded once.
 
-Frames wait in a window until `curate.source_pass.lookahead` predicts which clip they belong to. The prediction is
-compared with the spans once the whole source is known; a clip that was predicted wrongly is cut in a second pass,
-from the same frames to the same bytes.
+Frames wait in a window until `curate.source_pass.lookahead` predicts which clip they belong to. The
+prediction is compared with the spans once the whole source is known. A clip that was predicted wrongly is cut
+in a second pass, from the same frames to the same bytes.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Clips that the scan of a part encoded ahead, kept in the ledger until the spans of the source are known.
 
-Near the ends of a part, and where a prediction was wrong, there is none; those clips are cut from a decoder of their
-own, from the same frames to the same bytes.
+Near the ends of a part, and where a prediction was wrong, there is none. Those clips are cut from a decoder
+of their own, from the same frames to the same bytes.
 """
 
 import json

@@ -55,8 +55,8 @@ class PartSignals:
         durations: Duration of each frame in ticks, 0 where unknown.
         changes: uint8 [frames, 36, 64, 3]: small RGB picture of each frame less that of the frame before, modulo 256,
             which takes less room.
-        fields: float64 [frames + 1, 2]: difference of the fields of each frame, and of the first one behind the
-            end, from those of the frame before; empty where the film is not telecined.
+        fields: float64 [frames + 1, 2]: differences of each frame's fields from those of the frame before. The last
+            row is the first frame behind the end. It is empty where the film is not telecined.
         sound: int64 [packets, 3]: stamp, duration and number of earlier video packets of the part.
         packets: Number of video packets before the first one of the next part.
         size: Width and height of a clip, by the first frame.

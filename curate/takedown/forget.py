@@ -21,8 +21,8 @@ _TEXT = "text-"  # prefix of the names of text embeddings
 def forget(ledger: Ledger, down: TakeDowns) -> None:
     """Remove clips, arrays, captions, embeddings and scores of everything that was taken down.
 
-    Arrays and clips of no closed source, and what is known of parts, are removed too: a killed worker left them,
-    and their source is unknown.
+    Arrays and clips of no closed source, and what is known of parts, are removed too. A killed worker left
+    them, and their source is unknown.
     """
     if not down.removals:
         return

@@ -1,7 +1,8 @@
 """Random numbers that are equal on every platform and numpy version.
 
-They are the raw 64-bit words of Philox4x64-10 (Salmon et al., 2011), with the key (seed, epoch or step number) and one
-counter block per purpose. The algorithm defines these words; ``Generator.shuffle`` has no such guarantee.
+They are the raw 64-bit words of Philox4x64-10 (Salmon et al., 2011). The key is (seed, epoch or step number),
+with one counter block per purpose. The algorithm defines these words; ``Generator.shuffle`` has no such
+guarantee.
 """
 
 import numpy as np
@@ -41,8 +42,9 @@ def shuffled(seed: int, number: int, purpose: int, count: int, group_N: Numbers 
     several times as long. All keys differ, so every sort algorithm gives the same order.
 
     Ties, numbers of a group with equal random bits, are ordered by number xor a random mask. Either of any two thus
-    comes first equally often, however few these bits are. Only the orders of several ties are not independent: of 100
-    million numbers in 20 groups of one size 0.1 % are in a tie, 2.3 % where one group has nearly all.
+    comes first equally often, however few these bits are. Only the orders of several ties are not
+    independent. Of 100 million numbers in 20 groups of one size 0.1 % are in a tie, and 2.3 % where one group
+    has nearly all.
 
     Args:
         seed: see `words`.

@@ -58,8 +58,8 @@ class CostFit:
         worst_error: maximum of |predicted / measured - 1| over held-out shapes.
         worst_cell: (B, S) of the worst error.
         interval: half the width of the 95 % confidence interval of a predicted step time, relative, at the longest S.
-        lost: share of time that 128 ranks with 4 microbatches of equal predicted cost each wait, because of the
-            prediction errors; shapes are drawn in proportion to their measured time.
+        lost: share of time that 128 ranks with 4 microbatches of equal predicted cost each wait, because of
+            the prediction errors. Shapes are drawn in proportion to their measured time.
         misfits: reasons against the model, in words.
     """
 

@@ -1,7 +1,7 @@
 """Straggler detection: ranks that are slow or fast for every shape.
 
-A straggler takes, say, 1.3 times as long as the others for every shape. Its times do not belong in the cost of shapes,
-and no plan can balance a step around an unknown straggler, so its number is reported.
+A straggler takes, say, 1.3 times as long as the others for every shape. Its times do not belong in the cost
+of shapes. No plan can balance a step around an unknown straggler, so its number is reported.
 """
 
 import numpy as np

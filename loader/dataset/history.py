@@ -1,8 +1,8 @@
 """History of earlier revisions, so that a stream that counts steps of one can resume on another.
 
-``history.arrow`` has a row for each sample of the current revision and of the remembered ones before it, in an order
-consistent with all of them: the shape that decides its bucket, and the revisions that added and removed it. Neither the
-key nor the location of a removed sample is kept.
+``history.arrow`` has a row for each sample of the current revision and of the remembered ones before it.
+Their order is consistent with all of them. A row holds the shape that decides the bucket, and the revisions
+that added and removed the sample. Neither the key nor the location of a removed sample is kept.
 """
 
 from dataclasses import dataclass

@@ -4,8 +4,8 @@ Pure functions over costs. Only the ranks' sums count. Largest-first placement p
 rank (LPT, Graham 1969). Then heavy and light ranks form pairs, which exchange microbatches to equalize their loads, all
 pairs at once.
 
-Time and memory are bounded for any costs: a rank offers a fixed number of its microbatches per round, and at most
-``_COMPARED`` exchanges are compared at once.
+Time and memory are bounded for any costs. A rank offers a fixed number of its microbatches per round, and at
+most ``_COMPARED`` exchanges are compared at once.
 """
 
 import heapq
@@ -47,9 +47,9 @@ def balanced(costs: Floats, ranks: int) -> Places:
 def least_load(costs: Floats, ranks: int) -> float:
     """Return a load that some rank has under every placement, a lower bound of the makespan.
 
-    The bound is the maximum of the mean load, the dearest microbatch, and one sum for every k. Of the k x ranks + 1
-    dearest microbatches some rank gets k + 1, which cost at least the sum of the k + 1 cheapest among them (Martello
-    and Toth, "Knapsack Problems", 1990, bound L2 of P||Cmax).
+    The bound is the maximum of the mean load, the dearest microbatch, and one sum for every k. Of the k x
+    ranks + 1 dearest microbatches some rank gets k + 1. These cost at least the sum of the k + 1 cheapest
+    among them. Source: Martello and Toth, "Knapsack Problems", 1990, bound L2 of P||Cmax.
 
     Args:
         costs: float64 [M], cost of each microbatch.

@@ -46,7 +46,7 @@ class PlannedMicrobatch:
         rows: int64 [B], index rows.
         passes: int64 [B], number of earlier draws of each sample.
         weight: B over the samples of the step on all ranks, so that the weighted sum of all microbatches' mean losses
-            is the mean over the step's samples; 0 for a filler (``plan_epoch``).
+            is the mean over these samples; 0 for a filler (``plan_epoch``).
         rank: rank that runs the microbatch.
         slot: place among the rank's microbatches of the step.
     """
@@ -80,8 +80,8 @@ class EpochPlan:
     Attributes:
         assignment: buckets of the samples.
         draws: draws of the epoch.
-        order: uint32 or int64 [N], draws grouped by bucket or by pack, so that each microbatch is one run of them; an
-            array, or a lazy permutation.
+        order: uint32 or int64 [N], draws grouped by bucket or by pack, so that each microbatch is one run of
+            them. An array, or a lazy permutation.
         table: microbatches as runs of `order`.
         turns: uint32 or int64 [M], microbatch numbers in training order: steps x microbatches of a step.
         fillers: number of microbatches at the very end that repeat others with weight 0.

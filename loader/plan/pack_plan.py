@@ -15,8 +15,9 @@ def packs(assignment: Assignment, rows_N: Numbers, layout: StepLayout) -> tuple[
     """Return all packs of an epoch, in the order of their steps; for the arguments see `pack_epoch`.
 
     Returns:
-        Samples, int64 [N], as places in ``rows_N``; packs as runs of these samples, with bucket -1; and the number of
-        samples that waited for one step because they fitted into no pack.
+        Samples, int64 [N], as places in ``rows_N``.
+        Packs as runs of these samples, with bucket -1.
+        Number of samples that waited for one step because they fitted into no pack.
     """
     steps = list(pack_epoch(assignment, rows_N, layout))
     none = np.zeros(0, np.int64)
@@ -38,9 +39,10 @@ def pack_epoch(
         layout: layout of each step; ``microbatches`` counts the packs of a rank.
 
     Yields:
-        Samples of a step as places in ``rows_N``, by pack; int64 [P], number of samples per pack, where slot * ranks +
-        rank numbers the packs; and the number of samples that fit into none. P is below ranks x packs at most in an
-        epoch's last step.
+        Samples of a step as places in ``rows_N``, by pack.
+        int64 [P], number of samples per pack, where slot * ranks + rank numbers the packs. P is below ranks x packs
+        at most in an epoch's last step.
+        Number of samples that fit into no pack.
     """
     sizes = PackSizes(layout.ranks, layout.microbatches, assignment.budgets.memory_tokens)
     length_N = assignment.own_lengths(rows_N)

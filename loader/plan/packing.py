@@ -87,8 +87,8 @@ def balanced_packs(lengths_N: Places, costs_N: Floats, step: PackSizes, carried:
     targets exchange samples.
 
     Samples that fit into no pack are carried over to the front of the next step, where each seeds a pack, so none waits
-    twice. They are always fewer than the packs. Proof: when the shortest, of S tokens, found no room, each pack held
-    more than ``tokens`` - S; so less than S per pack remains of the step's samples.
+    twice. They are always fewer than the packs. Proof: when the shortest, of S tokens, found no room, each
+    pack held more than ``tokens`` - S. So less than S per pack remains of the step's samples.
 
     Args:
         lengths_N: int64 [N], S of the step's samples; N is at least ``step.per_step``, their sum at most its tokens.

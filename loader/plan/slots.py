@@ -1,11 +1,11 @@
 """Steps with a barrier after every microbatch: in each slot all ranks need microbatches of equal cost.
 
 FSDP and pipelines synchronize in every microbatch, so a slot takes as long as its largest microbatch. A microbatch may
-run up to r = lookahead - 1 steps before or after its own in the stream. So a cost level needs a slot only once in
-2r + 1 steps, and there are (2r + 1) x m levels: many narrow ones. They are filled from the dearest down, each slot with
-the dearest microbatches left within r steps of it. Cheap microbatches hold many samples and nearly all images. To keep
-the composition of steps, images stay in their steps, with as few of the cheapest others as necessary. Levels are
-combined such that all steps have nearly equal numbers of samples.
+run up to r = lookahead - 1 steps before or after its own in the stream. So a cost level needs a slot only
+once in 2r + 1 steps. There are (2r + 1) x m levels: many narrow ones. They are filled from the dearest down,
+each slot with the dearest microbatches left within r steps of it. Cheap microbatches hold many samples and
+nearly all images. To keep the composition of steps, images stay in their steps, with as few of the cheapest
+others as necessary. Levels are combined such that all steps have nearly equal numbers of samples.
 """
 
 import numpy as np

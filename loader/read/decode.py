@@ -1,10 +1,10 @@
 """Decoding of a clip's bytes to the pixels of its bucket.
 
-Two decoders give nearly the same pixels: PyAV, and decord, which is slower and 1 to 2 levels darker at most sizes. Both
-convert and resize with swscale's bilinear filter (antialiased when it shrinks; decord offers no other) and use the
-clip's own colour matrix, BT.601 by default. PyAV reads all clips that are not 8-bit SDR: deep samples are rounded, and
-PQ and HLG mapped to SDR by the formula of curation. Neither decoder detects all damage, and decord returns grey frames
-for some damaged bytes, so callers compare checksums first.
+Two decoders give nearly the same pixels: PyAV, and decord, which is slower and 1 to 2 levels darker at most
+sizes. Both convert and resize with swscale's bilinear filter, which is antialiased when it shrinks; decord
+offers no other. They use the clip's own colour matrix, BT.601 by default. PyAV reads all clips that are not
+8-bit SDR: deep samples are rounded, and PQ and HLG mapped to SDR by the formula of curation. Neither decoder
+detects all damage, and decord returns grey frames for some damaged bytes, so callers compare checksums first.
 """
 
 import io

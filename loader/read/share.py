@@ -4,8 +4,8 @@ Ranks of a model-parallel group need identical batches, so all of them would rea
 and decodes its slice, and collectives complete the batches ("Training Video Foundation Models with NVIDIA NeMo",
 section 3.2). Pixels are exchanged rather than encoded clips, because decoding costs more than reading.
 
-A GPU exchanges the pixels alone. What describes them goes between the CPUs, one microbatch ahead and in a thread, so
-that lengths are known when a microbatch is requested and nothing is read back from the GPU.
+A GPU exchanges the pixels alone. What describes them goes between the CPUs, one microbatch ahead and in a
+thread. Lengths are thus known when a microbatch is requested, and nothing is read back from the GPU.
 """
 
 import threading

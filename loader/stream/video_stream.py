@@ -156,7 +156,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
 
         Raises:
             UsageError: the state belongs to another dataset, seed, bucket configuration or version, so its position
-                counts steps of another plan; or the epoch has too many settings for a state.
+                counts steps of another plan. Or the epoch has too many settings for a state.
         """
         if is_loader_state(state):
             self._stand(read_loader_state(state))

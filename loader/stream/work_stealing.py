@@ -1,8 +1,9 @@
 """Dynamic tail: the part of a step that ranks take at run time, as they become free.
 
 Predicted costs have errors: with 5 % per microbatch, 128 ranks idle 6 % under any static plan. A small part of each
-step is therefore cut into short pieces. Every piece has a home, the rank that runs it by plan, and a few more ranks
-that read it, too; the first free one claims it (`loader.stream.piece_queues`). Pure functions, without communication.
+step is therefore cut into short pieces. Every piece has a home, the rank that runs it by plan, and a few more
+ranks that read it. The first free one claims it (`loader.stream.piece_queues`). Pure functions, without
+communication.
 """
 
 import heapq
@@ -61,9 +62,10 @@ def split_step(
 ) -> StepSplit:
     """Divide a step into fixed microbatches and shared pieces.
 
-    Pieces come first from microbatches whose samples cost about as much as a piece, dearest first: such pieces hold the
-    fewest samples, and all readers of a piece read all of its samples. If these do not suffice, dearer samples follow,
-    cheapest first, which make larger pieces. Samples of which a piece needs many come last.
+    Pieces come first from microbatches whose samples cost about as much as a piece, dearest first. Such
+    pieces hold the fewest samples, and all readers of a piece read all of its samples. If these do not
+    suffice, dearer samples follow, cheapest first, which make larger pieces. Samples of which a piece needs
+    many come last.
 
     Args:
         costs: float64 [M], cost of each microbatch.

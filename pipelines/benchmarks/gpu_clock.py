@@ -1,8 +1,8 @@
 """Kernel timing on a GPU: calls captured in a CUDA graph, over buffers far larger than the L2 cache.
 
-A graph keeps the host out of the figure. Each call has its own inputs, and its outputs are kept until all calls are
-done, so nothing is found in the cache that a training step would not find there. On a CPU the calls are timed as they
-are, for trying the benchmarks out; such figures say nothing about kernels.
+A graph keeps the host out of the figure. Each call has its own inputs, and its outputs are kept until all
+calls are done. So the cache holds nothing that a training step would not find there. On a CPU the calls are
+timed as they are, for trying the benchmarks out; such figures say nothing about kernels.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Reading speed of a dataset on a local disk, relative to a bare sequential read of its shards.
 
-The readers are measured in one process and run, by turns, from a warm page cache, without decoding: what is compared is
-the work per sample. The stream, which does more, is measured beside them.
+The readers run by turns in one process, from a warm page cache, without decoding. What is compared is the
+work per sample. The stream, which does more, is measured beside them.
 """
 
 import hashlib

@@ -54,8 +54,9 @@ def with_shapes(
 ) -> BudgetsT:
     """Return budgets that follow from measured shapes.
 
-    The fitted cost replaces B * S^p where it can be trusted and a target step time is given, or was set before; one
-    that cannot be trusted changes nothing. M_mem follows from the measured peaks where the memory is given.
+    The fitted cost replaces B * S^p where it can be trusted and a target step time is given, or was set
+    before. One that cannot be trusted changes nothing. M_mem follows from the measured peaks where the memory
+    is given.
 
     Args:
         budgets: budgets before.

@@ -1,7 +1,7 @@
 """Fixed menu of GPU groups: every communicator that plans may use, made once when a run begins.
 
-A group of k GPUs is a block of neighbours. Powers of two are aligned, as buddies of a memory allocator (Knuth,
-"Dynamic storage allocation", 1968), so that they nest in each other and in nodes.
+A group of k GPUs is a block of neighbours. Powers of two are aligned, as buddies of a memory allocator, so
+that they nest in each other and in nodes. Source: Knuth, "Dynamic storage allocation", 1968.
 """
 
 from collections.abc import Iterable, Sequence

@@ -37,8 +37,8 @@ class Problem:
     Attributes:
         gpus: number of identical GPUs.
         degrees_K: numbers of GPUs that a cascade may run on, rising, int64 [K].
-        seconds_SMK: time of a cascade, float64 [S, M, K]; infinite at a degree that the module does not
-            support, and at all degrees where a sample lacks the module, as the VAE with cached latents.
+        seconds_SMK: time of a cascade, float64 [S, M, K]. Infinite at a degree that the module does not
+            support, and where a sample lacks the module, as the VAE with cached latents.
         memory_SMK: peak bytes of a cascade on each of its GPUs, including weights, gradients and other resident
             state, float64 [S, M, K].
         memory: memory of one GPU in bytes.

@@ -52,7 +52,7 @@ class SaveProgress(NamedTuple):
 class Checkpoints:
     """Checkpoints of a run; every rank calls the same methods at the same steps.
 
-    `save` copies this rank's tensors and lets a thread write them. No thread takes part in a collective: the
+    `save` copies this rank's tensors and lets a thread write them. No thread takes part in a collective. The
     progress of all ranks is summed with the numbers of a step (`progress`, `advance`), and then rank 0 makes
     the checkpoint visible. At most one checkpoint is in flight.
 
@@ -139,8 +139,8 @@ class Checkpoints:
     def save(self, state: CheckpointState, last: bool = False) -> None:
         """Begin to write a checkpoint; a collective.
 
-        While ranks still write the one before, it waits for ``max_wait_s`` and then leaves this one out: the storage of
-        one rank may stall for minutes, and the steps of all go on.
+        While ranks still write the one before, it waits for ``max_wait_s`` and then leaves this one out. The
+        storage of one rank may stall for minutes, and the steps of all go on.
 
         Args:
             state: state after the finished step.

@@ -140,8 +140,8 @@ def call(
     """Call an operator in the form that serves best, and return its outputs as a tuple.
 
     Args:
-        operator: registered operator, which `torch.compile` does not look into: for tensor subclasses, for kernels
-            in a compiled graph, and there for packed tokens, too, whose groups the reference reads.
+        operator: registered operator, which `torch.compile` does not look into. For tensor subclasses and for
+            kernels in a compiled graph. There for packed tokens, too, whose groups the reference reads.
         function: autograd function with the same arguments, which takes less of the host's time.
         reference: the same in plain PyTorch, which a compiler without kernels differentiates and fuses.
         x: tokens, whose type decides.

@@ -1,16 +1,16 @@
 """Operators under sequence parallelism: inputs and outputs of each rank.
 
-A rank holds the tokens from ``start`` to ``end`` of every sample (or of the pack), and the whole modulation,
-computed from the same condition by the same weights on each rank of the group. Operators do not communicate.
-Then
+A rank holds the tokens from ``start`` to ``end`` of every sample (or of the pack), and the whole modulation.
+Each rank of the group computes the modulation from the same condition by the same weights. Operators do not
+communicate. Then
 
 - outputs, and the gradients of x, residual and y, are exact: a token's norm needs no other token;
 - dscale, dshift, dgate, dweight and dbias are sums over the rank's own tokens, zero for rows without local
 tokens. Summed over the ranks they equal those of one process;
 - so are the gradients of whatever computed the modulation, which are linear in them.
 
-**Sum them over the sequence-parallel group once**: either the modulation's gradients, in the backward, or those
-of all weights, after it, as for any replicated weight. Never both, and never a mean. Over data-parallel ranks
+**Sum them over the sequence-parallel group once**. Sum the modulation's gradients in the backward, or those
+of all weights after it, as for any replicated weight. Never both, and never a mean. Over data-parallel ranks
 take the mean as usual; one mean over the ranks of both kinds is too small by the size of the group.
 
 Pass modulation of each sample [B, D] unchanged, and that of each token [B, L, D] by its rows from start to end.

@@ -38,8 +38,8 @@ class DenoiserTask:
         validation: Videos to sample.
 
     Raises:
-        UsageError: The layout does not fit the model or the ranks, a published part cannot be had, or shapes of the
-            stream or videos of validation do not fit the model.
+        UsageError: The layout does not fit the model or the ranks, or a published part cannot be had. Or
+            shapes of the stream or videos of validation do not fit the model.
     """
 
     def __init__(

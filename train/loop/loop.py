@@ -86,9 +86,9 @@ class _Step(NamedTuple):
 class TrainingLoop(ABC, Generic[Config]):
     """A run from its latest checkpoint to its end; `Trainer` and `VaeTrainer` say what it trains.
 
-    A step's loss is the mean over the samples of all ranks. Each microbatch is weighed by its share of the step and
-    gradients are summed, so the update does not depend on how the samples lie on the ranks, nor on how many
-    microbatches each rank has.
+    A step's loss is the mean over the samples of all ranks. Each microbatch is weighed by its share of the
+    step and gradients are summed. The update thus depends neither on how samples lie on ranks, nor on how
+    many microbatches each rank has.
 
     Args:
         config: The run.

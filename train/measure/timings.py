@@ -63,10 +63,9 @@ class _HostMoment:
 class StepClock:
     """Clock of a rank's activities; at any moment exactly one part of a step is active.
 
-    On a GPU the marks are events in the compute stream. A part lasts from when the device reaches it until the device
-    finishes it: host work that overlaps with the device costs nothing, and device stalls count. Parts have the
-    same names
-    in a profiler's trace.
+    On a GPU the marks are events in the compute stream. A part lasts from when the device reaches it until
+    the device finishes it. Host work that overlaps with the device costs nothing, and device stalls count.
+    Parts have the same names in a profiler's trace.
 
     Args:
         world: all ranks.

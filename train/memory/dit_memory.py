@@ -1,7 +1,7 @@
 """Memory that fused operators of the DiT save for backward, the part of M_mem known without measurement.
 
-A measured peak (`loader.buckets.memory_fit`) includes it, along with what is not counted here: attention
-itself, linear layers, the MLP, the last gate of each block, weights and their optimizer.
+A measured peak (`loader.buckets.memory_fit`) includes it, along with what is not counted here. That is
+attention itself, linear layers, the MLP, the last gate of each block, weights and their optimizer.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """Dry run of a training step that predicts its GPU memory without a GPU.
 
-Rank 0 of any number of ranks is laid out and runs steps with the training code, on tensors without data and
-with collectives that send nothing. Models, layouts and checkpointing policies are thus those of the run. Fused
+Rank 0 of any number of ranks is laid out and runs steps with the training code. Tensors hold no data, and
+collectives send nothing. Models, layouts and checkpointing policies are thus those of the run. Fused
 operators are assumed to allocate only their outputs.
 """
 

@@ -1,8 +1,9 @@
 """Bytes of a step by phase, and what they are with more equal blocks.
 
-Live bytes at any moment of a phase are a constant and a share of what each block adds, so the peak of a phase is a
-convex function of the number of equal blocks. Its slope is bounded by all that a block can have alive in the phase.
-Where one block more adds as much as this bound, every further one does: few blocks tell the peak of any number.
+Live bytes at any moment of a phase are a constant and a share of what each block adds. So the peak of a phase
+is a convex function of the number of equal blocks. Its slope is bounded by all that a block can have alive in
+the phase. Where one block more adds as much as this bound, every further one does: few blocks tell the peak
+of any number.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """Two-stream diffusion transformer of video and text with joint attention (MMDiT).
 
-Esser et al., "Scaling Rectified Flow Transformers", 2024, section 4, and the dual-stream blocks of Kong et al.,
-"HunyuanVideo", 2024: each stream has its own weights and modulation. No pooled text enters the modulation. Text
-has no rotary positions, since its encoder has added positions.
+Sources: Esser et al., "Scaling Rectified Flow Transformers", 2024, section 4, and the dual-stream blocks of
+Kong et al., "HunyuanVideo", 2024. Each stream has its own weights and modulation. No pooled text enters the
+modulation. Text has no rotary positions, since its encoder has added positions.
 """
 
 from collections.abc import Sequence

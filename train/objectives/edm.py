@@ -16,8 +16,9 @@ from train.objectives.level import Level
 class EDM:
     """Forward process x = x_0 + sigma eps; the time is sigma.
 
-    The denoiser is D = c_skip x + c_out F(c_in x, c_noise). Since weight * c_out^2 = 1, the loss weight(sigma)
-    |D - x_0|^2 equals that of the network's output F against (x_0 - c_skip x) / c_out.
+    The denoiser is D = c_skip x + c_out F(c_in x, c_noise). Since weight * c_out^2 = 1, the loss
+    weight(sigma) |D - x_0|^2 is a plain one of the network's output. It compares F with (x_0 - c_skip x) /
+    c_out.
     """
 
     config: EDMConfig

@@ -2,8 +2,8 @@
 
 A noisy latent is x = signal * x_0 + noise * eps. From ``scale * x`` and ``timestep_input`` the model predicts
 ``target_signal * x_0 + target_noise * eps``; ``weight`` multiplies the squared error. Flow matching, EDM and
-DDPM differ only in these numbers (Kingma and Gao, "Understanding Diffusion Objectives as the ELBO", 2023), so
-that training and sampling are written once.
+DDPM differ only in these numbers, so that training and sampling are written once. Source: Kingma and Gao,
+"Understanding Diffusion Objectives as the ELBO", 2023.
 """
 
 from dataclasses import dataclass, fields

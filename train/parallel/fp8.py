@@ -1,8 +1,8 @@
 """FP8 matrix products of linear layers, through torchao.
 
-Micikevicius et al., "FP8 Formats for Deep Learning", 2022: factors are scaled to the range of e4m3 or e5m2
-right before each product, which accumulates in float32. Weights, gradients and optimizer state keep their
-dtypes, and so do checkpoints.
+Source: Micikevicius et al., "FP8 Formats for Deep Learning", 2022. Factors are scaled to the range of e4m3 or
+e5m2 right before each product, which accumulates in float32. Weights, gradients and optimizer state keep
+their dtypes, and so do checkpoints.
 """
 
 from dataclasses import replace

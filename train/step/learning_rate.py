@@ -10,8 +10,8 @@ _DECAY = 0.2  # of all steps, where wsd names none
 def learning_rate(step: int, optimizer: OptimizerConfig, schedule: ScheduleConfig) -> float:
     """Return the rate of a step, counted from 0: a linear rise to ``lr``, then the schedule's curve.
 
-    The first step of the warm-up has ``lr / warmup_steps``. No step has less than ``lr * min_lr_ratio`` behind it,
-    and with a cosine, a line or wsd the last step of the run comes within a step of that.
+    The first step of the warm-up has ``lr / warmup_steps``. No step has less than ``lr * min_lr_ratio``
+    behind it. With a cosine, a line or wsd the last step of the run comes within a step of that.
 
     Cosine: Loshchilov and Hutter, "SGDR", 2017, eq. 5, without restarts. Warmup-stable-decay: Hu et al., "MiniCPM",
     2024, eq. 1, with a linear decay. Inverse square root: Vaswani et al. 2017, eq. 3.

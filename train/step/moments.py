@@ -52,8 +52,8 @@ class Wide:
 class Bfloat16:
     """Moments in bfloat16, rounded up as often as the distance asks for.
 
-    A second moment changes by a thousandth with a decay rate of 0.999, and bfloat16 has steps of 1 / 256: rounded to
-    the nearest, it would stay where it is.
+    With a decay rate of 0.999 a second moment changes by a thousandth, and bfloat16 has steps of 1 / 256.
+    Rounded to the nearest, it would stay where it is.
     """
 
     def zeros(self, weight: torch.Tensor) -> list[torch.Tensor]:
@@ -124,8 +124,8 @@ def _spread(scales_RB: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
 def _random16(values: torch.Tensor, salt: int) -> torch.Tensor:
     """Return 16 random bits for each float32 value, int32: a hash of its bits and the salt.
 
-    Replicas of a weight are rounded alike on all ranks, and a resumed run goes on as it would have, without the state
-    of a generator.
+    Replicas of a weight are rounded alike on all ranks. A resumed run goes on as it would have, without the
+    state of a generator.
     """
     mixed = (values.view(torch.int32) ^ salt) * -1640531535
     mixed = (mixed ^ (mixed >> 15)) * -2048144777

@@ -87,8 +87,8 @@ def philox(counter: Sequence[torch.Tensor], keys_R2B1: torch.Tensor) -> tuple[to
 def box_muller(radius_word: torch.Tensor, angle_word: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return two independent standard normal float64 tensors for two of random 32-bit words.
 
-    Two bits of the angle are the signs, thirty an angle t = pi / 4 + v within a quarter turn: sqrt(-2 ln u) times cos t
-    and sin t is sqrt(-ln u) times cos v - sin v and cos v + sin v.
+    Two bits of the angle are the signs, thirty an angle t = pi / 4 + v within a quarter turn. Then sqrt(-2 ln
+    u) times cos t and sin t is sqrt(-ln u) times cos v - sin v and cos v + sin v.
     """
     radius = _log((radius_word.double() + 0.5) * 2.0**-32).neg_().sqrt_()
     low = (angle_word & 0x3FFFFFFF).double()

@@ -17,8 +17,9 @@ from train.vae.statistics import LatentStatistics, mean_and_deviation
 def export(saved: Weights, out: Path) -> None:
     """Write OUT/config.json and diffusion_pytorch_model.safetensors, atomically.
 
-    If the run measures statistics, the configuration holds mean and deviation of the new latents (Wan, Cosmos),
-    or the scaling factor that normalizes their deviation to 1 (CogVideoX, HunyuanVideo).
+    If the run measures statistics, the configuration holds those of the new latents. For Wan and Cosmos these
+    are mean and deviation, for CogVideoX and HunyuanVideo the scaling factor that normalizes the deviation to
+    1.
 
     Args:
         saved: weights of a checkpoint.

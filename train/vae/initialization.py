@@ -1,7 +1,7 @@
 """Initialization of a changed architecture from published weights.
 
 diffusers numbers blocks in execution order. Added compression blocks are the last of an encoder and the first
-of a decoder; later decoder blocks thus have other numbers than before, with the same function.
+of a decoder. Later decoder blocks thus have other numbers than before, with the same function.
 """
 
 import inspect

@@ -10,8 +10,8 @@ from pathlib import Path
 def keep_token(folder: Path) -> None:
     """Write the token of this user's Ray, unless there is one.
 
-    Ray looks for one and then writes one: of two first runs side by side, the earlier one's workers read the token of
-    the later one, and are refused.
+    Ray looks for one and then writes one. Of two first runs side by side, the earlier one's workers thus read
+    the token of the later one, and are refused.
 
     Args:
         folder: where Ray keeps it, ``~/.ray``; made if missing.

@@ -1,8 +1,8 @@
 """Resources that one worker of each stage reserves, lowered until all stages find room at once: a pure function.
 
 Stages of a pipeline run side by side, and workers with a model keep their reservation until the end. Where one
-worker of every stage does not fit, the rest would wait for ever. Reservations are numbers for the scheduler, so
-workers may share a processor or a GPU, as they do when one process runs all stages in turn.
+worker of every stage does not fit, the rest would wait for ever. Reservations are numbers for the scheduler.
+Workers may share a processor or a GPU, as they do when one process runs all stages in turn.
 """
 
 import itertools
@@ -33,7 +33,7 @@ class Share:
 def fitted(wanted: Mapping[str, Share], nodes: Sequence[Share]) -> dict[str, Share]:
     """Return reservations with which the nodes hold one worker of each stage at the same time.
 
-    Nothing changes where they fit. Otherwise a worker reserves no more than the largest node has, and processors,
+    Nothing changes where they fit. Otherwise a worker reserves no more than the largest node has. Processors,
     GPUs and memory are divided by the smallest whole numbers that make room.
 
     Args:

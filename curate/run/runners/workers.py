@@ -1,9 +1,9 @@
 """Number of workers of each stage, from measured rates: a pure function.
 
-All stages of a pipeline run at the rate of the slowest, so rates are compared in one unit, sources per second;
-the cost of a source includes all its clips. Workers are added, one at a time, to the slowest stage, until the
-machine has no room for another one. No other split is faster, since every worker beyond the first was added to
-the stage that was the slowest at that moment.
+All stages of a pipeline run at the rate of the slowest, so rates are compared in one unit, sources per
+second. The cost of a source includes all its clips. Workers are added, one at a time, to the slowest stage,
+until the machine has no room for another one. No other split is faster, since every worker beyond the first
+was added to the stage that was the slowest at that moment.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Abruptness of a change: whether one step between neighbouring frames makes all of it.
 
 The networks weigh differences among frames up to a second apart, and doubt a hard cut beside which other things
-move. Its shape is certain all the same: the step is as large as the difference between the pictures well before
-and well after it, and no other step is nearly as large.
+move. Its shape is certain all the same. The step is as large as the difference between the pictures well
+before and well after it, and no other step is nearly as large.
 """
 
 from curate.shots.colour.features import dissimilarity

@@ -1,8 +1,8 @@
 """Differences of each frame from the frames shortly before it, by several measures.
 
 The self-similarity of a stretch of frames identifies transitions (Cooper and Foote 2001). A cut is a sharp
-corner in it, a dissolve a soft one, a wipe one that comes block by block; motion, flashes and captions make
-none. It does not depend on the content of the pictures.
+corner in it, a dissolve a soft one, and a wipe one that comes block by block. Motion, flashes and captions
+make none. It does not depend on the content of the pictures.
 """
 
 from collections.abc import Sequence

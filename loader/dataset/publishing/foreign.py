@@ -1,7 +1,7 @@
 """Datasets over existing tars of other origin: one table per tar, combined to one index.
 
-The tars are only read. A parquet file per tar stores the result of one pass over it, so each tar is read once; index,
-accounting and manifest follow from these files alone.
+The tars are only read. A parquet file per tar stores the result of one pass over it, so each tar is read
+once. Index, accounting and manifest follow from these files alone.
 """
 
 import json

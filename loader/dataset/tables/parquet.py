@@ -116,8 +116,8 @@ def read_table(
         columns: columns to read; None for all.
 
     Raises:
-        RunError: the file is no parquet file, has other columns or another number of rows, contains a null or text that
-            is not UTF-8, or expands to much more than its size.
+        RunError: the file is no parquet file, or has other columns or another number of rows. Or it contains
+            a null or text that is not UTF-8, or expands to much more than its size.
     """
     wanted = list(schema.names if columns is None else columns)
     batches = list(read_batches(source, size, where, schema, rows, columns))

@@ -100,8 +100,8 @@ def only_public(
 ) -> bool:
     """Return whether a web address may only be fetched from public network addresses.
 
-    Exceptions are servers that the user wrote down: the server of a typed address, the server of a list whose host is
-    an IP address, and hosts given as IP addresses in ``storage.allowed_prefixes``.
+    Exceptions are servers that the user wrote down. These are the server of a typed address, the server of a
+    list whose host is an IP address, and IP addresses in ``storage.allowed_prefixes``.
 
     Args:
         target: address to fetch, such as a redirect's target.

@@ -1,10 +1,10 @@
 """Write a dataset's page, DATASET/report/index.html, and print its buckets; or the page of training runs.
 
 A dataset's page shows accounting, distributions, buckets and clips. Buckets are those of --config; without it those
-of the dataset's last report, and at first those of a Wan-like model on 80 GB GPUs. With --world-size it shows the
-policies beside each other on a cluster of that size, and what is recommended; a --workload instead of a dataset has
-only these. Plans as files: `reelweave plan`. RUN/report/index.html shows how a training run goes; several runs are
-shown side by side.
+of the dataset's last report, and at first those of a Wan-like model on 80 GB GPUs. With --world-size it shows
+the policies beside each other on a cluster of that size, and what is recommended. A --workload instead of a
+dataset has only these. Plans as files: `reelweave plan`. RUN/report/index.html shows how a training run goes;
+several runs are shown side by side.
 """
 
 import argparse

@@ -3,11 +3,11 @@
 WHAT is a dataset or a blend (its own mixture, from the index), or a workload: koala-wide, adaptiveload. The table shows
 how long ranks wait for each other under each policy. More: docs/planning.md.
 
-With --cascades each step is scheduled as cascades (text encoder, VAE, DiT, each with a degree, GPUs and a start of its
-own), and the table shows the makespan of each planner beside a lower bound. WHAT may then also be arachne, the case
-study of Arachne's paper, or hunyuan-720p:SAMPLESxGPUS. --trace FILE plans the cascades of explicit steps as JSON:
-{"gpus": 64, "gpus_per_node": 8, "steps": [[{"frames": 81, "height": 720, "width": 1280}, {"tokens": 30000, "batch":
-2}], ...]}; samples with tokens alone have cached latents. More: docs/cascade.md.
+With --cascades each step is scheduled as cascades: text encoder, VAE and DiT, each with a degree, GPUs and a
+start. The table shows the makespan of each planner beside a lower bound. WHAT may then also be arachne, the
+case study of Arachne's paper, or hunyuan-720p:SAMPLESxGPUS. --trace FILE plans the cascades of explicit steps
+as JSON: {"gpus": 64, "gpus_per_node": 8, "steps": [[{"frames": 81, "height": 720, "width": 1280}, {"tokens":
+30000, "batch": 2}], ...]}; samples with tokens alone have cached latents. More: docs/cascade.md.
 
 With --sampling WHAT is a published model (wan2.1-t2v-14b, wan2.1-t2v-1.3b, wan2.2-t2v-a14b, hunyuanvideo,
 open-sora-1.2), or the model of a run: its configuration, its folder or a checkpoint. The table orders the layouts of

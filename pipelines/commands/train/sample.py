@@ -119,8 +119,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="L",
         help="ranks under torchrun; together: all make each video, exactly, in the layout that the advisor expects to"
         " be the fastest; prompts: each makes its own; or degrees, such as cfg=2,ulysses=4 (prompts, cfg, lp, ring,"
-        " ulysses, vae_ranks). For a model that does not fit one GPU, training: train.parallel of its run; or such"
-        " degrees, as in tp=2,dp_shard=4 (dp_replicate, dp_shard, tp, pp, ring, ulysses) (default: together)",
+        " ulysses, vae_ranks). For a model that does not fit one GPU: training (train.parallel of its run), or"
+        " its degrees, as in tp=2,dp_shard=4 (dp_replicate, dp_shard, tp, pp, ring, ulysses) (default: together)",
     )
     parser.add_argument(
         "--decode-gib",

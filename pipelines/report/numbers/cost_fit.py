@@ -32,10 +32,10 @@ def cost_fit_numbers(timings: Timings, budgets: Budgets) -> dict[str, Any]:
         budgets: budgets of the report's buckets.
 
     Returns:
-        ``microbatches``: number of measurements. ``shapes``: each (B, S) with its ``measurements`` and their median
-        ``step_s``, ``predicted_s`` by fit, and ``held_out_s``: predicted by the fit without any shape of this length;
-        None with fewer than two lengths. ``fits`` by name, see `fit_values`. ``trusted``: whether the fit of
-        `linear_quadratic` may decide batch sizes; ``used``: whether it does.
+        ``microbatches``: number of measurements. ``shapes``: each (B, S) with its ``measurements`` and their
+        median ``step_s``, and ``predicted_s`` by the fit. ``held_out_s`` is predicted by the fit without any
+        shape of this length; None with fewer than two lengths. ``fits`` by name, see `fit_values`.
+        ``trusted``: whether the fit of `linear_quadratic` may decide batch sizes; ``used``: whether it does.
     """
     medians, first = per_shape(timings)
     judged = {name: judge(timings) for name, (judge, _) in _FITS.items()}

@@ -1,7 +1,7 @@
 """Transfers of a step between ranks: a pure function of the order, identical on every rank.
 
-Arachne, section IV-D: inputs of a DiT stay in place on ranks that made them, and one of these broadcasts them
-to the rest of the DiT's group. A message is needed only if no rank of the group made them.
+Arachne, section IV-D: inputs of a DiT stay in place on ranks that made them. One of these broadcasts them to
+the rest of the DiT's group. A message is needed only if no rank of the group made them.
 """
 
 from collections.abc import Iterable, Sequence

@@ -49,8 +49,8 @@ class Representatives:
     def sum_(self, world: World, gradients: Sequence[torch.Tensor]) -> None:
         """Replace composites by the sum of all samples' gradients, on every rank.
 
-        The other ranks add zeros to one sum over all ranks: a group of its own for every plan would have to be made
-        in every step.
+        The other ranks add zeros to one sum over all ranks. A group of its own for every plan would have to
+        be made in every step.
         """
         if world.rank not in self.ranks:
             for gradient in gradients:

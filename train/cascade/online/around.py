@@ -1,8 +1,8 @@
 """Plans around stragglers.
 
-A cascade takes as long as its slowest GPU. The search therefore places cascades with the time that each group of the
-menu takes, so that groups with a straggler get shorter samples, or none. The shortest result by that time is kept, the
-plan that takes all GPUs to be alike among them.
+A cascade takes as long as its slowest GPU. The search therefore places cascades with the time that each group
+of the menu takes. Groups with a straggler get shorter samples, or none. The shortest result by that time is
+kept, the plan that takes all GPUs to be alike among them.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """Correction of the cost model and detection of stragglers from measured cascades.
 
-The logarithm of measured over predicted seconds is modelled as a sum: one term for module and degree, and one
+The logarithm of measured over predicted seconds is modelled as a sum. One term is for module and degree, one
 for the slowest GPU of the group. Both are medians, robust to outliers, and fitted alternately (median polish:
 Tukey, "Exploratory Data Analysis", 1977, chapter 10). The result is a pure function of the measurements.
 

@@ -52,9 +52,9 @@ def execute(
 ) -> Schedule:
     """Simulate a schedule and return the actual times.
 
-    A cascade starts once all its GPUs have reached it and its inputs have arrived. If all GPUs follow one total
-    order, the simulation ends: the first remaining cascade in that order is next on each of its GPUs, and its
-    inputs precede it.
+    A cascade starts once all its GPUs have reached it and its inputs have arrived. If all GPUs follow one
+    total order, the simulation ends. The first remaining cascade in that order is next on each of its GPUs,
+    and its inputs precede it.
 
     Args:
         schedule: planned schedule.

@@ -112,10 +112,10 @@ def communication(schedule: Schedule, topology: Topology, traffic: Traffic, assu
 def exchange_s(topology: Topology, gpus: Sequence[int], size: float) -> float:
     """Return seconds of all-to-all exchanges of ``size`` bytes, held by a group together.
 
-    Each of k GPUs sends a k-th of its share to every other GPU: within the node over NVLink (or PCIe), beyond
-    through its network card, both concurrently. The slowest GPU or card counts. GPUs share the card nearest to
-    them, at the rate that the farthest of them reaches. Traffic without a peer on its rail crosses the spine.
-    Other groups are assumed to use other cards.
+    Each of k GPUs sends a k-th of its share to every other GPU. Within the node this goes over NVLink (or
+    PCIe), beyond through its network card, both concurrently. The slowest GPU or card counts. GPUs share the
+    card nearest to them, at the rate that the farthest of them reaches. Traffic without a peer on its rail
+    crosses the spine. Other groups are assumed to use other cards.
     """
     degree = len(gpus)
     part = size / degree**2

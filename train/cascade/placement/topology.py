@@ -11,8 +11,9 @@ from loader.settings import Settings
 from train.cascade.costs.cost_model import Links
 
 Distance = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
-"""Connection between a GPU and a card, in the terms of ``nvidia-smi topo -m``: one PCIe switch, several of them, the
-host's PCIe root, roots within one NUMA node, the link between processors."""
+"""Connection between a GPU and a card, in the terms of ``nvidia-smi topo -m``. One PCIe switch, several of
+them, the host's PCIe root, roots within one NUMA node, or the link between processors.
+"""
 
 STEPS: dict[Distance, int] = {"PIX": 1, "PXB": 2, "PHB": 3, "NODE": 4, "SYS": 5}
 """Distances as numbers to add up."""

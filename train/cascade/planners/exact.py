@@ -1,9 +1,10 @@
 """Exact search for few cascades: branch and bound over the ends of cascades; compiled.
 
 In some shortest schedule every cascade starts at 0 or at the end of another one, since it could otherwise start
-sooner. A branch starts a set of cascades with degrees and advances to the next end. It is cut if no completion
-can beat the known schedule: a chain ends too late, or GPU-seconds spent (idle ones included) plus the least
-remaining work exceed the limit. Four samples take about 10,000 branches, a millisecond.
+sooner. A branch starts a set of cascades with degrees and advances to the next end. It is cut if no
+completion can beat the known schedule. Either a chain ends too late, or GPU-seconds spent (idle ones
+included) plus the least remaining work exceed the limit. Four samples take about 10,000 branches, a
+millisecond.
 """
 
 from typing import NamedTuple

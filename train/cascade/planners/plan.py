@@ -66,7 +66,7 @@ def plan(problem: Problem, seed: int = 0, effort: float = 1.0, menu: GroupMenu |
     Args:
         problem: planning problem.
         seed: seed of the search.
-        effort: length of the search relative to the default, which hides behind an iteration; time grows in
+        effort: length of the search relative to the default, which hides behind an iteration. Time grows in
             proportion, and the gap to the bound shrinks on average.
         menu: groups that cascades may have; None: any GPUs.
     """

@@ -26,10 +26,9 @@ class TimedCascade(NamedTuple):
 def assign_gpus(problem: Problem, timed: Iterable[TimedCascade], gpus: Sequence[int]) -> Iterator[Run]:
     """Assign GPUs to timed cascades and yield their runs.
 
-    The cascades must never need more GPUs at a time than exist; then a choice always exists, since GPUs are
-    identical and
-    need not be adjacent. Each cascade takes free GPUs on which its sample's other modules ran, then the lowest
-    numbers.
+    The cascades must never need more GPUs at a time than exist. Then a choice always exists, since GPUs are
+    identical and need not be adjacent. Each cascade takes free GPUs on which its sample's other modules ran,
+    then the lowest numbers.
     """
     free, active = set(gpus), list[Run]()
     used: dict[int, tuple[int, ...]] = {}

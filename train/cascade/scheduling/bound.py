@@ -13,9 +13,8 @@ def lower_bound(problem: Problem) -> float:
     """Return the dual bound in seconds: the least T at which the cheapest degrees fit into T on all GPUs.
 
     In a schedule of makespan T no chain (other modules, then the DiT) is longer than T. Its work is thus at
-    least that of
-    the cheapest degrees with such chains, and at most T times the number of GPUs (Turek, Wolf, Yu, "Approximate
-    algorithms for scheduling parallelizable tasks", 1992).
+    least that of the cheapest degrees with such chains, and at most T times the number of GPUs. Source:
+    Turek, Wolf, Yu, "Approximate algorithms for scheduling parallelizable tasks", 1992.
     """
     if not problem.samples:
         return 0.0

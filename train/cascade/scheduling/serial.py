@@ -1,8 +1,8 @@
 """Serial schedule generation: cascades in a given order, each as early as the earlier ones allow.
 
 No cascade fills a gap that an earlier one left. Still, the order of starts of any schedule without avoidable
-delay reproduces that schedule. Placing a cascade costs ten nanoseconds with free groups, where GPUs are only counted,
-and a few times as much with the blocks of a menu.
+delay reproduces that schedule. Placing a cascade costs ten nanoseconds with free groups, where GPUs are only
+counted. With the blocks of a menu it costs a few times as much.
 """
 
 from bisect import bisect_left, bisect_right

@@ -159,8 +159,9 @@ def wide(opcodes: Sequence[str]) -> bool:
 def narrow(opcodes: Sequence[str], rows: int = 1) -> list[str]:
     """Return the opcodes that move less than 16 bytes of a row.
 
-    Excludes a row's statistics, group offsets (plain 4-byte words, at most eight for each of the `rows` that a kernel
-    has at once) and angles of a float32 rotation (8 bytes, read-only, shared by heads and samples).
+    Excludes a row's statistics and angles of a float32 rotation (8 bytes, read-only, shared by heads and
+    samples). Excludes group offsets, too: plain 4-byte words, at most eight for each of the `rows` that a
+    kernel has at once.
     """
     narrow = [code for code in opcodes if ".128" not in code and not code.startswith(("LDL", "STL"))]
     narrow = [code for code in narrow if code != "LDG.E.64.CONSTANT"]

@@ -1,6 +1,6 @@
 """Compilation of csrc/ by NVRTC, which torch's CUDA wheels include, with a cache on disk.
 
-A unit is compiled as a whole and contains only a family's kernels of the requested dtypes, since a whole family
+A unit is compiled as a whole and contains only a family's kernels of the requested dtypes. A whole family
 takes ten times as long.
 """
 

@@ -55,8 +55,8 @@ class PatchReport:
 def patch(model: nn.Module) -> PatchReport:
     """Make a model's blocks and last norm use fused operators; in place, with unchanged weights and names.
 
-    A module with unknown code is left alone, and so is a block whose norms have hooks: norms inside a block are
-    read, but no longer called.
+    A module with unknown code is left alone, and so is a block whose norms have hooks. Norms inside a block
+    are read, but no longer called.
 
     Args:
         model: diffusers Wan, CogVideoX, HunyuanVideo or Cosmos, or a module that contains one, before sharding.

@@ -1,7 +1,7 @@
 """Operators in the form of diffusers' blocks: norms with or without weights, rows per sample or token.
 
-Norm and modulation run in float32 and are rounded once (``numerics="fp32"``, which kernels support), as in Wan;
-unfused operations of the other families round more often.
+Norm and modulation run in float32 and are rounded once (``numerics="fp32"``, which kernels support), as in
+Wan. Unfused operations of the other families round more often.
 """
 
 import torch

@@ -3,9 +3,9 @@
 A swap assigns the module a subclass of its own class, with another ``forward`` and the same name, and adds
 nothing to the module. Parameters and their names, hooks on it, ``train()``, checkpointing, deep copies, pickles
 and isinstance thus stay as before. Lookups of classes by name (``_no_split_modules``, FSDP wrapping policies)
-still work, `torch.compile` compiles blocks of one class once, and `fully_shard`, which adds a class of its own,
-can follow. A ``forward`` bound to each module could not be pickled and would make every block a reference
-cycle; a wrapper would rename parameters.
+still work. `torch.compile` compiles blocks of one class once, and `fully_shard`, which adds a class of its
+own, can follow. A ``forward`` bound to each module could not be pickled and would make every block a
+reference cycle; a wrapper would rename parameters.
 """
 
 import hashlib

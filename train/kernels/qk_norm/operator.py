@@ -44,8 +44,8 @@ def qk_norm(
             together as in Wan. In q's dtype or the accumulator's. None: 1.
         weight_k: [d] or [G d], of the same kind and dtype as ``weight_q``.
         eps: added to the mean square.
-        rotation: cosines and sines of the angles of both q and k (M = L), float32, or float64 with float64 q; [L,
-            d / 2] for all samples or [B, L, d / 2]. Constants without gradient.
+        rotation: cosines and sines of the angles of both q and k (M = L), float32, or float64 with float64 q.
+            [L, d / 2] for all samples or [B, L, d / 2]. Constants without gradient.
         across_heads: norm the heads of a token together. None: as the weights imply, and without weights no.
         interleaved: rotate channels (2i, 2i + 1), as in Wan; otherwise (i, i + d / 2).
         numerics: ``eager`` keeps the bits of unfused operations on a CPU; ``fp32`` their accuracy.

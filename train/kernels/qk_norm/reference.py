@@ -21,8 +21,8 @@ def forward(
     """Compute `train.kernels.qk_norm.operator.qk_norm` in plain PyTorch.
 
     Returns:
-        q, k, and their 1 / root mean square in the accumulator's dtype, [B, L, H] and [B, M, G]; across
-        heads [B, L, 1] and [B, M, 1].
+        q, k, and their 1 / root mean square in the accumulator's dtype. [B, L, H] and [B, M, G]; across heads
+        [B, L, 1] and [B, M, 1].
     """
     outs, statistics = [], []
     for x_BLHd, weight in ((q_BLHd, weight_q), (k_BMGd, weight_k)):

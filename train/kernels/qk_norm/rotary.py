@@ -26,8 +26,9 @@ def check_rotation(
     """Check angles against queries and keys.
 
     Raises:
-        UsageError: shapes differ from [L, d / 2] and [B, L, d / 2], the dtype is neither float32 nor that of sums
-            (float64 for float64), angles require a gradient, or keys have other positions than queries.
+        UsageError: shapes differ from [L, d / 2] and [B, L, d / 2]. Or the dtype is neither float32 nor that
+            of sums (float64 for float64). Or angles require a gradient, or keys have other positions than
+            queries.
     """
     B, L, _, d = q_BLHd.shape
     if k_BMGd.shape[1] != L:

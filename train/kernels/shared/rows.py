@@ -1,8 +1,8 @@
 """Assignment of modulation rows to tokens: per sample, per frame, per token or by group.
 
-A modulation is [B, D] (a row per sample), [B, F, D] (a row per frame; the T tokens of a frame are adjacent, L =
-F T; F = L is a row per token) or, with ``cu_seqlens``, [n, D] over the groups of one packed row of tokens [1,
-L, D]. All are one broadcast: tokens [B, F, T, D] with rows [B, F, 1, D], where a packed token is its own frame.
+A modulation is [B, D] (a row per sample) or [B, F, D] (a row per frame). With ``cu_seqlens`` it is [n, D] over the
+groups of one packed row of tokens [1, L, D]. The T tokens of a frame are adjacent, L = F T; F = L is a row per
+token. All are one broadcast: tokens [B, F, T, D] with rows [B, F, 1, D], where a packed token is its own frame.
 """
 
 import torch

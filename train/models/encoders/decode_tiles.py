@@ -60,8 +60,8 @@ class Tile(NamedTuple):
 class TileLayout:
     """Layout of the tiles of a decode.
 
-    A tile in time behind the first reads one latent frame more, whose single decoded frame is dropped: causal VAEs
-    decode a first latent frame to one frame, and every further one to ``scale[0]`` frames.
+    A tile in time behind the first reads one latent frame more, whose single decoded frame is dropped. Causal
+    VAEs decode a first latent frame to one frame, and every further one to ``scale[0]`` frames.
 
     Attributes:
         scale: decoded frames, rows and columns per latent, before the tokenizer's `finish`.

@@ -143,8 +143,8 @@ def natural_deviations(patch: tuple[int, int, int]) -> torch.Tensor:
 class PatchTransform(Tokenizer):
     """Fixed, linear and causal transform between video and latents; lossless unless coefficients are dropped.
 
-    Frames are grouped as in causal video VAEs: the first frame alone, then every ``frames`` frames together, so
-    that 1 + k * frames video frames give 1 + k latent frames. The first frame is repeated ``frames`` times as a
+    Frames are grouped as in causal video VAEs: the first frame alone, then every ``frames`` frames together.
+    So 1 + k * frames video frames give 1 + k latent frames. The first frame is repeated ``frames`` times as a
     still (as in the Cosmos tokenizer, NVIDIA 2024, section 3): its group has the statistics of the others and
     no motion. Each group is cut into patches of ``frames x height x width`` pixels, and a patch becomes its
     DCT-II coefficients per colour.

@@ -114,8 +114,9 @@ def _rotated(x_BLHD: torch.Tensor, rotation: Rotation) -> torch.Tensor:
 class JointAttention:
     """Processor of CogVideoX, HunyuanVideo and Cosmos that uses the patterns of `Placed` if there is one.
 
-    Queries and keys are normalized per head. Text has no rotary positions. It is a second stream with weights of its
-    own (HunyuanVideo's first blocks), or with those of the video, or no part of the sequence (Cosmos).
+    Queries and keys are normalized per head. Text has no rotary positions. It is a second stream with weights
+    of its own (HunyuanVideo's first blocks), or with those of the video. Or it is no part of the sequence
+    (Cosmos).
 
     Args:
         theirs: processor for all other calls.

@@ -13,7 +13,7 @@ class Cosmos(DiffusersDenoiser):
     """EDM (Cosmos 1) or flow matching (Cosmos 2); captions are zero-padded to 512 tokens.
 
     The timestep input equals the objective's. Cosmos 2's pipeline uses t = sigma / (1 + sigma) and c_in = 1 -
-    t, which turns x_0 + sigma eps into the latent of flow matching; c_skip = 1 - t and c_out = -t yield its
+    t. That turns x_0 + sigma eps into the latent of flow matching; c_skip = 1 - t and c_out = -t yield its
     velocity.
     """
 

@@ -23,8 +23,9 @@ _log = logging.getLogger(__name__)
 class PublishedModel:
     """Transformer of diffusers in a local folder.
 
-    Weights are mapped, not read: a tensor takes memory only where it is read, and then memory of the page cache that
-    all processes of a host share. Values and dtypes are those of diffusers' own ``from_pretrained``.
+    Weights are mapped, not read. A tensor takes memory only where it is read, and then memory of the page
+    cache that all processes of a host share. Values and dtypes are those of diffusers' own
+    ``from_pretrained``.
 
     Args:
         config: configuration of the model.

@@ -1,7 +1,7 @@
 """Differentiable token exchanges within a context-parallel group.
 
-All gradients follow one contract: the objective is the sum over ranks of each rank's result, and each backward
-is the exact adjoint of its forward under that sum. See docs/parallel.md.
+All gradients follow one contract: the objective is the sum over ranks of each rank's result. Each backward is
+the exact adjoint of its forward under that sum. See docs/parallel.md.
 """
 
 from collections.abc import Sequence
@@ -48,9 +48,9 @@ def exchange_rows(
 def gather(x: torch.Tensor, lengths: Sequence[int], group: dist.ProcessGroup, dim: int = 1) -> torch.Tensor:
     """Concatenate the parts of all ranks along ``dim``, on every rank.
 
-    Backward sums all ranks' gradients for a part and returns them to its owner. A loss that every rank computes
-    from the whole result therefore counts once per rank: divide it by their number, or let each rank compute
-    its share.
+    Backward sums all ranks' gradients for a part and returns them to its owner. A loss that every rank
+    computes from the whole result therefore counts once per rank. Divide it by their number, or let each rank
+    compute its share.
 
     Args:
         x: this rank's part.

@@ -1,8 +1,9 @@
 """Attention over one block of keys with its log-sum-exp, and its gradient given the sums over all blocks.
 
 PyTorch's public attention does not return the log-sum-exp, so the operators beneath it are called here. Their
-backward gets output and log-sum-exp over all keys: exp(score - lse) is then a key's share of the whole softmax,
-and each block yields its part of the exact gradient (Dao et al., "FlashAttention", 2022, appendix B.4).
+backward gets output and log-sum-exp over all keys. Then exp(score - lse) is a key's share of the whole
+softmax, and each block yields its part of the exact gradient. Source: Dao et al., "FlashAttention", 2022,
+appendix B.4.
 """
 
 import math
@@ -24,8 +25,8 @@ class LocalAttention(NamedTuple):
     """One implementation. No tensor may be empty.
 
     Attributes:
-        forward: maps (q_BHLD, k_BHMD, v_BHMD) to the output, [B, H, L, D] in the dtype of q, and the
-            log-sum-exp of the scores, at least float32 [B, H, L].
+        forward: maps (q_BHLD, k_BHMD, v_BHMD) to the output and the log-sum-exp of the scores. The output is
+            [B, H, L, D] in the dtype of q, the other at least float32 [B, H, L].
         backward: maps (dout_BHLD, q_BHLD, k_BHMD, v_BHMD, out_BHLD, lse_BHL) to dq, dk, dv; out and lse are
             over all keys.
     """

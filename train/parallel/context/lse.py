@@ -8,9 +8,9 @@ def merge_(
 ) -> None:
     """Merge attention over further keys into that over the keys so far, in place.
 
-    With scores s and lse = log(sum(exp(s))) over a set of keys, attention over the union of two disjoint sets
-    is the mean of both, weighted by exp(lse) (Milakov and Gimelshein, "Online normalizer calculation for
-    softmax", 2018, section 3.1; for blocks on a ring Liu et al., "Ring Attention", 2023).
+    With scores s let lse = log(sum(exp(s))) over a set of keys. Attention over the union of two disjoint sets
+    is then the mean of both, weighted by exp(lse). Sources: Milakov and Gimelshein, "Online normalizer
+    calculation for softmax", 2018, section 3.1; for blocks on a ring Liu et al., "Ring Attention", 2023.
 
     Args:
         out_BHLD: attention so far, at least float32; 0 without keys.

@@ -1,8 +1,7 @@
 """Pipeline schedules: order of a stage's forwards and backwards in a step.
 
-A stage receives a microbatch's tokens from the previous stage and their gradient from the next. With
-microbatches of equal cost, P stages idle for (P - 1) / (M + P - 1) of a step of M microbatches in both
-schedules.
+A stage receives a microbatch's tokens from the previous stage and their gradient from the next. With M
+microbatches of equal cost, P stages idle for (P - 1) / (M + P - 1) of a step in both schedules.
 """
 
 from typing import Literal, NamedTuple
@@ -26,10 +25,10 @@ def turns(schedule: PipelineSchedule, stage: int, stages: int, microbatches: int
     """Return all turns of a stage in a step, in order.
 
     Args:
-        schedule: ``gpipe``: all forwards, then all backwards (Huang et al., "GPipe", 2019). ``1f1b``: a forward
-            per later stage, then alternating forwards and backwards, so that at most ``stages - stage``
-            microbatches are alive (Narayanan et al., "Efficient Large-Scale Language Model Training on GPU
-            Clusters", 2021, section 2.2.1).
+        schedule: ``gpipe``: all forwards, then all backwards (Huang et al., "GPipe", 2019). ``1f1b``: a
+            forward per later stage, then alternating forwards and backwards. So at most ``stages - stage``
+            microbatches are alive. Source: Narayanan et al., "Efficient Large-Scale Language Model Training
+            on GPU Clusters", 2021, section 2.2.1.
         stage: number of the stage, from 0.
         stages: number of stages.
         microbatches: number of microbatches in the step.

@@ -1,8 +1,8 @@
 """Pipeline stage: a transformer that holds some of its blocks and passes tokens on.
 
 Every stage embeds the blocks' conditions itself (times, and text as a cross-attention source), which is cheaper
-than sending them (Patel et al. 2025, section 4.4, figure 6). Losses and backward are the code of a whole model:
-tokens are received in place of the embedding and sent in place of the head, and gradients travel back when
+than sending them (Patel et al. 2025, section 4.4, figure 6). Losses and backward are the code of a whole
+model. Tokens are received in place of the embedding and sent in place of the head. Gradients travel back when
 autograd reaches these operations.
 """
 

@@ -1,9 +1,9 @@
 """Cache of what a model's blocks add to their input, decided anew at every evaluation.
 
 `first_block` compares what the first block adds with the last computed evaluation, and skips the others (first-block
-cache of ParaAttention). `teacache` adds up an estimate of the change since then from the input of the first block,
-modulated by the time, and skips all (Liu et al., "Timestep Embedding Tells: It's Time to Cache for Video Diffusion
-Model", 2025, eq. 4 to 6).
+cache of ParaAttention). `teacache` adds up an estimate of the change since then, and skips all. It estimates from the
+input of the first block, modulated by the time. Source: Liu et al., "Timestep Embedding Tells: It's Time to Cache for
+Video Diffusion Model", 2025, eq. 4 to 6.
 """
 
 import math

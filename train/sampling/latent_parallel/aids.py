@@ -1,8 +1,8 @@
 """Aids to guidance of UNITE, the artifact of Latent Parallelism: each changes the video, with or without parts.
 
-Strengths rise linearly from a point of the schedule to its end. The artifact pads averages with zeros, which dims
-borders, and takes the spread of each part alone; by default an average counts existing places only, and spreads are
-those of the whole video.
+Strengths rise linearly from a point of the schedule to its end. The artifact pads averages with zeros, which
+dims borders, and takes the spread of each part alone. By default an average counts existing places only, and
+spreads are those of the whole video.
 """
 
 from collections.abc import Callable, Sequence

@@ -58,7 +58,7 @@ def image_weights(guidance: float, image_guidance: float) -> tuple[float, ...]:
 class Guided:
     """`train.sampling.prediction.predictor.Predictor` of a model under guidance.
 
-    Passes run one after the other, so that a prediction does not depend on which rank ran which pass: one process
+    Passes run one after the other, so a prediction does not depend on which rank ran which pass. One process
     and any number of ranks give the same bits.
 
     Attributes:

@@ -25,9 +25,9 @@ class JaggedAxis:
     def even(cls, length: int, slices: int, ranks: int) -> "JaggedAxis":
         """Divide an axis whose length neither slices nor ranks need divide.
 
-        What is left over in a slice goes to ranks far apart, which probably are on different nodes, and goes on
-        after those of the slice before, so that the ranks' totals differ by at most one. A rank may have nothing
-        of a slice.
+        What is left over in a slice goes to ranks far apart, which probably are on different nodes. It goes
+        on after those of the slice before, so the ranks' totals differ by at most one. A rank may have
+        nothing of a slice.
         """
         bits = max(1, (ranks - 1).bit_length())
         spread = sorted(range(ranks), key=lambda rank: f"{rank:0{bits}b}"[::-1])

@@ -26,8 +26,8 @@ class EmbeddedInputs(NamedTuple):
 class SlicedLayers:
     """Layers of an ST-DiT on the slices of one rank; a slice is [B, W, C, D].
 
-    W is the axis that attention needs whole, C the local part of the other one: places and frames in a spatial
-    layer, frames and places in a temporal one.
+    W is the axis that attention needs whole, C the local part of the other one. They are places and frames in
+    a spatial layer, frames and places in a temporal one.
 
     Args:
         dit: model.

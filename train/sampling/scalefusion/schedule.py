@@ -100,9 +100,9 @@ Operation = PieceLaunch | Wait | Compute
 def schedule(slicing: Slicing, pairs: int) -> list[Operation]:
     """Return the operations of a model pass, the same on every rank.
 
-    Algorithm 1 of the paper with the ranges of its loops mended: as printed it never sends some pieces. Pieces that
-    are not lifted leave one slice ahead of their use, as sections 4.1 and 4.3 say, where Algorithm 1 launches all of
-    a layer's at once: the streams are as busy, and fewer receive buffers are alive.
+    Algorithm 1 of the paper with the ranges of its loops mended: as printed it never sends some pieces.
+    Pieces that are not lifted leave one slice ahead of their use, as sections 4.1 and 4.3 say. Algorithm 1
+    launches all of a layer's at once. The streams are as busy this way, and fewer receive buffers are alive.
 
     Args:
         slicing: the four numbers.

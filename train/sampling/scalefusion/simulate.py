@@ -115,9 +115,10 @@ def choose(
 def buffer_bytes(slicing: Slicing, division: TokenDivision, token_bytes: int) -> int:
     """Return the most bytes of tokens that a rank holds at a time, less its own tokens once.
 
-    Counted in program order, as a GPU's allocator reuses memory on a stream, and as the executor keeps tensors: a
-    packed piece from its computation until it is waited for, a slice's input from its first launch until it is
-    computed, its output while it is packed. What a layer allocates inside does not count.
+    Counted in program order, as a GPU's allocator reuses memory on a stream, and as the executor keeps
+    tensors. A packed piece is kept from its computation until it is waited for. A slice's input is kept from
+    its first launch until it is computed, its output while it is packed. What a layer allocates inside does
+    not count.
 
     Args:
         slicing: the four numbers.

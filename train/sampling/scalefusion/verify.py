@@ -14,9 +14,9 @@ class Violation(NamedTuple):
     """Violation of a schedule's rules.
 
     Attributes:
-        fault: "missing": an operation that never happens; "twice": it happens again; "unknown": the layers have
-            no such slice; "before its producer": a launch before its part is computed; "after its wait": a launch
-            that its slice does not wait for; "without a wait": a computation before the wait for its pieces.
+        fault: "missing": an operation that never happens. "twice": it happens again. "unknown": the layers have
+            no such slice. "before its producer": a launch before its part is computed. "after its wait": a launch
+            that its slice does not wait for. "without a wait": a computation before the wait for its pieces.
         operation: the operation at fault.
     """
 
@@ -27,8 +27,8 @@ class Violation(NamedTuple):
 def violations(operations: Sequence[Operation], slicing: Slicing, pairs: int) -> list[Violation]:
     """Return all faults of a schedule; none if every slice is computed once, from all of its pieces.
 
-    Operations run in program order on each of two streams, so an accepted schedule cannot hang: each wait follows
-    the launches that it waits for, and all ranks launch in the same order.
+    Operations run in program order on each of two streams, so an accepted schedule cannot hang. Each wait
+    follows the launches that it waits for, and all ranks launch in the same order.
 
     Args:
         operations: the schedule.

@@ -19,8 +19,8 @@ from train.sampling.solvers.point import EstimateFn, Point
 class RES:
     """Refined exponential solver, multistep, order 2.
 
-    Zhang, Q. et al., "Improved Order Analysis and Design of Exponential Integrator for Diffusion Models Sampling",
-    2023, section 3: phi_1 and phi_2 weights that meet the stiff order conditions; "2ab" in NVIDIA's Cosmos.
+    Its phi_1 and phi_2 weights meet the stiff order conditions; "2ab" in NVIDIA's Cosmos. Source: Zhang, Q. et al.,
+    "Improved Order Analysis and Design of Exponential Integrator for Diffusion Models Sampling", 2023, section 3.
 
     Attributes:
         estimate: estimator.

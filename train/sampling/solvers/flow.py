@@ -1,8 +1,8 @@
 """Solvers that step along the probability flow itself.
 
 With the estimates of clean latent and noise in x (`train.objectives.level.solve`), the flow is dx = x_0
-d(signal) + eps d(noise). For flow matching that is dx = v dt, for EDM dx = (x - D) / sigma d(sigma), and an
-Euler step for DDPM is DDIM (Song et al. 2021, eq. 12 with no added noise).
+d(signal) + eps d(noise). For flow matching that is dx = v dt, for EDM dx = (x - D) / sigma d(sigma). An Euler
+step for DDPM is DDIM (Song et al. 2021, eq. 12 with no added noise).
 """
 
 from collections.abc import Sequence

@@ -42,8 +42,8 @@ class PolicyNumbers:
 
     Attributes:
         metrics: means over the steps (`loader.paper.plan_metrics.PlanMetrics`).
-        throughput: tokens without padding over the sum of the steps' spans: tokens per second of the cluster where
-            the cost counts seconds, else per unit of B * S^p.
+        throughput: tokens without padding over the sum of the steps' spans. These are tokens per second of
+            the cluster where the cost counts seconds, else per unit of B * S^p.
         memory: mean share of M_mem that a microbatch or pack fills.
         memory_most: maximum of it.
         samples: samples per step.

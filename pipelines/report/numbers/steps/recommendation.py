@@ -52,9 +52,10 @@ def recommend(
 ) -> dict[str, Any]:
     """Recommend the setting of highest throughput; among those within 1 % the one nearest to what is set.
 
-    Tried are `balanced` with 1, 2, 4, 8 and the given microbatches per rank and step, under the given compute limit. If
-    there is none, or one sample exceeds it by a fifth, further limits are tried: the cost of the dearest sample, and
-    without a limit also some up to the dearest microbatch that memory allows.
+    Tried are `balanced` with 1, 2, 4, 8 and the given microbatches per rank and step, under the given compute
+    limit. If there is none, or one sample exceeds it by a fifth, further limits are tried. These are the cost
+    of the dearest sample and no limit. Without a limit also some up to the dearest microbatch that memory
+    allows.
 
     Args:
         make: function from budgets to the mixture.
