@@ -32,8 +32,8 @@ class StorageConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False,
     request_timeout_s: float = Field(
         3600.0,
         gt=0,
-        description="timeout in seconds of one request with all retries. A request is for a block, a page of a listing, an"
-        " uploaded part, or the whole file of a server without byte ranges",
+        description="timeout in seconds of one request with all retries. A request is for a block, a page of a listing,"
+        " an uploaded part, or the whole file of a server without byte ranges",
     )
     lease_s: float = Field(
         60.0,
