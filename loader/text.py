@@ -2,11 +2,15 @@
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import Any
 
 # In scripts without spaces a sentence would be one word, so each character counts as a word.
 _UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_MOST_TEXTS = 100
+"""Entries of a list that are examined for its first text."""
+
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
 
 
@@ -26,3 +30,21 @@ def words(text: str, limit: int | None = None) -> list[str]:
 def count_tokens(text: str) -> int:
     """Return the number of ``words`` in ``text``."""
     return sum(1 for _ in _iterate(text))
+
+
+def first_text(value: Any, fields: Sequence[str] = (), depth: int = 3) -> str:
+    """Return the first text in a JSON value that is not blank: the value, or one in a list, or in an object; or "".
+
+    Args:
+        value: Parsed JSON.
+        fields: Names of the fields that count in an object, by preference.
+        depth: Levels of lists and objects that are entered.
+    """
+    if isinstance(value, str):
+        return value if value.replace("\0", " ").strip() else ""
+    inner: list[Any] = []
+    if isinstance(value, dict):
+        inner = [value.get(name) for name in fields]
+    elif isinstance(value, list):
+        inner = value[:_MOST_TEXTS]
+    return next(filter(None, (first_text(one, fields, depth - 1) for one in inner if depth)), "")

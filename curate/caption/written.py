@@ -9,7 +9,7 @@ from curate.caption.config import CaptionConfig
 from curate.caption.types import NO_CAPTION, Caption
 from loader.errors import ObjectError
 from loader.storage.base import ObjectInfo, Storage
-from loader.text import words
+from loader.text import first_text, words
 
 CONTAINER_TAGS = ("description", "synopsis", "comment", "title")
 
@@ -105,7 +105,7 @@ def _from_json(text: str, max_chars: int) -> str:
     except (ValueError, RecursionError):  # no JSON, or nested too deeply
         return ""
     caption = value.get("caption") if isinstance(value, dict) else None
-    return _clean(caption, max_chars) if isinstance(caption, str) else ""
+    return _clean(first_text(caption), max_chars)
 
 
 def _clean(text: str, max_chars: int) -> str:

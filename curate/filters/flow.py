@@ -106,7 +106,7 @@ def window_motion(before: Floats, after: Floats) -> Windows:
 
 def _halved(grey: Floats) -> Floats:
     """Downscale the pictures by a whole factor to a long side of about `_LONG_SIDE_PX`."""
-    factor = max(1, round(max(grey.shape[1:]) / _LONG_SIDE_PX))
+    factor = min(max(1, round(max(grey.shape[1:]) / _LONG_SIDE_PX)), *grey.shape[1:])
     count, height, width = grey.shape
     height, width = height // factor, width // factor
     parts = grey[:, : height * factor, : width * factor].reshape(count, height, factor, width, factor)
@@ -155,8 +155,9 @@ def _shift(before: Floats, after: Floats, taper: Floats) -> NDArray[np.float64]:
 
 def _changed(a: Floats, b: Floats) -> Floats:
     """Return the changed share of each window [n, window, window], [n]: moving things may fill only a part."""
-    count, size = a.shape[0], a.shape[1] // _CELL_PX * _CELL_PX
-    cells = np.abs(a - b)[:, :size, :size].reshape(count, size // _CELL_PX, _CELL_PX, -1, _CELL_PX)
+    side = min(_CELL_PX, a.shape[1])
+    count, size = a.shape[0], a.shape[1] // side * side
+    cells = np.abs(a - b)[:, :size, :size].reshape(count, size // side, side, -1, side)
     return np.asarray((cells.mean(axis=(2, 4)) >= _STILL).mean(axis=(1, 2)), np.float32)
 
 

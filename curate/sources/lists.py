@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
 from loader.errors import UsageError, first_line
+from loader.text import first_text
 
 LIST_SUFFIXES = frozenset((".txt", ".csv", ".jsonl", ".parquet"))
 PATH_COLUMNS = ("path", "video", "source", "url")
@@ -105,7 +106,7 @@ def _csv_records(file: BinaryIO, name: str) -> Iterator[_Record | InvalidEntry]:
                 wrong.append(line)
             yield line if isinstance(line, str) else "\n"
 
-    rows = csv.DictReader(lines(), restkey="")
+    rows = csv.DictReader(lines())  # cells beyond the first line come under None; columns may have no name
     try:
         heads = rows.fieldnames
     except csv.Error as error:
@@ -123,7 +124,7 @@ def _csv_records(file: BinaryIO, name: str) -> Iterator[_Record | InvalidEntry]:
         wrong.clear()
         if row is None:
             return
-        if not isinstance(row, InvalidEntry) and row.get(""):
+        if not isinstance(row, InvalidEntry) and None in row:
             place = f"line {rows.line_num}"
             row = InvalidEntry(place, "has more cells than the first line; quote text with commas")
         yield row
@@ -172,7 +173,7 @@ def _parquet_row(row: Any, number: int) -> _Record | InvalidEntry:
 
 def _is_plain(pa: Any, kind: Any) -> bool:
     types = pa.types
-    if types.is_dictionary(kind) or types.is_list(kind):
+    if types.is_dictionary(kind) or types.is_list(kind) or types.is_large_list(kind):
         kind = kind.value_type
         return bool(types.is_string(kind) or types.is_large_string(kind))
     return not (types.is_nested(kind) or types.is_binary(kind) or types.is_large_binary(kind))
@@ -190,7 +191,7 @@ def _entry(record: _Record, place: str) -> ListEntry | InvalidEntry:
     caption = said.pop(by_name["caption"]) if "caption" in by_name else None
     entry = ListEntry(
         _clean(path.strip()),
-        _clean(caption[:MAX_CAPTION_CHARS]) or None if isinstance(caption, str) else None,
+        _clean(first_text(caption)[:MAX_CAPTION_CHARS]) or None,
         _attributes(said),
     )
     return _checked(entry, place)

@@ -1,6 +1,5 @@
 """Resolved configurations kept beside what was made with them, so that the same command can repeat it."""
 
-import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ from pydantic import BaseModel
 
 from loader.storage import StorageConfig
 from loader.storage.names import without_secrets
+from pipelines.configuration.shell import shell_line
 
 
 def repeated_with(out: str, name: str, storage: StorageConfig) -> list[str]:
@@ -39,7 +39,7 @@ def kept_yaml(config: BaseModel, command: Sequence[str], leave_out: frozenset[st
         leave_out: names of sections to leave out.
     """
     values = _without_secrets(config.model_dump(mode="json", exclude=set(leave_out)))
-    said = without_secrets(shlex.join(["reelweave", *command]))
+    said = without_secrets(shell_line(["reelweave", *command]))
     head = f"# Resolved configuration with every key. To repeat:\n# {said}\n\n"
     return head + yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)
 

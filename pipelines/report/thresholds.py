@@ -1,7 +1,6 @@
 """Files from which the page tells what other thresholds would keep: states, lengths and scores of all cut clips."""
 
 import base64
-import shlex
 from functools import partial
 from typing import Any
 
@@ -11,6 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from loader.dataset import Dataset
+from pipelines.configuration.shell import shell_line
 from pipelines.report.numbers.places import places
 from pipelines.report.numbers.scores import Scores, ScoreStats
 from pipelines.report.web.files import Files, data_file
@@ -37,7 +37,7 @@ def update_command(dataset: Dataset) -> str:
     if not isinstance(inputs, list) or not all(isinstance(one, str) for one in inputs):
         return ""
     root = dataset.storage.root
-    return shlex.join(
+    return shell_line(
         ["reelweave", "curate", *inputs, "--out", root, "--config", f"{root}/curate.yaml", "--update"]
     )
 

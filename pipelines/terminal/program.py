@@ -1,9 +1,10 @@
 """Name of the program in hints, as it can be called from here."""
 
-import shlex
 import shutil
 import sys
 from pathlib import Path
+
+from pipelines.configuration.shell import shell_line
 
 _NAME = "reelweave"
 
@@ -31,4 +32,4 @@ def program(name: str = _NAME, module: str = "pipelines.cli") -> str:
 
 def hint(*words: object) -> str:
     """Return a command of this program as a person can paste it into a shell."""
-    return f"{program()} {shlex.join(map(str, words))}"
+    return f"{program()} {shell_line(map(str, words))}"

@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+
+from loader.text import first_text
 
 VIDEO = ("mp4", "webm", "mkv", "mov", "avi", "m4v")
 IMAGES = ("gif", "jpg", "jpeg", "png", "webp")
@@ -18,7 +19,6 @@ NO_CAPTION = ("", "none")
 MAX_CAPTION_CHARS = 4000
 _MAX_TEXT_BYTES = 16 * MAX_CAPTION_CHARS
 _MAX_JSON_BYTES = 1 << 20
-_MAX_CAPTIONS = 100  # examined entries of a list of captions
 _JSON_FIELDS = ("caption", "text", "prompt")
 
 
@@ -54,21 +54,9 @@ def caption_of(members: Mapping[str, bytes | memoryview]) -> tuple[str, str]:
             value = json.loads(bytes(members["json"]).decode("utf-8-sig", "replace"))
         except (ValueError, RecursionError):
             return NO_CAPTION
-        if text := _spoken(value):
+        if text := _clean(first_text(value, _JSON_FIELDS)):
             return text, "member:json"
     return NO_CAPTION
-
-
-def _spoken(value: Any, depth: int = 3) -> str:
-    """Return the first caption in a JSON value: text, a list of captions, or an object with one; or ""."""
-    if isinstance(value, str):
-        return _clean(value)
-    inner: list[Any] = []
-    if isinstance(value, dict):
-        inner = [value.get(name) for name in _JSON_FIELDS]
-    elif isinstance(value, list):
-        inner = value[:_MAX_CAPTIONS]
-    return next(filter(None, (_spoken(one, depth - 1) for one in inner if depth)), "")
 
 
 def _clean(text: str) -> str:

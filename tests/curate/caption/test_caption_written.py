@@ -36,6 +36,11 @@ def test_the_list_that_named_the_source_comes_first(tmp_path: Path) -> None:
     assert caption_of(tmp_path, caption="  ") == Caption("A boat.", "sidecar:a.b.txt")
 
 
+def test_a_list_of_captions_stands_for_its_first(tmp_path: Path) -> None:
+    put(tmp_path, "deep/a.b.json", json.dumps({"caption": [" ", "A boat.", "A kite."]}))
+    assert caption_of(tmp_path) == Caption("A boat.", "sidecar:a.b.json")
+
+
 def test_a_text_sidecar_comes_before_json(tmp_path: Path) -> None:
     put(tmp_path, "deep/a.b.txt", "\ufeff A boat \n on a lake. \n")
     put(tmp_path, "deep/a.b.json", json.dumps({"caption": "other"}))

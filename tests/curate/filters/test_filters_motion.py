@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from curate.filters import FilterConfig, MotionMeter, decide, frame_motion, motion_scores
+from curate.filters.flow import flow
 from curate.filters.vectors import vector_motion
 from curate.frames.source import open_video
 from tests.filter_footage import HEIGHT, RATE, WIDTH, encode, pan, sample_of, still, texture
@@ -182,3 +183,10 @@ def test_two_encodings_of_one_film_move_alike() -> None:
     b = motion_scores(sample_of(CORPUS / "duplicates" / "pair1_b.webm"))
     assert (a["motion_source"], b["motion_source"]) == (0, 1)
     assert a["motion"] == pytest.approx(b["motion"], rel=0.5)
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (1, 256), (256, 3)])
+def test_pictures_of_a_few_pixels_have_a_motion_too(shape: tuple[int, int]) -> None:
+    grey = np.random.default_rng(0).uniform(0, 255, (3, *shape)).astype(np.float32)
+    found = flow(grey)
+    assert all(np.isfinite(each).all() and len(each) == 2 for each in (found.motion, found.motion_local))

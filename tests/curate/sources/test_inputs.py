@@ -77,6 +77,16 @@ def test_lists_name_sources_relative_to_themselves(folder: Path, suffix: str) ->
     assert found[0].caption is None
 
 
+def test_a_list_as_other_programs_write_it(folder: Path) -> None:
+    (folder / "pandas.csv").write_text(",path,caption,\n0,b.mp4,a boat,\n")
+    (folder / "many.jsonl").write_text('{"path": "b.mp4", "caption": ["", "a boat", "a kite"]}\n')
+    captions = pa.array([["a boat", "a kite"]], pa.large_list(pa.large_string()))
+    pq.write_table(pa.table({"path": ["b.mp4"], "caption": captions}), folder / "polars.parquet")
+    for name in ("pandas.csv", "many.jsonl", "polars.parquet"):
+        (found,) = list_sources([str(folder / name)], CONFIG)
+        assert (found.uri, found.caption, found.attributes) == (f"{folder}/b.mp4", "a boat", {}), name
+
+
 def test_a_listed_file_that_does_not_exist_is_kept_with_its_fault(folder: Path) -> None:
     path = write_list(folder / "list.txt", [{"path": "gone.mp4"}, {"path": "b.mp4"}])
     faults = {source.uri: source.fault for source in list_sources([str(path)], CONFIG)}

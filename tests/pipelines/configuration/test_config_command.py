@@ -1,6 +1,8 @@
 """`reelweave config`: files to start from, values with their origins, keys explained, schemas; what runs keep."""
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -78,3 +80,20 @@ def test_a_kept_configuration_is_the_same_and_holds_no_credentials(tmp_path: Pat
     (tmp_path / "kept.yaml").write_text(text)
     again = resolve(TrainRunConfig, tmp_path / "kept.yaml", [])
     assert again.model_copy(update={"dataset": config.dataset}) == config
+
+
+def test_the_kept_command_repeats_the_run_whatever_its_inputs_are_called(tmp_path: Path) -> None:
+    hostile = (
+        "new\nline: {}\n.mp4",
+        os.fsdecode(b"caf\xe9.mp4"),
+        "it's \\ a.mp4",
+        "\u202emp4.exe",
+        "\U0001f4fc.mp4",
+    )
+    words = ["curate", *hostile, "--out", "ds"]
+    file = tmp_path / "curate.yaml"
+    file.write_bytes(kept_yaml(CurateConfig(), words).encode())
+    assert resolve(CurateConfig, file, []) == CurateConfig()
+    line = file.read_text().splitlines()[1].removeprefix("# reelweave ")
+    said = subprocess.run(["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, check=True).stdout
+    assert said.split(b"\0")[:-1] == [os.fsencode(word) for word in words]
