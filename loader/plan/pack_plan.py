@@ -51,12 +51,12 @@ def pack_epoch(
     counted_N = counted.sample_s(length_N)
     limit = None if limit is None else limit - counted.fixed_s
     late, at = np.zeros(0, np.int64), 0
-    while len(late) + len(rows_N) - at:
+    while left := len(late) + len(rows_N) - at:
         before = int(reach_N[at - 1]) if at else 0
         # An upper bound of the samples of this step, whatever the previous step carried over.
         behind = int(np.searchsorted(reach_N, before + sizes.per_step * sizes.tokens, side="right"))
         waiting = np.concatenate([late, np.arange(at, max(behind, min(len(rows_N), at + sizes.per_step)))])
-        if len(waiting) <= sizes.per_step:
+        if left <= sizes.per_step:
             yield waiting, np.ones(len(waiting), np.int64), 0
             return
         if layout.policy == "equal_token":

@@ -10,6 +10,7 @@ from loader.batch import Pack
 from loader.buckets.assignment import Assignment, BucketConfig, assign
 from loader.buckets.tokens import Compression
 from loader.dataset import Dataset
+from loader.dataset.plan_index import PlanIndex
 from loader.plan.epoch_plan import DoneSegment, plan_epoch
 from loader.plan.policy import Policy, StepLayout
 from loader.stream.video_stream import VideoStream
@@ -26,17 +27,18 @@ CONFIG = BucketConfig(
 )
 
 
-def mixed(samples: int, seed: int = 0) -> Assignment:
+def mixed_index(samples: int, seed: int = 0) -> PlanIndex:
     generator = np.random.default_rng(seed)
-    return assign(
-        plan_index(
-            frames=generator.choice([1, 9, 10, 17, 40], samples),
-            height=generator.choice([64, 128], samples),
-            width=128,
-            text_tokens=generator.integers(0, 40, samples),
-        ),
-        CONFIG,
+    return plan_index(
+        frames=generator.choice([1, 9, 10, 17, 40], samples),
+        height=generator.choice([64, 128], samples),
+        width=128,
+        text_tokens=generator.integers(0, 40, samples),
     )
+
+
+def mixed(samples: int, seed: int = 0) -> Assignment:
+    return assign(mixed_index(samples, seed), CONFIG)
 
 
 @pytest.mark.parametrize(("ranks", "packs"), [(1, 1), (3, 2), (4, 4)])
@@ -53,6 +55,16 @@ def test_every_sample_is_in_one_pack_and_no_pack_is_too_large(ranks: int, packs:
             assert assignment.own_lengths(micro.rows).sum() <= 1200
             counted += micro.rows.tolist() if micro.weight else []
     assert sorted(counted) == np.flatnonzero(assignment.bucket_of >= 0).tolist()
+
+
+@pytest.mark.parametrize("policy", ["balanced", "equal_token"])
+def test_samples_about_as_long_as_a_pack_end_no_epoch_early(policy: Policy) -> None:
+    """Where the next samples are as many as packs and fill them, others may still follow."""
+    assignment = assign(mixed_index(300), CONFIG.model_copy(update={"memory_tokens": 300}))
+    for ranks in (1, 2, 3):
+        plan = plan_epoch(assignment, 3, 0, StepLayout(ranks, 1, policy, "pack"))
+        counted = [row for step in plan for micro in step.microbatches if micro.weight for row in micro.rows]
+        assert sorted(counted) == np.flatnonzero(assignment.bucket_of >= 0).tolist()
 
 
 def test_packs_mix_shapes_and_cost_the_same() -> None:
