@@ -132,7 +132,7 @@ def _curate(
     if config.stages:
         asked["stages"] = {name: stage_facts(one) for name, one in config.stages.items()}
     if dataset is not None and not retry_failed and dataset.manifest.config == asked:
-        settle(storage, dataset.manifest, dataset.shards())
+        settle(dataset)
         _tidy(ledger, dataset, config)
         return Outcome(dataset.manifest, already_there=True, notes=tuple(listing_notes))
     if dataset is not None and not change:

@@ -22,6 +22,7 @@ from curate.source_pass.tasks import ClipPlace
 from loader.dataset import Sample, ShardRecord, write_shard
 from loader.dataset.tables.parquet import to_rows
 from loader.dataset.tables.shard_rows import TableRows, as_table, read_back
+from loader.errors import RunError
 
 STAGE = "shard"
 
@@ -209,16 +210,44 @@ def finished_shards(ledger: Ledger, stage: str, fingerprint: str, kind: type[Wri
     return {name: shard for name, shard in closed.items() if sizes.get(shard.path) == shard.size}
 
 
-def written_shards(ledger: Ledger, stage: str, fingerprint: str, kind: type[Written]) -> dict[str, Written]:
-    """Return `finished_shards` with the index rows of their samples."""
-    whole = finished_shards(ledger, stage, fingerprint, kind)
-    return {name: replace(shard, rows=_rows(ledger, stage, name, shard)) for name, shard in whole.items()}
+def close_shard(ledger: Ledger, stage: str, fingerprint: str, name: str, written: ShardRecord) -> None:
+    """Record a written shard: its index rows as a table, then its entry.
+
+    Args:
+        ledger: The ledger.
+        stage: Name of the stage.
+        fingerprint: Digest of its configuration.
+        name: Identity of the shard's plan.
+        written: The shard.
+    """
+    ledger.write_table(_rows_name(stage, name), as_table(written.rows))
+    ledger.close(stage, fingerprint, name, replace(written, rows=()))
 
 
-def _rows(ledger: Ledger, stage: str, name: str, shard: ShardRecord) -> TableRows:
-    """Return the index rows of a shard as a table, whether they lie beside its entry or in it."""
-    beside = None if shard.rows else ledger.read_table(f"{stage}/rows/{name}")
-    return TableRows(as_table(shard.rows) if beside is None else read_back(beside))
+def _rows_name(stage: str, name: str) -> str:
+    return f"{stage}/rows/{name}"
+
+
+def with_rows(ledger: Ledger, stage: str, name: str, shard: Written, samples: int) -> Written:
+    """Return a finished shard with the index rows of its samples, which are read when they are asked for.
+
+    Args:
+        ledger: The ledger.
+        stage: Name of the stage.
+        name: Identity of the shard's plan.
+        shard: The shard, see `finished_shards`.
+        samples: Number of its samples.
+    """
+    if shard.rows or not samples:  # entries of earlier versions hold the rows
+        return replace(shard, rows=TableRows(as_table(shard.rows)))
+
+    def beside() -> pa.Table:
+        table = ledger.read_table(_rows_name(stage, name))
+        if table is None or len(table) != samples:
+            raise RunError(f"the rows of {shard.path} are not in the ledger; run the same command again")
+        return read_back(table)
+
+    return replace(shard, rows=TableRows(beside, samples))
 
 
 @dataclass(frozen=True)
@@ -235,8 +264,7 @@ class WriteShard:
     def _write(self, plan: ShardPlan) -> ShardPlan:
         assert plan.samples is not None
         written = write_shard(self.ledger.storage, plan.number, self._samples(plan.samples))
-        self.ledger.write_table(f"{STAGE}/rows/{plan.id}", as_table(written.rows))
-        self.ledger.close(STAGE, self.fingerprint, plan.id, replace(written, rows=()))
+        close_shard(self.ledger, STAGE, self.fingerprint, plan.id, written)
         return replace(plan, samples=None)
 
     def _samples(self, samples: pa.Table) -> Iterator[Sample]:

@@ -437,4 +437,4 @@ def places_of(dataset: Dataset | None) -> pa.Table:
 def clips_of(dataset: Dataset) -> pa.Array:
     """Return the identities of a dataset's clips."""
     names = ["key", "sha256"]
-    return clip_ids(pa.table([dataset.read_column(name) for name in names], names))
+    return clip_ids(dataset.read_columns("index", names))

@@ -20,7 +20,7 @@ from curate.run.shard import (
     plans_of,
     shard_order,
     untouched,
-    written_shards,
+    with_rows,
 )
 from curate.run.state import CurationState
 from curate.run.tables.clips import clip_ids
@@ -168,7 +168,7 @@ def _written(
     closed = set(finished_shards(ledger, STAGE, name, ShardRecord))
     total, count = int(new.order.clip_bytes.sum()), len(new.order.clip_bytes)
     run: Runner | None = None
-    ids: list[str] = []
+    samples: dict[str, int] = {}
     done = done_bytes = 0
 
     def report() -> None:
@@ -178,7 +178,7 @@ def _written(
     for plans in new.plans():
         weights = {plan.id: plan.clip_bytes for plan in plans}
         todo = [plan for plan in plans if plan.id not in closed]
-        ids += weights
+        samples |= {plan.id: len(plan.samples) for plan in plans if plan.samples is not None}
         done += len(plans) - len(todo)
         done_bytes += sum(weights[one] for one in weights.keys() & closed)
         report()
@@ -189,8 +189,8 @@ def _written(
             done += 1
             done_bytes += weights[written.task.id]
             report()
-    found = written_shards(ledger, STAGE, name, ShardRecord)
-    return [found[one] for one in ids]
+    found = finished_shards(ledger, STAGE, name, ShardRecord)
+    return [with_rows(ledger, STAGE, one, found[one], count) for one, count in samples.items()]
 
 
 def _rescue(state: CurationState, dataset: Dataset, clips: Partitions, stay: Sequence[ShardRecord]) -> None:

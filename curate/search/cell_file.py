@@ -245,7 +245,7 @@ def _matrix(table: pa.Table, width: int) -> NDArray[np.float32]:
 def _rows(dataset: Dataset) -> NDArray[np.int64]:
     """Return the rows of the index with an embedding."""
     found, first = [np.zeros(0, np.int64)], 0
-    for table in dataset.index_parts(["shard", "members"]):
+    for table in dataset.table_parts("index", ["shard", "members"]):
         found.append(first + members(table, MEMBER).rows())
         first += len(table)
     return np.concatenate(found)
@@ -254,7 +254,7 @@ def _rows(dataset: Dataset) -> NDArray[np.int64]:
 def _vectors(dataset: Dataset, every: int) -> Iterator[tuple[NDArray[np.int64], Vector]]:
     """Yield every n-th embedding by parts of the index, with its row."""
     first, seen, like = 0, 0, None
-    for table in dataset.index_parts(["shard", "members"]):
+    for table in dataset.table_parts("index", ["shard", "members"]):
         found = members(table, MEMBER)
         rows = found.rows()
         chosen = rows[(seen + np.arange(len(rows))) % every == 0]

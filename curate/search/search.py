@@ -75,7 +75,7 @@ class ClipSearch:
         if row_number is None:
             raise UsageError(f"{self._dataset.storage.root} has no sample {key}")
         self._check_any()
-        held = self._dataset.columns_of(row_number, ["shard", "members"])
+        held = self._dataset.rows_at(np.array([row_number]), ["shard", "members"])
         if not len(members(held, MEMBER).rows()):
             raise UsageError(f"sample {key} has no embedding, so nothing can be compared with it")
         vector = stored_vector(self._dataset, row_number).astype(np.float32)

@@ -78,7 +78,7 @@ def read_vectors(
         found = _neighbours(dataset, members, rows, first_row)
         for place, row, vector in zip(places.tolist(), rows, found, strict=True):
             if len(vector) != width:
-                key = dataset.columns_of(first_row + row, ["key"]).column("key")[0]
+                key = dataset.rows_at(np.array([first_row + row]), ["key"]).column("key")[0]
                 raise RunError(
                     f"{dataset.storage.root}: {key}.{MEMBER} has {len(vector)} numbers, others have {width}"
                 )
@@ -124,7 +124,7 @@ def stored_vector(dataset: Dataset, row_number: int) -> Vector:
     Raises:
         RunError: The embedding is missing or damaged.
     """
-    row = dataset.columns_of(row_number, ["key", "shard", "members"])
+    row = dataset.rows_at(np.array([row_number]), ["key", "shard", "members"])
     place = located(row, MEMBER).place(0)
     data = b""
     if place is not None and place[2] <= _MAX_BYTES:

@@ -53,7 +53,9 @@ def split_rows(dataset: Dataset, split: str) -> NDArray[np.int64]:
     """
 
     def make() -> dict[str, NDArray[np.int64]]:
-        rows_n = np.flatnonzero(pc.equal(dataset.read_column("split"), split).to_numpy())
+        rows_n = np.flatnonzero(
+            pc.equal(dataset.read_columns("index", ["split"]).column("split"), split).to_numpy()
+        )
         index = dataset.plan_index
         return {"rows": rows_n[np.lexsort((index.offset[rows_n], index.shard[rows_n]))]}
 

@@ -28,12 +28,12 @@ from loader.dataset.plan_index import (
 from loader.dataset.samples.clip import TrainingSample, training_sample
 from loader.dataset.schema import INDEX, PLACEMENT, TABLES, Row
 from loader.dataset.shard import Sample, ShardRecord
-from loader.dataset.tables.checks import problems, row_count
+from loader.dataset.tables.checks import TableChecks, problems, row_count
 from loader.dataset.tables.parquet import (
     GROUP_ROWS,
     find_sorted,
     read_batches,
-    read_row,
+    read_rows,
     read_table,
     to_rows,
 )
@@ -138,21 +138,43 @@ class Dataset:
         refuse_impossible(found, self.storage.uri(self.manifest.table("index").path), sizes)
         return found
 
-    def read_column(self, name: str) -> pa.ChunkedArray:
-        """Read one column of the index, without the others."""
-        entry = self.manifest.table("index")
-        where, samples = self.storage.uri(entry.path), self.manifest.totals.samples
-        with explained(where), self.storage.open(entry.path) as file:
-            # Pages have their own checksums; the file's checksum would need all of its bytes.
-            return read_table(file, entry.size, where, INDEX, samples, [name]).column(name)
+    def read_columns(self, name: str, columns: Sequence[str]) -> pa.Table:
+        """Read columns of a table, without the others and without keeping them; arguments as of `table_parts`."""
+        empty = pa.schema([TABLES[name].field(column) for column in columns]).empty_table()
+        # Pages have their own checksums; the file's checksum would need all of its bytes.
+        return pa.concat_tables([empty, *self.table_parts(name, columns)])
 
-    def index_parts(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """Read columns of the index by parts, in its order, without keeping them."""
-        entry = self.manifest.table("index")
-        where, samples = self.storage.uri(entry.path), self.manifest.totals.samples
+    def table_parts(self, name: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """Read a table by parts, in its order, without keeping them; whole rows are checked on the way.
+
+        Args:
+            name: "index", "accounting" or "scores".
+            columns: columns to read; None for all.
+
+        Raises:
+            RunError: the table is damaged, or contradicts itself or the manifest.
+        """
+        entry = self.manifest.table(name)
+        where, rows = self.storage.uri(entry.path), row_count(name, self.manifest)
+        checks = TableChecks(name, where, self.manifest) if columns is None else None
         with explained(where), self.storage.open(entry.path) as file:
-            for batch in read_batches(file, entry.size, where, INDEX, samples, columns):
-                yield pa.Table.from_batches([batch])
+            for batch in read_batches(file, entry.size, where, TABLES[name], rows, columns):
+                table = pa.Table.from_batches([batch])
+                if checks is not None:
+                    checks.add(table)
+                yield table
+        if checks is not None:
+            _refuse(checks.problems())
+
+    def splits(self) -> list[tuple[str, str]]:
+        """Return path and split of each shard, in the order of the manifest; "train" for an empty one."""
+        found: dict[str, str] = {}
+        for table in self.table_parts("index", ("shard", "split")):
+            rows = table.group_by("shard", use_threads=False).aggregate([("split", "first")])
+            found |= zip(
+                rows.column("shard").to_pylist(), rows.column("split_first").to_pylist(), strict=True
+            )
+        return [(shard.path, found.get(shard.path, "train")) for shard in self.manifest.shards]
 
     def row_number(self, key: str) -> int | None:
         """Return the row of the index with a key; None if there is none.
@@ -165,13 +187,18 @@ class Dataset:
         with explained(where := self.storage.uri(entry.path)), self.storage.open(entry.path) as file:
             return find_sorted(file, where, "key", key)
 
-    def columns_of(self, row_number: int, columns: Sequence[str]) -> pa.Table:
-        """Return some columns of one row of the index; of a large index only its row group is read."""
+    def rows_at(self, row_numbers: Places, columns: Sequence[str]) -> pa.Table:
+        """Return some columns of some rows of the index; of a large index only their row groups are read.
+
+        Args:
+            row_numbers: int64 [n], rows of the index in any order.
+            columns: names of the columns.
+        """
         if self._at_once:
-            return self.index.slice(row_number, 1).select(columns)
+            return self.index.select(columns).take(pa.array(row_numbers))
         entry = self.manifest.table("index")
         with explained(where := self.storage.uri(entry.path)), self.storage.open(entry.path) as file:
-            return read_row(file, where, row_number, columns)
+            return read_rows(file, where, row_numbers, columns)
 
     @property
     def _at_once(self) -> bool:
@@ -354,12 +381,17 @@ class Dataset:
         entry = self.manifest.table(name)
         where, rows = self.storage.uri(entry.path), row_count(name, self.manifest)
         table = read_table(self._file(entry), entry.size, where, TABLES[name], rows, columns)
-        if check and (wrong := next(problems(name, table, where, self.manifest), None)):
-            raise RunError(f"{wrong}; run `reelweave verify` for all that is wrong")
+        if check:
+            _refuse(problems(name, table, where, self.manifest))
         return table
 
     def _file(self, entry: FileEntry) -> bytes:
         return read_listed(self.storage, entry, self.storage.uri(entry.path))
+
+
+def _refuse(problems: Iterator[str]) -> None:
+    if wrong := next(problems, None):
+        raise RunError(f"{wrong}; run `reelweave verify` for all that is wrong")
 
 
 def open_dataset(

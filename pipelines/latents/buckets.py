@@ -1,21 +1,24 @@
-"""Choice of what is stored of each bucket and sample, from the index and measured seconds."""
+"""Choice of what is stored of each bucket and sample, from the index and measured seconds, and of its shards."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from curate.config import ShardConfig
+from curate.run.shard import GroupNumbers, shard_order
 from loader.base.arrays import Places
 from loader.buckets.assignment import Assignment
 from loader.dataset import Dataset
 from loader.dataset.latents import LatentBucket, Latents, LatentText
-from loader.dataset.tables.parquet import to_rows
+from loader.dataset.tars.members import media_members
 from loader.errors import UsageError
 from pipelines.configuration.train_config import TrainRunConfig
 from pipelines.latents.work import MeasuredBucket
 from train.latents.choice import BucketFacts, choose
-from train.latents.plan import PlannedSample
+from train.latents.plan import PlannedShard, StoredParts
 
 _HEAD_BYTES = 4096  # of a sample: its metadata, its words, headers
 
@@ -39,7 +42,7 @@ def described(
     Raises:
         UsageError: nothing would be stored.
     """
-    starts_N, clip_N = _starts(source, config, assignment), source.media.size
+    starts_N, clip_N = _starts(source, config, assignment), _clip_sizes(source)
     buckets = []
     for place, one in enumerate(measured):
         here_N = assignment.bucket_of == place
@@ -67,25 +70,55 @@ def described(
     )
 
 
-def samples_of(
+def plan_shards(
     source: Dataset, config: TrainRunConfig, assignment: Assignment, latents: Latents
-) -> list[PlannedSample]:
-    """Return the planned samples; those without a bucket stay as rows, so that plans do not change."""
+) -> list[PlannedShard]:
+    """Return the shards of the new version, each of one split and bin and sorted by key, up to a size limit.
+
+    Samples without a bucket stay as rows, so that training plans do not change. A few numbers of each sample are held.
+
+    Args:
+        source: dataset of the clips.
+        config: configuration of the run.
+        assignment: bucket of each clip.
+        latents: which buckets are stored.
+    """
+    numbers = GroupNumbers()
+    parts = [numbers.of(table) for table in source.table_parts("index", ("split", "bin"))]
+    groups_N = numbers.in_order()[np.concatenate([np.empty(0, np.int64), *parts])]
+    stored = _stored(source, config, assignment, latents)
+    limit = ShardConfig(max_shard_mb=config.latents.max_shard_mb)
+    order = shard_order(
+        groups_N, [np.arange(len(groups_N))], stored.size, limit
+    )  # the index is sorted by key
+    rows_N = np.argsort(order.places)
+    buckets = tuple(size_of(assignment, place) for place in range(len(assignment.buckets)))
+    return [
+        PlannedShard(number, rows_N[first:end], stored.at(rows_N[first:end]), buckets)
+        for number, (first, end) in enumerate(itertools.pairwise(order.ends.tolist()))
+    ]
+
+
+def _stored(source: Dataset, config: TrainRunConfig, assignment: Assignment, latents: Latents) -> StoredParts:
+    """Return what is stored of each sample, by row of the index."""
     own, itemsize = config.latents, np.dtype(config.latents.dtype).itemsize
-    views_N, clip_N = _views(_starts(source, config, assignment), config), source.media.size
-    samples = []
-    for number, row in enumerate(to_rows(source.index)):
-        place = int(assignment.bucket_of[number])
-        bucket = None if place < 0 else size_of(assignment, place)
-        shape = None if bucket is None else latents.shape(*bucket)
-        views = 0 if shape is None else int(views_N[number])
-        clip = bucket is not None and (shape is None or own.clips)
-        text = None if bucket is None else latents.text
-        size = _HEAD_BYTES + views * math.prod(shape or ()) * itemsize
-        size += int(clip_N[number]) if clip else 0
-        size += row["text_tokens"] * text.width * itemsize if text else 0
-        samples.append(PlannedSample(row, bucket, views, text is not None, clip, size))
-    return samples
+    bucket_N = assignment.bucket_of.astype(np.int64)
+    shapes = [latents.shape(*size_of(assignment, place)) for place in range(len(assignment.buckets))]
+    latent_N = np.array([math.prod(shape or ()) * (shape is not None) for shape in shapes] + [0])[bucket_N]
+    views_N = np.where(latent_N > 0, _views(_starts(source, config, assignment), config), 0)
+    has_bucket_N = bucket_N >= 0
+    clip_N = has_bucket_N & ((latent_N == 0) | own.clips)
+    context_N = has_bucket_N & (latents.text is not None)
+    width = latents.text.width if latents.text else 0
+    size_N = _HEAD_BYTES + views_N * latent_N * itemsize + np.where(clip_N, _clip_sizes(source), 0)
+    size_N += np.where(context_N, source.plan_index.text_tokens.astype(np.int64) * width * itemsize, 0)
+    return StoredParts(bucket_N, views_N, context_N, clip_N, size_N)
+
+
+def _clip_sizes(source: Dataset) -> Places:
+    """Return the bytes of each sample's video or image, int64 [N]; 0 where it has none."""
+    parts = [media_members(table).size for table in source.table_parts("index", ("shard", "members"))]
+    return np.concatenate([np.empty(0, np.int64), *parts])
 
 
 def size_of(assignment: Assignment, place: int) -> tuple[int, int, int]:

@@ -1,12 +1,18 @@
 """Publication of written shards of latents as a dataset version, with its accounting and provenance."""
 
 import importlib.metadata
+import itertools
+from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from curate.run.curate import versions
-from loader.dataset import Content, Dataset, Manifest, Row, ShardRecord, publish
+from loader.dataset import ACCOUNTING, Content, Dataset, Manifest, Row, ShardRecord, publish
 from loader.dataset.latents import Latents
-from loader.dataset.tables.parquet import to_rows
+from loader.dataset.schema import TABLES
+from loader.dataset.tables.parquet import to_rows, to_table
 from loader.storage import Storage
 from pipelines.latents.work import STAGE
 
@@ -33,10 +39,10 @@ def publish_version(
         latents: section of the manifest.
         files: further files by path.
     """
-    scores = to_rows(source.scores)
+    gone = pa.array(sorted(failed), pa.string())
     content = Content(
-        accounting=[_accounted(row, failed) for row in to_rows(source.accounting)],
-        scores=[{**row, "state": "failed"} if row["key"] in failed else row for row in scores],
+        accounting=_by_parts(source, "accounting", lambda table: _accounted(table, failed, gone)),
+        scores=_by_parts(source, "scores", lambda table: _failed(table, gone)),
         config=asked,
         versions={**versions(), **_versions()},
         removals=source.manifest.removals,
@@ -46,7 +52,28 @@ def publish_version(
     return publish(storage, shards, content)
 
 
-def _accounted(row: Row, failed: dict[str, str]) -> Row:
+def _by_parts(source: Dataset, name: str, changed: Callable[[pa.Table], pa.Table]) -> pa.RecordBatchReader:
+    """Return a table of the source with each part changed, to be read once."""
+    parts = (changed(table) for table in source.table_parts(name))
+    batches = itertools.chain.from_iterable(part.to_batches() for part in parts)
+    return pa.RecordBatchReader.from_batches(TABLES[name], batches)
+
+
+def _failed(scores: pa.Table, gone: pa.Array) -> pa.Table:
+    """Return scores with the state of samples that could not be encoded."""
+    state = pc.if_else(pc.is_in(scores.column("key"), gone), "failed", scores.column("state"))
+    return scores.set_column(scores.column_names.index("state"), scores.schema.field("state"), state)
+
+
+def _accounted(accounting: pa.Table, failed: dict[str, str], gone: pa.Array) -> pa.Table:
+    """Return accounting in which samples that could not be encoded are accounted for."""
+    concerned = (pc.is_in(accounting.column(name), gone) for name in ("key", "duplicate_of"))
+    if not pc.any(pc.or_(*concerned)).as_py():
+        return accounting
+    return to_table([_accounted_row(row, failed) for row in to_rows(accounting)], ACCOUNTING)
+
+
+def _accounted_row(row: Row, failed: dict[str, str]) -> Row:
     """Return a span's row in the new version; a duplicate of a failed clip loses its reference."""
     nothing = {"stage": STAGE, "score": None, "threshold": None, "duplicate_of": None}
     if row["state"] == "kept" and row["key"] in failed:

@@ -12,7 +12,7 @@ from curate.ledger.records import from_json
 from curate.run.curate import write_beside
 from curate.run.runners.pipeline import runner
 from curate.run.runners.progress import Progress, write_status
-from curate.run.shard import written_shards
+from curate.run.shard import finished_shards, with_rows
 from loader.blend.reading import is_blend_file
 from loader.buckets.assignment import Assignment, assign, buckets_of, shapes_of
 from loader.dataset import Dataset, ShardRecord, open_dataset, settle
@@ -23,7 +23,7 @@ from loader.errors import RunError, UsageError
 from loader.settings import first_difference
 from loader.storage import Storage, leased, open_storage
 from pipelines.configuration.train_config import TrainRunConfig
-from pipelines.latents.buckets import described, samples_of, size_of
+from pipelines.latents.buckets import described, plan_shards, size_of
 from pipelines.latents.publish import publish_version
 from pipelines.latents.work import (
     EMPTY,
@@ -39,12 +39,10 @@ from pipelines.latents.work import (
     stage,
 )
 from train.latents.identity import text_identity, tokenizer_identity
-from train.latents.plan import PlannedShard, plan_shards
+from train.latents.plan import PlannedShard
 from train.latents.shard import ShardWriter
 
 _NOTE = "latents"
-_VERSIONED = ("torch", "diffusers", "transformers")
-_HEAD_BYTES = 4096  # of a sample: its metadata, its words, headers
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ def _make(
     if storage.stat(MANIFEST) is not None:
         finished = Dataset(storage, config.storage)
         _check_same(finished.manifest.config, asked, out)
-        _tidy(storage, finished)
+        _tidy(finished)
         return True
     note = _begun(storage, ledger, asked, out)
     assignment = assign(source.plan_index, config.stream.buckets)
@@ -114,13 +112,10 @@ def _make(
     if note is None:
         note = {"asked": asked, "facts": [asdict(one) for one in measured]}
         ledger.write_note(_NOTE, note)
-    plans = plan_shards(
-        samples_of(source, config, assignment, latents), int(config.latents.max_shard_mb * 1e6)
-    )
-    writer = ShardWriter(source.shard_storage, source.manifest.foreign is not None, storage, config.stream)
+    plans = plan_shards(source, config, assignment, latents)
+    writer = ShardWriter(source, storage, config.stream)
     stage_function = WriteLatentShard(loaded, writer, ledger, digest(note))
-    closed = _written(plans, stage_function, config, progress)
-    shards = [closed[plan.id] for plan in plans]
+    shards = _written(plans, stage_function, config, progress)
     failed = {one.key: one.reason for shard in shards for one in shard.failed}
     if failed and len(failed) == source.manifest.totals.samples:
         raise RunError(
@@ -133,14 +128,14 @@ def _make(
         latents, files = latents.model_copy(update={"text": text}), {text.empty: context}
     filled: list[ShardRecord] = [shard for shard in shards if shard.rows]
     publish_version(source, storage, filled, failed, asked, latents, files)
-    _tidy(storage, Dataset(storage, config.storage))
+    _tidy(Dataset(storage, config.storage))
     return False
 
 
-def _tidy(storage: Storage, made: Dataset) -> None:
-    settle(storage, made.manifest, made.shards())
-    storage.delete_tree(LEDGER)
-    storage.sweep()
+def _tidy(made: Dataset) -> None:
+    settle(made)
+    made.storage.delete_tree(LEDGER)
+    made.storage.sweep()
 
 
 def _source(uri: str, config: TrainRunConfig) -> Dataset:
@@ -219,11 +214,11 @@ def _written(
     function: WriteLatentShard,
     config: TrainRunConfig,
     progress: Callable[[Progress], None],
-) -> dict[str, EncodedShard]:
-    """Write the shards that are not written yet; return all, by identity of their plan."""
+) -> list[EncodedShard]:
+    """Write the shards that are not written yet; return all, in order."""
     ledger, fingerprint = function.ledger, function.fingerprint
     sizes = {plan.id: plan.size for plan in plans}
-    done = {name for name in written_shards(ledger, STAGE, fingerprint, EncodedShard) if name in sizes}
+    done = {name for name in finished_shards(ledger, STAGE, fingerprint, EncodedShard) if name in sizes}
     before, began = sum(sizes[name] for name in done), time.monotonic()
 
     def report(current: str = "") -> None:
@@ -240,7 +235,8 @@ def _written(
         if isinstance(left.task, WrittenShard):
             done.add(left.task.id)
             report(left.task.id)
-    closed = written_shards(ledger, STAGE, fingerprint, EncodedShard)
-    if missing := [plan.id for plan in plans if plan.id not in closed]:
+    closed = finished_shards(ledger, STAGE, fingerprint, EncodedShard)
+    if missing := [name for name in sizes if name not in closed]:
         raise RunError(f"shard {missing[0]} gave no result; run the same command again")
-    return closed
+    written = [(name, closed[name], len(plan.rows)) for name, plan in zip(sizes, plans, strict=True)]
+    return [with_rows(ledger, STAGE, name, one, count - len(one.failed)) for name, one, count in written]

@@ -6,6 +6,7 @@ from typing import Any
 
 from curate.ledger.ledger import Ledger
 from curate.run.runners.pipeline import Pool, Stage, cluster_size
+from curate.run.shard import close_shard
 from loader.dataset import ShardRecord
 from loader.errors import UsageError
 from pipelines.configuration.train_config import TrainRunConfig
@@ -145,7 +146,7 @@ class WriteLatentShard:
             self.ledger.write_arrays(EMPTY, {"context": encoders.context("")})
         record, failed = self.writer.write(plan, encoders)
         encoded = EncodedShard(record.path, record.size, record.sha256, record.rows, tuple(failed))
-        self.ledger.close(STAGE, self.fingerprint, plan.id, encoded)
+        close_shard(self.ledger, STAGE, self.fingerprint, plan.id, encoded)
         return WrittenShard(plan.id)
 
 

@@ -57,7 +57,7 @@ WORDS = [
     "slowly",
     "towards",
 ]
-STEPS = ("publish", "verify", "report", "remove")
+STEPS = ("publish", "verify", "report", "latents", "remove")
 
 _WITH_CRC32 = INDEX.append(pa.field(CRC32, pa.uint32(), nullable=False))
 
@@ -274,6 +274,44 @@ def verify_step(folder: Path) -> dict[str, Any]:
     return {"problems": len(found.problems), "others": wrong[:3]}
 
 
+def latents_step(folder: Path, rows: int) -> dict[str, Any]:
+    """Plan a version with latents, read the rows of its shards as workers would, and publish it; encode nothing."""
+    from loader.buckets.assignment import BucketConfig, assign
+    from loader.dataset import open_dataset
+    from loader.read.stream_config import StreamConfig
+    from pipelines.configuration.train_config import TrainRunConfig
+    from pipelines.latents.buckets import described, plan_shards, size_of
+    from pipelines.latents.publish import publish_version
+    from pipelines.latents.work import MeasuredBucket
+    from train.config.run import TrainConfig
+
+    train = TrainConfig()
+    buckets = BucketConfig(
+        frames=(17, 33),
+        sizes=((176, 320),),
+        compression=train.compression,
+        max_text_tokens=256,
+        memory_tokens=20_000,
+    )
+    config = TrainRunConfig(
+        dataset=str(folder), out=folder.parent / "run", stream=StreamConfig(buckets=buckets), train=train
+    )
+    source = open_dataset(folder)
+    assignment = assign(source.plan_index, buckets)
+    measured = [
+        MeasuredBucket(size_of(assignment, place), (16, 5, 22, 40), 0.1, "cpu", None)
+        for place in range(len(assignment.buckets))
+    ]
+    asked = {"text": None, "source_index": source.fingerprint, "tokenizer": {}, "shapes": {}, "seed": 0}
+    latents = described(source, config, assignment, asked, measured)
+    plans = plan_shards(source, config, assignment, latents)
+
+    for plan in plans:
+        source.rows_at(plan.rows, INDEX.names)
+    publish_version(source, open_storage(folder.parent / "version"), records(rows), {}, asked, latents, {})
+    return {"shards": len(plans)}
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Print a JSON line for each step."""
     parser = argparse.ArgumentParser(
@@ -324,6 +362,8 @@ def measured(step: str, folder: Path, rows: int) -> dict[str, Any]:
         found["making_us_per_row"] = round(making_s(rows) * 1e6, 2)
     elif step == "verify":
         found = verify_step(folder)
+    elif step == "latents":
+        found = latents_step(folder, rows)
     elif step == "report":
         from loader.dataset import open_dataset
         from pipelines.commands.look.report import NOT_READ, spare_memory, write_report

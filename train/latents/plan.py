@@ -1,12 +1,40 @@
-"""Assignment of samples to shards of a version with latents: pure functions of the index."""
+"""Samples of a version with latents, and the shards that hold them: numbers of rows, which stay in the index."""
 
 import hashlib
-import json
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from loader.base.arrays import Places
 from loader.dataset import Row
+from loader.dataset.tables.shard_rows import TableRows
+
+
+class StoredParts(NamedTuple):
+    """What is stored of each sample.
+
+    Attributes:
+        bucket: int64 [n], number of its bucket; -1: it fits none and keeps its metadata alone.
+        views: int64 [n], number of encoded frame selections; 0: the clip is stored and encoded on the fly.
+        context: bool [n], True if its caption is encoded.
+        clip: bool [n], True if its clip is stored.
+        size: int64 [n], approximate bytes.
+    """
+
+    bucket: Places
+    views: Places
+    context: NDArray[np.bool_]
+    clip: NDArray[np.bool_]
+    size: Places
+
+    def at(self, places: Places) -> "StoredParts":
+        """Return what is stored of some of the samples."""
+        own = (self.bucket[places], self.views[places], self.context[places], self.clip[places])
+        return StoredParts(*own, self.size[places])
 
 
 @dataclass(frozen=True)
@@ -15,11 +43,10 @@ class PlannedSample:
 
     Attributes:
         row: row of the source's index.
-        bucket: frames, height and width in training; None: it fits no bucket and keeps its metadata alone.
-        views: number of encoded frame selections; 0: the clip is stored and encoded on the fly.
+        bucket: frames, height and width in training; None: it fits no bucket.
+        views: number of encoded frame selections.
         context: True if its caption is encoded.
         clip: True if its clip is stored.
-        size: approximate bytes.
     """
 
     row: Row
@@ -27,45 +54,44 @@ class PlannedSample:
     views: int
     context: bool
     clip: bool
-    size: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PlannedShard:
-    """Samples of one shard, in order."""
+    """Samples of one shard, in order.
+
+    Attributes:
+        number: place of the shard among all.
+        rows: int64 [n], rows of its samples in the source's index.
+        stored: what is stored of each.
+        buckets: frames, height and width of every bucket.
+    """
 
     number: int
-    samples: tuple[PlannedSample, ...]
+    rows: Places
+    stored: StoredParts
+    buckets: tuple[tuple[int, int, int], ...]
 
     @property
     def id(self) -> str:
-        """Identifier from its number and contents."""
-        made_of = [[one.row["key"], one.row["sample_sha256"], one.views, one.clip] for one in self.samples]
-        return f"{self.number:06d}-{hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]}"
+        """Identifier from its number and contents; the source's index belongs to the configuration."""
+        digest = hashlib.sha256()
+        for column in (self.rows, *self.stored):
+            digest.update(column.tobytes())
+        return f"{self.number:06d}-{digest.hexdigest()[:16]}"
 
     @property
     def size(self) -> int:
         """Approximate size in bytes."""
-        return sum(one.size for one in self.samples)
+        return int(self.stored.size.sum())
 
+    def samples(self, index: pa.Table) -> Iterator[PlannedSample]:
+        """Yield its samples.
 
-def plan_shards(samples: Sequence[PlannedSample], max_bytes: int) -> list[PlannedShard]:
-    """Assign samples to shards of one split and bin each, sorted by key, up to a size limit.
-
-    Args:
-        samples: samples in any order.
-        max_bytes: approximate limit of a shard; a larger sample gets its own.
-    """
-    groups: dict[tuple[str, str], list[PlannedSample]] = defaultdict(list)
-    for sample in sorted(samples, key=lambda one: str(one.row["key"])):
-        groups[sample.row["split"], sample.row["bin"]].append(sample)
-    shards: list[list[PlannedSample]] = []
-    for _, members in sorted(groups.items()):
-        filled = max_bytes + 1
-        for sample in members:
-            if filled + sample.size > max_bytes:
-                shards.append([])
-                filled = 0
-            shards[-1].append(sample)
-            filled += sample.size
-    return [PlannedShard(number, tuple(shard)) for number, shard in enumerate(shards)]
+        Args:
+            index: rows of the source's index at ``rows``.
+        """
+        bucket, views, context, clip, _ = (column.tolist() for column in self.stored)
+        for place, row in enumerate(TableRows(index)):
+            size = None if bucket[place] < 0 else self.buckets[bucket[place]]
+            yield PlannedSample(row, size, views[place], context[place], clip[place])

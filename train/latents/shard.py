@@ -1,6 +1,6 @@
 """Writer of latent shards: reads, checks, decodes and encodes clips one by one."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader.base.prefetch import prefetched
-from loader.dataset import INDEX, Row, Sample, ShardRecord, write_shard
+from loader.dataset import INDEX, Dataset, Row, Sample, ShardRecord, write_shard
 from loader.dataset.latents import CONTEXT, LATENT
 from loader.dataset.manifest import sha256
 from loader.dataset.samples.clip import TrainingSample, training_sample
@@ -43,14 +43,12 @@ class ShardWriter:
     """Deterministic writer of planned shards; the same plan gives the same bytes.
 
     Attributes:
-        source: storage of the clips.
-        foreign: True if the clips come from a foreign dataset.
+        source: dataset of the clips.
         target: storage of the new shards.
         stream: decoding and frame sampling of clips.
     """
 
-    source: Storage
-    foreign: bool
+    source: Dataset
     target: Storage
     stream: StreamConfig
 
@@ -63,7 +61,7 @@ class ShardWriter:
         failed: list[Failed] = []
 
         def samples() -> Iterator[Sample]:
-            for prepared in prefetched(self._prepared(plan.samples), 1):
+            for prepared in prefetched(self._prepared(plan), 1):
                 key = prepared.planned.row["key"]
                 try:
                     yield _encoded(prepared, encoders)
@@ -75,8 +73,8 @@ class ShardWriter:
         record = write_shard(self.target, plan.number, samples())
         return record, failed
 
-    def _prepared(self, samples: Sequence[PlannedSample]) -> Iterator[_Prepared]:
-        for planned in samples:
+    def _prepared(self, plan: PlannedShard) -> Iterator[_Prepared]:
+        for planned in plan.samples(self.source.rows_at(plan.rows, INDEX.names)):
             clip, views, fault = None, [], ""
             if planned.bucket is not None and (planned.views or planned.clip):
                 region = self._region(planned.row)
@@ -89,16 +87,16 @@ class ShardWriter:
 
     def _region(self, row: Row) -> bytes:
         try:
-            return self.source.read(row["shard"], row["offset"], row["size"])
+            return self.source.shard_storage.read(row["shard"], row["offset"], row["size"])
         except FileNotFoundError as error:
-            raise RunError(f"{self.source.uri(row['shard'])} is missing; run `reelweave verify`") from error
+            where = self.source.shard_storage.uri(row["shard"])
+            raise RunError(f"{where} is missing; run `reelweave verify`") from error
 
     def _clip(self, row: Row, region: bytes) -> TrainingSample:
         if sha256(region) != row["sample_sha256"]:
             raise RunError("it is damaged: its bytes are not those whose checksum the dataset holds")
-        return training_sample(region, self.foreign)._replace(
-            key=row["key"]
-        )  # foreign keys may be qualified by their tar
+        clip = training_sample(region, self.source.manifest.foreign is not None)
+        return clip._replace(key=row["key"])  # foreign keys may be qualified by their tar
 
     def _pixels(self, planned: PlannedSample, clip: TrainingSample, view: int) -> NDArray[np.uint8]:
         """Return the pixels that training uses of a clip in its pass ``view``, uint8 [3, T, H, W]."""

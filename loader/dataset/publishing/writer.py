@@ -139,20 +139,23 @@ def _remembering(
     data = plan if isinstance(plan, bytes) else pa.memory_map(str(plan)).read_buffer()
     plan_index = from_arrow(data, storage.uri(path), manifest.totals.samples)
     history = dataset.history or RevisionHistory.of(dataset.plan_index, previous.revision)
-    grown = history.grown(dataset.read_column("key"), keys, plan_index, manifest.revision).to_arrow()
+    grown = history.grown(
+        dataset.read_columns("index", ["key"]).column("key"), keys, plan_index, manifest.revision
+    ).to_arrow()
     path = history_path(manifest.revision)
     update = {"files": [*manifest.files, entry_of(path, grown)], "ancestors": ancestors(previous)}
     return manifest.model_copy(update=update), {**contents, path: grown}
 
 
-def settle(storage: Storage, manifest: Manifest, shards: list[ShardRecord]) -> None:
+def settle(dataset: Dataset) -> None:
     """Complete a published change: write the listed sidecars, and remove files of older revisions."""
+    storage, manifest = dataset.storage, dataset.manifest
     listed = [entry for entry in manifest.files if entry.path.startswith(SIDECARS)]
     with Scratch("reelweave-settle-") as folder:
         whole = all(is_there(storage, entry) for entry in listed)
-        sidecars = {} if whole else energon_files((shard.energon for shard in shards), Path(folder))
+        sidecars = {} if whole else energon_files((shard.energon for shard in dataset.shards()), Path(folder))
         settle_files(storage, manifest, sidecars)
-    write_card(storage, [(shard.path, shard.split) for shard in shards])
+    write_card(storage, dataset.splits())
 
 
 def settle_files(storage: Storage, manifest: Manifest, sidecars: Mapping[str, Payload]) -> None:

@@ -7,6 +7,9 @@ import pyarrow.compute as pc
 
 from loader.dataset.schema import STATES
 
+TOTALLED = ("source", "start_s", "end_s", "state", "stage")
+"""Columns of which totals are made."""
+
 
 @dataclass(frozen=True)
 class StageTotal:
@@ -28,7 +31,10 @@ class StageTotal:
 
 
 def stage_totals(accounting: pa.Table) -> list[StageTotal]:
-    """Return the totals of an ``accounting.parquet``, kept first, then by stage."""
+    """Return the totals of an ``accounting.parquet``, of which it takes the columns `TOTALLED`.
+
+    Those of kept spans come first, then by stage.
+    """
     rows = accounting.select(["state", "stage", "source"]).append_column(
         "seconds", pc.fill_null(pc.subtract(accounting.column("end_s"), accounting.column("start_s")), 0.0)
     )

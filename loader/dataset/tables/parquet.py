@@ -8,10 +8,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from loader.base.arrays import Places
 from loader.dataset.schema import Row
 from loader.errors import RunError
 
@@ -197,17 +199,34 @@ def find_sorted(file: BinaryIO, where: str, column: str, value: str) -> int | No
     return None
 
 
-def read_row(file: BinaryIO, where: str, row: int, columns: Sequence[str]) -> pa.Table:
-    """Return some columns of one row."""
+def read_rows(file: BinaryIO, where: str, rows: Places, columns: Sequence[str]) -> pa.Table:
+    """Return some columns of some rows, in their order; row groups without any of them are not read.
+
+    Args:
+        file: file of the table.
+        where: file name for messages.
+        rows: numbers of the rows, int64 [n].
+        columns: columns to read.
+    """
     with _explained(where):
-        parquet, first = pq.ParquetFile(file, page_checksum_verification=True), 0
-        for group in range(parquet.metadata.num_row_groups):
-            count = parquet.metadata.row_group(group).num_rows
-            if row < first + count:
-                read = parquet.read_row_group(group, list(columns), use_threads=False)
-                return read.slice(row - first, 1).select(columns)
-            first += count
-        raise ValueError(f"it has no row {row}")
+        parquet = pq.ParquetFile(file, page_checksum_verification=True)
+        facts = parquet.metadata
+        counts = [facts.row_group(group).num_rows for group in range(facts.num_row_groups)]
+        firsts = np.cumsum([0, *counts])
+        rising = np.sort(rows)
+        if len(rows) and not 0 <= rising[0] <= rising[-1] < firsts[-1]:
+            raise ValueError(f"it has {firsts[-1]} rows, and not one of number {rising[-1]}")
+        parts = [parquet.schema_arrow.empty_table().select(columns)]
+        for group in np.unique(np.searchsorted(firsts, rising, side="right") - 1).tolist():
+            first, end = firsts[group], int(rising[np.searchsorted(rising, firsts[group + 1]) - 1]) + 1
+            for batch in parquet.iter_batches(_BATCH_ROWS, [group], list(columns), use_threads=False):
+                here = rising[slice(*np.searchsorted(rising, [first, first + len(batch)]))] - first
+                if len(here):
+                    parts.append(pa.Table.from_batches([batch]).select(columns).take(pa.array(here)))
+                first += len(batch)
+                if first >= end:
+                    break
+        return pa.concat_tables(parts).take(pa.array(np.argsort(np.argsort(rows, kind="stable"))))
 
 
 def to_rows(table: pa.Table) -> list[Row]:

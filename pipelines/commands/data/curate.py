@@ -6,11 +6,17 @@ configuration.
 """
 
 import argparse
+import itertools
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from loader.dataset import Dataset, stage_totals
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from loader.dataset import Dataset, StageTotal, stage_totals
+from loader.dataset.tables.accounting import TOTALLED
 from loader.errors import RunError
 from loader.storage import open_storage
 from pipelines.configuration.config import resolve
@@ -20,11 +26,10 @@ from pipelines.terminal.console import print_json, stderr, stdout, table
 from pipelines.terminal.curation_progress import curation_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from curate.config import CurateConfig
 
 MAX_FAILED = 50
+_SHOWN = ("source", "start_s", "reason")
 KEPT = "curate.yaml"
 """Path in a dataset of the configuration it was last made with; none of its checksums covers it."""
 
@@ -116,15 +121,24 @@ def _status(dataset: Dataset) -> int:
     Raises:
         RunError: nothing was kept and something failed; names the most frequent reason.
     """
-    failed = [row for row in dataset.accounting.to_pylist() if row["state"] == "failed"]
-    if dataset.manifest.totals.samples or not failed:
+    rows = dataset.manifest.totals.accounting
+    if dataset.manifest.totals.samples or not rows["failed"]:
         return 0
-    (stage, reason), count = Counter((row["stage"], row["reason"]) for row in failed).most_common(1)[0]
+    reasons: Counter[tuple[str, str]] = Counter()
+    for part in _failed(dataset, ("stage", "reason")):
+        reasons.update(zip(*(column.to_pylist() for column in part.columns), strict=True))
+    [((stage, reason), count)] = reasons.most_common(1)
     raise RunError(
-        f"{dataset.storage.root} holds no sample: {len(failed)} of {dataset.accounting.num_rows} sources"
+        f"{dataset.storage.root} holds no sample: {rows['failed']} of {sum(rows.values())} sources"
         f" and clips failed, {count} of them at {stage} ({reason}); mend that, then run the same command with"
         " --retry-failed"
     )
+
+
+def _failed(dataset: Dataset, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield columns of the failed rows of the accounting, a part at a time."""
+    for part in dataset.table_parts("accounting", ("state", *columns)):
+        yield part.filter(pc.equal(part.column("state"), "failed")).select(columns)
 
 
 def _forecast(options: argparse.Namespace, config: "CurateConfig") -> int:
@@ -164,7 +178,7 @@ def summary(dataset: Dataset) -> dict[str, object]:
         "dataset": dataset.storage.root,
         **dataset.manifest.totals.model_dump(),
         "shards": len(dataset.manifest.shards),
-        "stages": [asdict(total) for total in stage_totals(dataset.accounting)],
+        "stages": [asdict(total) for total in _totals(dataset)],
     }
 
 
@@ -177,18 +191,20 @@ def print_accounting(dataset: Dataset) -> None:
             f"{totals.sources} sources -> {totals.samples} clips, {totals.duration_s:.1f} s, "
             f"{totals.clip_bytes / 1e6:.1f} MB",
             ["state", "stage", "rows", "seconds"],
-            [
-                (total.state, total.stage, total.rows, round(total.seconds, 1))
-                for total in stage_totals(dataset.accounting)
-            ],
+            [(total.state, total.stage, total.rows, round(total.seconds, 1)) for total in _totals(dataset)],
         )
     )
-    failed = [row for row in dataset.accounting.to_pylist() if row["state"] == "failed"]
+    failed = totals.accounting["failed"]
     if failed:
+        every = (row for some in _failed(dataset, _SHOWN) for row in some.to_pylist())
         rows = [
             (row["source"], "" if row["start_s"] is None else f"{row['start_s']:.2f}", row["reason"])
-            for row in failed[:MAX_FAILED]
+            for row in itertools.islice(every, MAX_FAILED)
         ]
         out.print(table("failed", ["source", "from s", "reason"], rows))
-    if len(failed) > MAX_FAILED:
-        out.print(f"{len(failed) - MAX_FAILED} more failed; all are in accounting.parquet and in the report")
+    if failed > MAX_FAILED:
+        out.print(f"{failed - MAX_FAILED} more failed; all are in accounting.parquet and in the report")
+
+
+def _totals(dataset: Dataset) -> list[StageTotal]:
+    return stage_totals(dataset.read_columns("accounting", TOTALLED))

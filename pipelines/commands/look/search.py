@@ -3,6 +3,8 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from loader.dataset import Dataset, open_dataset
 from loader.errors import UsageError
 from pipelines.configuration.storage_options import add_storage_arguments, storage_config
@@ -140,7 +142,7 @@ def _embed_config(dataset: Dataset, options: argparse.Namespace) -> "EmbedConfig
 
 def _described(dataset: Dataset, hit: "Hit") -> dict[str, Any]:
     names = ("key", "source", "start_s", "end_s", "caption")
-    [row] = dataset.columns_of(hit.row_number, names).to_pylist()
+    [row] = dataset.rows_at(np.array([hit.row_number]), names).to_pylist()
     return {"score": round(hit.score, 6), **row}
 
 

@@ -46,6 +46,6 @@ def map_table(dataset: Dataset, mapped: DatasetMap, gallery: Gallery) -> pa.Tabl
         **{name: index.column(name) for name in _INDEX[1:]},
         "thumbnail": pa.array([name and f"pictures/{name[0]}.jpg" for name in names], pa.string()),
     }
-    scores = score_columns(dataset.read_column("scores").take(mapped.row_M))
+    scores = score_columns(dataset.read_columns("index", ["scores"]).column("scores").take(mapped.row_M))
     columns |= {f"score_{name}": pa.array(scores[name], from_pandas=True) for name in sorted(scores)}
     return pa.table(columns)

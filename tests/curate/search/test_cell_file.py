@@ -36,7 +36,7 @@ def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
 
 
 def key(dataset: Dataset, row: int) -> str:
-    return str(dataset.columns_of(row, ["key"]).column("key")[0])
+    return str(dataset.rows_at(np.array([row]), ["key"]).column("key")[0])
 
 
 def rows(hits: list[Hit]) -> list[int]:

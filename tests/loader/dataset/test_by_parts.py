@@ -5,10 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from loader.dataset import Content, open_dataset, publish
+from loader.dataset import Content, open_dataset, publish, reader
 from loader.dataset.tables import parquet, row_parts
 from loader.errors import RunError
 from loader.storage import open_storage
@@ -124,6 +125,29 @@ def test_tables_may_come_by_batches(made: Path, tmp_path: Path) -> None:
         Content(accounting, scores, manifest.config, manifest.versions),
     )
     assert tree(copy) == tree(made)
+
+
+@pytest.mark.parametrize("rows", [[], [7], [22, 0, 15, 16, 3, 22], [*range(SAMPLES)][::-1]])
+def test_rows_of_a_large_index_are_read_by_row_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[int]
+) -> None:
+    for module, name, value in (
+        (parquet, "GROUP_ROWS", 8),
+        (reader, "GROUP_ROWS", 8),
+        (parquet, "_BATCH_ROWS", 3),
+    ):
+        monkeypatch.setattr(module, name, value)
+    dataset = write(tmp_path / "dataset", [make_sample(number) for number in range(SAMPLES)], 60_000)
+    large = open_dataset(dataset)
+    found = large.rows_at(np.array(rows, np.int64), ["caption", "key", "scores"])
+    assert "index" not in vars(large)
+    index = open_dataset(dataset).index
+    assert (
+        found.to_pylist()
+        == index.select(["caption", "key", "scores"]).take(pa.array(rows, pa.int64())).to_pylist()
+    )
+    with pytest.raises(RunError, match=f"has {SAMPLES} rows, and not one of number {SAMPLES}"):
+        large.rows_at(np.array([0, SAMPLES]), ["key"])
 
 
 def test_a_sound_dataset_is_sound_by_parts(made: Path, by_parts: Callable[[], None]) -> None:

@@ -85,7 +85,7 @@ def test_until_the_manifest_stands_the_old_revision_is_whole(
     assert open_dataset(folder).index.num_rows == 7
     unlisted = [problem for problem in problems(folder) if "does not list it" not in problem]
     assert unlisted == []
-    settle(storage, open_dataset(folder).manifest, open_dataset(folder).shards())
+    settle(open_dataset(folder))
     assert problems(folder) == []
 
 
@@ -96,7 +96,7 @@ def test_what_a_killed_change_left_undone_is_finished(folder: Path, monkeypatch:
         publish(open_storage(folder), shards, accounted(shards), open_dataset(folder).manifest)
     assert open_dataset(folder).index.num_rows == 9
     assert (folder / "index.parquet").exists()
-    settle(open_storage(folder), open_dataset(folder).manifest, open_dataset(folder).shards())
+    settle(open_dataset(folder))
     assert problems(folder) == []
     assert not (folder / "index.parquet").exists()
 

@@ -9,14 +9,23 @@ import torch
 import webdataset
 
 from curate.takedown.removal import remove
-from loader.dataset import Removal, open_dataset, verify
+from loader.dataset import Removal, open_dataset, reader, verify
 from loader.dataset.latents import LATENT
+from loader.dataset.tables import parquet
 from loader.errors import RunError, UsageError
 from loader.stream.video_stream import VideoStream
 from pipelines.cli import main
 from pipelines.configuration.train_config import HeldOutConfig
 from tests.thorough import but, thorough
-from tests.train.latents.latent_versions import MIXED, WAYS, losses, run_config, version, write_clips
+from tests.train.latents.latent_versions import (
+    MIXED,
+    WAYS,
+    contents,
+    losses,
+    run_config,
+    version,
+    write_clips,
+)
 from train.latents.stored_encoders import stored
 from train.loop.logs.log import LOSSES
 from train.models.bundle import Bundle
@@ -116,6 +125,13 @@ def test_a_flipped_byte_is_found_and_another_sample_stands_in(clips, tmp_path):
     seen = list(VideoStream(open_dataset(tmp_path / "set"), once))
     assert [bad.key for batch in seen for bad in batch.bad] == [row["key"]]
     assert sum(len(batch.keys) for batch in seen if batch.weight) == 15
+
+
+def test_a_large_dataset_is_read_by_parts_to_the_same_bytes(clips, mixed, tmp_path, monkeypatch):
+    monkeypatch.setattr(reader, "GROUP_ROWS", 5)
+    monkeypatch.setattr(parquet, "_BATCH_ROWS", 3)
+    version(clips, tmp_path / "new", latents=MIXED)
+    assert contents(tmp_path / "new") == contents(mixed)
 
 
 def test_a_sample_that_cannot_be_decoded_is_a_row(tmp_path):
