@@ -33,6 +33,27 @@ class BadSample:
         return f"sample {self.key} in {self.shard} at byte {self.offset}: {self.reason}"
 
 
+class ReadCounts(NamedTuple):
+    """Numbers of a rank's reads.
+
+    Attributes:
+        retries: requests to remote storage that were sent again.
+        cache_hits: reads that the disk cache answered.
+        cache_misses: reads that it did not; 0 without a cache.
+    """
+
+    retries: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+
+    def plus(self, other: "ReadCounts") -> "ReadCounts":
+        """Return the sum of both."""
+        return ReadCounts(*map(sum, zip(self, other, strict=True)))
+
+
+NO_READS = ReadCounts()
+
+
 @dataclass(frozen=True, eq=False)
 class EncodedClips:
     """Encoded clips of B samples; ``media[number]`` is a view of one clip's bytes.
@@ -73,6 +94,7 @@ class Batch:
         slots: number of this rank's batches of the step; ranks may differ.
         after: position of the stream behind this batch; within a step, the beginning of the step.
         bad: samples replaced by samples of this batch.
+        reads: numbers of this rank's reads since its last batch, including those for later batches.
         media: encoded clips, where the stream does not decode; there are no pixels then.
         contexts: stored text encoder output of each caption, [tokens, D]; None if none is stored.
     """
@@ -89,6 +111,7 @@ class Batch:
     slots: int
     after: Position
     bad: tuple[BadSample, ...] = ()
+    reads: ReadCounts = NO_READS
     media: EncodedClips | None = None
     contexts: tuple[torch.Tensor, ...] | None = None
 

@@ -157,6 +157,8 @@ class Driver:
         left: Counter[tuple[str, PartStep]] = Counter()
 
         def take(task: CurationTask) -> None:
+            if isinstance(task, ClosedSource | WaitingSource | DonePart):
+                meter.retries += task.retries
             if isinstance(task, ClosedSource):
                 state.close_source(task.uri, task.summary)
                 meter.done(task.uri, task.summary)

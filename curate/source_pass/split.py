@@ -8,7 +8,7 @@ through `CutSource`, whose result therefore is that of a source in parts, in eve
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import Any, BinaryIO
@@ -38,6 +38,7 @@ from curate.source_pass.tasks import PartStep, PartTask
 from curate.sources.inputs import SourceRef
 from loader.errors import ObjectError, UsageError
 from loader.storage import open_object
+from loader.storage.remote.retry import counted_retries
 
 SOUND_S = 5.0
 """Seconds before a clip from which its sound is read; sound that leads its pictures by more keeps a source whole."""
@@ -56,12 +57,14 @@ class SplitOutcome:
         parts: Steps of parts that are left to do before.
         in_parts: True if something of its parts may be in the ledger.
         fault: Reason why the source of a part stays whole, or None.
+        retries: Number of requests to storage that were sent again.
     """
 
     summary: SourceSummary | None = None
     parts: tuple[PartTask, ...] = ()
     in_parts: bool = False
     fault: str | None = None
+    retries: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,11 @@ class SplitCut:
 
     def __call__(self, work: SourceRef | PartTask) -> SplitOutcome:
         """Do one step. Faults of the data are records; it raises for no other reason."""
+        with counted_retries() as count:
+            outcome = self._step(work)
+        return replace(outcome, retries=count.retries)
+
+    def _step(self, work: SourceRef | PartTask) -> SplitOutcome:
         if isinstance(work, PartTask):
             step = self._scan if work.step == "scan" else self._cut
             return SplitOutcome(fault=self._end(work.source, work.step, work.part, step))

@@ -46,7 +46,7 @@ class SourceStage:
         """Cut each source; yield it closed, then its wanted clips, or with the parts that it waits for."""
         for task in tasks:
             if isinstance(task, PartTask):
-                yield DonePart(task, self._part(task))
+                yield self._part(task)
                 continue
             if not isinstance(task, SourceTask):
                 yield task
@@ -55,14 +55,14 @@ class SourceStage:
             began = time.monotonic()
             found = self._outcome(source)
             if found.summary is None:
-                yield WaitingSource(task, found.parts)
+                yield WaitingSource(task, found.parts, found.retries)
                 continue
             seconds = time.monotonic() - began + (found.summary.seconds or 0.0)
             summary = replace(found.summary, seconds=seconds)
             self.cut.ledger.close(STAGE, self.cut.fingerprint, source_id(source), summary)
             if found.in_parts:
                 self._split.drop(source)
-            yield ClosedSource(source.uri, summary)
+            yield ClosedSource(source.uri, summary, found.retries)
             if task.todo:
                 clips = (clip_task(source, summary, one) for one in summary.records if one.state == "kept")
                 yield from filter(self.wanted, (replace(clip, todo=task.todo) for clip in clips))
@@ -81,15 +81,17 @@ class SourceStage:
             )
         return found[0]
 
-    def _part(self, task: PartTask) -> str | None:
-        """Do a step of a part, and return why its source has to stay whole, or None."""
+    def _part(self, task: PartTask) -> DonePart:
+        """Do a step of a part."""
         if not self.isolate:
-            return self._split(task).fault
-        found = self._child()(task)
-        if isinstance(found, Quarantined):
-            self._split.lose(task, found.reason)
-            return None
-        return found[0].fault
+            outcome = self._split(task)
+        else:
+            found = self._child()(task)
+            if isinstance(found, Quarantined):
+                self._split.lose(task, found.reason)
+                return DonePart(task)
+            outcome = found[0]
+        return DonePart(task, outcome.fault, outcome.retries)
 
     def _child(self) -> "Isolated[SourceRef | PartTask, SplitOutcome]":
         split = self._split

@@ -55,10 +55,12 @@ class WaitingSource:
     Attributes:
         task: The source, to be given in again behind its parts.
         parts: Steps of parts that are left to do.
+        retries: Number of requests to storage that were sent again.
     """
 
     task: SourceTask
     parts: tuple[PartTask, ...]
+    retries: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,18 +70,27 @@ class DonePart:
     Attributes:
         task: The step.
         fault: Reason why the source stays whole, or None.
+        retries: Number of requests to storage that were sent again.
     """
 
     task: PartTask
     fault: str | None = None
+    retries: int = 0
 
 
 @dataclass(frozen=True)
 class ClosedSource:
-    """A source whose summary is in the ledger."""
+    """A source whose summary is in the ledger.
+
+    Attributes:
+        uri: URI of the source.
+        summary: Its summary.
+        retries: Number of requests to storage that were sent again.
+    """
 
     uri: str
     summary: SourceSummary
+    retries: int = 0
 
 
 @dataclass(frozen=True)

@@ -222,6 +222,7 @@ class ReadPipeline:
             "slots": planned.slots,
             "after": planned.after if micro.slot + 1 == planned.slots else planned.before,
             "bad": bad,
+            "reads": self._samples.taken_counts(),
         }
         sizes, buckets = [one.size for one in loaded], planned.buckets
         kinds = [dtype_and_shape(bucket, self._latents) for bucket in buckets]

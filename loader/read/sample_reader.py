@@ -1,11 +1,15 @@
 """Reader of a stream's samples: byte ranges, and contents with checks."""
 
+from threading import Lock
+
+from loader.batch import NO_READS, ReadCounts
 from loader.blend.source import SampleSource
 from loader.dataset.latents import Latents
 from loader.dataset.samples.clip import TrainingSample
 from loader.errors import RunError
 from loader.read.cache import DiskCache
 from loader.read.fetch import ByteRange, Fetched
+from loader.storage.remote.retry import counted_retries
 
 
 class BadSampleError(Exception):
@@ -24,6 +28,7 @@ class SampleReader:
         self._source = source
         self._index = source.plan_index
         self._cache = cache
+        self._counts, self._lock = NO_READS, Lock()
 
     @property
     def latents(self) -> Latents | None:
@@ -32,10 +37,29 @@ class SampleReader:
 
     def read(self, shard: int, offset: int, size: int) -> bytes:
         """Return bytes of a shard, through the cache."""
-        if self._cache is None:
+        cache, missed = self._cache, False
+
+        def load() -> bytes:
+            nonlocal missed
+            missed = True
             return self._source.read_range(shard, offset, size)
-        name = self._cached_as(ByteRange(shard, offset, size))
-        return self._cache.get(name, lambda: self._source.read_range(shard, offset, size))
+
+        with counted_retries() as count:
+            try:
+                return (
+                    load()
+                    if cache is None
+                    else cache.get(self._cached_as(ByteRange(shard, offset, size)), load)
+                )
+            finally:
+                hits, misses = (0, 0) if cache is None else (int(not missed), int(missed))
+                self._count(ReadCounts(count.retries, hits, misses))
+
+    def taken_counts(self) -> ReadCounts:
+        """Return the numbers of reads since the last call."""
+        with self._lock:
+            counts, self._counts = self._counts, NO_READS
+        return counts
 
     def byte_range(self, row: int) -> ByteRange:
         """Return the byte range of the sample in an index row."""
@@ -72,6 +96,10 @@ class SampleReader:
         """Drop unusable bytes from the cache, since they may have been damaged in transfer."""
         if self._cache is not None:
             self._cache.drop(self._cached_as(fetched.asked))
+
+    def _count(self, counts: ReadCounts) -> None:
+        with self._lock:  # reads run in several threads
+            self._counts = self._counts.plus(counts)
 
     def _cached_as(self, place: ByteRange) -> str:
         return f"{self._source.shard_uri(place.shard)} {self._source.fingerprint} {place.offset}+{place.size}"

@@ -24,11 +24,17 @@ SOURCES = Metric(
     ("dataset", "state"),
     True,
 )
+RETRIES = Metric(
+    "reelweave_curation_retries",
+    "Requests to storage that a run's passes over sources sent again.",
+    _DATASET,
+    True,
+)
 LONGEST = Metric(
     "reelweave_curation_longest_source_seconds", "Seconds in work of the source longest in work.", _DATASET
 )
 NOTED = Metric("reelweave_curation_noted_timestamp_seconds", "Time of the status.", _DATASET)
-CURATION = (FINISHED, DONE, ASKED, SHARE, LEFT, RECORDS, SOURCES, LONGEST, NOTED)
+CURATION = (FINISHED, DONE, ASKED, SHARE, LEFT, RECORDS, SOURCES, RETRIES, LONGEST, NOTED)
 
 
 class Curation:
@@ -52,6 +58,7 @@ class Curation:
         found += [
             MetricSample(DONE, (self.name, status.phase), status.done),
             MetricSample(ASKED, (self.name, status.phase), status.total),
+            MetricSample(RETRIES, own, status.retries),
             MetricSample(LONGEST, own, max((seconds for _, _, seconds in status.at_work), default=0.0)),
         ]
         if status.total_weight > 0:

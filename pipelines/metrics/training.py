@@ -45,11 +45,17 @@ RANK_WAIT = Metric(
     ("run", "rank"),
 )
 BAD = Metric("reelweave_train_bad_samples", "Samples that were replaced.", _RUN, True)
+RETRIES = Metric(
+    "reelweave_train_read_retries", "Requests to storage that reading samples sent again.", _RUN, True
+)
+CACHE_HITS = Metric("reelweave_train_cache_hits", "Samples read from the disk cache.", _RUN, True)
+CACHE_MISSES = Metric("reelweave_train_cache_misses", "Samples that the disk cache did not have.", _RUN, True)
 CHECKPOINT_STEP = Metric("reelweave_checkpoint_step", "Step of the newest whole checkpoint.", _RUN)
 CHECKPOINT_TIME = Metric("reelweave_checkpoint_timestamp_seconds", "Time at which it became visible.", _RUN)
 TRAINING = (
     STEP, PLANNED_STEPS, LOGGED, SKIPPED, STEPS, SAMPLES, TOKENS, FLOPS, SPENT, STEP_SECONDS, LOSS, HELD_OUT,
-    LEARNING_RATE, GRADIENT_NORM, MFU, PEAK, SLOWEST, RANK_WAIT, BAD, CHECKPOINT_STEP, CHECKPOINT_TIME,
+    LEARNING_RATE, GRADIENT_NORM, MFU, PEAK, SLOWEST, RANK_WAIT, BAD, RETRIES,
+    CACHE_HITS, CACHE_MISSES, CHECKPOINT_STEP, CHECKPOINT_TIME,
 )  # fmt: skip
 
 _NEWEST = {
@@ -60,7 +66,14 @@ _NEWEST = {
     "mfu": MFU,
     "slowest_rank": SLOWEST,
 }
-_SUMMED = {"samples": SAMPLES, "tokens": TOKENS, "flops": FLOPS}
+_SUMMED = {
+    "samples": SAMPLES,
+    "tokens": TOKENS,
+    "flops": FLOPS,
+    "read_retries": RETRIES,
+    "cache_hits": CACHE_HITS,
+    "cache_misses": CACHE_MISSES,
+}
 _ALL_PARTS = (*PARTS, "pause")
 
 

@@ -26,11 +26,11 @@ JOB = documents("kuberay/rayjob.yaml")["RayJob"]
 CLUSTER = documents("kuberay/raycluster.yaml")["RayCluster"]
 
 
-def in_queue() -> dict[str, Any]:
-    """Return the job as kustomize makes it for Kueue."""
+def kustomized(folder: str) -> dict[str, Any]:
+    """Return the job as kustomize makes it in a folder."""
     import jsonpatch
 
-    kustomization = yaml.safe_load((INFRA / "kuberay/kueue/kustomization.yaml").read_text())
+    kustomization = yaml.safe_load((INFRA / f"kuberay/{folder}/kustomization.yaml").read_text())
     (patch,) = kustomization["patches"]
     assert patch["target"] == {"group": "ray.io", "kind": JOB["kind"], "name": JOB["metadata"]["name"]}
     found: dict[str, Any] = jsonpatch.apply_patch(JOB, yaml.safe_load(patch["patch"]))
@@ -140,7 +140,7 @@ def test_the_cluster_that_stays_is_that_of_the_job_but_begins_empty() -> None:
 
 def test_kueue_admits_the_job_in_its_queue() -> None:
     """By the rules of its webhook for jobs of Ray."""
-    job = in_queue()
+    job = kustomized("kueue")
     assert list(complaints(job)) == []
     assert job["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "QUEUE"}
     spec = job["spec"]
@@ -151,6 +151,20 @@ def test_kueue_admits_the_job_in_its_queue() -> None:
     assert len(groups) <= 7
     assert "head" not in {group["groupName"] for group in groups}
     assert all(group["replicas"] == group["minReplicas"] == group["maxReplicas"] for group in groups)
+
+
+def test_kuberay_takes_the_job_that_leaves_its_logs() -> None:
+    """By the rules of its validation for collectors."""
+    job = kustomized("history")
+    assert list(complaints(job)) == []
+    collector = job["spec"]["rayClusterSpec"].pop("historyServerOptions")["collectorOptions"]
+    assert collector["image"]
+    assert {one["name"]: one["value"] for one in collector["env"]} == {
+        "STORAGE_BACKEND": "s3",
+        "S3_BUCKET": "HISTORY_BUCKET",
+        "S3_REGION": "REGION",
+    }
+    assert job == JOB
 
 
 def launched() -> dict[str, Any]:

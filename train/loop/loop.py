@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import torch
 
+from loader.batch import NO_READS, Microbatch, Pack
 from loader.buckets.recalibrate import RecalibrateConfig, recalibrated
 from loader.errors import RunError
 from loader.storage import Storage, open_storage
@@ -179,6 +180,7 @@ class _Steps(Generic[Config]):
         self._checkpoints, self._log, self._peak = checkpoints, log, peak
         self._batches, self._clock, self._times = iter(stream), StepClock(self._world), RankTimes(self._world)
         self._nonfinite_steps = 0
+        self._reads = NO_READS
         # Lines that name every rank come less often where there are many, so that their bytes per step are bounded.
         self._rank_steps = config.log.every_steps * math.ceil(self._world.size / _RANKS_PER_LINE)
 
@@ -216,8 +218,8 @@ class _Steps(Generic[Config]):
         clock.begin()
         seed_step(config.seed, step, task.data.rank)
         lr, losses = task.begin(step), StepLosses(config.denominator)
-        batches = losses.seen(batches_of_step(self._batches, step, config.schedule.total_steps, clock))
-        for batch in task.forward_backward(batches, step, losses, clock):
+        batches = batches_of_step(self._batches, step, config.schedule.total_steps, clock)
+        for batch in task.forward_backward(losses.seen(self._counted(batches)), step, losses, clock):
             self._log.bad_samples(batch.bad)
         with clock.part("sync"):
             task.sum_gradients()
@@ -244,10 +246,19 @@ class _Steps(Generic[Config]):
             samples=losses.step_samples,
             tokens=work.tokens,
             flops=work.flops or None,
+            read_retries=found.total.reads.retries,
+            cache_hits=found.total.reads.cache_hits,
+            cache_misses=found.total.reads.cache_misses,
             mfu=utilisation(work.flops, times.step_s, self._peak) if self._peak else None,
             parts=None if terms is None else _finite(found.terms),
         )
         return _Step(metrics, found.total, losses)
+
+    def _counted(self, batches: Iterator[Microbatch | Pack]) -> Iterator[Microbatch | Pack]:
+        self._reads = NO_READS
+        for batch in batches:
+            self._reads = self._reads.plus(batch.reads)
+            yield batch
 
     def _exchange(
         self, losses: StepLosses, norms: Sequence[torch.Tensor], terms: Mapping[str, torch.Tensor]
@@ -263,6 +274,7 @@ class _Steps(Generic[Config]):
             losses=losses.sums(read_means),
             stops=float(self._interrupt.asked),
             checkpoint=self._checkpoints.progress(),
+            reads=self._reads,
             clock=self._times.own(spent),
         )
         return _Numbers(own.summed(self._world), read_norms, dict(zip(terms, numbers, strict=True)))

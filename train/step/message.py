@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Self
 
+from loader.batch import ReadCounts
 from train.checkpoint.saver import SaveProgress
 from train.distributed.world import World
 from train.measure.step_times import ClockSums
@@ -19,17 +20,19 @@ class StepMessage:
         losses: Sums over the step's microbatches.
         stops: Number of ranks that were asked to stop.
         checkpoint: Progress of the checkpoint in flight.
+        reads: Numbers of the stream's reads.
         clock: Seconds and peak memory.
     """
 
     losses: LossSums
     stops: float
     checkpoint: SaveProgress
+    reads: ReadCounts
     clock: ClockSums
 
     def numbers(self) -> list[float]:
         """Return all fields as one row, equally long on every rank."""
-        return [*self.losses, self.stops, *self.checkpoint, *self.clock.numbers()]
+        return [*self.losses, self.stops, *self.checkpoint, *self.reads, *self.clock.numbers()]
 
     @classmethod
     def from_numbers(cls, numbers: Sequence[float]) -> Self:
@@ -38,7 +41,8 @@ class StepMessage:
         losses = LossSums(*islice(rest, len(LossSums._fields)))
         stops = next(rest)
         checkpoint = SaveProgress(*islice(rest, len(SaveProgress._fields)))
-        return cls(losses, stops, checkpoint, ClockSums.from_numbers(list(rest)))
+        reads = ReadCounts(*(round(count) for count in islice(rest, len(ReadCounts._fields))))
+        return cls(losses, stops, checkpoint, reads, ClockSums.from_numbers(list(rest)))
 
     def summed(self, world: World) -> Self:
         """Return the sum over all ranks; one collective."""

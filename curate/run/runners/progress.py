@@ -32,6 +32,7 @@ class Progress:
         eta_s: Seconds left at the rate of this run; None until it is known.
         states: Number of records per state, before duplicates are sought.
         sources: Number of finished sources that failed whole ("failed"), and of the others ("done").
+        retries: Requests to storage that this run's passes over sources sent again.
         current: What was finished last.
         slowest: Sources of this run that took longest, with their seconds.
         at_work: Sources in work for long: URI, share of its bytes read, seconds so far.
@@ -45,6 +46,7 @@ class Progress:
     eta_s: float | None = None
     states: dict[str, int] = field(default_factory=dict)
     sources: dict[str, int] = field(default_factory=dict)
+    retries: int = 0
     current: str = ""
     slowest: tuple[tuple[str, float], ...] = ()
     at_work: tuple[tuple[str, float, float], ...] = ()
@@ -78,6 +80,7 @@ class Meter:
 
     Attributes:
         last: Newest progress; None before the first.
+        retries: Requests to storage that were sent again, added up by the caller.
     """
 
     def __init__(
@@ -101,6 +104,7 @@ class Meter:
         self._states: Counter[str] = Counter(before.states)
         self._failed = before.failed
         self.last: Progress | None = None
+        self.retries = 0
         self._slowest: list[tuple[str, float]] = []
         self._weight = before.pixel_s
         self._weight_before, self._began = self._weight, time.monotonic()
@@ -169,6 +173,7 @@ class Meter:
             eta_s=elapsed_s * left / gained if gained > 0 else None,
             states=dict(self._states),
             sources={"done": done - self._failed, "failed": self._failed},
+            retries=self.retries,
             current=current,
             slowest=tuple(self._slowest),
             at_work=tuple(
@@ -222,6 +227,7 @@ class ClipMeter:
             eta_s=eta_s,
             states=self._cut.states if self._cut else {},
             sources=self._cut.sources if self._cut else {},
+            retries=self._cut.retries if self._cut else 0,
             current=current,
             slowest=self._cut.slowest if self._cut else (),
         )

@@ -6,6 +6,9 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError
@@ -66,6 +69,27 @@ _TRANSIENT_CODES = {
 }
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass
+class RetryCount:
+    """Number of requests that were sent again, so far."""
+
+    retries: int = 0
+
+
+_counted_in: ContextVar[RetryCount | None] = ContextVar("counted_in", default=None)
+
+
+@contextmanager
+def counted_retries() -> Iterator[RetryCount]:
+    """Count the retries of this thread's requests within the block."""
+    count = RetryCount()
+    outer = _counted_in.set(count)
+    try:
+        yield count
+    finally:
+        _counted_in.reset(outer)
 
 
 def is_transient(error: BaseException) -> bool:
@@ -136,4 +160,6 @@ def retry(
                 pause = max(pause, min(error.retry_after_s, config.backoff_cap_s))
             # Only the error's type: its text may contain the endpoint as the environment spells it.
             _log.info("%s: %s, trying again in %.1f s", what, type(error).__name__, pause)
+            if (count := _counted_in.get()) is not None:
+                count.retries += 1
         time.sleep(pause)

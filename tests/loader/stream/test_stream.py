@@ -9,17 +9,19 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from loader.batch import Microbatch
+from loader.batch import Microbatch, ReadCounts
 from loader.buckets.assignment import Bucket
 from loader.buckets.frame_sampling import FrameSampling
 from loader.dataset import Dataset, Sample, open_dataset
 from loader.errors import RunError, UsageError
 from loader.plan.epoch_plan import plan_epoch
 from loader.plan.policy import StepLayout
-from loader.storage import open_storage
+from loader.storage import StorageConfig, open_storage
 from loader.stream.video_stream import VideoStream
+from tests.loader.dataset.test_dataset import tree
 from tests.loader.stream_clips import BUCKETS, SAMPLES, SHAPELESS, config, digest, keys, make_sample, write
 from tests.media import read_number
+from tests.s3server import FaultyProxy, make_bucket, s3_server
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -270,6 +272,24 @@ def test_what_a_cache_holds_is_not_read_again(samples: list[Sample], tmp_path: P
     assert dataset.reads == SAMPLES
     assert [digest(micro) for micro in VideoStream(dataset, cached)] == plain
     assert dataset.reads == SAMPLES
+
+
+def test_batches_count_retries_and_what_the_cache_held(folder: Path, tmp_path: Path) -> None:
+    with s3_server() as endpoint, FaultyProxy(endpoint) as proxy:
+        make_bucket(endpoint, "lake")
+        remote = StorageConfig(endpoint_url=proxy.url, backoff_base_s=0.001)
+        storage = open_storage("s3://lake/set", remote)
+        for path, data in tree(folder).items():
+            storage.write(path, data)
+        proxy.answer(503, "SlowDown", match=r"GET .*\.tar", times=3)
+        stream = config(epochs=1, cache={"folder": tmp_path / "cache", "max_gib": 1})
+        dataset = open_dataset("s3://lake/set", remote)
+        first, second = (
+            [sum(counts) for counts in zip(*(one.reads for one in VideoStream(dataset, stream)), strict=True)]
+            for _ in range(2)
+        )
+    assert first == [*ReadCounts(retries=3, cache_hits=0, cache_misses=SAMPLES)]
+    assert second == [*ReadCounts(retries=0, cache_hits=SAMPLES, cache_misses=0)]
 
 
 def test_what_came_damaged_is_not_kept_in_the_cache(samples: list[Sample], tmp_path: Path) -> None:

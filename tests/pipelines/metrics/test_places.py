@@ -95,6 +95,8 @@ def test_counters_add_up_over_scrapes_and_begin_anew_with_a_resumed_run(run):
         found, lines = scraped(place), lines_of(run)
         assert found["reelweave_train_steps_total", "run"] == 40
         assert found["reelweave_train_samples_total", "run"] == sum(line["samples"] for line in lines)
+        for key in ("read_retries", "cache_hits", "cache_misses"):
+            assert found[f"reelweave_train_{key}_total", "run"] == sum(line[key] for line in lines) > 0
         assert found["reelweave_train_seconds_total", "run", "forward"] == pytest.approx(
             sum(line["forward_s"] for line in lines)
         )

@@ -54,7 +54,7 @@ def recorded(out: Path, steps: int, seed: int = 0, slower: float = 1.0) -> list[
     out.mkdir(parents=True, exist_ok=True)
     with (out / "metrics.jsonl").open("w") as file:
         for step in range(1, steps + 1):
-            file.write(metrics_line(_step(step, chance, slower)))
+            file.write(metrics_line(_step(step, chance, slower), "0123456789ab"))
     buckets = {"5x16x16": 0.0, "17x32x32": 0.1, "9x32x32": 0.2}
     with (out / "losses.jsonl").open("w") as file:
         for step in range(10, steps + 1, 10):
@@ -127,5 +127,8 @@ def _step(step: int, chance: random.Random, slower: float) -> StepMetrics:
         samples=8,
         tokens=chance.randrange(1000, 2000),
         flops=10**12,
+        read_retries=int(step % 7 == 0),
+        cache_hits=6,
+        cache_misses=2,
         mfu=0.5 / times.step_s,
     )

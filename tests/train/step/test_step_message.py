@@ -2,6 +2,7 @@
 
 import torch
 
+from loader.batch import ReadCounts
 from train.checkpoint.saver import SaveProgress
 from train.distributed.world import World
 from train.measure.step_times import RankTimes
@@ -17,6 +18,7 @@ def message(rank: int, ranks: int) -> StepMessage:
         losses=LossSums(*(first + number for number in range(5))),
         stops=float(rank == 1),
         checkpoint=SaveProgress(done=1.0, failed=float(rank == 2)),
+        reads=ReadCounts(rank, 10, 2),
         clock=RankTimes(World(rank, ranks, torch.device("cpu"))).own(spent),
     )
 
@@ -29,6 +31,7 @@ def test_sums_of_the_numbers_are_the_message_of_all_ranks():
     )
     assert total.losses == LossSums(300.0, 303.0, 306.0, 309.0, 312.0)
     assert (total.stops, total.checkpoint) == (1.0, SaveProgress(3.0, 1.0))
+    assert total.reads == ReadCounts(3, 30, 6)
     at = PARTS.index("sync")
     assert total.clock.sync_s == [at, 100.0 + at, 200.0 + at]
     assert total.clock.mean_s["data"] == 100.0

@@ -31,6 +31,7 @@ from train.loop.logs.records import (
     metrics_line,
     read_metrics,
 )
+from train.loop.logs.run_id import run_id
 from train.loop.logs.scalars import Scalars
 from train.measure.rank_waits import RankWaits
 from train.measure.step_times import StepTimes
@@ -79,6 +80,7 @@ class MetricLog:
             return
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
         forget_after(out, start_step)
+        self._run = run_id(out)
         self._file = (out / METRICS).open("a", encoding="utf-8")
 
     def __enter__(self) -> Self:
@@ -108,7 +110,7 @@ class MetricLog:
         self.summary.add(metrics)
         if not self._writes:
             return
-        self._file.write(metrics_line(metrics))
+        self._file.write(metrics_line(metrics, self._run))
         self._file.flush()
         self._show(_scalars(metrics), metrics.step)
         if metrics.skipped or metrics.step % self._config.every_steps == 0:

@@ -24,6 +24,9 @@ class StepMetrics:
         tokens: number of text and video tokens in the step.
         flops: FLOPs of the denoiser, forward and backward (`train.measure.flops`); None in older runs.
         mfu: model FLOPs utilization over the whole step; None without a known peak.
+        read_retries: requests to storage that the ranks' streams sent again; None in older runs, as are the next two.
+        cache_hits: samples that they read from the disk cache.
+        cache_misses: samples that the disk cache did not have.
         parts: loss terms and other values by name; None for a single-term loss.
     """
 
@@ -37,6 +40,9 @@ class StepMetrics:
     tokens: int
     flops: int | None = None
     mfu: float | None = None
+    read_retries: int | None = None
+    cache_hits: int | None = None
+    cache_misses: int | None = None
     parts: Mapping[str, float] | None = None
 
     @property

@@ -21,17 +21,21 @@ _TIMES, _METRICS = TypeAdapter(StepTimes), TypeAdapter(StepMetrics)
 _NO_RECORD = (ValueError, LookupError, TypeError, ArithmeticError, RecursionError)
 
 
-def metrics_line(metrics: StepMetrics) -> str:
-    """Format one step, with its times beside other numbers."""
+def metrics_line(metrics: StepMetrics, run: str) -> str:
+    """Format one step, with the id of its run, and its times beside other numbers."""
     record = asdict(metrics)
     times = record.pop("times")
     rates = {"samples_per_s": metrics.samples_per_s, "tokens_per_s": metrics.tokens_per_s}
-    return json.dumps({**record, **times, **rates}, allow_nan=False) + "\n"
+    return json.dumps({"run": run, **record, **times, **rates}, allow_nan=False) + "\n"
 
 
 def read_metrics(out: Path, last_step: int) -> Iterator[StepMetrics]:
     """Iterate over recorded steps up to ``last_step``; skips lines truncated by a kill."""
-    path = out / METRICS
+    return (metrics for metrics, _ in _recorded(out / METRICS, last_step))
+
+
+def _recorded(path: Path, last_step: int) -> Iterator[tuple[StepMetrics, bytes]]:
+    """Yield recorded steps up to ``last_step`` with their lines."""
     if not path.exists():
         return
     with path.open("rb") as lines:
@@ -40,17 +44,17 @@ def read_metrics(out: Path, last_step: int) -> Iterator[StepMetrics]:
                 record = json.loads(line)
                 times = _TIMES.validate_python(_known(StepTimes, record))
                 metrics = _METRICS.validate_python({**_known(StepMetrics, record), "times": times})
-                metrics_line(metrics)  # only lines that can be written again are valid
+                metrics_line(metrics, "")  # only lines that can be written again are valid
             except _NO_RECORD:
                 continue
             if metrics.step <= last_step:
-                yield metrics
+                yield metrics, line.rstrip(b"\n") + b"\n"
 
 
 def forget_after(out: Path, last_step: int) -> None:
     """Remove lines of later steps, which will be repeated after a resume."""
-    with whole_file(out / METRICS) as aside, aside.open("w", encoding="utf-8") as file:
-        file.writelines(map(metrics_line, read_metrics(out, last_step)))
+    with whole_file(out / METRICS) as aside, aside.open("wb") as file:
+        file.writelines(line for _, line in _recorded(out / METRICS, last_step))
     for path in (out / LOSSES, out / RECONSTRUCTION, out / VALIDATION, out / RANKS, out / CHECKPOINTS):
         if path.exists():
             with whole_file(path) as aside, path.open("rb") as lines, aside.open("wb") as file:

@@ -4,18 +4,15 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
-from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.base.whole_file import whole_file
 from loader.errors import RunError, UsageError, first_line
 from train.config.log import WandbConfig
 from train.config.run import TrainConfig
 from train.config.vae import VaeTrainConfig
-
-_WANDB_ID = "wandb_id"
+from train.loop.logs.run_id import run_id
 
 
 class Scalars(Protocol):
@@ -92,17 +89,13 @@ class Wandb:
     def __init__(self, out: Path, config: WandbConfig, run: TrainConfig | VaeTrainConfig) -> None:
         import wandb  # takes seconds, and not every run wants it
 
-        known = out / _WANDB_ID
-        if not known.exists():
-            with whole_file(known) as aside:
-                aside.write_text(uuid4().hex[:12], encoding="utf-8")
         try:
             self._run = wandb.init(
                 project=config.project,
                 name=config.name,
                 entity=config.entity,
                 mode=config.mode,
-                id=known.read_text(encoding="utf-8").strip(),
+                id=run_id(out),
                 resume="allow",
                 dir=str(out),
                 config=run.model_dump(mode="json"),

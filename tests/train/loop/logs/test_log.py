@@ -63,8 +63,9 @@ def test_later_steps_and_a_line_cut_short_are_gone_after_a_resume(tmp_path):
         file.write('{"step": 6, "lo')
     with log(tmp_path, start_step=3) as second:
         second.add(step(4))
-    lines = (tmp_path / METRICS).read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4]
+    lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    assert {line["run"] for line in lines} == {(tmp_path / "run_id").read_text()}
 
 
 def test_the_summary_covers_the_steps_before_a_resume(tmp_path):

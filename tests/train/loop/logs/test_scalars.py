@@ -48,7 +48,7 @@ def test_a_run_that_goes_on_is_the_same_run_to_wandb(tmp_path, monkeypatch):
         Trainer(config(steps), stream, tmp_path).run()
         [folder] = set(tmp_path.glob("wandb/offline-run-*")) - before
         [path] = folder.glob("*.wandb")
-        assert path.name == f"run-{(tmp_path / 'wandb_id').read_text()}.wandb"
+        assert path.name == f"run-{(tmp_path / 'run_id').read_text()}.wandb"
         shown.append(written(path, last=json.dumps(losses(tmp_path)[-1]).encode()))
     told = [json.dumps(loss).encode() for loss in losses(tmp_path)]
     assert [loss in shown[0] for loss in told] == [True, True, True, False]
