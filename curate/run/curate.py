@@ -14,7 +14,7 @@ from curate.config import CurateConfig
 from curate.ledger.ledger import LEDGER, Ledger, digest_of
 from curate.run.driver import Driver
 from curate.run.reference_sets import fingerprints
-from curate.run.runners.progress import Progress
+from curate.run.runners.progress import Progress, finish_status
 from curate.run.shard import STAGE as SHARD
 from curate.run.stages.custom_stages import stage_facts
 from curate.run.stages.model_files import model_digests
@@ -134,6 +134,7 @@ def _curate(
     if dataset is not None and not retry_failed and dataset.manifest.config == asked:
         settle(dataset)
         _tidy(ledger, dataset, config)
+        finish_status(ledger)
         return Outcome(dataset.manifest, already_there=True, notes=tuple(listing_notes))
     if dataset is not None and not change:
         raise _other_dataset(dataset.manifest.config, asked, storage.root)
@@ -160,6 +161,7 @@ def _curate(
     ledger.write_note("inputs", {"inputs": list(inputs), "sources": [_stored(source) for source in sources]})
     manifest = publish(storage, shards, content, dataset.manifest if dataset is not None else None)
     _tidy(ledger, Dataset(storage), config, rejected)
+    finish_status(ledger)
     return Outcome(manifest, False, (*missing, *listing_notes, *notes, *said), seconds)
 
 

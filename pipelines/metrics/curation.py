@@ -1,12 +1,13 @@
 """Numbers of a curation, from the status that it keeps in its dataset."""
 
-from loader.dataset.manifest import MANIFEST
 from loader.storage import Storage
-from pipelines.metrics.curation_status import read_status
+from pipelines.metrics.curation_status import is_finished, read_status
 from pipelines.metrics.sample import Metric, MetricSample
 
 _DATASET = ("dataset",)
-FINISHED = Metric("reelweave_curation_finished", "1 once the dataset is published, else 0.", _DATASET)
+FINISHED = Metric(
+    "reelweave_curation_finished", "1 where the dataset is published and no run changes it, else 0.", _DATASET
+)
 DONE = Metric(
     "reelweave_curation_done",
     "Sources (phase cut), clips (caption) or shards (shard) done.",
@@ -52,7 +53,7 @@ class Curation:
     def samples(self) -> list[MetricSample]:
         """Return the numbers of the newest status."""
         status, own = read_status(self._storage), (self.name,)
-        found = [MetricSample(FINISHED, own, float(self._storage.stat(MANIFEST) is not None))]
+        found = [MetricSample(FINISHED, own, float(is_finished(self._storage, status)))]
         if status is None:
             return found
         found += [

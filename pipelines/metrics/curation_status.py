@@ -20,9 +20,11 @@ class Status(Progress):
 
     Attributes:
         at: time of writing; None if unknown.
+        finished: True once the run has published its dataset; None in files of older versions.
     """
 
     at: AwareDatetime | None = None
+    finished: bool | None = None
 
 
 def read_status(storage: Storage) -> Status | None:
@@ -45,3 +47,8 @@ def read_status(storage: Storage) -> Status | None:
         raise RunError(
             f"{storage.uri(STATUS)} is no status of a curation; another program wrote it"
         ) from None
+
+
+def is_finished(storage: Storage, status: Status | None) -> bool:
+    """Return whether the dataset is published and no run changes it, as far as its status tells."""
+    return (status is None or status.finished is not False) and storage.stat(MANIFEST) is not None

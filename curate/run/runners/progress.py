@@ -238,5 +238,13 @@ class ClipMeter:
 
 
 def write_status(ledger: Ledger, progress: Progress) -> None:
-    """Write the status file, for people and other programs."""
-    ledger.write_note(STATUS, {**asdict(progress), "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
+    """Write the status file of a run at work, for people and other programs."""
+    at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    ledger.write_note(STATUS, {**asdict(progress), "at": at, "finished": False})
+
+
+def finish_status(ledger: Ledger) -> None:
+    """Note in the status file that the run has published its dataset."""
+    note = ledger.read_note(STATUS)
+    if note is not None and not note.get("finished"):
+        ledger.write_note(STATUS, {**note, "finished": True})

@@ -8,10 +8,9 @@ import time
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from loader.dataset.manifest import MANIFEST
 from loader.storage import open_storage
 from pipelines.configuration.storage_options import add_storage_arguments, storage_config
-from pipelines.metrics.curation_status import Status, read_status
+from pipelines.metrics.curation_status import Status, is_finished, read_status
 from pipelines.terminal.console import print_json, stdout
 from pipelines.terminal.curation_progress import described, duration
 
@@ -33,7 +32,8 @@ def run(options: argparse.Namespace) -> int:
     storage = open_storage(options.dataset, storage_config(options))
     before = None
     while True:
-        status, finished = read_status(storage), storage.stat(MANIFEST) is not None
+        status = read_status(storage)
+        finished = is_finished(storage, status)
         if (status, finished) != before:
             before = (status, finished)
             _print(status, finished, options)

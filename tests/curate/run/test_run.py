@@ -284,25 +284,28 @@ def test_where_ray_is_too_slow_to_start_one_process_does_the_work(
 def test_it_curates_from_s3_to_s3(raw: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import boto3
 
-    from tests.s3server import s3_server
+    from tests.s3server import FaultyProxy, s3_server
 
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    with s3_server() as endpoint:
+    with s3_server() as endpoint, FaultyProxy(endpoint) as proxy:
         boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket="lake")
-        remote = config(storage={"endpoint_url": endpoint, "region": "us-east-1"})
+        remote = config(storage={"endpoint_url": proxy.url, "region": "us-east-1", "backoff_base_s": 0.001})
         source = open_storage("s3://lake/raw", remote.storage)
         for path in raw.rglob("*"):
             if path.is_file():
                 source.write_file(str(path.relative_to(raw)), path)
+        proxy.answer(503, "SlowDown", match="^GET /lake/raw/", times=2)
         curate(["s3://lake/raw"], "s3://lake/dataset", remote)
         target = open_storage("s3://lake/dataset", remote.storage)
         assert verify(target).problems == []
         index = open_dataset("s3://lake/dataset", remote.storage).index
         kept = set(index.column("key").to_pylist())
+        status = json.loads(target.read(".ledger/status.json"))
         left = [item.path for item in target.list(".ledger/clips/")]
     assert index.column("sha256").to_pylist() == open_dataset(made).index.column("sha256").to_pylist()
     assert not [path for path in left if Path(path).name.split("-")[0] in kept]
+    assert status["retries"] == 2
 
 
 @pytest.fixture

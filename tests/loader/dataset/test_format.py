@@ -8,10 +8,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from curate.takedown.removal import remove
 from loader.buckets.assignment import BucketConfig
 from loader.buckets.tokens import Compression
 from loader.dataset import open_dataset, verify
-from loader.dataset.manifest import digest
+from loader.dataset.manifest import Removal, digest
 from loader.dataset.schema import FORMAT_VERSION, MEMBER_ORDER, OPTIONAL, STATES, TABLES
 from loader.errors import RunError
 from loader.read.stream_config import StreamConfig
@@ -23,6 +24,18 @@ KEPT = Path(__file__).parent / "format_2"
 PAGE = Path(__file__).parents[3] / "docs" / "dataset.md"
 
 
+def stream_config(**changes: object) -> StreamConfig:
+    buckets = BucketConfig(
+        frames=(9, 25),
+        sizes=((64, 96),),
+        compression=Compression(frames=4, height=16, width=16, causal=True),
+        max_text_tokens=16,
+        memory_tokens=400,
+        **changes,
+    )
+    return StreamConfig(buckets=buckets, epochs=1)
+
+
 def test_a_kept_dataset_is_whole_and_streams() -> None:
     assert FORMAT_VERSION == 2, "keep a dataset of the new format beside this one, and write how to upgrade"
     assert verify(open_storage(KEPT)).problems == []
@@ -30,16 +43,29 @@ def test_a_kept_dataset_is_whole_and_streams() -> None:
     assert [(sample.row["source"], sample.row["caption"]) for sample in dataset] == [
         (f"raw/{number}.mp4", f"scene {number}") for number in (2, 0, 1)
     ]
-    buckets = BucketConfig(
-        frames=(9, 25),
-        sizes=((64, 96),),
-        compression=Compression(frames=4, height=16, width=16, causal=True),
-        max_text_tokens=16,
-        memory_tokens=400,
-    )
-    batches = list(VideoStream(dataset, StreamConfig(buckets=buckets, epochs=1), 0, 1))
+    batches = list(VideoStream(dataset, stream_config(), 0, 1))
     assert {key for batch in batches for key in batch.keys} == {sample.row["key"] for sample in dataset}
     assert {tuple(batch.video_BCTHW.shape[1:]) for batch in batches} == {(3, 25, 64, 96)}
+
+
+def test_a_kept_dataset_and_a_run_on_it_go_on_with_this_version(tmp_path: Path) -> None:
+    shutil.copytree(KEPT, tmp_path / "ds")
+    stream = VideoStream(open_dataset(tmp_path / "ds"), stream_config(max_batch=1), 0, 1)
+    iterator = iter(stream)
+    [seen] = next(iterator).keys
+    state = stream.state_dict()
+    iterator.close()
+    gone, *left = sorted({sample.row["key"] for sample in open_dataset(KEPT)} - {seen})
+    remove(
+        open_storage(tmp_path / "ds"),
+        Removal(key=gone, date="2026-11-27", reason="the owner asked", samples=0),
+    )
+    assert verify(open_storage(tmp_path / "ds")).problems == []
+    dataset = open_dataset(tmp_path / "ds")
+    assert dataset.manifest.revision == 2
+    later = VideoStream(dataset, stream_config(max_batch=1), 0, 1)
+    later.load_state_dict(state)
+    assert [key for batch in later for key in batch.keys] == left
 
 
 def test_tables_have_the_columns_of_the_kept_ones() -> None:

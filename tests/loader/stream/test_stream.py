@@ -1,5 +1,6 @@
 """The stream against a real dataset: exact coverage, order, and failures that name what is wrong."""
 
+import re
 import struct
 import threading
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from prometheus_client import REGISTRY
 from torch.utils.data import DataLoader
 
 from loader.batch import Microbatch, ReadCounts
@@ -290,6 +292,17 @@ def test_batches_count_retries_and_what_the_cache_held(folder: Path, tmp_path: P
         )
     assert first == [*ReadCounts(retries=3, cache_hits=0, cache_misses=SAMPLES)]
     assert second == [*ReadCounts(retries=0, cache_hits=SAMPLES, cache_misses=0)]
+
+
+def test_the_lines_for_prometheus_count_what_came(dataset: Dataset) -> None:
+    page = (Path(__file__).parents[3] / "docs/metrics.md").read_text()
+    [lines] = re.findall(r"```python\n(.+?)```", page, re.S)
+    found: dict[str, object] = {"stream": VideoStream(dataset, config(epochs=1))}
+    exec(lines.replace("9470 + stream.rank", "0"), found)
+    came = keys(list(VideoStream(dataset, config(epochs=1))))
+    assert REGISTRY.get_sample_value("loader_samples_total") == sum(map(len, came))
+    assert REGISTRY.get_sample_value("loader_wait_seconds_count") == len(came) + 1
+    assert REGISTRY.get_sample_value("loader_reads_total", {"kind": "cache_hits"}) == 0
 
 
 def test_what_came_damaged_is_not_kept_in_the_cache(samples: list[Sample], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from curate.ledger.ledger import Ledger
-from curate.run.runners.progress import Progress, write_status
+from curate.run.runners.progress import Progress, finish_status, write_status
 from loader.dataset.manifest import MANIFEST
 from loader.storage import open_storage
 from pipelines.metrics.curation import Curation
@@ -140,7 +140,9 @@ def test_a_curation_at_work_and_finished(tmp_path):
     at_work = (("a.mp4", 0.5, 70.0), ("b.mp4", 0.1, 90.0))
     states = {"kept": 7, "failed": 1}
     sources = {"done": 1, "failed": 1}
-    progress = Progress("cut", 2, 8, 30.0, 120.0, eta_s=60.0, states=states, sources=sources, at_work=at_work)
+    progress = Progress(
+        "cut", 2, 8, 30.0, 120.0, eta_s=60.0, states=states, sources=sources, retries=3, at_work=at_work
+    )
     write_status(Ledger(storage), progress)
     place = Curation(storage, "clips")
     found = scraped(place)
@@ -152,8 +154,11 @@ def test_a_curation_at_work_and_finished(tmp_path):
     assert found["reelweave_sources_total", "clips", "failed"] == 1
     assert found["reelweave_sources_total", "clips", "done"] == 1
     assert found["reelweave_curation_longest_source_seconds", "clips"] == 90
+    assert found["reelweave_curation_retries_total", "clips"] == 3
     assert found["reelweave_curation_finished", "clips"] == 0
     (tmp_path / MANIFEST).write_text("{}")
+    assert scraped(place)["reelweave_curation_finished", "clips"] == 0  # an update of what is published
+    finish_status(Ledger(storage))
     assert scraped(place)["reelweave_curation_finished", "clips"] == 1
 
 

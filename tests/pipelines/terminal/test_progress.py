@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from curate.ledger.ledger import Ledger
-from curate.run.runners.progress import Progress, write_status
+from curate.run.runners.progress import Progress, finish_status, write_status
 from loader.storage import StorageConfig, open_storage
 from pipelines.cli import main
 from pipelines.terminal.console import progress_bars
@@ -118,6 +118,7 @@ def test_watching_ends_with_the_run(
         lambda: None,
         lambda: write_status(Ledger(storage), END),
         lambda: storage.write("manifest.json", b"{}"),
+        lambda: finish_status(Ledger(storage)),
     ]
     own, sleep = threading.get_ident(), time.sleep
 
