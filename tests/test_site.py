@@ -97,3 +97,10 @@ def test_the_navigation_names_every_page_once(hooks: ModuleType) -> None:
     assert len(named) == len(set(named))
     assert own == written | {f"api/{name}.md" for name in ("index", *hooks.PACKAGES)}
     assert all((ROOT / page.removeprefix("repository/")).is_file() for page in set(named) - own)
+
+
+def test_the_page_of_other_loops_shows_its_examples() -> None:
+    """Tools that format Markdown take the lines of an include apart, and no build notices."""
+    text = (ROOT / "docs/frameworks.md").read_text()
+    shown = re.findall(r'^```python\n--8<-- "examples/stream_(\w+)\.py"\n```$', text, re.M)
+    assert shown == ["ddp", "fsdp2", "lightning", "accelerate"]
