@@ -20,7 +20,9 @@ STEP = Metric("reelweave_train_step", "Finished optimizer steps.", _RUN)
 PLANNED_STEPS = Metric(
     "reelweave_train_planned_steps", "Optimizer steps that the configuration asks for.", _RUN
 )
-LOGGED = Metric("reelweave_train_logged_timestamp_seconds", "Time of the newest step's line.", _RUN)
+LOGGED = Metric(
+    "reelweave_train_logged_timestamp_seconds", "Time of the newest step's line, or of the run's begin.", _RUN
+)
 SKIPPED = Metric(
     "reelweave_train_skipped_steps", "Steps without an update, for a loss or gradient not finite.", _RUN, True
 )
@@ -104,9 +106,10 @@ class TrainingRun:
         if not is_run(self._folder):
             raise UsageError(f"{self._folder} is no training run any more")
         self._read()
+        configuration = read_configuration(self._folder)
         values: dict[Metric, float | None] = {
             **{metric: number(self._newest.get(key)) for key, metric in _NEWEST.items()},
-            PLANNED_STEPS: read_configuration(self._folder).total_steps,
+            PLANNED_STEPS: configuration.total_steps,
             HELD_OUT: self._held_out,
             BAD: self._bad_samples,
         }
@@ -114,6 +117,8 @@ class TrainingRun:
             values[PEAK] = peak_gib * 2**30
         if self._newest:
             values[LOGGED] = (self._folder / METRICS).stat().st_mtime
+        elif configuration.file:  # a run may also hang before its first step
+            values[STEP], values[LOGGED] = 0, (self._folder / configuration.file).stat().st_mtime
         # A run tells of checkpoints wherever they are; runs of older versions have those in their folder alone.
         if (checkpoint := last_checkpoint(self._folder) or self._checkpoint) is not None:
             values[CHECKPOINT_STEP], values[CHECKPOINT_TIME] = checkpoint

@@ -176,7 +176,7 @@ def test_prometheus_scrapes_a_live_run_and_every_panel_has_data(tmp_path):
                 for group in rules
                 for rule in group["rules"]
             }
-            assert len(health) == 10
+            assert len(health) == 11
             assert {one for one, _ in health.values()} <= {"ok", "unknown"}, health
     assert serving.returncode == 0
 

@@ -112,6 +112,16 @@ def test_counters_add_up_over_scrapes_and_begin_anew_with_a_resumed_run(run):
     assert found["reelweave_train_planned_steps", "run"] == 100
 
 
+def test_a_run_without_a_step_is_known_by_its_begin(tmp_path):
+    configured(tmp_path, {"schedule": {"total_steps": 100}})
+    found = scraped(TrainingRun(tmp_path, "run"))
+    assert found["reelweave_train_step", "run"] == 0
+    assert found["reelweave_train_planned_steps", "run"] == 100
+    assert (
+        found["reelweave_train_logged_timestamp_seconds", "run"] == (tmp_path / "train.yaml").stat().st_mtime
+    )
+
+
 def test_parts_of_the_newest_step_and_waits_of_every_rank(run):
     with MetricLog(run, LogConfig(), 40, 100, writes=True) as log:
         log.add_ranks(40, RankWaits(10, 20.0, [1.0, 0.0, 2.0, 4.0], [0, 10, 0, 0], [1.0] * RANKS))
