@@ -56,6 +56,24 @@ def test_every_field_is_one_of_the_schema(kind: str, model: str | None) -> None:
         assert getattr(models, model).from_dict(document).to_dict() == document
 
 
+def test_the_exporter_reads_what_the_job_writes() -> None:
+    from kubeflow_trainer_api import models
+
+    deployment = yaml.safe_load(FILE.with_name("exporter.yaml").read_text())
+    template = deployment["spec"]["template"]
+    assert models.IoK8sApiCoreV1PodTemplateSpec.from_dict(template).to_dict() == template
+    assert deployment["spec"]["selector"]["matchLabels"] == template["metadata"]["labels"]
+    pod = template["spec"]
+    (exporter,) = pod["containers"]
+    options = parsed(exporter["args"])
+    assert f"--set=out={options.places[1]}" in NODE["args"]
+    assert template["metadata"]["annotations"]["prometheus.io/port"] == str(options.port)
+    assert exporter["image"] == NODE["image"]
+    assert pod["serviceAccountName"] == POD["serviceAccountName"]
+    claims = [one["persistentVolumeClaim"]["claimName"] for one in pod["volumes"]]
+    assert claims == [DOCUMENTS["PersistentVolumeClaim"]["metadata"]["name"]]
+
+
 def test_job_runtime_and_claims_name_each_other() -> None:
     reference = DOCUMENTS["TrainJob"]["spec"]["runtimeRef"]
     assert (reference["kind"], reference["name"]) == ("TrainingRuntime", RUNTIME["metadata"]["name"])
