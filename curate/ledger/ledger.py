@@ -263,6 +263,10 @@ class Ledger:
         with self._intact(path):
             return json.loads(data)
 
+    def drop_note(self, name: str) -> None:
+        """Remove a JSON value."""
+        self.storage.delete(f"{LEDGER}{name}.json")
+
     def _entries(self, path: str) -> Iterator[tuple[str, Values]]:
         """Yield identity and JSON object of each entry of a segment, a table or, of earlier versions, lines."""
         if path.endswith(_TABLE):

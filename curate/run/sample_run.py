@@ -10,7 +10,7 @@ from curate.ledger.ledger import Ledger, digest
 from curate.run.curate import COMMAND
 from curate.run.driver import Driver
 from curate.run.forecast import Forecast, ForecastConfig, SourceCost, choose_sample, extents, forecast
-from curate.run.runners.progress import Progress
+from curate.run.runners.progress import STATUS, Progress
 from curate.run.stages.model_files import model_digests
 from curate.run.stages.model_stages import check
 from curate.run.state import CurationState
@@ -56,6 +56,7 @@ def forecast_curation(
         clips = driver.decide_some({source.uri for source in sample})
         found = forecast(_costs(sample, clips, state, driver.gpu_seconds()), sources, extent, rates)
         ledger.write_note("forecast", asdict(found))
+        ledger.drop_note(STATUS)  # nobody shall wait for a curation that has not begun
         return found
 
 

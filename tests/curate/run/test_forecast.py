@@ -143,6 +143,7 @@ def test_a_forecast_from_a_part_meets_what_comes(tmp_path: Path) -> None:
     )
     rates = ForecastConfig(sample=3)
     found = forecast_curation([str(tmp_path / "raw")], str(tmp_path / "part"), config, rates)
+    assert not (tmp_path / "part/.ledger/status.json").exists()
     came = curate([str(tmp_path / "raw")], str(tmp_path / "whole"), config).manifest.totals
     assert found.clips.value == pytest.approx(came.samples, rel=0.2)
     assert found.clip_hours.value == pytest.approx(came.duration_s / 3600, rel=0.1)
