@@ -93,7 +93,8 @@ def sound_of(
     chosen = packets[begin:stop]
     try:
         if _copyable(codec, slices[begin:stop], chosen):  # whether it decodes is verified in the clip
-            return Sound(f"copy:{codec}", _copy(stream, chosen, slices[begin:stop], rate))
+            with contextlib.suppress(av.error.FFmpegError):  # MP4 has no MP3 below 16 kHz
+                return Sound(f"copy:{codec}", _copy(stream, chosen, slices[begin:stop], rate))
         track = aac.samples(_decoded(stream, chosen), start_s, duration_s)
         return Sound("aac", aac.encode(track, config.audio_bitrate_kbps)) if track is not None else Sound()
     except (av.error.FFmpegError, ValueError) as error:

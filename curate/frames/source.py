@@ -1,5 +1,6 @@
 """Safe opening of a raw video, and the choice of its video stream."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
@@ -22,6 +23,17 @@ _MOST_BOXES = 1000  # top-level boxes that are looked at in a file that cannot b
 _COUNTED, _COUNTED_BYTES = 250, 1 << 26
 _STILLS = 20
 """Ratio of frame counts beyond which a stream counts as stills: a motion photo's, or thumbnails."""
+
+
+_OTHER_KINDS = {
+    re.compile(rb"\x89PNG\r\n"): "a PNG picture",
+    re.compile(rb"\xff\xd8\xff"): "a JPEG picture",
+    re.compile(rb"RIFF....WEBP", re.DOTALL): "a WebP picture",
+    re.compile(rb"PK\x03\x04|7z\xbc\xaf|Rar!|\x1f\x8b"): "an archive",
+    re.compile(rb"\s*<(?:!doctype|html|\?xml)", re.IGNORECASE): "a web page",
+    re.compile(rb"version https://git-lfs"): "a pointer of Git LFS",
+    re.compile(rb"#EXTM3U"): "a playlist",
+}
 
 
 class SourceError(Exception):
@@ -57,6 +69,8 @@ def open_video(
         file.seek(0)
         container = _opened(file, max_pixels, containers)
     with container:
+        if not _pictures(container) and (reason := _unfinished(file)):
+            raise SourceError(reason)
         stream = _choose_picture(container, frames)
         # One thread decodes damaged streams deterministically; parallelism comes from other sources.
         stream.thread_type = "NONE"
@@ -83,9 +97,18 @@ def _opened(file: BinaryIO, max_pixels: int, containers: str) -> InputContainer:
             raise SourceError("the file is empty") from error
         raise SourceError(
             _unfinished(file)
+            or _other_kind(file)
             or "cannot be opened: no video container, or its index is missing or damaged"
             f" ({getattr(error, 'strerror', None) or error})"
         ) from error
+
+
+def _other_kind(file: BinaryIO) -> str | None:
+    """Return the kind of a file that is often named a video, or None where its first bytes are of none."""
+    file.seek(0)
+    head = file.read(64)
+    kind = next((kind for begin, kind in _OTHER_KINDS.items() if begin.match(head)), None)
+    return kind and f"cannot be opened: it is {kind}, which is no video container that is read"
 
 
 def _unfinished(file: BinaryIO) -> str | None:
@@ -97,17 +120,17 @@ def _unfinished(file: BinaryIO) -> str | None:
         size, kind = int.from_bytes(header[:4], "big"), header[4:8]
         if size == 1:
             size = int.from_bytes(header[8:16], "big")
-        if kind == b"moov":
-            return None
         if size < 8 or place + size > end:
             break
+        if kind == b"moov":
+            return None
         seen.add(kind)
         place += size
     if b"ftyp" not in seen:
         return None
     return (
-        "cannot be opened: its index (moov) is missing: it is still being written, was cut off, or its recording was"
-        " not ended; copy it again, or repair it with a whole film of the same camera"
+        "cannot be opened: its index (moov) is missing or cut off: it is still being written, was cut off, or its"
+        " recording was not ended; copy it again, or repair it with a whole film of the same camera"
     )
 
 

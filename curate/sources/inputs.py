@@ -33,10 +33,40 @@ __all__ = ["LIST_SUFFIXES", "PATH_COLUMNS", "VIDEO_SUFFIXES", "SourceRef", "list
 
 VIDEO_SUFFIXES = frozenset(
     (
-        *(".3gp", ".avi", ".dv", ".flv", ".gif", ".ivf", ".m2ts", ".m2v", ".m4v", ".mkv", ".mov"),
-        *(".mp4", ".mpeg", ".mpg", ".mts", ".mxf", ".ogv", ".rm", ".ts", ".webm", ".wmv", ".y4m"),
+        *(
+            ".264",
+            ".265",
+            ".3g2",
+            ".3gp",
+            ".asf",
+            ".avi",
+            ".divx",
+            ".dv",
+            ".f4v",
+            ".flv",
+            ".gif",
+            ".h264",
+            ".h265",
+        ),
+        *(
+            ".hevc",
+            ".ivf",
+            ".m1v",
+            ".m2t",
+            ".m2ts",
+            ".m2v",
+            ".m4v",
+            ".mkv",
+            ".mov",
+            ".mp4",
+            ".mpe",
+            ".mpeg",
+            ".mpg",
+        ),
+        *(".mts", ".mxf", ".ogm", ".ogv", ".qt", ".rm", ".rmvb", ".ts", ".vob", ".webm", ".wmv", ".y4m"),
     )
 )
+SIDECAR_SUFFIXES = frozenset((".json", ".txt"))
 MAX_LIST_BYTES = 4 * 2**30
 MAX_LIST_ENTRIES = 10_000_000
 
@@ -45,6 +75,8 @@ _OPENED = re.compile(r"s3://[A-Za-z0-9._-]+(/|$)|file://(localhost)?/", re.IGNOR
 _WEB = ("http://", "https://")
 _ASKED_AT_ONCE = 32
 _BATCH = 4096
+_MOST_KINDS = 5
+"""Extensions that a note about files left out names."""
 _MOST_SILENCES = 3
 """Consecutive timeouts of one server after which its other entries fail without a request."""
 
@@ -103,6 +135,8 @@ def list_sources(
     for text in inputs:
         for source in _expand(text, config, tell):
             sources.setdefault(source.uri, source)
+    if not sources and all(PurePosixPath(text).suffix.lower() in LIST_SUFFIXES for text in inputs):
+        raise UsageError(f"list {', '.join(map(shown, inputs))} names no source; it is empty")
     if not sources:
         raise UsageError(
             f"no video found in {', '.join(map(shown, inputs))}; looked for names ending in"
@@ -147,16 +181,20 @@ def _expand(text: str, config: StorageConfig, tell: Callable[[str], object]) -> 
     storage = open_storage(text, config)
     base = storage.root if text.startswith("file:") else text.rstrip("/")
     hidden = 0
+    others: Counter[str] = Counter()
     found = None
     for found, info in _below(storage):
         uri = f"{base}/{found.path}"
-        video = PurePosixPath(found.path).suffix.lower() in VIDEO_SUFFIXES
+        suffix = PurePosixPath(found.path).suffix.lower()
+        video = suffix in VIDEO_SUFFIXES
         if found.hidden:
             hidden += video
         elif found.fault and (video or found.many):
             yield _lost(uri, found.fault)
         elif video:
             yield _named(uri, info) if info else _looked(uri, functools.partial(storage.stat, found.path))
+        elif suffix not in SIDECAR_SUFFIXES:
+            others[suffix] += 1
     if found is None:
         raise UsageError(
             f"input {text} does not exist or is empty; give a file, a folder, an s3:// prefix, a web address"
@@ -166,6 +204,13 @@ def _expand(text: str, config: StorageConfig, tell: Callable[[str], object]) -> 
         tell(
             f"{hidden} hidden files below {shown(text)} (their names, or those of folders above, start with a dot) were"
             " left out; name them as inputs to include them"
+        )
+    if others:
+        most = sorted(others.items(), key=lambda one: (-one[1], one[0]))
+        kinds = ", ".join(f"{kind or 'none'} {count}" for kind, count in most[:_MOST_KINDS])
+        tell(
+            f"{others.total()} files below {shown(text)} were left out, since their extension ({kinds}"
+            f"{', ...' if len(others) > _MOST_KINDS else ''}) is none of a video; name videos among them as inputs"
         )
 
 

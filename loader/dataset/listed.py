@@ -60,4 +60,7 @@ def explained(where: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise RunError(f"{where} is missing, but manifest.json lists it; restore it from a copy") from error
+        raise RunError(
+            f"{where} is missing, but manifest.json lists it; if the dataset was changed just now, run the same command"
+            " again, else restore the file from a copy"
+        ) from error

@@ -80,6 +80,10 @@ class Given(NamedTuple):
         if any(f"{named}.".startswith(f"{one}.") for one in self.set_keys):
             return OVERRIDE
         line = self.document.line(key)
+        if not line and any(
+            one.startswith(f"{named}.") for one in self.set_keys
+        ):  # of a section given by options
+            return OVERRIDE
         return f"{self.name}{f', line {line}' if line else ''}"
 
 

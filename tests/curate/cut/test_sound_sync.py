@@ -13,11 +13,10 @@ from tests.media import write_video
 from tests.thorough import but
 
 RATE = 48000
-_MS = RATE // 1000
 GROUPS = {"g": "10", "bf": "3", "x264-params": "scenecut=0:keyint_min=10"}
 BOUNDS = [(10, 30), (30, 60)]
 
-# Suffix, codec, layout, start of the sound in seconds, what the clips say of it, their channels.
+# Suffix, codec, layout, start of the sound in seconds, what the clips say of it, their channels; its rate if not RATE.
 SOURCES = {
     "stereo AAC": (".mp4", "aac", "stereo", 0.0, "copy:aac", 2),
     "5.1 AAC": (".mp4", "aac", "5.1", 0.0, "copy:aac", 6),
@@ -27,6 +26,7 @@ SOURCES = {
     "mono Opus": (".mkv", "libopus", "mono", 0.0, "copy:opus", 1),
     "late AAC": (".mkv", "aac", "stereo", 1.3, "aac", 2),
     "late PCM": (".mov", "pcm_s16le", "mono", 1.3, "aac", 1),
+    "MP3 below what MP4 takes": (".mkv", "mp3", "mono", 0.0, "aac", 1, 11025),
 }
 
 
@@ -35,24 +35,24 @@ def signal(times_s: np.ndarray) -> np.ndarray:
     return np.where(times_s < 0, 0, 0.4 * np.sin(2 * np.pi * (150 * times_s + 120 * times_s**2)))
 
 
-def write(path: Path, codec: str, layout: str, begin_s: float) -> Path:
+def write(path: Path, codec: str, layout: str, begin_s: float, rate: int = RATE) -> Path:
     """Write numbered frames of 2.4 s and a rising tone that begins with them, without its first ``begin_s`` seconds."""
     pictures = write_video(path.with_name("pictures.mp4"), (60,), options=GROUPS)
     with av.open(str(pictures)) as source, av.open(str(path), "w", options={"fflags": "+bitexact"}) as target:
         video = target.add_stream_from_template(source.streams.video[0])
-        stream = target.add_stream(codec, rate=RATE, layout=layout)
+        stream = target.add_stream(codec, rate=rate, layout=layout)
         kind = stream.codec_context.codec.audio_formats[0].name
-        resampler = av.AudioResampler(kind, layout, RATE)
+        resampler = av.AudioResampler(kind, layout, rate)
         for packet in source.demux(video=0):
             if packet.size:
                 packet.stream = video
                 target.mux(packet)
         channels = av.AudioLayout(layout).nb_channels
         step = stream.codec_context.frame_size or 960
-        for begin in range(round(begin_s * RATE), round(2.4 * RATE), step):
-            tone = signal(np.arange(begin, begin + step) / RATE).astype(np.float32)
+        for begin in range(round(begin_s * rate), round(2.4 * rate), step):
+            tone = signal(np.arange(begin, begin + step) / rate).astype(np.float32)
             frame = av.AudioFrame.from_ndarray(np.tile(tone, (channels, 1)), "fltp", layout)
-            frame.sample_rate, frame.pts, frame.time_base = RATE, begin, Fraction(1, RATE)
+            frame.sample_rate, frame.pts, frame.time_base = rate, begin, Fraction(1, rate)
             for piece in resampler.resample(frame):
                 target.mux(stream.encode(piece))
         target.mux(stream.encode(None))
@@ -60,10 +60,14 @@ def write(path: Path, codec: str, layout: str, begin_s: float) -> Path:
 
 
 @pytest.mark.parametrize("mode", ["encode", "copy"])
-@pytest.mark.parametrize("kind", but(("5.1 AAC", "late AAC", "5.1 FLAC"), SOURCES))
+@pytest.mark.parametrize(
+    "kind", but(("5.1 AAC", "late AAC", "5.1 FLAC", "MP3 below what MP4 takes"), SOURCES)
+)
 def test_sound_lies_beside_its_pictures(kind: str, mode: str, tmp_path: Path) -> None:
-    suffix, codec, layout, begin_s, said, channels = SOURCES[kind]
-    path = write(tmp_path / f"a{suffix}", codec, layout, begin_s)
+    suffix, codec, layout, begin_s, said, channels, *other = SOURCES[kind]
+    path = write(tmp_path / f"a{suffix}", codec, layout, begin_s, *other)
+    expected, *_ = *other, RATE
+    ms = expected // 1000
     clips = clips_of(path, BOUNDS, CutConfig(mode=mode))
     assert [clip.codec_mode for clip in clips] == [mode, mode]
     assert [clip.audio for clip in clips] == [said if begin_s < 1 else "none", said]
@@ -71,18 +75,18 @@ def test_sound_lies_beside_its_pictures(kind: str, mode: str, tmp_path: Path) ->
         if clip.audio == "none":
             continue
         samples, rate, begin = sound(clip.data)
-        assert (rate, len(samples)) == (RATE, channels)
-        assert abs((begin + samples.shape[1]) / RATE - (last - first) / 25) < 0.05
+        assert (rate, len(samples)) == (expected, channels)
+        assert abs((begin + samples.shape[1]) / rate - (last - first) / 25) < 0.05
         # 300 ms from where there is sound for sure.
-        at = max(begin, 0) + round(max(0.1, begin_s - first / 25 + 0.1) * RATE)
-        ours = samples[0, at - begin : at - begin + 300 * _MS]
-        lags = range(-40 * _MS, 40 * _MS, _MS // 4)
+        at = max(begin, 0) + round(max(0.1, begin_s - first / 25 + 0.1) * rate)
+        ours = samples[0, at - begin : at - begin + 300 * ms]
+        lags = range(-40 * ms, 40 * ms, ms // 4)
         likeness = [
-            np.dot(ours, signal((at + lag + np.arange(len(ours))) / RATE + first / 25)) for lag in lags
+            np.dot(ours, signal((at + lag + np.arange(len(ours))) / rate + first / 25)) for lag in lags
         ]
-        assert abs(lags[int(np.argmax(likeness))]) <= _MS
+        assert abs(lags[int(np.argmax(likeness))]) <= ms
         if begin_s > first / 25:  # silence until it begins
-            assert np.abs(samples[0, : round((begin_s - first / 25 - 0.03) * RATE)]).max() < 0.05
+            assert np.abs(samples[0, : round((begin_s - first / 25 - 0.03) * rate)]).max() < 0.05
 
 
 def test_a_source_without_sound_gives_clips_without(tmp_path: Path) -> None:

@@ -62,15 +62,29 @@ def test_a_single_picture_is_taken_where_there_is_no_film(tmp_path: Path) -> Non
 @pytest.mark.parametrize("suffix", ["mp4", "mov"])
 def test_a_film_without_its_index_says_so(tmp_path: Path, suffix: str) -> None:
     whole = film(tmp_path / f"film.{suffix}", ((96, 64), 50)).read_bytes()
-    with (
-        io.BytesIO(whole[: whole.index(b"moov") - 4]) as file,
-        pytest.raises(SourceError, match=r"its index \(moov\) is missing"),
-        open_video(file),
-    ):
-        pass
+    for end in (whole.index(b"moov") - 4, whole.index(b"moov") + 200):
+        with (
+            io.BytesIO(whole[:end]) as file,
+            pytest.raises(SourceError, match=r"its index \(moov\) is missing or cut off"),
+            open_video(file),
+        ):
+            pass
 
 
 @pytest.mark.parametrize("data", [b"words", b"\0\0\0\x08free" * 3, b"ftyp" * 9, bytes(40), b"\0\0\0\x01ftyp"])
 def test_what_is_no_film_is_not_taken_for_one_without_an_index(data: bytes) -> None:
     with io.BytesIO(data) as file, pytest.raises(SourceError, match="no video container"), open_video(file):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (b"\x89PNG\r\n\x1a\n" + bytes(99), "a PNG picture"),
+        (b"RIFF\x10\0\0\0WEBPVP8X" + bytes(99), "a WebP picture"),
+        (b"\n<!DOCTYPE html><html>404", "a web page"),
+    ],
+)
+def test_another_kind_of_file_is_called_by_its_name(data: bytes, kind: str) -> None:
+    with io.BytesIO(data) as file, pytest.raises(SourceError, match=f"it is {kind}"), open_video(file):
         pass

@@ -42,6 +42,15 @@ def test_a_folder_means_the_videos_below_it(folder: Path) -> None:
     assert names([str(folder)]) == [f"{folder}/{name}" for name in ("a.MKV", "b.mp4", "deep/c d.webm")]
 
 
+def test_files_that_a_folder_leaves_out_are_told(folder: Path) -> None:
+    for name in ("b.PNG", "c.png", "noextension"):
+        (folder / name).write_bytes(b"x")
+    notes: list[str] = []
+    list_sources([str(folder)], CONFIG, notes.append)
+    assert "4 files" in notes[-1]
+    assert ".png 2, none 1, .md 1" in notes[-1]
+
+
 def test_a_file_is_a_source_whatever_its_name(folder: Path) -> None:
     assert names([f"{folder}/deep/readme.md"]) == [f"{folder}/deep/readme.md"]
 
@@ -109,6 +118,7 @@ def test_a_listed_file_that_does_not_exist_is_kept_with_its_fault(folder: Path) 
         ("list.txt", "#\n\xff".encode("latin-1"), "line 2 is no UTF-8"),
         ("list.jsonl", "[" * 100_000, "line 1 is no JSON"),
         ("list.csv", "", "names no columns"),
+        ("list.txt", "# nothing yet\n", "names no source"),
     ],
 )
 def test_a_wrong_list_is_refused_naming_the_place(
@@ -286,7 +296,6 @@ def test_what_is_no_file_is_a_fault_where_a_film_is_meant(folder: Path) -> None:
         "b.mp4",
         "deep/c d.webm",
     ]
-    assert len(notes) == 1
     assert notes[0].startswith("1 hidden files")
 
 
