@@ -31,6 +31,7 @@ from curate.shots.colour.probabilities import (
     GRADUAL_REACH,
     NetworkInputs,
     levels,
+    roots,
 )
 from curate.shots.scale import Scaler
 from tests.bench.shot_corpus import LEARNT_COMMON, LEARNT_FAST, Recipe, film, known_films, shots_of, truth_of
@@ -88,7 +89,7 @@ def chosen_gradual(wanted: Labels, rng: np.random.Generator, dense: float) -> ND
 
 
 class Around(NamedTuple):
-    """Differences, motion and levels of a whole video, with what is assumed before its start and after its end."""
+    """Roots of differences and motion, and levels of a whole video, with what is assumed before and after it."""
 
     differences: Floats
     moved: Floats
@@ -105,8 +106,14 @@ def around(small: NDArray[np.uint8]) -> Around:
     found += [found[-1]] * GRADUAL_REACH
     compared, motion, start = FrameDifferences(), BlockMotion(), GRADUAL_REACH + 1
     parts = [found[n : n + 16] for n in range(0, len(found), 16)]
-    differences = [np.zeros((start, LONGEST + 1, CHANNELS), np.float32), *map(compared.push, parts)]
-    moved = [np.zeros((start, FARTHEST + 1, len(RANKS)), np.float32), *map(motion.push, parts)]
+    differences = [
+        np.zeros((start, LONGEST + 1, CHANNELS), np.float32),
+        *(roots(compared.push(part)) for part in parts),
+    ]
+    moved = [
+        np.zeros((start, FARTHEST + 1, len(RANKS)), np.float32),
+        *(roots(motion.push(part)) for part in parts),
+    ]
     level = levels(found)
     return Around(
         np.concatenate(differences),

@@ -8,7 +8,8 @@ make none. It does not depend on the content of the pictures.
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided, sliding_window_view
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
 
 from curate.shots.colour.features import HEIGHT, STRUCTURE_FLOOR, WIDTH, Features, Floats
 
@@ -33,47 +34,79 @@ _COLOUR_SCALE = np.float32(1 / 4)
 
 
 class FrameDifferences:
-    """Differences of frames, computed as they arrive; the first frame is repeated as its own past."""
+    """Differences of frames, computed as they arrive; the first frame is repeated as its own past.
 
-    def __init__(self) -> None:
+    Args:
+        lags: Lags of the compared frames, at most LONGEST.
+    """
+
+    def __init__(self, lags: Sequence[int] = range(LONGEST + 1)) -> None:
+        self._lags = np.array(lags)
         self._blocks, self._layouts, self._colours, self._windows = (_Recent() for _ in range(4))
         # Sums of squares of each.
         self._energies, self._powers, self._squares = (_Recent() for _ in range(3))
 
     def push(self, features: Sequence[Features]) -> Floats:
-        """Return the differences of each new frame from the frames before it, by lag, [n, LONGEST + 1, CHANNELS]."""
+        """Return the differences of each new frame from the frames before it, by lag, [n, lags, CHANNELS]."""
         count = len(features)
+        pairs = _Pairs(count, self._lags)
         blocks = _blocks(features)
         layouts = np.stack([each.layout for each in features]) * np.float32(
             1 / np.sqrt(len(features[0].layout))
         )
         colours = np.stack([each.colours for each in features])
         windows = _windows(layouts)
-        found = np.empty((count, LONGEST + 1, CHANNELS), np.float32)
+        found = np.empty((count, len(self._lags), CHANNELS), np.float32)
 
-        products = _by_lag(np.matmul(blocks, self._blocks.with_new(blocks).transpose(0, 2, 1)))
+        products = pairs.of(np.matmul(blocks, self._blocks.with_new(blocks).transpose(0, 2, 1)))
         energies = self._energies.with_new(np.einsum("bnf,bnf->bn", blocks, blocks)[..., None])[..., 0]
         energies = energies + _FLOOR
-        found[..., 0] = 1 - (products.mean(axis=0) + _FLOOR) * _norms(energies.mean(axis=0), count)
-        ranked = np.sort(((products + _FLOOR) * _norms(energies, count)).transpose(1, 2, 0), axis=-1)
+        found[..., 0] = 1 - (products.mean(axis=0) + _FLOOR) * pairs.norms(energies.mean(axis=0))
+        products += _FLOOR
+        products *= pairs.norms(energies)
+        ranked = np.sort(products.transpose(1, 2, 0), axis=-1)
         for channel, rank in enumerate(_RANKS):
             found[..., 3 + channel] = 1 - ranked[..., rank]
 
         powers = self._powers.with_new(np.einsum("nf,nf->n", layouts, layouts)[:, None])[:, 0] + _LAYOUT_FLOOR
-        products = _by_lag(_products(layouts, self._layouts.with_new(layouts)))
-        found[..., 1] = 1 - (products + _LAYOUT_FLOOR) * _norms(powers, count)
+        products = pairs.of(_products(layouts, self._layouts.with_new(layouts)))
+        found[..., 1] = 1 - (products + _LAYOUT_FLOOR) * pairs.norms(powers)
 
         squares = self._squares.with_new(np.einsum("nf,nf->n", colours, colours)[:, None])[:, 0]
-        products = _by_lag(_products(colours, self._colours.with_new(colours)))
-        moved = squares[LONGEST:, None] + _earlier(squares, count) - 2 * products
+        products = pairs.of(_products(colours, self._colours.with_new(colours)))
+        moved = squares[LONGEST:, None] + pairs.earlier(squares) - 2 * products
         moved = np.maximum(moved, 0) * np.float32(1 / colours.shape[1])
         # Rounding errors of cancelling terms must not count as a difference.
         found[..., 2] = np.minimum((np.sqrt(moved + np.float32(0.01)) - np.float32(0.1)) * _COLOUR_SCALE, 2)
 
         still = windows[len(windows) // 2]
         alike = np.matmul(still, self._windows.with_new(windows).transpose(0, 2, 1))
-        found[..., 7] = 1 - _by_lag(alike.max(axis=0))
+        found[..., 7] = 1 - pairs.of(alike.max(axis=0))
         return found
+
+
+class _Pairs:
+    """Pairs of each of some new frames with a frame before it, by lag, among the LONGEST frames before and them."""
+
+    def __init__(self, count: int, lags: NDArray[np.intp]) -> None:
+        new = np.arange(count)[:, None]
+        self._earlier = LONGEST + new - lags
+        self._places = self._earlier + new * (LONGEST + count)
+
+    def of(self, products: Floats) -> Floats:
+        """Return the products of the pairs, [..., n, lags], of those with all frames, [..., n, LONGEST + n]."""
+        return products.reshape(*products.shape[:-2], -1).take(self._places, axis=-1)
+
+    def earlier(self, known: Floats) -> Floats:
+        """Return the values of the earlier frames, [..., n, lags], of those of all frames, [..., LONGEST + n]."""
+        return known.take(self._earlier, axis=-1)
+
+    def norms(self, energies: Floats) -> Floats:
+        """Return the inverse of the root of both frames' energies, [..., n, lags]."""
+        inverse = np.asarray(1 / np.sqrt(energies), np.float32)
+        norms = self.earlier(inverse)
+        norms *= inverse[..., LONGEST:, None]
+        return norms
 
 
 class _Recent:
@@ -112,7 +145,9 @@ def _windows(layouts: Floats) -> Floats:
     """Return coarse pictures in shifted windows, each with mean 0 and length 1, [shifts, n, squares]."""
     count, half = len(layouts), _COARSE // 2
     halved = layouts.reshape(count, HEIGHT // _COARSE, half, WIDTH // _COARSE, half)
-    coarse = halved.mean(axis=(2, 4))
+    # As `mean`, in a tenth of the time.
+    coarse = (halved[:, :, 0, :, 0] + halved[:, :, 0, :, 1]) + (halved[:, :, 1, :, 0] + halved[:, :, 1, :, 1])
+    coarse *= np.float32(1 / half**2)
     size = coarse.shape[1] - 2 * _SHIFT, coarse.shape[2] - 2 * _SHIFT
     views = sliding_window_view(coarse, size, axis=(1, 2)).transpose(1, 2, 0, 3, 4)
     windows = np.ascontiguousarray(views).reshape((2 * _SHIFT + 1) ** 2, count, -1)
@@ -132,23 +167,3 @@ def _products(new: Floats, known: Floats) -> Floats:
     rows, columns = parts
     summed: Floats = np.matmul(rows, columns.transpose(0, 2, 1)).sum(axis=0)
     return summed
-
-
-def _by_lag(products: Floats) -> Floats:
-    """View products of n new rows with LONGEST + n known ones, [..., n, LONGEST + n], as [..., n, LONGEST + 1]."""
-    *outer, row, column = products.strides
-    shape = (*products.shape[:-1], LONGEST + 1)
-    return as_strided(products[..., LONGEST:], shape, (*outer, row + column, -column), writeable=False)
-
-
-def _earlier(known: Floats, count: int) -> Floats:
-    """View a value of LONGEST + n known rows by new row and lag, [..., n, LONGEST + 1]."""
-    *outer, step = known.strides
-    shape = (*known.shape[:-1], count, LONGEST + 1)
-    return as_strided(known[..., LONGEST:], shape, (*outer, step, -step), writeable=False)
-
-
-def _norms(energies: Floats, count: int) -> Floats:
-    inverse = np.asarray(1 / np.sqrt(energies), np.float32)
-    norms: Floats = inverse[..., LONGEST:, None] * _earlier(inverse, count)
-    return norms

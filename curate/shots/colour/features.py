@@ -150,7 +150,10 @@ def _inside(first: int, last: int, end: int) -> tuple[int, int]:
 def high_pass(luma_NHW: Floats) -> Floats:
     """Subtract the mean of a 7x7 box around each pixel from the luminance."""
     radius = _HIGH_PASS_RADIUS
-    padded = np.pad(luma_NHW, ((0, 0), (radius, radius), (radius, radius)), mode="edge")
+    count, height, width = luma_NHW.shape
+    padded: Floats = np.empty((count, height + 2 * radius, width + 2 * radius), np.float32)
+    padded[:, radius:-radius, radius:-radius] = luma_NHW
+    repeat_edges(padded.transpose(1, 2, 0), (radius, radius))
     pairs = padded[:, :-1] + padded[:, 1:]
     sums = pairs[:, :-5] + pairs[:, 2:-3]
     sums += pairs[:, 4:-1]
@@ -161,6 +164,15 @@ def high_pass(luma_NHW: Floats) -> Floats:
     across += sums[:, :, 6:]
     across *= np.float32(1 / (2 * radius + 1) ** 2)
     return np.subtract(luma_NHW, across, out=across)
+
+
+def repeat_edges(padded_HWN: Floats, by: tuple[int, int]) -> None:
+    """Fill the border of pictures, so many rows and columns, with their edges, faster than `numpy.pad`."""
+    rows, columns = by
+    padded_HWN[:, :columns] = padded_HWN[:, columns : columns + 1]
+    padded_HWN[:, -columns:] = padded_HWN[:, -columns - 1 : -columns]
+    padded_HWN[:rows] = padded_HWN[rows : rows + 1]
+    padded_HWN[-rows:] = padded_HWN[-rows - 1 : -rows]
 
 
 def structure_difference(a: Features, b: Features) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from curate.shots.colour.features import HEIGHT, WIDTH, Features, Floats
+from curate.shots.colour.features import HEIGHT, WIDTH, Features, Floats, repeat_edges
 
 FARTHEST = 15
 """Maximum lag of the compared frames."""
@@ -50,8 +50,9 @@ class BlockMotion:
 
     def _push(self, layouts: Floats) -> Floats:
         count = len(layouts)
-        padded = np.pad(layouts, ((0, 0), *((shift, shift) for shift in _SHIFT)), mode="edge")
-        padded = np.ascontiguousarray(padded.transpose(1, 2, 0))
+        padded = np.empty((_ROWS + 2 * _SHIFT[0], _COLUMNS + 2 * _SHIFT[1], count), np.float32)
+        padded[_SHIFT[0] : -_SHIFT[0], _SHIFT[1] : -_SHIFT[1]] = layouts.transpose(1, 2, 0)
+        repeat_edges(padded, _SHIFT)
         new = slice(FARTHEST, FARTHEST + count)
         self._windows[..., new] = _shifted_across(padded)
         self._inverse[..., new] = _inverse_lengths(padded)

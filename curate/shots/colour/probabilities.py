@@ -28,7 +28,7 @@ CUT_REACH = max(CUT_OFFSETS)
 GRADUAL_REACH = max(GRADUAL_OFFSETS)
 """Number of later frames needed for the probability of a gradual transition at a frame."""
 
-_AT_ONCE = 240  # inner dimension per matrix product
+_AT_ONCE = 80  # inner dimension per matrix product
 _WEIGHTS = Path(__file__).with_name("probabilities.npz")
 
 
@@ -38,14 +38,18 @@ class NetworkInputs:
     Args:
         offsets: Frame offsets, counted as in `CUT_OFFSETS`.
         motion: True to include the motion of blocks.
+        lags: Lags of the differences that are selected from, ascending.
     """
 
-    def __init__(self, offsets: Sequence[int], motion: bool = False) -> None:
-        places = [-1 - offset for offset in reversed(offsets)] + list(offsets)
+    def __init__(
+        self, offsets: Sequence[int], motion: bool = False, lags: Sequence[int] = range(LONGEST + 1)
+    ) -> None:
+        places = _places(offsets)
         pairs = [(a, b) for number, a in enumerate(places) for b in places[number + 1 :]]
         self._places = np.array(places)
         self._later = np.array([b for _, b in pairs])
         self._lags = np.array([b - a for a, b in pairs])
+        self._columns = np.searchsorted(np.array(lags), self._lags)
         self._motion = motion
 
     def __call__(
@@ -54,16 +58,33 @@ class NetworkInputs:
         """Return the network's inputs for each of the frames, [frames, inputs].
 
         Args:
-            differences: Output of `FrameDifferences.push` for a stretch of frames.
-            moved: Output of `BlockMotion.push` for the same frames.
+            differences: Output of `FrameDifferences.push` for a stretch of frames, as `roots`.
+            moved: Output of `BlockMotion.push` for the same frames, as `roots`.
             levels: Output of `levels` for the same frames, [n, 2].
             frames: Indices into the stretch, with enough context on both sides.
         """
         later = frames[:, None] + self._later
-        pairs = [differences[later, self._lags], *([moved[later, self._lags]] if self._motion else [])]
+        pairs = [differences[later, self._columns], *([moved[later, self._lags]] if self._motion else [])]
         seen = levels[frames[:, None] + self._places]
-        flat = [np.sqrt(np.maximum(each, 0)).reshape(len(frames), -1) for each in pairs]
+        flat = [each.reshape(len(frames), -1) for each in pairs]
         return np.concatenate([*flat, seen[..., 0], seen[..., 1]], axis=1)
+
+
+def lags_of(offsets: Sequence[int]) -> set[int]:
+    """Return the lags between two places of a network's input."""
+    places = _places(offsets)
+    return {b - a for number, a in enumerate(places) for b in places[number + 1 :]}
+
+
+def _places(offsets: Sequence[int]) -> list[int]:
+    """Return the frames of a network's input, counted from the frame after the place."""
+    return [-1 - offset for offset in reversed(offsets)] + list(offsets)
+
+
+def roots(differences: Floats) -> Floats:
+    """Return the square roots of differences; rounding leaves some below zero."""
+    found = np.maximum(differences, 0)
+    return np.sqrt(found, out=found)
 
 
 def levels(features: Sequence[Features]) -> Floats:
@@ -73,13 +94,16 @@ def levels(features: Sequence[Features]) -> Floats:
     return np.stack([energies, contrasts], axis=1)
 
 
+_LAGS = sorted(lags_of(CUT_OFFSETS) | lags_of(GRADUAL_OFFSETS))  # 40 of the 84
+
+
 class TransitionProbabilities:
     """Transition probabilities of frames, computed once enough later frames are known."""
 
     def __init__(self) -> None:
-        self._likeness = FrameDifferences()
+        self._likeness = FrameDifferences(_LAGS)
         self._motion = BlockMotion()
-        self._differences = np.zeros((GRADUAL_REACH + 1, LONGEST + 1, CHANNELS), np.float32)
+        self._differences = np.zeros((GRADUAL_REACH + 1, len(_LAGS), CHANNELS), np.float32)
         self._moved = np.zeros((GRADUAL_REACH + 1, FARTHEST + 1, len(RANKS)), np.float32)
         self._levels = np.zeros((0, 2), np.float32)
         self._start = -GRADUAL_REACH - 1  # frame number of the first buffered row
@@ -94,8 +118,8 @@ class TransitionProbabilities:
         """Process the next frames."""
         if not len(self._levels):
             self._levels = levels(features[:1]).repeat(len(self._differences), axis=0)
-        self._differences = np.concatenate([self._differences, self._likeness.push(features)])
-        self._moved = np.concatenate([self._moved, self._motion.push(features)])
+        self._differences = np.concatenate([self._differences, roots(self._likeness.push(features))])
+        self._moved = np.concatenate([self._moved, roots(self._motion.push(features))])
         self._levels = np.concatenate([self._levels, levels(features)])
         self._last = features[-1]
 
@@ -126,54 +150,63 @@ class TransitionProbabilities:
             return np.zeros(0, np.float32)
         view, networks = _networks()[number]
         seen = view(self._differences, self._moved, self._levels, np.arange(first, end) - self._start)
-        return np.asarray(np.mean([network(seen) for network in networks], axis=0), np.float32)
+        return networks(seen)
 
 
-class Perceptron:
-    """Multilayer perceptron with ReLU activations.
+class Ensemble:
+    """Multilayer perceptrons with ReLU activations and the same inputs, whose mean is the output.
 
     Args:
-        layers: Weights [in, out] and biases [out] of each layer.
+        networks: Weights [in, out] and biases [out] of each layer of each perceptron.
     """
 
-    def __init__(self, layers: Sequence[tuple[Floats, Floats]]) -> None:
-        self._layers = layers
+    def __init__(self, networks: Sequence[Sequence[tuple[Floats, Floats]]]) -> None:
+        first = [layers[0] for layers in networks]
+        self._weights = np.concatenate([weights for weights, _ in first], axis=1)
+        self._biases = np.concatenate([biases for _, biases in first])
+        # Further layers are one batched product for all perceptrons, [network, in, out] and [network, 1, out].
+        self._further = [
+            (np.stack([weights for weights, _ in layer]), np.stack([biases for _, biases in layer])[:, None])
+            for layer in zip(*(layers[1:] for layers in networks), strict=True)
+        ]
+        self._count = len(networks)
 
     def __call__(self, inputs: Floats) -> Floats:
         """Return the probability of each row, [n]."""
-        values = inputs
-        for number, (weights, biases) in enumerate(self._layers):
-            values = _times(np.maximum(values, 0) if number else values, weights) + biases
-        return np.asarray(1 / (1 + np.exp(-values[:, 0].clip(-30, 30))), np.float32)
+        values = _times(inputs, self._weights) + self._biases
+        values = values.reshape(len(inputs), self._count, -1).transpose(1, 0, 2)
+        for weights, biases in self._further:
+            values = np.matmul(np.maximum(values, 0), weights) + biases
+        return np.asarray(np.mean(1 / (1 + np.exp(-values[..., 0].clip(-30, 30))), axis=0), np.float32)
 
 
 def _times(rows: Floats, weights: Floats) -> Floats:
     """Return the matrix product, in parts so small that BLAS runs each on one thread."""
-    inner = len(weights)
-    parts = [
-        rows[:, first : first + _AT_ONCE] @ weights[first : first + _AT_ONCE]
-        for first in range(0, inner, _AT_ONCE)
-    ]
-    summed: Floats = np.sum(parts, axis=0)
+    summed: Floats = rows[:, :_AT_ONCE] @ weights[:_AT_ONCE]
+    for first in range(_AT_ONCE, len(weights), _AT_ONCE):
+        summed += rows[:, first : first + _AT_ONCE] @ weights[first : first + _AT_ONCE]
     return summed
 
 
 @cache
-def _networks() -> tuple[tuple[NetworkInputs, list[Perceptron]], tuple[NetworkInputs, list[Perceptron]]]:
-    """Load the ensembles for cuts and for gradual transitions; the mean over an ensemble is its output."""
+def _networks() -> tuple[tuple[NetworkInputs, Ensemble], tuple[NetworkInputs, Ensemble]]:
+    """Load the ensembles for cuts and for gradual transitions."""
     with np.load(_WEIGHTS, allow_pickle=False) as stored:
         layers = {name: stored[name].astype(np.float32) for name in stored.files}
     seeds = sorted({name.split("_")[1] for name in layers})
     cut, gradual = (
-        [
-            Perceptron(
+        Ensemble(
+            [
                 [
                     (layers[f"{kind}_{seed}_weights_{n}"], layers[f"{kind}_{seed}_biases_{n}"])
                     for n in range(3)
                 ]
-            )
-            for seed in seeds
-        ]
+                for seed in seeds
+            ]
+        )
         for kind in ("cut", "gradual")
     )
-    return (NetworkInputs(CUT_OFFSETS, motion=True), cut), (NetworkInputs(GRADUAL_OFFSETS), gradual)
+    return (NetworkInputs(CUT_OFFSETS, True, _LAGS), cut), (
+        NetworkInputs(GRADUAL_OFFSETS, lags=_LAGS),
+        gradual,
+    )

@@ -68,6 +68,7 @@ def test_frames_are_compared_with_earlier_ones_the_same_in_pieces_and_at_once() 
     pieces = FrameDifferences()
     parts = np.concatenate([pieces.push(found[:3]), pieces.push(found[3:4]), pieces.push(found[4:])])
     np.testing.assert_allclose(parts, whole, atol=1e-4)
+    np.testing.assert_array_equal(FrameDifferences([1, 5, 81]).push(found), whole[:, [1, 5, 81]])
 
 
 def test_a_difference_is_that_of_the_two_frames_and_before_the_first_stands_the_first() -> None:
