@@ -26,6 +26,8 @@ CONSTANT_TOLERANCE = 0.25  # frame durations; container ticks (1 ms in Matroska)
 _SNAP_TOLERANCE = 0.01  # relative distance within which a measured rate snaps to a standard rate
 # A low percentile of the gaps shows the camera's rate where a recorder dropped still frames.
 _NOMINAL_GAP_PERCENTILE = 10
+_LEAST_GAPS = 4
+"""Gaps above which the last one may be measured by the others."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +218,7 @@ def timeline(
     Args:
         pts: Presentation stamp of each frame in ticks, from the decoder. Stamps that do not rise are repaired
             locally. Where most are missing or disordered (AVI stores none), frames lie on the grid of the
-            stated rate.
+            stated rate, or of the usual distance of the stamps where that is larger.
         time_base: Seconds per tick.
         last_duration: Duration of the last frame in ticks, when known.
         stated_rate: Frame rate in the container, frames per second.
@@ -227,11 +229,16 @@ def timeline(
     """
     clock = repaired(pts, float(time_base), durations)
     if clock is None:
-        rate = stated_rate or Fraction(25)
+        rate = _counted_rate(pts, time_base, stated_rate)
         return FrameTimes(np.arange(len(pts) + 1) / float(rate), rate, True, damage, deinterlace)
     times_s = (clock.ticks - clock.ticks[0]) * float(time_base)
     gaps_s = _clean_gaps_s(times_s, damage)
     rate, constant = _choose_rate(times_s, gaps_s, stated_rate, damage, max_fps)
+    if not constant and not damage and len(gaps_s) > _LEAST_GAPS:
+        others, all_but_last = _choose_rate(times_s[:-1], gaps_s[:-1], stated_rate, damage, max_fps)
+        if all_but_last and gaps_s[-1] < 1 / others:
+            # The decoder guesses the last stamp by the tick where AVI has empty packets between frames.
+            rate, constant, times_s[-1] = others, True, times_s[-2] + 1 / float(others)
     last_s = 1 / float(rate)
     if not constant and last_duration:
         last_s = float(last_duration * time_base)
@@ -240,6 +247,16 @@ def timeline(
         return FrameTimes(times_s, rate, constant, damage, deinterlace)
     shifts_s = np.append(clock.shifts, clock.shifts[-1]) * float(time_base)
     return FrameTimes(times_s, rate, constant, damage, deinterlace, shifts_s, clock.breaks)
+
+
+def _counted_rate(pts: list[int | None], time_base: Fraction, stated: Fraction | None) -> Fraction:
+    """Return the rate of frames whose stamps are no times: the stated one, or a slower one that all stamps show."""
+    rate = stated or Fraction(25)
+    gaps = np.diff(np.unique([tick for tick in pts if tick is not None]))
+    # AVI states the rate of its ticks, of which each frame may take several.
+    usual = int(np.median(gaps)) if 2 * len(gaps) > len(pts) else 1
+    alike = usual > 1 and 2 * np.count_nonzero(gaps == usual) > len(gaps)
+    return min(rate, 1 / (usual * time_base)) if alike else rate
 
 
 def likely_rate(times_s: NDArray[np.float64], stated: Fraction | None, max_fps: float) -> Fraction:
@@ -283,7 +300,7 @@ def _choose_rate(
         return stated or Fraction(25), True
     measured = Fraction(1 / float(np.mean(gaps_s))).limit_denominator(1001)
     for rate in (stated, _snapped(measured), measured):
-        if rate is not None and _lies_on_grid(times_s, rate, damage):
+        if rate and _lies_on_grid(times_s, rate, damage):
             return rate, True
     nominal = 1 / float(np.percentile(gaps_s, _NOMINAL_GAP_PERCENTILE))
     limited = Fraction(min(nominal, max_fps)).limit_denominator(1001)

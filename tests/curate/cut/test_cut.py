@@ -67,6 +67,21 @@ def test_constant_rate_sources_keep_their_frames_one_for_one(kind: str, tmp_path
         assert clip.codec_mode == "encode"
 
 
+@pytest.mark.parametrize("b_frames", ["2", "0"])
+def test_an_avi_whose_ticks_are_half_a_frame_keeps_its_speed(b_frames: str, tmp_path: Path) -> None:
+    """FFmpeg leaves such files where it copies H.264 into AVI, with empty packets in between."""
+    source = write_video(tmp_path / "a.ts", (40, 35), options={"bf": b_frames})
+    with av.open(str(source)) as film, av.open(str(tmp_path / "a.avi"), "w") as copy:
+        stream = copy.add_stream_from_template(film.streams.video[0])
+        stream.time_base = Fraction(1, 50)
+        for packet in film.demux(video=0):
+            if packet.size:
+                packet.stream = stream
+                copy.mux(packet)
+    (clip,) = clips_of(tmp_path / "a.avi")
+    assert (clip.rate, read_numbers(clip.data)) == (25, list(range(75)))
+
+
 def test_pictures_behind_the_sound_are_cut_to_the_last_frame(tmp_path: Path) -> None:
     path = sound_first(write_video(tmp_path / "a.mp4", (40, 35), audio=True, options={"bf": "2"}))
     first, second = clips_of(path, [(0, 40), (40, 75)])
