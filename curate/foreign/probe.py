@@ -14,7 +14,7 @@ from curate.frames.source import SourceError, open_video
 from loader.dataset.tars.media import FORMATS
 from loader.dataset.tars.orientation import orientation_of
 
-PROBE_VERSION = 2
+PROBE_VERSION = 3
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 IMAGE_FPS = 25.0

@@ -14,7 +14,7 @@ from av.video.stream import VideoStream
 # Playlists and image sequences name other files to read; raw video may not.
 CONTAINERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,asf,ogg,mxf,yuv4mpegpipe,gif,"
-    "h264,hevc,ivf,dv,rm"
+    "h264,hevc,ivf,dv,rm,apng"
 )
 MAX_PIXELS = 8192 * 8192
 _IO_BUFFER_BYTES = 1 << 20
@@ -97,7 +97,7 @@ def _opened(file: BinaryIO, max_pixels: int, containers: str) -> InputContainer:
             raise SourceError("the file is empty") from error
         raise SourceError(
             _unfinished(file)
-            or _other_kind(file)
+            or (_other_kind(file) if containers == CONTAINERS else None)
             or "cannot be opened: no video container, or its index is missing or damaged"
             f" ({getattr(error, 'strerror', None) or error})"
         ) from error

@@ -38,6 +38,7 @@ VIDEO_SUFFIXES = frozenset(
             ".265",
             ".3g2",
             ".3gp",
+            ".apng",
             ".asf",
             ".avi",
             ".divx",

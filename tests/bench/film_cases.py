@@ -127,6 +127,7 @@ def _codecs() -> list[Case]:
         "h264": {"raw stream": x264},
         "hevc": {"raw stream": "-c:v libx265 -x265-params log-level=none"},
         "gif": {"GIF": "-vf split[a][b];[a]palettegen[p];[b][p]paletteuse"},
+        "apng": {"APNG": "-c:v apng -pix_fmt rgb24"},
     }
     rough = {"Apple Video (rpza)": 12.0, "Cinepak": 12.0, "GIF": 12.0, "Sorenson 1": 12.0, "ASUS 2": 8.0}
     grey = ("H.264 grey", "raw 8-bit palette of grey")
