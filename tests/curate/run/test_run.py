@@ -305,7 +305,7 @@ def test_it_curates_from_s3_to_s3(raw: Path, made: Path, monkeypatch: pytest.Mon
         left = [item.path for item in target.list(".ledger/clips/")]
     assert index.column("sha256").to_pylist() == open_dataset(made).index.column("sha256").to_pylist()
     assert not [path for path in left if Path(path).name.split("-")[0] in kept]
-    assert status["retries"] == 2
+    assert (status["retries"], status["finished"]) == (2, True)
 
 
 @pytest.fixture
