@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from curate.run.runners.pipeline import Pool, Stage, run_on_ray, startable
+from curate.run.runners.pipeline import Stage, run_on_ray, startable
 
 RESULTS = 3
 
@@ -42,7 +42,7 @@ def serve() -> None:
     os.sched_setaffinity(0, {min(allowed)})
     startable("ray")
     idle = sum(_is_worker(pid) for raylet in _children(os.getpid()) for pid in _children(raylet))
-    stages = [Stage("same", Same(), pool=Pool(1, 1, 1), cpus=0.5)]
+    stages = [Stage("same", Same(), keeps=True, cpus=0.5)]
     results = list(run_on_ray([{"n": n} for n in range(RESULTS)], stages))
     print(ray.get_runtime_context().gcs_address, len(results), *told, idle, flush=True)
     sys.stdin.read()

@@ -13,7 +13,7 @@ from curate.ledger.records import clip_result, source_summary
 from curate.run.clip_arrays import FingerprintPlace
 from curate.run.runners.await_cluster import await_cluster
 from curate.run.runners.passes import Pass, plan_notes, run_pass, total_seconds
-from curate.run.runners.pipeline import SILENCE_S, Kind, Pool, Stage, cluster_size, startable
+from curate.run.runners.pipeline import SILENCE_S, Kind, Stage, cluster_size, startable
 from curate.run.runners.progress import ClipMeter, Finished, Meter, Progress
 from curate.run.runners.room import Share
 from curate.run.stages.clip_stages import ClipStage
@@ -128,7 +128,7 @@ class Driver:
 
     def gpu_seconds(self) -> float:
         """Return the seconds that stages over clips held a GPU."""
-        shares = {stage.name: stage.gpus for stage in self._clip_pipeline(self._state.stages, {})}
+        shares = {stage.name: stage.gpus for stage in self._clip_pipeline(self._state.stages)}
         return sum(spent * shares.get(name, 0.0) for name, spent in self.seconds().items() if name != CUT)
 
     def _await_cluster(self) -> None:
@@ -175,22 +175,18 @@ class Driver:
             elif isinstance(task, ClipTask):
                 state.add_results(task)
 
-        def stages(pools: Mapping[str, Pool]) -> list[Stage[CurationTask]]:
-            return [self._cut_stage(pools), *self._clip_pipeline(state.beside, pools)]
-
         with watching(state.ledger, meter.show_at_work):
-            tasks = state.tasks(chosen)
-            kind = self.kind() if tasks else "sequential"
-            self._passes.append(run_pass("sources", tasks, stages, kind, take))
+            if tasks := state.tasks(chosen):
+                kind = self.kind()
+                stages = [self._cut_stage(), *self._clip_pipeline(state.beside)]
+                self._passes.append(run_pass("sources", tasks, stages, kind, take))
             while waiting:
                 # Parts of all long sources side by side; then each source says what comes next.
                 parts: list[CurationTask] = [part for source in waiting for part in source.parts]
                 left.update((part.source.uri, part.step) for source in waiting for part in source.parts)
                 tasks = [source.task for source in waiting]
                 waiting.clear()
-                self._passes.append(
-                    run_pass("parts", parts, lambda pools: [self._cut_stage(pools)], kind, take)
-                )
+                self._passes.append(run_pass("parts", parts, stages[:1], kind, take))
                 self._passes.append(run_pass("sources", tasks, stages, kind, take))
         SourceStage.close()
         self._cut = meter.last
@@ -219,28 +215,23 @@ class Driver:
                 self._state.add_results(task)
                 meter.done(task.record.source)
 
-        def stages(pools: Mapping[str, Pool]) -> list[Stage[CurationTask]]:
-            return self._clip_pipeline(self._state.later, pools)
-
         every: Iterable[CurationTask] = tasks
+        stages = self._clip_pipeline(self._state.later)
         self._passes.append(run_pass("clips", every, stages, self.kind(), take))
 
-    def _cut_stage(self, pools: Mapping[str, Pool]) -> Stage[CurationTask]:
+    def _cut_stage(self) -> Stage[CurationTask]:
         state = self._state
         run = state.config.run
         return Stage(
             CUT,
             SourceStage(state.cut, state.wanted, run.isolate, run.attempts, run.max_source_s, run.part_s),
-            limit=pools[CUT].most if CUT in pools else None,
             gpus=run.shots_gpus if state.config.shots.may_use_gpu and self._gpus() else 0.0,
             memory_mb=run.worker_memory_mb,
             max_silence_s=run.attempts * run.max_source_s + SILENCE_S,
         )
 
-    def _clip_pipeline(
-        self, stages: Sequence[ClipStage], pools: Mapping[str, Pool]
-    ) -> list[Stage[CurationTask]]:
-        return pipeline_stages(stages, self._state.config, pools, self._gpus(), self._weights)
+    def _clip_pipeline(self, stages: Sequence[ClipStage]) -> list[Stage[CurationTask]]:
+        return pipeline_stages(stages, self._state.config, self._gpus(), self._weights)
 
     @cached_property
     def _weights(self) -> dict[str, float]:

@@ -201,7 +201,7 @@ def _measured(config: TrainRunConfig, assignment: Assignment, loaded: LoadedEnco
     counts = np.bincount(assignment.bucket_of[assignment.bucket_of >= 0], minlength=len(assignment.buckets))
     tasks = [BucketTask(size_of(assignment, place), count) for place, count in enumerate(counts.tolist())]
     measured = []
-    for done in runner(config.latents.runner)(tasks, [stage(Measure(loaded), config, len(tasks))]):
+    for done in runner(config.latents.runner)(tasks, [stage(Measure(loaded), config)]):
         if isinstance(done.task, RefusedBucket):
             raise UsageError(done.task.error)
         if isinstance(done.task, MeasuredBucket):
@@ -231,7 +231,7 @@ def _written(
 
     report()
     todo = [plan for plan in plans if plan.id not in done]
-    for left in runner(config.latents.runner)(todo, [stage(function, config, len(todo))] if todo else []):
+    for left in runner(config.latents.runner)(todo, [stage(function, config)] if todo else []):
         if isinstance(left.task, WrittenShard):
             done.add(left.task.id)
             report(left.task.id)

@@ -5,8 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from curate.ledger.ledger import Ledger
+<<<<<<< HEAD
 from curate.run.runners.pipeline import Pool, Stage, cluster_size
 from curate.run.shard import close_shard
+=======
+from curate.run.runners.pipeline import Stage, cluster_size
+>>>>>>> f000bc79 (Workers are planned while a pipeline runs: no probe, no split that stays; from what is left to each stage and what its rows cost)
 from loader.dataset import ShardRecord
 from loader.errors import UsageError
 from pipelines.configuration.train_config import TrainRunConfig
@@ -150,8 +154,8 @@ class WriteLatentShard:
         return WrittenShard(plan.id)
 
 
-def stage(function: Measure | WriteLatentShard, config: TrainRunConfig, tasks: int) -> Stage[LatentsTask]:
-    """Return the stage of a runner: one worker per GPU, or as many as there is room for."""
+def stage(function: Measure | WriteLatentShard, config: TrainRunConfig) -> Stage[LatentsTask]:
+    """Return the stage of a runner: a worker per GPU, or as many as there is room for and work."""
     own = config.latents
     if own.runner == "sequential":
         return Stage(STAGE, function)
@@ -159,6 +163,4 @@ def stage(function: Measure | WriteLatentShard, config: TrainRunConfig, tasks: i
     cpus, gpus = size.cpus, size.gpus
     on_gpus = gpus >= 1 and config.train.device != "cpu"
     threads = min(float(own.threads), cpus)
-    most = own.workers or max(1, int(gpus if on_gpus else cpus // threads))
-    workers = max(1, min(most, tasks))
-    return Stage(STAGE, function, pool=Pool(1, workers, workers), cpus=threads, gpus=float(on_gpus))
+    return Stage(STAGE, function, keeps=True, most=own.workers, cpus=threads, gpus=float(on_gpus))

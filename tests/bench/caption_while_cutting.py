@@ -9,11 +9,11 @@ sleep, so that neither the load of the machine nor its processors count, only wh
 import argparse
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from curate.run.runners.passes import run_pass
-from curate.run.runners.pipeline import Pool, Stage
+from curate.run.runners.pipeline import Stage
 
 _SOURCES, _CLIPS, _CUT_S, _CAPTION_S = 24, 2, 4.0, 1.0
 
@@ -40,22 +40,22 @@ class Captions:
         return tasks
 
 
-def cut(pools: Mapping[str, Pool]) -> Stage[Any]:
+def cut() -> Stage[Any]:
     """The stage of cutting."""
-    return Stage("cut", Cut(), limit=pools["cut"].most if "cut" in pools else None)
+    return Stage("cut", Cut())
 
 
-def captions(pools: Mapping[str, Pool]) -> Stage[Any]:
+def captions() -> Stage[Any]:
     """The stage of captions, with workers of its own."""
-    return Stage("captions", Captions(), pool=pools.get("captions", Pool(1, 1, 1)), gpus=1.0)
+    return Stage("captions", Captions(), keeps=True, gpus=1.0)
 
 
 def apart() -> int:
     """One pass over sources, then one over clips."""
     clips: list[Clip] = []
-    run_pass("sources", list(range(_SOURCES)), lambda pools: [cut(pools)], "ray", clips.append)
+    run_pass("sources", list(range(_SOURCES)), [cut()], "ray", clips.append)
     done: list[Clip] = []
-    run_pass("clips", clips, lambda pools: [captions(pools)], "ray", done.append)
+    run_pass("clips", clips, [captions()], "ray", done.append)
     return len(done)
 
 
@@ -63,7 +63,7 @@ def together() -> int:
     """One pass over sources, with captions in it."""
     done: list[Clip] = []
     both = range(_SOURCES)
-    run_pass("sources", list(both), lambda pools: [cut(pools), captions(pools)], "ray", done.append)
+    run_pass("sources", list(both), [cut(), captions()], "ray", done.append)
     return len(done)
 
 

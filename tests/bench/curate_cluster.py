@@ -227,7 +227,7 @@ def real(costs_s: Sequence[float], cores: int, lost_after_s: float | None) -> fl
         with tempfile.TemporaryDirectory() as before, tempfile.TemporaryDirectory() as ledger:
             # Workers are started and modules imported before the clock runs.
             first = [Stage("sources", Sleeper(Path(before)))]
-            run_pass("sources", [(n, 0.5) for n in range(4 * cores)], lambda _: first, "ray", lambda _: None)
+            run_pass("sources", [(n, 0.5) for n in range(4 * cores)], first, "ray", lambda _: None)
             return _timed(
                 costs_s, Path(ledger), lost_after_s, lambda: cluster.remove_node(second, allow_graceful=False)
             )
@@ -245,7 +245,7 @@ def _timed(
     began = time.monotonic()
     if lost_after_s is not None:
         threading.Timer(lost_after_s, lose).start()
-    run_pass("sources", tasks, lambda _: stages, "ray", done.append)
+    run_pass("sources", tasks, stages, "ray", done.append)
     wall = time.monotonic() - began
     assert sorted(done) == tasks
     return wall

@@ -23,7 +23,7 @@ from curate.caption.captioner import caption_input
 from curate.caption.types import Caption
 from curate.ledger.ledger import Ledger
 from curate.ledger.records import ClipResult, Record
-from curate.run.runners.pipeline import Pool, Stage, run_on_ray
+from curate.run.runners.pipeline import Stage, run_on_ray
 from curate.run.stages.clip_stages import ClipStage, ReadClip, clip_identity
 from curate.run.stages.model_stages import split_for_gpu
 from curate.source_pass.tasks import ClipTask, CurationTask
@@ -133,7 +133,7 @@ def main() -> None:
             prepare=decoded,
             keep=Stored(options.store_ms / 1000),
         )
-        model: Stage[CurationTask] = Stage("captions", stage, _BATCH, Pool(1, 1, 1), gpus=1.0)
+        model: Stage[CurationTask] = Stage("captions", stage, _BATCH, keeps=True, gpus=1.0)
         for name, stages in (("alone", [model]), ("ahead", split_for_gpu(stage, model))):
             if options.way not in (None, name):
                 continue

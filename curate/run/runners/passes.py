@@ -1,15 +1,13 @@
-"""Pass of tasks through stages; with models on Ray, a measured probe first decides the workers of each stage."""
+"""Pass of tasks through stages, and what it cost."""
 
-import itertools
-import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from curate.run.runners.pipeline import AT_ONCE, Kind, Pool, Stage, cluster_size, operators, placed, runner
-from curate.run.runners.workers import Load, Machine, WorkerPlan, balance
+from curate.run.runners.pipeline import Kind, Stage, runner
+from curate.run.runners.replanning import Kept
 
 Task = TypeVar("Task")
 
@@ -23,22 +21,20 @@ class Pass:
         tasks: Number of tasks that went in.
         wall_s: Seconds from the first to the last task.
         seconds: Seconds that all workers spent, by stage.
-        plan: Workers by stage after the probe; None without models, in one process, or with few tasks.
-        models: Stages whose workers keep a model.
+        kept: Workers that stages with a model kept; none in one process.
     """
 
     name: str
     tasks: int
     wall_s: float
     seconds: Mapping[str, float]
-    plan: WorkerPlan | None
-    models: tuple[str, ...] = ()
+    kept: Kept
 
 
 def run_pass(
     name: str,
     tasks: Iterable[Task],
-    stages: Callable[[Mapping[str, Pool]], list[Stage[Task]]],
+    stages: Sequence[Stage[Task]],
     kind: Kind,
     take: Callable[[Task], None],
 ) -> Pass:
@@ -47,13 +43,14 @@ def run_pass(
     Args:
         name: Kind of the tasks, in the plural.
         tasks: The tasks; of many, some are held at a time.
-        stages: Function from pools by stage to the stages; without pools, each stage with a model has one worker.
+        stages: The stages.
         kind: Name of the runner.
         take: Called with every task that leaves the last stage.
     """
     began = time.monotonic()
     seconds: dict[str, float] = defaultdict(float)
     count = 0
+    kept = Kept()
 
     def counted() -> Iterator[Task]:
         nonlocal count
@@ -61,31 +58,11 @@ def run_pass(
             count += 1
             yield task
 
-    def run(some: Iterable[Task], pools: Mapping[str, Pool]) -> None:
-        for done in runner(kind)(some, stages(pools)):
-            for stage, spent in done.seconds.items():
-                seconds[stage] += spent
-            take(done.task)
-
-    rest = counted()
-    left = list(itertools.islice(rest, AT_ONCE))
-    models = tuple(stage.name for stage in stages({}) if stage.pool is not None) if left else ()
-    plan = None
-    if models and kind == "ray":
-        probe, left = split_probe(left)
-        run(probe, {})
-        plan = _planned(stages({}), seconds, len(probe), len(left)) if left else None
-    if left:
-        run(_emptied(left, rest), plan.pools if plan else {})
-    return Pass(name, count, time.monotonic() - began, seconds, plan, models)
-
-
-def _emptied(first: list[Task], rest: Iterator[Task]) -> Iterator[Task]:
-    """Yield tasks of a list, which keeps none of them, and then all others."""
-    first.reverse()
-    while first:
-        yield first.pop()
-    yield from rest
+    for done in runner(kind)(counted(), stages, kept):
+        for stage, spent in done.seconds.items():
+            seconds[stage] += spent
+        take(done.task)
+    return Pass(name, count, time.monotonic() - began, seconds, kept)
 
 
 def total_seconds(passes: Sequence[Pass]) -> dict[str, float]:
@@ -98,52 +75,21 @@ def total_seconds(passes: Sequence[Pass]) -> dict[str, float]:
 
 
 def plan_notes(passes: Sequence[Pass]) -> list[dict[str, object]]:
-    """Return planned and achieved rates of each pass that had a plan, as JSON values for the report.
+    """Return the rate and the workers of each pass in which stages kept some, as JSON values for the report.
 
-    ``busy`` is the share of the pass, probe and start included, in which the workers of a stage with a model worked.
+    ``busy`` is the share of the time for which a stage kept its workers, loading included, in which they worked.
     """
     return [
         {
             "of": done.name,
-            "workers": {stage: pool.most for stage, pool in done.plan.pools.items()},
-            "slowest": done.plan.slowest,
-            "rows_per_s": done.plan.rows_per_s,
-            "achieved_rows_per_s": done.tasks / done.wall_s,
+            "workers": done.kept.most,
+            "rows_per_s": done.tasks / done.wall_s,
             "busy": {
-                stage: min(1.0, done.seconds.get(stage, 0.0) / (done.plan.pools[stage].most * done.wall_s))
-                for stage in done.models
+                stage: min(1.0, done.seconds.get(stage, 0.0) / held_s)
+                for stage, held_s in done.kept.held_s.items()
+                if held_s > 0
             },
         }
         for done in passes
-        if done.plan is not None
+        if done.kept.most
     ]
-
-
-def split_probe(tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
-    """Return some tasks spread evenly over all, to measure the cost of each stage, and the others.
-
-    A twentieth, at most 20; none of the others are left when all are few.
-    """
-    count = min(20, max(2, len(tasks) // 20))
-    if len(tasks) <= 2 * count:
-        return list(tasks), []
-    chosen = {(2 * place + 1) * len(tasks) // (2 * count) for place in range(count)}
-    return [tasks[place] for place in sorted(chosen)], [
-        task for place, task in enumerate(tasks) if place not in chosen
-    ]
-
-
-def _planned(
-    stages: Sequence[Stage[Task]], seconds: Mapping[str, float], count: int, left: int
-) -> WorkerPlan:
-    """Return the workers per stage for the tasks that are left, planned from the cost of the first ones.
-
-    A task is one block, so no stage can use more workers than there are tasks, and the first no more than batches.
-    """
-    loads = []
-    for place, one in enumerate(operators(placed(stages))):
-        each = sum(seconds.get(stage.name, 0.0) for stage in one) / count
-        most = left if place else math.ceil(left / one[0].batch)
-        loads.append(Load(one[0].name, each, one[0].cpus, one[0].gpus, one[0].memory_mb, most))
-    size = cluster_size()
-    return balance(loads, Machine(size.cpus, size.gpus, size.memory_mb))

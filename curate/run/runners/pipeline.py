@@ -18,7 +18,9 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from curate.run.runners.ray_token import keep_token
+from curate.run.runners.replanning import Kept, Setup, replanning
 from curate.run.runners.room import Share, fitted
+from curate.run.runners.workers import StageState
 from loader.base.processors import memory_limit, processors
 from loader.errors import RunError, UsageError, first_line
 from loader.storage.names import redacted
@@ -33,16 +35,11 @@ _MAX_BLOCKS = 4096
 AT_ONCE = 1 << 18
 """Tasks that the driver holds at a time: one takes some KB of memory."""
 
+_RESERVED = 0.1
+"""Share of the cluster that Ray divides equally among operators before they compete; its default is half."""
+
 SILENCE_S = 6 * 3600.0
 """Seconds without any result after which a run counts as stuck, where no stage allows more."""
-
-
-class Pool(NamedTuple):
-    """Number of workers of a stage: minimum, maximum, and at the start."""
-
-    least: int
-    most: int
-    initial: int
 
 
 @dataclass(frozen=True)
@@ -51,11 +48,11 @@ class Stage(Generic[Task]):
 
     Attributes:
         name: Name for timings and messages.
-        function: Tasks -> any number of tasks; it can be pickled. A stage with a pool keeps one function per
-            worker, so that a model is loaded once; the others have no workers of their own.
+        function: Tasks -> any number of tasks; it can be pickled.
         batch: Number of tasks of one call.
-        pool: Workers; None for a stage without.
-        limit: Number of calls at a time, for stages without workers; None for one per processor.
+        keeps: Whether the stage keeps workers of its own, with one function each, so that a model is loaded once.
+            How many is planned while it runs.
+        most: Largest number of workers that it keeps; None for as many as find room.
         cpus: Processors that one call occupies.
         gpus: GPUs, or the share of one.
         memory_mb: Megabytes of RAM that one call may need.
@@ -66,8 +63,8 @@ class Stage(Generic[Task]):
     name: str
     function: Callable[[Sequence[Task]], Iterable[Task]]
     batch: int = 1
-    pool: Pool | None = None
-    limit: int | None = None
+    keeps: bool = False
+    most: int | None = None
     cpus: float = 1.0
     gpus: float = 0.0
     memory_mb: float = 0
@@ -89,8 +86,10 @@ class Timed(NamedTuple, Generic[Task]):
 class Runner(Protocol):
     """Function that sends tasks through stages; results come in any order, as they are ready."""
 
-    def __call__(self, tasks: Iterable[Task], stages: Sequence[Stage[Task]]) -> Iterator[Timed[Task]]:
-        """Yield the tasks that leave the last stage."""
+    def __call__(
+        self, tasks: Iterable[Task], stages: Sequence[Stage[Task]], kept: Kept | None = None
+    ) -> Iterator[Timed[Task]]:
+        """Yield the tasks that leave the last stage; note in ``kept`` which workers stages kept."""
 
 
 def runner(kind: Kind) -> Runner:
@@ -115,7 +114,11 @@ def startable(kind: Kind) -> Kind:
     return kind
 
 
-def run_sequentially(tasks: Iterable[Task], stages: Sequence[Stage[Task]]) -> Iterator[Timed[Task]]:
+def run_sequentially(
+    tasks: Iterable[Task],
+    stages: Sequence[Stage[Task]],
+    kept: Kept | None = None,  # noqa: ARG001 - a runner's arguments
+) -> Iterator[Timed[Task]]:
     """Run in this process, one stage after the other for each batch."""
     return _run((Timed(task, {}) for task in tasks), stages)
 
@@ -135,15 +138,17 @@ def _run(tasks: Iterable[Timed[Task]], stages: Sequence[Stage[Task]]) -> Iterato
         yield from _timed(last, batch)
 
 
-def run_on_ray(tasks: Iterable[Task], stages: Sequence[Stage[Task]]) -> Iterator[Timed[Task]]:
+def run_on_ray(
+    tasks: Iterable[Task], stages: Sequence[Stage[Task]], kept: Kept | None = None
+) -> Iterator[Timed[Task]]:
     """Run on Ray Data: on the cluster of RAY_ADDRESS, or one started on this machine.
 
     Tasks cross between processes pickled, as the functions do: Arrow need not guess a schema, and arrays are not
     encoded as text. One task is one block while that is affordable: results arrive source by source and one slow
-    source delays no other. Neighbouring stages without a pool run as one, since Ray reserves processors for each
-    operator. Workers share processors and GPUs where one of each stage would not find room
-    (`curate.run.runners.room`). Many tasks are made and handed to Ray's store, with disk behind it, some at a time; the
-    stages start once for all.
+    source delays no other. Neighbouring stages that keep no workers run as one, since Ray reserves processors for each
+    operator. How many workers the others keep is planned anew while all run (`curate.run.runners.workers`). Workers
+    share processors and GPUs where one of each stage would not find room (`curate.run.runners.room`). Many tasks are
+    made and handed to Ray's store, with disk behind it, some at a time; the stages start once for all.
 
     Raises:
         UsageError: Ray is not installed, or a stage can never find room.
@@ -162,7 +167,9 @@ def run_on_ray(tasks: Iterable[Task], stages: Sequence[Stage[Task]]) -> Iterator
     context.print_on_execution_start = False
     silence_s = max(stage.max_silence_s for stage in stages)
     context.execution_no_progress_timeout_s = silence_s
-    for data in _results(ray, _packed_parts(first, rest), stages, silence_s):
+    # Processors set aside for each operator, whatever it has to do, would be idle ones.
+    context.op_resource_reservation_ratio = _RESERVED
+    for data in _results(ray, _packed_parts(first, rest), stages, silence_s, kept or Kept()):
         yield _unpacked(data)
 
 
@@ -189,14 +196,27 @@ def _ray() -> Any:
 
 
 def _results(
-    ray: Any, parts: Iterator[list[dict[str, bytes]]], stages: Sequence[Stage[Task]], silence_s: float
+    ray: Any,
+    parts: Iterator[list[dict[str, bytes]]],
+    stages: Sequence[Stage[Task]],
+    silence_s: float,
+    kept: Kept,
 ) -> Iterator[bytes]:
     """Yield pickled results; to unpickle them is the caller's work, as its errors are not Ray's."""
-    stored = [_stored(ray, items, silence_s) for items in parts]
+    stored, total = [], 0
+    for items in parts:
+        total += len(items)
+        stored.append(_stored(ray, items, silence_s))
     with _in_words(ray, silence_s):
         dataset = stored[0].union(*stored[1:]) if len(stored) > 1 else stored[0]
-        for together in operators(placed(stages)):
-            dataset = _add(ray, dataset, together)
+        together = operators(placed(stages))
+        for one in together:
+            dataset = _add(ray, dataset, one)
+        states = [_state(one) for one in together]
+        if any(state.pooled for state in states):
+            dataset.context.custom_execution_callback_classes = [
+                replanning(Setup(states, total, cluster_nodes, kept))
+            ]
         for item in dataset.iter_rows():
             yield item[_COLUMN]
 
@@ -303,12 +323,19 @@ def _name(operator: Sequence[Stage[Task]]) -> str:
 
 
 def operators(stages: Sequence[Stage[Task]]) -> list[list[Stage[Task]]]:
-    """Return the stages of each operator of Ray: neighbours without a pool together, the others alone."""
+    """Return the stages of each operator of Ray: neighbours that keep no workers together, the others alone."""
     return [
         part
-        for pooled, group in itertools.groupby(stages, key=lambda stage: stage.pool is not None)
-        for part in ([[stage] for stage in group] if pooled else [list(group)])
+        for keeps, group in itertools.groupby(stages, key=lambda stage: stage.keeps)
+        for part in ([[stage] for stage in group] if keeps else [list(group)])
     ]
+
+
+def _state(operator: Sequence[Stage[Task]]) -> StageState:
+    """Return the state of an operator that has not begun."""
+    first = operator[0]
+    share = Share(first.cpus, first.gpus, first.memory_mb)
+    return StageState(_name(operator), share, first.keeps, first.batch, first.most)
 
 
 def _add(ray: Any, dataset: Any, stages: list[Stage[Task]]) -> Any:
@@ -318,14 +345,9 @@ def _add(ray: Any, dataset: Any, stages: list[Stage[Task]]) -> Any:
         options["num_gpus"] = gpus
     if memory_mb := max(stage.memory_mb for stage in stages):
         options["memory"] = memory_mb * 1e6
-    if first.pool is None:
-        limits = [stage.limit for stage in stages if stage.limit is not None]
-        if limits:
-            options["compute"] = ray.data.TaskPoolStrategy(size=min(limits))
+    if not first.keeps:
         return dataset.map_batches(_OnBatches(stages), **options)
-    pool = ray.data.ActorPoolStrategy(
-        min_size=first.pool.least, max_size=first.pool.most, initial_size=first.pool.initial
-    )
+    pool = ray.data.ActorPoolStrategy(size=1)  # until there is a plan
     return dataset.map_batches(_OnBatches, fn_constructor_args=(stages,), compute=pool, **options)
 
 

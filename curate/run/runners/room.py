@@ -59,6 +59,25 @@ def fitted(wanted: Mapping[str, Share], nodes: Sequence[Share]) -> dict[str, Sha
     )
 
 
+def places(share: Share, nodes: Sequence[Share]) -> int:
+    """Return how many workers of a stage all nodes together have room for, if no other stage had any."""
+    return sum(_places_on(node, share) for node in nodes)
+
+
+def _places_on(node: Share, share: Share) -> int:
+    slack = 1 + 1e-9
+    counts = [
+        math.floor(has * slack / wants)
+        for has, wants in ((node.cpus, share.cpus), (node.memory_mb, share.memory_mb))
+        if wants > 0
+    ]
+    if 0 < share.gpus <= 1:
+        counts.append(int(node.gpus) * math.floor(slack / share.gpus))
+    elif share.gpus:
+        counts.append(math.floor(node.gpus / share.gpus))
+    return min(counts, default=0)
+
+
 def _clamped(name: str, share: Share, nodes: Sequence[Share]) -> Share:
     """Return the share, limited to the resources of the best node for it."""
     if share.gpus > max(node.gpus for node in nodes):

@@ -1,103 +1,179 @@
-"""Number of workers of each stage, from measured rates: a pure function.
+"""Number of workers of each stage, planned again and again while a pipeline runs: pure functions.
 
-All stages of a pipeline run at the rate of the slowest, so rates are compared in one unit, sources per
-second. The cost of a source includes all its clips. Workers are added, one at a time, to the slowest stage,
-until the machine has no room for another one. No other split is faster, since every worker beyond the first
-was added to the stage that was the slowest at that moment.
+All stages of a pipeline end at the same time when each has workers in proportion to the work that is left to it. Work
+is what waits before a stage and what is still to come from the stages before, times the measured seconds of a row.
+So rates are compared in one unit whatever a source yields, queues count, and no plan is older than its measurements.
 """
 
+import heapq
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from curate.run.runners.pipeline import Pool
-from loader.errors import UsageError
-
-_START_SHARE = 0.5  # of the planned workers; a pool grows while the first tasks arrive
+from curate.run.runners.room import Share, places
 
 
 @dataclass(frozen=True)
 class Load:
-    """Measured or estimated cost of one stage.
+    """Work that is left to one stage.
 
     Attributes:
         name: Name of the stage.
-        seconds: Seconds of one worker for an average task, a source with all its clips or a clip.
-        cpus: Processors that a worker occupies.
-        gpus: GPUs that a worker occupies.
-        memory_mb: Megabytes of RAM that a worker occupies.
-        most: Largest useful number of workers, or None.
+        seconds: Seconds that one worker would need for it.
+        share: Resources that a worker occupies.
+        most: Largest useful number of workers.
     """
 
     name: str
     seconds: float
-    cpus: float = 1.0
-    gpus: float = 0.0
-    memory_mb: float = 0.0
-    most: int | None = None
+    share: Share
+    most: int
 
 
-@dataclass(frozen=True)
-class Machine:
-    """Resources of one machine or of a whole cluster."""
+def balance(loads: Sequence[Load], machine: Share) -> dict[str, int]:
+    """Return the workers of each stage with which the last stage to end does so earliest.
 
-    cpus: float
-    gpus: float = 0.0
-    memory_mb: float = math.inf
-
-
-@dataclass(frozen=True)
-class WorkerPlan:
-    """Workers per stage, and the rate of the pipeline.
-
-    Attributes:
-        pools: Workers by stage.
-        rows_per_s: Tasks per second of the slowest stage, and so of the pipeline.
-        slowest: Name of that stage.
-    """
-
-    pools: Mapping[str, Pool]
-    rows_per_s: float
-    slowest: str
-
-
-def balance(loads: Sequence[Load], machine: Machine) -> WorkerPlan:
-    """Return the split of a machine among stages that makes the slowest one fastest.
-
-    Raises:
-        UsageError: the machine has no room for one worker of each stage.
+    Each stage gets one worker, whatever the machine has. Then the stage that would end last gets another one, until
+    there is no room or it can use no more. No other division is faster, since every worker went to the stage that was
+    the slowest at that moment.
     """
     workers = {load.name: 1 for load in loads}
-    if not _fits(loads, workers, machine):
-        raise UsageError(
-            f"the stages {', '.join(workers)} need {_sum(loads, workers, 'cpus'):g} CPUs,"
-            f" {_sum(loads, workers, 'gpus'):g} GPUs and {_sum(loads, workers, 'memory_mb'):g} MB for one worker"
-            f" each; there are {machine.cpus:g}, {machine.gpus:g} and {machine.memory_mb:g}: take smaller models,"
-            " lower run.worker_memory_mb, or a larger machine"
-        )
     while True:
-        slowest = min(loads, key=lambda load: (_rate(load, workers), load.name))
+        slowest = max(loads, key=lambda load: (load.seconds / workers[load.name], load.name))
         more = {**workers, slowest.name: workers[slowest.name] + 1}
-        if slowest.seconds <= 0 or more[slowest.name] > (slowest.most or math.inf):
-            break
-        if not _fits(loads, more, machine):
-            break
+        if slowest.seconds <= 0 or more[slowest.name] > slowest.most or not _fits(loads, more, machine):
+            return workers
         workers = more
-    pools = {name: Pool(1, count, max(1, math.ceil(count * _START_SHARE))) for name, count in workers.items()}
-    return WorkerPlan(pools, _rate(slowest, workers), slowest.name)
 
 
-def _rate(load: Load, workers: Mapping[str, int]) -> float:
-    return workers[load.name] / load.seconds if load.seconds > 0 else math.inf
-
-
-def _fits(loads: Sequence[Load], workers: Mapping[str, int], machine: Machine) -> bool:
+def _fits(loads: Sequence[Load], workers: Mapping[str, int], machine: Share) -> bool:
     tolerance = 1e-9  # shares such as 0.1 do not add up exactly
     return all(
-        _sum(loads, workers, resource) <= getattr(machine, resource) + tolerance
+        sum(getattr(load.share, resource) * workers[load.name] for load in loads)
+        <= getattr(machine, resource) + tolerance
         for resource in ("cpus", "gpus", "memory_mb")
     )
 
 
-def _sum(loads: Sequence[Load], workers: Mapping[str, int], resource: str) -> float:
-    return float(sum(getattr(load, resource) * workers[load.name] for load in loads))
+@dataclass(frozen=True)
+class StageState:
+    """What is known of a stage that runs.
+
+    Attributes:
+        name: Name of the stage.
+        share: Resources that a worker occupies.
+        pooled: Whether it keeps workers; others take the processors that these leave.
+        batch: Rows of a call.
+        most: Largest number of workers it may keep; None for as many as find room.
+        workers: Workers it keeps now, those that still start too.
+        calls: Calls that ended.
+        rows: Rows that went into them.
+        yielded: Rows that came out.
+        seconds: Seconds of these calls.
+        longest: Seconds of the longest calls, one for each worker that was ever started: those that load its model.
+        ended: Whether nothing is left to do.
+    """
+
+    name: str
+    share: Share
+    pooled: bool
+    batch: int = 1
+    most: int | None = None
+    workers: int = 0
+    calls: int = 0
+    rows: float = 0.0
+    yielded: int = 0
+    seconds: float = 0.0
+    longest: tuple[float, ...] = ()
+    ended: bool = False
+
+    @property
+    def row_s(self) -> float | None:
+        """Seconds of a row once a worker has its model; None while no other call is known."""
+        others = self.calls - len(self.longest)
+        if others <= 0:
+            return None
+        return max(0.0, self.seconds - math.fsum(self.longest)) * self.calls / (others * self.rows)
+
+    @property
+    def start_s(self) -> float:
+        """Seconds until a new worker has done something."""
+        return max(self.longest, default=0.0)
+
+
+def longest_calls(longest: Sequence[float], new: int, each_s: float, workers: int) -> tuple[float, ...]:
+    """Return the longest calls after further ones, as many as workers were started."""
+    return tuple(heapq.nlargest(workers, [*longest, *[each_s] * min(new, workers)]))
+
+
+def planned(stages: Sequence[StageState], total: int, nodes: Sequence[Share]) -> dict[str, int]:
+    """Return the workers that stages should keep; stages without a plan yet are missing.
+
+    Args:
+        stages: Stages in the order of the pipeline.
+        total: Rows that enter the first one.
+        nodes: Resources of the nodes that are there now.
+    """
+    running = [stage for stage in stages if not stage.ended]
+    loads = _loads(stages, total, nodes)
+    if loads is None:
+        return _undisputed(running, total, nodes)
+    machine = Share(
+        *(math.fsum(getattr(node, name) for node in nodes) for name in ("cpus", "gpus", "memory_mb"))
+    )
+    workers = balance(loads, machine) if loads else {}
+    return {
+        stage.name: _changed(stage, workers[stage.name], load.seconds)
+        for stage, load in zip(running, loads, strict=True)
+        if stage.pooled
+    }
+
+
+def _loads(stages: Sequence[StageState], total: int, nodes: Sequence[Share]) -> list[Load] | None:
+    """Return the work left to each stage that runs; None where one has no measured rate."""
+    loads = []
+    entering = float(total)
+    for stage in stages:
+        if stage.ended:
+            entering = float(stage.yielded)
+            continue
+        row_s = stage.row_s
+        if row_s is None:
+            return None
+        left = max(0.0, entering - stage.rows)
+        most = _at_most(stage, math.ceil(left / stage.batch), nodes)
+        loads.append(Load(stage.name, left * row_s, stage.share, most))
+        entering = stage.yielded + left * stage.yielded / stage.rows
+    return loads
+
+
+def _undisputed(stages: Sequence[StageState], total: int, nodes: Sequence[Share]) -> dict[str, int]:
+    """Return all the workers there is room for, of a stage that is alone or alone on GPUs."""
+    rivals = [stage for stage in stages if stage.share.gpus > 0] or stages
+    if len(rivals) != 1 or not rivals[0].pooled:
+        return {}
+    useful = math.ceil(total / rivals[0].batch) if len(stages) == 1 else math.inf
+    return {rivals[0].name: _at_most(rivals[0], useful, nodes)}
+
+
+def _at_most(stage: StageState, useful: float, nodes: Sequence[Share]) -> int:
+    return max(
+        1, int(min(useful, places(stage.share, nodes), math.inf if stage.most is None else stage.most))
+    )
+
+
+def _changed(stage: StageState, wanted: int, left_s: float) -> int:
+    """Return the number of workers, unchanged where a further one would hardly start before all is done."""
+    if wanted > stage.workers and left_s / max(1, stage.workers) < stage.start_s:
+        return stage.workers
+    return wanted
+
+
+def patience_s(stages: Sequence[StageState]) -> float:
+    """Return the seconds for which a plan holds: workers that load for half a minute are not moved every second."""
+    starts = (stage.start_s for stage in stages if stage.pooled and not stage.ended)
+    return min(max(1.0, 2 * max(starts, default=0.0)), _LONGEST_S)
+
+
+_LONGEST_S = 60.0
+"""Seconds after which any plan is old."""

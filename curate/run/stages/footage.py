@@ -1,13 +1,13 @@
 """Comparison of the footage of many pairs of clips, as tasks of a runner."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from curate.dedup.fingerprint import Match, overlap
 from curate.ledger.ledger import Ledger
 from curate.run.clip_arrays import FingerprintPlace, Fingerprints
 from curate.run.runners.passes import Pass, run_pass
-from curate.run.runners.pipeline import Kind, Pool, Stage
+from curate.run.runners.pipeline import Kind, Stage
 
 MATCH = "dedup"
 """Name of the stage, for timings."""
@@ -76,8 +76,5 @@ def match_many(
     def take(task: PairsTask) -> None:
         done[task.number] = task
 
-    def stages(_: Mapping[str, Pool]) -> list[Stage[PairsTask]]:
-        return [Stage(MATCH, MatchFootage(ledger))]
-
-    cost = run_pass("pairs", tasks, stages, kind, take)
+    cost = run_pass("pairs", tasks, [Stage(MATCH, MatchFootage(ledger))], kind, take)
     return [one for number in range(len(tasks)) for one in done[number].found], cost

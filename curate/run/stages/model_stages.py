@@ -22,7 +22,7 @@ from curate.models.custom.configured import stage_class
 from curate.models.device import pick_device
 from curate.models.embed import STAGES, ClipEmbedder, Embedding, EmbedInput
 from curate.models.text_embed import Array, TextEmbedder
-from curate.run.runners.pipeline import Pool, Stage
+from curate.run.runners.pipeline import Stage
 from curate.run.stages.clip_stages import ClipStage, Identity, ReadClip, caption_identity, clip_identity
 from curate.run.stages.custom_stages import CustomClips, custom_stage, stage_name
 from curate.run.stages.model_files import section_of
@@ -122,7 +122,6 @@ _RECORD_CPUS = 0.25
 def pipeline_stages(
     stages: Sequence[ClipStage],
     config: CurateConfig,
-    pools: Mapping[str, Pool],
     gpus: float,
     weights: Mapping[str, float],
 ) -> list[Stage[CurationTask]]:
@@ -131,7 +130,6 @@ def pipeline_stages(
     Args:
         stages: Stages from `clip_stages`.
         config: Batch sizes, shares of a GPU.
-        pools: Workers by stage; one for each stage that is missing.
         gpus: GPUs of the machine; without any, models run on processors.
         weights: Megabytes of weights that each section loads, from `curate.run.stages.model_files.weights_mb`.
     """
@@ -152,7 +150,6 @@ def pipeline_stages(
         if not has_model(stage.name, config):
             made.append(Stage(stage.name, stage))
             continue
-        pool = pools.get(stage.name, Pool(1, 1, 1))
         share = shares[stage.name] if gpus else 0.0
         size = weights.get(stage.name, 0.0) + (weights.get("aesthetic", 0.0) if stage.name == EMBED else 0.0)
         # Files often hold 16 bits, which processors compute in 32.
@@ -161,7 +158,7 @@ def pipeline_stages(
             stage.name,
             stage,
             batches[stage.name],
-            pool,
+            keeps=True,
             cpus=own[stage.name].cpus if stage.name in own else run.model_cpus,
             gpus=share,
             memory_mb=memory_mb,

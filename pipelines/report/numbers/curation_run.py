@@ -1,4 +1,4 @@
-"""Facts of the last curation run: seconds per stage, planned and achieved rates, slowest sources, forecast."""
+"""Facts of the last curation run: seconds and workers per stage, rates, slowest sources, forecast."""
 
 from typing import Any
 

@@ -11,13 +11,11 @@ _MAX_BYTES = 16 << 20
 
 
 class PlanNote(BaseModel, frozen=True):
-    """Planned and achieved speed of a pass."""
+    """Speed of a pass, and the workers that its stages kept."""
 
     of: str
     workers: dict[str, int]
-    slowest: str
     rows_per_s: FiniteFloat
-    achieved_rows_per_s: FiniteFloat
     busy: dict[str, FiniteFloat] = {}
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +17,8 @@ from threading import Barrier
 import pytest
 
 from curate.run.runners.await_cluster import await_cluster
-from curate.run.runners.passes import run_pass
-from curate.run.runners.pipeline import Pool, Runner, Stage, cluster_size, dealt, run_on_ray, run_sequentially
+from curate.run.runners.passes import plan_notes, run_pass
+from curate.run.runners.pipeline import Runner, Stage, cluster_size, dealt, run_on_ray, run_sequentially
 from curate.run.runners.ray_token import keep_token
 from curate.run.runners.room import Share
 from loader.errors import RunError
@@ -113,12 +113,11 @@ def test_every_second_of_a_stage_is_counted_once(runner: Runner) -> None:
 def test_a_pool_keeps_its_workers(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("curate.run.runners.pipeline.AT_ONCE", 2)
     rows = ({"name": name, "parts": 2} for name in "abc")
-    results = list(runner(rows, [Stage("split", split), Stage("measure", Measure(), pool=Pool(1, 1, 1))]))
+    results = list(runner(rows, [Stage("split", split), Stage("measure", Measure(), keeps=True, most=1)]))
     assert sorted(result.task["seen"] for result in results) == [1, 2, 3, 4, 5, 6]
 
 
-def test_of_many_tasks_few_are_made_before_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("curate.run.runners.passes.AT_ONCE", 3)
+def test_no_task_is_made_before_it_is_needed() -> None:
     ahead: list[int] = []
     done: list[int] = []
 
@@ -127,9 +126,9 @@ def test_of_many_tasks_few_are_made_before_they_are_needed(monkeypatch: pytest.M
             ahead.append(number - len(done))
             yield number
 
-    cost = run_pass("rows", tasks(), lambda _: [Stage("same", list)], "sequential", done.append)
+    cost = run_pass("rows", tasks(), [Stage("same", list)], "sequential", done.append)
     assert (cost.tasks, done) == (9, list(range(9)))
-    assert max(ahead) == 2
+    assert max(ahead) == 0
 
 
 def test_no_rows_are_no_work(runner: Runner) -> None:
@@ -143,11 +142,10 @@ def test_a_stage_that_fails_says_why(runner: Runner) -> None:
 
 def test_stages_that_do_not_fit_side_by_side_share_the_processors(ray_local: str) -> None:
     cpus = 2.0  # of two: a worker of either pool would hold them all
-    pool = Pool(1, 1, 1)
     stages = [
         Stage("split", split, cpus=cpus, memory_mb=50),
-        Stage("size", Measure(), pool=pool, cpus=cpus),
-        Stage("again", same, batch=2, pool=pool, cpus=cpus),
+        Stage("size", Measure(), keeps=True, cpus=cpus),
+        Stage("again", same, batch=2, keeps=True, cpus=cpus),
     ]
     stages = [replace(stage, max_silence_s=60.0) for stage in stages]
     results = list(run_on_ray(ROWS, stages))
@@ -280,23 +278,24 @@ def test_ray_starts_no_worker_before_there_is_work(ray_started: Started) -> None
     assert ray_started.idle_workers == 0
 
 
+def test_workers_are_started_while_it_runs_as_measured(ray_local: str) -> None:
+    rows = [{"name": str(number), "parts": 1} for number in range(40)]
+    stages = [Stage("split", split, cpus=0.1), Stage("slow", slow, keeps=True, cpus=0.4, memory_mb=1)]
+    cost = run_pass("rows", rows, stages, "ray", lambda _: None)
+    assert cost.kept.most == {"slow": 4}
+    assert cost.kept.held_s["slow"] < 4 * cost.wall_s
+    (note,) = plan_notes([cost])
+    assert note["workers"] == {"slow": 4}
+    assert 0 < note["busy"]["slow"] < 1
+
+
 @thorough
 def test_a_few_tasks_get_no_more_workers_than_they_can_use(ray_local: str) -> None:
-    def stages(pools: Mapping[str, Pool]) -> list[Stage[dict]]:
-        limit = pools["slow"].most if pools else None
-        pool = pools.get("size", Pool(1, 1, 1))
-        return [
-            Stage("slow", slow, batch=2, cpus=0.05, limit=limit),
-            Stage("size", Measure(), pool=pool, cpus=0.05),
-        ]
-
     rows = [{"name": str(number), "data": "", "parts": 1} for number in range(6)]
     done: list[dict] = []
-    plan = run_pass("rows", rows, stages, "ray", done.append).plan
+    cost = run_pass("rows", rows, [Stage("size", Measure(), 2, keeps=True, cpus=0.05)], "ray", done.append)
     assert len(done) == len(rows)
-    assert plan is not None
-    assert plan.pools["slow"].most <= 2  # batches of the four that are left; 40 workers find room
-    assert plan.pools["size"].most <= 4
+    assert cost.kept.most["size"] == 3  # 40 find room
 
 
 def test_first_runs_side_by_side_have_one_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

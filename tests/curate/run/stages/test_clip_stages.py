@@ -11,7 +11,7 @@ from curate.caption.types import Caption
 from curate.ledger.ledger import Ledger
 from curate.ledger.records import ClipResult, Record, clip_result
 from curate.models.clip_frames import Fault
-from curate.run.runners.pipeline import Pool, Stage, run_on_ray, run_sequentially
+from curate.run.runners.pipeline import Stage, run_on_ray, run_sequentially
 from curate.run.stages.clip_stages import ClipStage, ReadClip, clip_identity
 from curate.run.stages.model_stages import split_for_gpu
 from curate.source_pass.tasks import ClipTask, CurationTask
@@ -89,7 +89,7 @@ def test_three_steps_leave_what_one_leaves(
         "CLIP 4",
     ]
     split, tasks = staged(tmp_path / "split")
-    stages = split_for_gpu(split, Stage("captions", split, 4, Pool(1, 1, 1), cpus=0.5))
+    stages = split_for_gpu(split, Stage("captions", split, 4, keeps=True, cpus=0.5))
     done = [timed.task for timed in runner(tasks, stages)]
     assert found(done) == found(expected)
 

@@ -8,7 +8,8 @@ import pytest
 
 from curate.config import CurateConfig
 from curate.ledger.ledger import Ledger
-from curate.run.runners.workers import Load, Machine, balance
+from curate.run.runners.room import Share
+from curate.run.runners.workers import Load, balance
 from curate.run.stages.model_files import model_digests, weights_mb
 from curate.run.stages.model_stages import clip_stages, pipeline_stages
 from loader.storage import open_storage
@@ -88,16 +89,15 @@ def test_workers_with_a_model_are_no_more_than_memory_holds(model: Path) -> None
     on_processors, on_gpus = (
         {
             one.name: one.memory_mb
-            for one in pipeline_stages(stages, config, {}, gpus, weights_mb(config))
-            if one.pool is not None
+            for one in pipeline_stages(stages, config, gpus, weights_mb(config))
+            if one.keeps
         }
         for gpus in (0, 8)
     )
     assert on_processors == {"captions": 21_000, "text_embed": 21_000}  # computed in 32 bits
     assert on_gpus == {"captions": 11_000, "text_embed": 11_000}
-    loads = [Load(name, 10.0, memory_mb=size) for name, size in on_processors.items()]
-    plan = balance(loads, Machine(cpus=64, memory_mb=128_000))
-    assert {name: pool.most for name, pool in plan.pools.items()} == {"captions": 3, "text_embed": 3}
+    loads = [Load(name, 10.0, Share(1, 0, size), 64) for name, size in on_processors.items()]
+    assert balance(loads, Share(64, 0, 128_000)) == {"captions": 3, "text_embed": 3}
 
 
 def test_workers_that_make_inputs_reserve_what_preprocessing_loads(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_workers_that_make_inputs_reserve_what_preprocessing_loads(tmp_path: Pat
         replace(stage, function=lambda tasks, _: tasks)  # no weights are here to ask for the preprocessing
         for stage in clip_stages(config, Ledger(open_storage(tmp_path)), {})
     ]
-    reserved = {one.name: one.memory_mb for one in pipeline_stages(stages, config, {}, 1, {})}
+    reserved = {one.name: one.memory_mb for one in pipeline_stages(stages, config, 1, {})}
     assert (
         reserved["embed.input"] >= config.run.worker_memory_mb + 800
     )  # measured: 803 MB beside PyAV and numpy

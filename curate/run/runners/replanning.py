@@ -1,0 +1,144 @@
+"""Workers of a pipeline that runs on Ray Data, planned again from what its stages do.
+
+Ray Data makes one object of a callback's class for each execution, in the driver, and calls it in every turn of its
+loop. Counts come from the metrics of its operators, and plans go to the bounds of their pools.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from curate.run.runners.room import Share
+from curate.run.runners.workers import StageState, longest_calls, patience_s, planned
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Workers that stages kept while a pipeline ran.
+
+    Attributes:
+        most: Largest number at a time, by stage.
+        held_s: Seconds of all of them together, by stage.
+    """
+
+    most: dict[str, int] = field(default_factory=dict)
+    held_s: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Pipeline that a callback plans for.
+
+    Attributes:
+        operators: State of each operator before it runs, in the order of the pipeline.
+        total: Rows that enter the first one.
+        nodes: Returns the resources of the nodes that are there.
+        kept: Destination of what stages kept.
+    """
+
+    operators: Sequence[StageState]
+    total: int
+    nodes: Callable[[], list[Share]]
+    kept: Kept
+
+
+def replanning(setup: Setup) -> "type[Replanning]":
+    """Return the callback of one execution, which Ray makes without arguments."""
+    return type("ReplanningOfOneRun", (Replanning,), {"setup": setup})
+
+
+class Replanning:
+    """Callback that resizes the pools of an execution.
+
+    Attributes:
+        setup: The pipeline.
+    """
+
+    setup: ClassVar[Setup]
+
+    def __init__(self) -> None:
+        self._watched: list[_Watched] = []
+        self._at, self._planned_at = time.monotonic(), -math.inf
+
+    def before_execution_starts(self, executor: Any) -> None:
+        """Find the operators; Ray may have made one of several neighbours."""
+        left = list(self.setup.operators)
+        for operator in executor._topology:
+            if count := operator.name.count(_OPERATOR):
+                self._watched.append(_Watched(operator, _together(left[:count])))
+                del left[:count]
+
+    def on_execution_step(self, executor: Any) -> None:  # noqa: ARG002 - as Ray calls it
+        """Count what was done since the last turn, and resize pools where the last plan is old."""
+        now, kept = time.monotonic(), self.setup.kept
+        for one in self._watched:
+            one.look()
+            if one.pool is not None:
+                name, workers = one.state.name, one.state.workers
+                kept.most[name] = max(workers, kept.most.get(name, 0))
+                kept.held_s[name] = kept.held_s.get(name, 0.0) + workers * (now - self._at)
+        self._at = now
+        states = [one.state for one in self._watched]
+        if now - self._planned_at >= patience_s(states):
+            plan = planned(states, self.setup.total, self.setup.nodes())
+            for one in self._watched:
+                if one.pool is not None and one.state.name in plan and not one.state.ended:
+                    _resize(one.pool, plan[one.state.name])
+            self._planned_at = now
+
+    def after_execution_succeeds(self, executor: Any) -> None:
+        """Do nothing."""
+
+    def after_execution_fails(self, executor: Any, error: Exception) -> None:
+        """Do nothing."""
+
+
+_OPERATOR = "MapBatches("
+"""Start of the name of an operator; Ray joins the names of those that it makes one of."""
+
+
+class _Watched:
+    """An operator of Ray Data and what is known of it."""
+
+    def __init__(self, operator: Any, state: StageState) -> None:
+        self._operator = operator
+        self.state = state
+        self.pool: Any = next(iter(operator.get_autoscaling_actor_pools()), None)
+        self._started = 0
+
+    def look(self) -> None:
+        """Bring the state up to date."""
+        counts, before = self._operator.metrics, self.state
+        calls = counts.num_tasks_finished
+        workers = self.pool.current_size() if self.pool is not None else 0
+        self._started += max(0, workers - before.workers)
+        longest = before.longest
+        new = calls - before.calls
+        if new and self.pool is not None:
+            longest = longest_calls(
+                longest, new, (counts.block_generation_time - before.seconds) / new, self._started
+            )
+        self.state = replace(
+            before,
+            workers=workers,
+            calls=calls,
+            rows=counts.rows_inputs_of_submitted_tasks * calls / max(1, counts.num_tasks_submitted),
+            yielded=counts.rows_task_outputs_generated,
+            seconds=counts.block_generation_time,
+            longest=longest,
+            ended=self._operator.has_completed(),
+        )
+
+
+def _together(states: Sequence[StageState]) -> StageState:
+    """Return the state of neighbours that Ray made one; what they reserve is equal."""
+    pools = [state for state in states if state.pooled]
+    return replace((pools or list(states))[0], batch=states[0].batch)
+
+
+def _resize(pool: Any, workers: int) -> None:
+    """Bound a pool to this number of workers: Ray starts what is missing, and ends idle ones."""
+    if pool.min_size() != workers or pool.max_size() != workers:
+        pool._config = replace(pool._config, min_size=workers, max_size=workers, initial_size=workers)
