@@ -180,8 +180,16 @@ def by_us(rows: list[Row], shape: Shape) -> tuple[int, Kept]:
     return sum(1 for _ in run_on_ray(rows, [Stage("cut", Cut(), memory_mb=0.001), *models], kept)), kept
 
 
-def run(shape: Shape, way: str) -> dict[str, Any]:
-    """Return the seconds of one way on a Ray of its own, its processes started."""
+def run(shape: Shape, ways: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the seconds of each way; of a cluster that changes, each has its own."""
+    if shape.change:
+        for way in ways:
+            yield from _on_one_ray(shape, [way])
+    else:
+        yield from _on_one_ray(shape, ways)
+
+
+def _on_one_ray(shape: Shape, ways: Sequence[str]) -> Iterator[dict[str, Any]]:
     import ray
     from ray.cluster_utils import Cluster
 
@@ -191,33 +199,38 @@ def run(shape: Shape, way: str) -> dict[str, Any]:
     cluster = Cluster(initialize_head=True, head_node_args={**nodes[0], "include_dashboard": False})
     others = [cluster.add_node(**node) for node in (nodes[1:] if shape.change != "joins" else [])]
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = context.print_on_execution_start = False
-    context.op_resource_reservation_ratio = 0.5
     try:
-        cpus = sum(node[0] for node in shape.nodes)
-        list(run_on_ray([{"clips": 1, "cut_s": 1.0, "weight": 1.0}] * cpus, [Stage("warm", Cut())]))
-        context.op_resource_reservation_ratio = 0.5
+        warm = [{"clips": 1, "cut_s": 1.0, "weight": 1.0}] * sum(node[0] for node in shape.nodes)
+        list(run_on_ray(warm, [Stage("warm", Cut())]))
         changes = {
             "joins": lambda: cluster.add_node(**nodes[-1]),
             "leaves": lambda: cluster.remove_node(others[0]),
         }
         if shape.change:
-            timer = threading.Timer(_CHANGE_S, changes[shape.change])
-            timer.start()
-        rows, kept, split = sources(shape), Kept(), best(shape)
-        began = time.monotonic()
-        if way == "planned":
-            clips, kept = by_us(rows, shape)
-        else:
-            clips = by_ray(rows, shape, split if way == "fixed" else None)
-        wall_s = time.monotonic() - began
-        assert clips == shape.sources * shape.clips
+            threading.Timer(_CHANGE_S, changes[shape.change]).start()
+        for way in ways:
+            yield _timed(shape, way)
     finally:
         ray.shutdown()
         cluster.shutdown()
+
+
+def _timed(shape: Shape, way: str) -> dict[str, Any]:
+    import ray
+
+    rows, kept, split = sources(shape), Kept(), best(shape)
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = context.print_on_execution_start = False
+    context.op_resource_reservation_ratio = 0.5
+    began = time.monotonic()
+    if way == "planned":
+        clips, kept = by_us(rows, shape)
+    else:
+        clips = by_ray(rows, shape, split if way == "fixed" else None)
+    wall_s = time.monotonic() - began
+    assert clips == shape.sources * shape.clips
     held = {"workers": split} if way == "fixed" else {"workers at most": kept.most} if kept.most else {}
-    return {"way": way, "wall_s": round(wall_s, 1), **held}
+    return {"way": way, "wall_s": round(wall_s, 1), **held, "load": round(os.getloadavg()[0], 1)}
 
 
 def main() -> None:
@@ -232,9 +245,8 @@ def main() -> None:
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     for name in options.shapes:
         fixed_s = None
-        for way in options.ways:
-            found = run(SHAPES[name], way)
-            fixed_s = found["wall_s"] if way == "fixed" else fixed_s
+        for found in run(SHAPES[name], options.ways):
+            fixed_s = found["wall_s"] if found["way"] == "fixed" else fixed_s
             ratio = {"ratio": round(found["wall_s"] / fixed_s, 2)} if fixed_s else {}
             print(json.dumps({"shape": name, **found, **ratio}), flush=True)
 
