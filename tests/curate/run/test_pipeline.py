@@ -279,7 +279,7 @@ def test_ray_starts_no_worker_before_there_is_work(ray_started: Started) -> None
 
 
 def test_workers_are_started_while_it_runs_as_measured(ray_local: str) -> None:
-    rows = [{"name": str(number), "parts": 1} for number in range(60)]
+    rows = [{"name": str(number), "parts": 2} for number in range(60)]
     stages = [Stage("split", split, cpus=0.1), Stage("slow", slow, keeps=True, cpus=0.4, memory_mb=1)]
     cost = run_pass("rows", rows, stages, "ray", lambda _: None)
     assert cost.kept.most["slow"] in (4, 5)  # of 0.4 each; without the first stage, once it has ended, five
