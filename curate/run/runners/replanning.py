@@ -84,8 +84,8 @@ class Replanning:
         if now - self._planned_at >= patience_s(states):
             plan = planned(states, self.setup.total, self.setup.nodes())
             for one in self._watched:
-                if one.pool is not None and one.state.name in plan and not one.state.ended:
-                    _resize(one.pool, plan[one.state.name])
+                if one.state.name in plan and not one.state.ended:
+                    one.resize(plan[one.state.name])
             self._planned_at = now
 
     def after_execution_succeeds(self, executor: Any) -> None:
@@ -131,14 +131,16 @@ class _Watched:
             ended=self._operator.has_completed(),
         )
 
+    def resize(self, workers: int) -> None:
+        """Bound the pool to this number of workers: Ray starts what is missing, and ends idle ones."""
+        # Ray warns people of pools that want more workers than they ever got rows.
+        least = max(1, min(workers, self._operator.metrics.num_inputs_received))
+        if (self.pool.min_size(), self.pool.max_size()) != (least, workers):
+            config = self.pool._config
+            self.pool._config = replace(config, min_size=least, max_size=workers, initial_size=least)
+
 
 def _together(states: Sequence[StageState]) -> StageState:
     """Return the state of neighbours that Ray made one; what they reserve is equal."""
     pools = [state for state in states if state.pooled]
     return replace((pools or list(states))[0], batch=states[0].batch)
-
-
-def _resize(pool: Any, workers: int) -> None:
-    """Bound a pool to this number of workers: Ray starts what is missing, and ends idle ones."""
-    if pool.min_size() != workers or pool.max_size() != workers:
-        pool._config = replace(pool._config, min_size=workers, max_size=workers, initial_size=workers)
