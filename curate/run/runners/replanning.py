@@ -111,22 +111,23 @@ class _Watched:
     def look(self) -> None:
         """Bring the state up to date."""
         counts, before = self._operator.metrics, self.state
+        # A task holds its processor from when it is sent until its end is noticed. Workers have their next call with
+        # them, so that they wait for neither.
+        seconds = counts.task_completion_time_s if self.pool is None else counts.block_generation_time
         calls = counts.num_tasks_finished
         workers = self.pool.current_size() if self.pool is not None else 0
         self._started += max(0, workers - before.workers)
         longest = before.longest
         new = calls - before.calls
         if new and self.pool is not None:
-            longest = longest_calls(
-                longest, new, (counts.block_generation_time - before.seconds) / new, self._started
-            )
+            longest = longest_calls(longest, new, (seconds - before.seconds) / new, self._started)
         self.state = replace(
             before,
             workers=workers,
             calls=calls,
             rows=counts.rows_inputs_of_submitted_tasks * calls / max(1, counts.num_tasks_submitted),
             yielded=counts.rows_task_outputs_generated,
-            seconds=counts.block_generation_time,
+            seconds=seconds,
             longest=longest,
             ended=self._operator.has_completed(),
         )
