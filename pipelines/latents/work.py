@@ -5,12 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from curate.ledger.ledger import Ledger
-<<<<<<< HEAD
-from curate.run.runners.pipeline import Pool, Stage, cluster_size
-from curate.run.shard import close_shard
-=======
 from curate.run.runners.pipeline import Stage, cluster_size
->>>>>>> f000bc79 (Workers are planned while a pipeline runs: no probe, no split that stays; from what is left to each stage and what its rows cost)
+from curate.run.shard import close_shard
 from loader.dataset import ShardRecord
 from loader.errors import UsageError
 from pipelines.configuration.train_config import TrainRunConfig
