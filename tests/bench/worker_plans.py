@@ -5,9 +5,9 @@
 Stages sleep, so that two processors can pretend to be 64; a model also sleeps while it loads, once per worker. Sources
 have lognormal costs, and clips cost in proportion. All ways of a shape run on one Ray, after one pass that starts its
 processes. In ``fixed`` the numbers of workers are those that would end first if nothing but sleep took time.
-``planned`` is our runner, ``ray`` has pools without a maximum and Ray Data's defaults. Prints a JSON line for each, with the seconds and
-the ratio to ``fixed``. In the shape ``joins`` a second node joins after 10 s, in ``leaves`` it is killed after 10 s;
-``fixed`` is then planned for the nodes of the beginning.
+``planned`` is our runner, ``ray`` has pools without a maximum and Ray Data's defaults. Prints a JSON line for each,
+with the seconds and the ratio to ``fixed``. In the shape ``joins`` a second node joins after 10 s, in ``leaves`` it is
+killed after 10 s; ``fixed`` is then planned for the nodes of the beginning.
 """
 
 import argparse
