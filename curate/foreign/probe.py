@@ -62,7 +62,7 @@ def probe(data: bytes | memoryview) -> Media:
             raise SourceError(f"cannot be decoded: {getattr(error, 'strerror', None) or error}") from error
         if frame is None:
             raise SourceError("has no frame that can be decoded")
-        if times.promised > times.packets:
+        if times.promised > (times.ticks if times.counts_ticks else times.packets):
             raise SourceError(
                 f"is cut off: its header promises {times.promised} frames, {times.packets} are there"
             )
@@ -76,22 +76,40 @@ def probe(data: bytes | memoryview) -> Media:
 
 @dataclass
 class _Times:
-    """Number of packets, and the span they cover in seconds."""
+    """Number of packets, and the span they cover in seconds.
+
+    Attributes:
+        promised: Frames by the header.
+        packets: Packets with content.
+        shown: Packets whose frames are shown.
+        first_s: Earliest time of a packet.
+        last_s: Latest end of a packet.
+        counts_ticks: True for AVI, which has no times of display and promises ticks; a frame may take several.
+        ticks: End of the last packet in coding order, in ticks.
+        coded: Time of the last packet in coding order, in ticks.
+    """
 
     promised: int
     packets: int = 0
     shown: int = 0
     first_s: float | None = None
     last_s: float = 0.0
+    counts_ticks: bool = False
+    ticks: int = 0
+    coded: int = 0
 
     def add(self, packet: "Packet[VideoStream]", codec: str) -> None:
         self.packets += 1
         if packet.is_discard or (codec == "vp8" and not bytes(packet)[0] & _VP8_SHOWN):
             return
         self.shown += 1
-        if packet.pts is not None and packet.time_base is not None:
-            begin_s = float(packet.pts * packet.time_base)
-            end_s = begin_s + float((packet.duration or 0) * packet.time_base)
+        begin, lasting = packet.pts, packet.duration or 0
+        if self.counts_ticks:
+            begin, lasting = packet.dts, max(lasting, (packet.dts or 0) - self.coded)
+            self.coded, self.ticks = packet.dts or 0, (packet.dts or 0) + lasting
+        if begin is not None and packet.time_base is not None:
+            begin_s = float(begin * packet.time_base)
+            end_s = begin_s + float(lasting * packet.time_base)
             self.first_s = begin_s if self.first_s is None else min(self.first_s, begin_s)
             self.last_s = max(self.last_s, end_s)
 
@@ -105,7 +123,7 @@ class _Times:
 
 
 def _demux(container: InputContainer, stream: VideoStream) -> tuple[_Times, VideoFrame | None]:
-    times, frame = _Times(stream.frames), None
+    times, frame = _Times(stream.frames, counts_ticks=container.format.name == "avi"), None
     for packet in container.demux(stream):
         if packet.size:
             times.add(packet, stream.codec_context.name)

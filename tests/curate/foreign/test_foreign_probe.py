@@ -15,9 +15,11 @@ from tests.media import numbered_frame, write_video
 
 
 def remuxed(path: Path, **options: int) -> bytes:
-    other = path.with_stem(path.stem + "-again")
+    other = path.with_stem(path.stem + "-again").with_suffix(".avi" if "ticks" in options else path.suffix)
     with av.open(str(path)) as source, av.open(str(other), "w") as target:
         stream = target.add_stream_from_template(source.streams.video[0])
+        if "ticks" in options:
+            stream.time_base = Fraction(1, options["ticks"])
         if "rotation" in options:
             stream.set_display_rotation(options["rotation"])
         for packet in source.demux(source.streams.video[0]):
@@ -33,6 +35,16 @@ def test_frames_of_every_container_are_counted(tmp_path: Path, suffix: str) -> N
     assert (found.frames, found.height, found.width, found.audio) == (31, 64, 96, "none")
     assert found.fps == pytest.approx(25, rel=0.02)
     assert found.duration_s == pytest.approx(31 / 25, rel=0.02)
+
+
+@pytest.mark.parametrize("b_frames", ["0", "2"])
+def test_an_avi_with_empty_packets_between_its_frames_is_whole(tmp_path: Path, b_frames: str) -> None:
+    path = write_video(tmp_path / "a.ts", (40,), size=(96, 64), options={"bf": b_frames})
+    copied = remuxed(path, ticks=50)
+    found = probe(copied)
+    assert (found.frames, found.fps, found.duration_s) == (40, 25, 1.6)
+    with pytest.raises(SourceError, match="is cut off"):
+        probe(copied[: len(copied) * 2 // 3])
 
 
 def test_frames_that_are_never_shown_do_not_count(tmp_path: Path) -> None:
