@@ -26,6 +26,8 @@ CONSTANT_TOLERANCE = 0.25  # frame durations; container ticks (1 ms in Matroska)
 _SNAP_TOLERANCE = 0.01  # relative distance within which a measured rate snaps to a standard rate
 # A low percentile of the gaps shows the camera's rate where a recorder dropped still frames.
 _NOMINAL_GAP_PERCENTILE = 10
+_SEVERAL_TICKS = 1.5
+"""Frames of the stated rate, in the usual distance of stamps, above which that rate is the one of ticks."""
 _LEAST_GAPS = 4
 """Gaps above which the last one may be measured by the others."""
 
@@ -250,13 +252,20 @@ def timeline(
 
 
 def _counted_rate(pts: list[int | None], time_base: Fraction, stated: Fraction | None) -> Fraction:
-    """Return the rate of frames whose stamps are no times: the stated one, or a slower one that all stamps show."""
+    """Return the rate of frames whose stamps are times of coding, or none.
+
+    It is the stated one, unless that is the rate of ticks of which each frame takes several (AVI), or no rate of
+    cameras where the stamps show one (ASF, whose stated rate is an average).
+    """
     rate = stated or Fraction(25)
     gaps = np.diff(np.unique([tick for tick in pts if tick is not None]))
-    # AVI states the rate of its ticks, of which each frame may take several.
-    usual = int(np.median(gaps)) if 2 * len(gaps) > len(pts) else 1
-    alike = usual > 1 and 2 * np.count_nonzero(gaps == usual) > len(gaps)
-    return min(rate, 1 / (usual * time_base)) if alike else rate
+    if 2 * len(gaps) <= len(pts):
+        return rate
+    period_s = int(np.median(gaps)) * time_base
+    if 2 * np.count_nonzero(gaps == np.median(gaps)) > len(gaps) and rate * period_s > _SEVERAL_TICKS:
+        return 1 / period_s
+    measured = _snapped(Fraction(1 / float(gaps.mean() * time_base)).limit_denominator(1001))
+    return measured if stated not in STANDARD_RATES and measured in STANDARD_RATES else rate
 
 
 def likely_rate(times_s: NDArray[np.float64], stated: Fraction | None, max_fps: float) -> Fraction:

@@ -38,6 +38,24 @@ def test_disordered_times_give_way_to_the_stated_rate() -> None:
     assert made.times_s == pytest.approx(np.arange(7) / 25)
 
 
+@pytest.mark.parametrize(
+    ("tick", "stated", "rate"),
+    [
+        ("1/50", "50", "25"),
+        ("1/1000", "24000/1001", "24000/1001"),
+        ("1/1000", "293/12", "24000/1001"),
+        ("1/25", "25", "25"),
+    ],
+)
+def test_times_of_coding_tell_the_rate_where_the_stated_one_is_that_of_ticks_or_an_average(
+    tick: str, stated: str, rate: str
+) -> None:
+    coded = [4 * group + place for group in range(25) for place in (0, 3, 1, 2)]
+    pts = [round(number / Fraction(rate) / Fraction(tick)) for number in coded]
+    made = line(pts, Fraction(tick), stated=Fraction(stated))
+    assert (made.rate, made.constant) == (Fraction(rate), True)
+
+
 def test_missing_times_give_way_to_the_stated_rate() -> None:
     made = line([0, None, 2], Fraction(1, 25), stated=Fraction(25))
     assert made.frames == 3
