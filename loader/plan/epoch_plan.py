@@ -18,6 +18,7 @@ from loader.base.node_files import NodeFiles
 from loader.base.philox import shuffled
 from loader.buckets.assignment import Assignment
 from loader.buckets.cost import seconds
+from loader.buckets.unassigned import Unassigned
 from loader.dataset.draws import Draws
 from loader.errors import UsageError
 from loader.plan.microbatch_table import (
@@ -287,7 +288,7 @@ def plan_epoch(
         _check_fills(
             len(part.assignment.bucket_of if part.rows_after is not None else draws.rows), part.layout
         )
-    _check_fills(len(draws.rows), layout)
+    _check_fills(len(draws.rows), layout, assignment.unassigned)
     changes = [number for number, part in enumerate(done) if part.rows_after is not None]
     over_D = np.zeros(len(done[0].assignment.bucket_of) if changes else len(draws.rows), np.bool_)
     for number, part in enumerate(done):
@@ -310,15 +311,19 @@ def plan_epoch(
             over_D[rows_now[rows_now >= 0]] = True
     plan = _part(assignment, seed, epoch, len(done), layout, draws, over_D, shuffle, near_N, groups)
     if not done:
-        _check_fills(len(plan.order), layout)
+        _check_fills(len(plan.order), layout, assignment.unassigned)
     return plan
 
 
-def _check_fills(samples: int, layout: StepLayout) -> None:
+def _check_fills(samples: int, layout: StepLayout, without: Unassigned | None = None) -> None:
     if samples < layout.per_step:
+        others = ""
+        if without is not None and (counts := without.counts()):
+            reason, count = next(iter(counts.items()))
+            others = f"; {len(without)} samples fit no bucket, {count} of them since {reason}"
         raise UsageError(
             f"{samples} samples in buckets cannot fill the {layout.per_step} microbatches of a step (ranks:"
-            f" {layout.ranks}, of each: {layout.microbatches}): use fewer of them or allow more shapes"
+            f" {layout.ranks}, of each: {layout.microbatches}): use fewer of them or allow more shapes{others}"
         )
 
 

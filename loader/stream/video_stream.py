@@ -209,7 +209,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         """Continue with a later revision of the dataset; call it on every rank between the same two steps.
 
         The rest of the epoch is planned anew: each added sample is trained on once in it, removed samples are not. An
-        iterator in use still follows the old plan; make a new one.
+        iterator in use follows the old plan and is refused from then on; make a new one.
 
         Args:
             source: the same dataset, opened again.
@@ -233,8 +233,8 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
     def recalibrate(self, cost: Cost) -> bool:
         """Plan with another cost from the current position on; call it on every rank between the same two steps.
 
-        An iterator in use still follows the old plan; make a new one. Returns False without any change if the epoch has
-        seen so many costs that its state would exceed its bounds.
+        An iterator in use follows the old plan and is refused from then on; make a new one. Returns False without any
+        change if the epoch has seen so many costs that its state would exceed its bounds.
 
         Args:
             cost: seconds of a microbatch (`loader.buckets.recalibrate`).
@@ -370,6 +370,11 @@ class StreamIterator:
             self._batches = stream._read(start.position, start.first)
             # Also runs at the interpreter's exit, while the modules of its threads still exist.
             weakref.finalize(self, self._batches.close)
+        elif get_worker_info() is None and stream._position != start.position:
+            raise UsageError(
+                "the stream was moved since this iterator's last batch, or another iterator reads it, so batches would"
+                " come twice: go on with a new one, iter(stream)"
+            )
         batch = next(self._batches)
         if get_worker_info() is None:
             stream._tracker.move(batch.after)

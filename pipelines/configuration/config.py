@@ -4,7 +4,8 @@ import difflib
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from types import UnionType
+from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -57,22 +58,24 @@ class Given(NamedTuple):
         try:
             return model.model_validate(self.values)
         except ValidationError as error:
-            wrong = error.errors()
-            sentences = [
-                _sentence(model, dict(item), self._place(item["loc"])) for item in wrong[:_MOST_ERRORS]
-            ]
+            wrong = _of_one_kind(error.errors())
+            sentences, told = list[str](), set[str]()
+            for item in wrong[:_MOST_ERRORS]:
+                place = _place_in(model, self.values, item["loc"])
+                sentence = _sentence(dict(item), place, self._place(place.key))
+                sentences.append(
+                    sentence.removesuffix(place.known).rstrip("; ") if place.known in told else sentence
+                )
+                told.add(place.known)
             more = [f"and {len(wrong) - _MOST_ERRORS} more"] if len(wrong) > _MOST_ERRORS else []
-            raise UsageError("; ".join([*sentences, *more])) from error
+            raise UsageError("; ".join([*dict.fromkeys(sentences), *more])) from error
 
     def origin(self, key: Sequence[int | str]) -> str:
         """Return where a value was given: `OVERRIDE`, file and line, or `DEFAULT`."""
         value: Any = self.values
         for part in key:
-            known = isinstance(value, dict) and part in value
-            known = known or (isinstance(value, list) and isinstance(part, int) and part < len(value))
-            if not known:
+            if (value := _inner(value, part)) is _NOTHING:
                 return DEFAULT
-            value = value[part]
         return self._place(key)
 
     def _place(self, key: Sequence[int | str]) -> str:
@@ -182,14 +185,74 @@ def _put(values: dict[str, Any], path: list[str], value: Any) -> None:
     values[path[-1]] = value
 
 
-def _sentence(model: type[BaseModel], item: dict[str, Any], where: str) -> str:
-    path = [str(part) for part in item["loc"]]
+class _Place(NamedTuple):
+    """Key that is wrong.
+
+    Attributes:
+        key: the key as a person writes it.
+        section: models of the section that it stands in; several for a union.
+    """
+
+    key: tuple[int | str, ...]
+    section: tuple[type[BaseModel], ...]
+
+    @property
+    def known(self) -> str:
+        """Keys of the section, in words."""
+        return f"known here: {', '.join(self.names())}"
+
+    def names(self) -> list[str]:
+        """Return the keys of the section."""
+        return sorted({name for model in self.section for name in model.model_fields})
+
+    def below(self, wanted: str) -> list[str]:
+        """Return the sections below that have the wanted key."""
+        fields = [item for model in self.section for item in model.model_fields.items()]
+        return [
+            name
+            for name, field in fields
+            if any(wanted in inner.model_fields for inner in _models(field.annotation))
+        ]
+
+
+def _place_in(model: type[BaseModel], values: Any, loc: Sequence[int | str]) -> _Place:
+    """Return the place of an error of pydantic, which names the kinds of unions between the keys."""
+    key, section, here, annotation = list[int | str](), (model,), (model,), Any
+    for part in loc:
+        fields = [one.model_fields[str(part)] for one in here if str(part) in one.model_fields]
+        values = _inner(values, part) if (given := _inner(values, part) is not _NOTHING) else values
+        if not fields and not given and _has_union(annotation):
+            here = tuple(one for one in here if _is_of_kind(one, part)) or here
+            section = here
+            continue
+        key.append(part)
+        section = here
+        if fields:
+            annotation = fields[0].annotation
+            here = tuple(inner for field in fields for inner in _models(field.annotation))
+    return _Place(tuple(key), section)
+
+
+def _of_one_kind(wrong: Sequence[Any]) -> list[Any]:
+    """Return errors without those of the members of a union whose kind is not the given one."""
+    others = {
+        item["loc"][:-1]
+        for item in wrong
+        if item["type"] == "literal_error" and item["loc"][-1:] == ("kind",)
+    }
+    return [
+        item for item in wrong if not any(item["loc"][: len(other)] == other for other in others)
+    ] or list(wrong)
+
+
+def _sentence(item: dict[str, Any], place: _Place, where: str) -> str:
+    path = [str(part) for part in place.key]
     key = shown_name(".".join(path))
     if item["type"] == "extra_forbidden":
-        known = sorted(_fields(model, path[:-1]))
-        close = difflib.get_close_matches(path[-1][:_MOST_COMPARED], known, n=1)
+        close = difflib.get_close_matches(path[-1][:_MOST_COMPARED], place.names(), n=1)
+        close = close or [f"{section}.{path[-1]}" for section in place.below(path[-1])[:1]]
         nearest = f"did you mean {'.'.join([*path[:-1], close[0]])}? " if close else ""
-        return f"{key} ({where}) is no known key; {nearest}known here: {', '.join(known)}"
+        return f"{key} ({where}) is no known key; {nearest}{place.known}"
     if item["type"] == "union_tag_not_found":
         tag = item["ctx"]["discriminator"].strip("'")
         return f"{key} ({where}) needs the key {tag}: set {key}.{tag} beside the others"
@@ -199,11 +262,30 @@ def _sentence(model: type[BaseModel], item: dict[str, Any], where: str) -> str:
     return f"{key} ({where}) cannot be {shown_value(item['input'])}: {message[:1].lower()}{message[1:]}"
 
 
-def _fields(model: type[BaseModel], path: Sequence[str]) -> list[str]:
-    for name in path:
-        field = model.model_fields.get(name)
-        inner = field.annotation if field else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            return []
-        model = inner
-    return list(model.model_fields)
+_NOTHING = object()
+
+
+def _inner(value: Any, part: int | str) -> Any:
+    """Return the value below a key or a place in a list; `_NOTHING` if there is none."""
+    if isinstance(value, dict):
+        return value.get(part, _NOTHING)
+    if isinstance(value, list) and isinstance(part, int) and part < len(value):
+        return value[part]
+    return _NOTHING
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """Return the models in an annotation, such as the members of a union."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _models(argument)]
+
+
+def _has_union(annotation: Any) -> bool:
+    inner = [argument for argument in get_args(annotation) if argument is not type(None)]
+    is_union = get_origin(annotation) in (Union, UnionType) and len(inner) > 1
+    return is_union or any(map(_has_union, inner))
+
+
+def _is_of_kind(model: type[BaseModel], kind: int | str) -> bool:
+    return any(isinstance(kind, str) and field.default == kind for field in model.model_fields.values())

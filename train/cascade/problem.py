@@ -59,11 +59,19 @@ class Problem:
         stuck = np.argwhere(needed_SM & ~self.has_SM)
         if len(stuck):
             sample, module = stuck[0].tolist()
-            least = self.memory_SMK[sample, module].min() / 2**30
             raise UsageError(
-                f"the {Module(module).name} of sample {sample} fits with no degree up to {self.gpus} GPUs of"
-                f" {self.memory / 2**30:.0f} GiB: it needs {least:.0f} GiB; allow a higher degree, or a smaller bucket"
+                f"the {Module(module).name} of sample {sample} fits with no degree up to {self.gpus} GPUs:"
+                f" {self._why(sample, module)}; allow a higher degree, or a smaller bucket"
             )
+
+    def _why(self, sample: int, module: int) -> str:
+        """Return why a module runs at no degree; memory as a ratio, since tables count bytes or tokens."""
+        able_K = np.isfinite(self.seconds_SMK[sample, module]) & (self.degrees_K <= self.gpus)
+        if not able_K.any():
+            return "no degree of the plan is possible there"
+        memory_K = np.where(able_K, self.memory_SMK[sample, module], np.inf)
+        least = int(memory_K.argmin())
+        return f"with {self.degrees_K[least]} it needs {memory_K[least] / self.memory:.2f} times the memory of a GPU"
 
     @property
     def samples(self) -> int:

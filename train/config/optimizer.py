@@ -1,17 +1,20 @@
 """Configuration of the optimizer, its learning rate, the EMA of weights, and FP8 matrix products."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from loader.settings import Settings
+
+Decay = Annotated[float, Field(ge=0, lt=1)]
+"""Decay rate of an average."""
 
 
 class OptimizerConfig(Settings):
     """AdamW; weight decay acts on matrices only."""
 
     lr: float = Field(1e-3, gt=0, description="learning rate after the warm-up")
-    betas: tuple[float, float] = Field((0.9, 0.99), description="decay rates of the two moment averages")
+    betas: tuple[Decay, Decay] = Field((0.9, 0.99), description="decay rates of the two moment averages")
     eps: float = Field(1e-8, gt=0, description="added to the root of the second moment")
     weight_decay: float = Field(0.01, ge=0, description="decay per unit of learning rate")
     grad_clip: float = Field(1.0, gt=0, description="largest norm of the whole gradient")

@@ -10,7 +10,7 @@ from loader.buckets.tokens import Compression
 from loader.settings import Settings
 from train.config.checkpoint import CheckpointConfig
 from train.config.log import LogConfig
-from train.config.optimizer import EmaConfig, OptimizerConfig, ScheduleConfig
+from train.config.optimizer import Decay, EmaConfig, OptimizerConfig, ScheduleConfig
 from train.config.parallel import ParallelConfig
 
 
@@ -100,7 +100,7 @@ class DiscriminatorOptimizerConfig(OptimizerConfig):
     """AdamW of the discriminator; weight decay acts on matrices only."""
 
     lr: float = Field(1e-4, gt=0, description="learning rate after the warm-up")
-    betas: tuple[float, float] = Field((0.5, 0.9), description="decay rates of the two moment averages")
+    betas: tuple[Decay, Decay] = Field((0.5, 0.9), description="decay rates of the two moment averages")
     weight_decay: float = Field(0.0, ge=0, description="decay per unit of learning rate")
 
 

@@ -21,7 +21,17 @@ from loader.plan.policy import StepLayout
 from loader.storage import StorageConfig, open_storage
 from loader.stream.video_stream import VideoStream
 from tests.loader.dataset.test_dataset import tree
-from tests.loader.stream_clips import BUCKETS, SAMPLES, SHAPELESS, config, digest, keys, make_sample, write
+from tests.loader.stream_clips import (
+    BUCKETS,
+    SAMPLES,
+    SHAPELESS,
+    config,
+    digest,
+    keys,
+    make_sample,
+    small,
+    write,
+)
 from tests.media import read_number
 from tests.s3server import FaultyProxy, make_bucket, s3_server
 
@@ -233,6 +243,21 @@ def test_closing_the_iterator_ends_its_threads(dataset: Dataset) -> None:
     assert any(thread.name.startswith("decode") for thread in threading.enumerate())
     iterator.close()
     assert not any(thread.name.startswith("decode") for thread in threading.enumerate())
+
+
+def test_an_iterator_does_not_go_on_where_another_one_stood(dataset: Dataset) -> None:
+    """Two that take turns would both give the same samples, and the second one would move the stream back."""
+    stream = small(dataset)
+    first, second = iter(stream), iter(stream)
+    next(first)
+    next(second)
+    stream.advance(batch := next(second))  # of its own batch: it goes on
+    next(second)
+    with pytest.raises(UsageError, match="another iterator reads it"):
+        next(first)
+    stream.load_state_dict(stream.state_after(batch))
+    with pytest.raises(UsageError, match="go on with a new one"):
+        next(second)
 
 
 def test_what_is_read_ahead_is_bounded(samples: list[Sample], tmp_path: Path) -> None:

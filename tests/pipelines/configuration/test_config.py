@@ -6,8 +6,11 @@ import pytest
 
 from curate.config import CurateConfig
 from loader.base.yaml_text import MAX_BYTES
+from loader.buckets.cost import Cost
 from loader.errors import UsageError
+from loader.settings import Settings
 from pipelines.configuration.config import resolve
+from train.config.run import TrainConfig
 
 
 def put(tmp_path: Path, text: str) -> Path:
@@ -51,6 +54,48 @@ def test_wrong_configurations_name_the_key_the_place_and_what_is_allowed(
         resolve(CurateConfig, put(tmp_path, text), overrides)
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        (
+            "model.hiden=3",
+            r"train\.model\.hiden \(--set\) is no known key; did you mean train\.model\.hidden\?",
+        ),
+        ("model.hidden=x", r"train\.model\.hidden \(--set\) cannot be 'x'"),
+        ("model.heads=5", r"train\.model \(.*my\.yaml, line 1\): hidden"),
+        ("ema={dcay: 0.9}", r"train\.ema\.dcay \(--set\) is no known key; did you mean train\.ema\.decay\?"),
+        (
+            "objective.shift={kind: root, facto: 2}",
+            r"train\.objective\.shift\.facto \(--set\) .* base_tokens, kind",
+        ),
+        ("log.peak_tflops=x", r"train\.log\.peak_tflops \(--set\) cannot be 'x'.*'measure'"),
+        ("grad_clip=2", r"train\.grad_clip .*; did you mean train\.optimizer\.grad_clip\?"),
+        ("optimizer.betas=[1, 2]", r"train\.optimizer\.betas\.0 \(--set\) cannot be 1"),
+    ],
+)
+def test_keys_of_sections_with_several_kinds_are_named_as_they_are_written(
+    tmp_path: Path, override: str, sentence: str
+) -> None:
+    class Command(Settings):
+        train: TrainConfig
+
+    file = put(tmp_path, "train: {model: {kind: dit}}\n")
+    with pytest.raises(UsageError, match=sentence) as caught:
+        resolve(Command, file, [f"train.{override}"])
+    assert "known here: ;" not in str(caught.value)
+
+
+def test_of_a_union_only_the_given_kind_is_spoken_of(tmp_path: Path) -> None:
+    class Command(Settings):
+        cost: Cost
+
+    with pytest.raises(UsageError) as caught:
+        resolve(Command, put(tmp_path, "cost: {kind: power, fixed_s: -1}\n"), [])
+    assert "cost.fixed_s" in str(caught.value)
+    assert "token_s" not in str(caught.value)
+    assert "linear" not in str(caught.value)
 
 
 def test_every_wrong_key_is_named_at_once(tmp_path: Path) -> None:
