@@ -183,8 +183,8 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         for key in ("seed", "config") if later else ("dataset", "seed", "config"):
             if (saved := getattr(loaded, key)) != own[key]:
                 raise UsageError(
-                    f"cannot resume: {key} was {saved} when the state was saved and is {own[key]} now; "
-                    "use the same one, or start without a state"
+                    f"cannot resume: {key} was {saved} when the state was saved and is {own[key]} now"
+                    f" ({_MEANING[key]}); use the same one, or start without a state"
                 )
         if any(part.setting.stage >= self._stages.count for part in position.parts):
             raise UsageError("not a state of the loader: settings: names a stage that the curriculum has not")
@@ -345,6 +345,13 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         # Among policies, only this one changes B.
         said = json.dumps([plans, self.config.policy == "equal_token"], sort_keys=True)
         return hashlib.sha256(said.encode()).hexdigest()
+
+
+_MEANING = {
+    "dataset": "fingerprints of what `dataset` names",
+    "seed": "stream.seed",
+    "config": "fingerprints of stream.buckets and stream.curriculum, and of whether stream.policy is equal_token",
+}
 
 
 class StreamIterator:

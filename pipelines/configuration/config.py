@@ -66,7 +66,8 @@ class Given(NamedTuple):
                 sentences.append(
                     sentence.removesuffix(place.known).rstrip("; ") if place.known in told else sentence
                 )
-                told.add(place.known)
+                if sentence.endswith(place.known):
+                    told.add(place.known)
             more = [f"and {len(wrong) - _MOST_ERRORS} more"] if len(wrong) > _MOST_ERRORS else []
             raise UsageError("; ".join([*dict.fromkeys(sentences), *more])) from error
 

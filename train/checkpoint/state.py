@@ -94,6 +94,10 @@ def read_state(storage: Storage, folder: str) -> CheckpointState:
         raise RunError(
             f"{uri} cannot be seen from here; all ranks must reach the same checkpoints"
         ) from error
-    except (ValidationError, ValueError) as error:
+    except ValidationError as error:
+        first = error.errors()[0]
+        said = ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+        raise damaged(storage, path, said) from error
+    except ValueError as error:
         raise damaged(storage, path, error) from error
     return state

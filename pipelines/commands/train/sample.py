@@ -157,6 +157,8 @@ def run(options: argparse.Namespace) -> int:
     if options.prompts is None:
         if options.image_frames < 1:
             raise UsageError(f"--image-frames {options.image_frames} must be at least 1")
+        if not options.prompt:
+            raise UsageError("--prompt is empty; give the caption of the video")
         requests = [Request(prompt=options.prompt, image=options.image, image_frames=options.image_frames)]
     else:
         if options.image is not None:
@@ -165,6 +167,8 @@ def run(options: argparse.Namespace) -> int:
             )
         requests = read_requests(options.prompts)
     out = options.out or Path("sample.mp4" if options.prompts is None else "samples")
+    if options.prompts is None and out.exists() and out.suffix != ".mp4":
+        raise UsageError(f"--out {out} is there already and is no .mp4; name another file for the video")
     from train.distributed.sent_bytes import count_sent_bytes
     from train.distributed.world import join
     from train.models.attention.backend import attention_backend

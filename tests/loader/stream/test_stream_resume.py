@@ -93,8 +93,8 @@ def test_iterating_again_goes_on(dataset: Dataset) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"seed": 4}, "seed was 3"),
-        ({"buckets": BUCKETS.model_copy(update={"max_batch": 2})}, "config was"),
+        ({"seed": 4}, r"seed was 3.*stream\.seed"),
+        ({"buckets": BUCKETS.model_copy(update={"max_batch": 2})}, r"config was.*stream\.buckets"),
     ],
 )
 def test_a_state_of_another_configuration_is_refused(

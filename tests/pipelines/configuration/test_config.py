@@ -87,6 +87,12 @@ def test_keys_of_sections_with_several_kinds_are_named_as_they_are_written(
     assert "known here: ;" not in str(caught.value)
 
 
+def test_keys_known_in_a_section_are_listed_once(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve(CurateConfig, put(tmp_path, "cut: {crf: x, a: 1, b: 2}\n"), [])
+    assert str(caught.value).count("known here: ") == 1
+
+
 def test_of_a_union_only_the_given_kind_is_spoken_of(tmp_path: Path) -> None:
     class Command(Settings):
         cost: Cost

@@ -81,6 +81,7 @@ def test_the_same_call_gives_the_same_bytes_and_others_give_others(trained: Path
         (("--timesteps", "1,0.5"), "--timesteps: steps is 3, but timesteps are 2"),
         (("--lora", "adapters"), "--lora belongs to --config"),
         (("--layout", "ulysses=2"), "must divide the 1 ranks"),
+        (("--prompt", ""), "--prompt is empty"),
     ],
 )
 def test_a_wrong_call_is_told_in_words(
@@ -89,6 +90,16 @@ def test_a_wrong_call_is_told_in_words(
     assert sampled(trained, tmp_path / "x.mp4", *more) == 2
     assert told in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_another_kind_is_not_written_over(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "train.yaml"
+    config.write_text("mine")
+    assert sampled(trained, config) == 2
+    assert "train.yaml is there already and is no .mp4" in capsys.readouterr().err
+    assert config.read_text() == "mine"
 
 
 def test_a_configuration_without_published_weights_is_refused(

@@ -277,6 +277,14 @@ def rewrite(path, change):
     path.write_bytes(len(text).to_bytes(8, "little") + text + data[end:])
 
 
+def test_a_state_that_lacks_a_field_is_called_damaged_by_that_field(tmp_path):
+    storage = open_storage(tmp_path)
+    save(storage, 1)
+    (tmp_path / "step-000001" / "state.json").write_text("{}")
+    with pytest.raises(RunError, match=r"state.json is damaged \(step: Field required\)"):
+        load(storage)
+
+
 @pytest.mark.parametrize(
     "change",
     [
