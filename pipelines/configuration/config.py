@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import UnionType
-from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Any, NamedTuple, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -218,7 +218,8 @@ class _Place(NamedTuple):
 
 def _place_in(model: type[BaseModel], values: Any, loc: Sequence[int | str]) -> _Place:
     """Return the place of an error of pydantic, which names the kinds of unions between the keys."""
-    key, section, here, annotation = list[int | str](), (model,), (model,), Any
+    here: tuple[type[BaseModel], ...] = (model,)
+    key, section, annotation = list[int | str](), here, cast(Any, None)
     for part in loc:
         fields = [one.model_fields[str(part)] for one in here if str(part) in one.model_fields]
         values = _inner(values, part) if (given := _inner(values, part) is not _NOTHING) else values
