@@ -7,8 +7,6 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from tests.fuzz.attack import Lost, alarmed, broken, survive
 from tests.fuzz.readers import READERS, Reader
@@ -18,6 +16,9 @@ FEW = {"dataset": 6, "checkpoint": 6}  # that write whole folders
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_broken_input_is_a_result_or_an_error_in_words(name: str, tmp_path: Path) -> None:
+    from hypothesis import HealthCheck, given, settings
+    from hypothesis import strategies as st
+
     reader, folder = READERS[name], tmp_path / "own"
     folder.mkdir()
     whole = reader.seeds(folder)

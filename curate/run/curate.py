@@ -19,9 +19,10 @@ from curate.run.shard import STAGE as SHARD
 from curate.run.stages.custom_stages import stage_facts
 from curate.run.stages.model_files import model_digests
 from curate.run.stages.model_stages import availability, check
-from curate.run.state import CurationState, clips_of
+from curate.run.state import CurationState
 from curate.run.tables.clips import clip_ids
 from curate.run.tables.columns import equal, kept, places_in, texts_of
+from curate.run.tables.places import identities_of
 from curate.run.tables.samples import accounting_table, scores_table
 from curate.run.write_shards import write_shards
 from curate.source_pass.part_store import PARTS
@@ -210,7 +211,7 @@ def _tidy(ledger: Ledger, dataset: Dataset, config: CurateConfig, rejected: pa.A
     forget(ledger, TakeDowns(tuple(dataset.manifest.removals)))
     staged = texts_of(ledger.staged_clips())
     keep = np.ones(len(staged), bool) if rejected is None else places_in(staged, rejected) >= 0
-    stay = keep & (places_in(staged, clips_of(dataset)) < 0) & config.run.keep_rejected
+    stay = keep & (places_in(staged, identities_of(dataset)) < 0) & config.run.keep_rejected
     ledger.drop_clips(staged.filter(pa.array(~stay)).to_pylist())
     for folder in (f"{SHARD}/", PARTS):
         dataset.storage.delete_tree(f"{LEDGER}{folder}")

@@ -32,6 +32,7 @@ from curate.run.tables.compare import (
 from curate.run.tables.judge import judged
 from curate.run.tables.kept import KeptClips, is_kept
 from curate.run.tables.partitions import Partitions, partition_of
+from curate.run.tables.places import places_of
 from curate.run.tables.results import StageResults, packed_arrays, there, to_results
 from curate.run.tables.samples import samples_of, vector_column
 from curate.source_pass.cut_source import CutSource, arrays_name, arrays_of
@@ -414,27 +415,3 @@ class CurationState:
 
     def _arrays_name(self, source: SourceRef) -> str:
         return arrays_name(source, self.cut.fingerprint)
-
-
-PLACES = pa.schema({"id": pa.string(), "shard": pa.string(), "offset": pa.int64(), "size": pa.int64()})
-"""Bytes of clips inside shards, by identity of these bytes."""
-
-
-def places_of(dataset: Dataset | None) -> pa.Table:
-    """Return the places of a dataset's clips, columns `PLACES`."""
-    if dataset is None:
-        return PLACES.empty_table()
-    index = dataset.index.select(["key", "sha256", "shard", "members"]).combine_chunks()
-    members = column(index, "members")
-    rows, values = pc.list_parent_indices(members), members.flatten()
-    clips = pc.equal(values.field("suffix"), "mp4")
-    index = index.take(rows.filter(clips))
-    where = values.filter(clips)
-    columns = [clip_ids(index), column(index, "shard"), where.field("offset"), where.field("size")]
-    return pa.table(columns, PLACES)
-
-
-def clips_of(dataset: Dataset) -> pa.Array:
-    """Return the identities of a dataset's clips."""
-    names = ["key", "sha256"]
-    return clip_ids(dataset.read_columns("index", names))

@@ -15,23 +15,15 @@ import numpy as np
 from loader.base.arrays import Flags, Floats, Numbers, Places, numbers
 from loader.base.columns import parts
 from loader.base.node_files import NodeFiles
-from loader.base.philox import shuffled
 from loader.buckets.assignment import Assignment
 from loader.buckets.cost import seconds
 from loader.buckets.unassigned import Unassigned
 from loader.dataset.draws import Draws
 from loader.errors import UsageError
-from loader.plan.microbatch_table import (
-    MicrobatchRuns,
-    MicrobatchTable,
-    cut_microbatches,
-    expand_ranges,
-    fill_steps,
-    training_order,
-)
-from loader.plan.pack_plan import packs
+from loader.plan.epoch_order import grouped_draws, permuted_order, sorted_order
+from loader.plan.microbatch_table import MicrobatchRuns, MicrobatchTable, expand_ranges
 from loader.plan.policy import Placement, StepLayout, place
-from loader.plan.shuffle import SORTED, Grouped, Permuted, Shuffle, grouped
+from loader.plan.shuffle import SORTED, Grouped, Permuted, Shuffle
 
 _DRAWN_AT_ONCE = 1 << 16
 _KEPT_WINDOWS = 64  # windows kept behind the current one; slower processes place theirs again
@@ -327,81 +319,6 @@ def _check_fills(samples: int, layout: StepLayout, without: Unassigned | None = 
         )
 
 
-def group_draws(assignment: Assignment, draws: Draws, near_N: Numbers | None = None) -> Grouped:
-    """Group the draws of an epoch by bucket, for a permuted order; equal for epochs with equal draws."""
-    return _grouped(assignment, draws, np.zeros(len(draws.rows), np.bool_), near_N)
-
-
-def _grouped(assignment: Assignment, draws: Draws, over_D: Flags, near_N: Numbers | None) -> Grouped:
-    group_D, _ = _groups(assignment, draws, over_D)
-    return grouped(group_D, len(assignment.buckets), None if near_N is None else near_N[draws.rows])
-
-
-def _groups(assignment: Assignment, draws: Draws, over_D: Flags) -> tuple[Numbers, Places]:
-    """Return each draw's group (0 if done or without a bucket, else bucket + 1), and the size of each group."""
-    group_D = np.empty(len(over_D), assignment.bucket_of.dtype)
-    count_G = np.zeros(len(assignment.buckets) + 1, np.int64)
-    for some in parts(len(group_D)):
-        bucket_d = assignment.bucket_of[draws.rows[some]]
-        group_D[some] = np.where(over_D[some], 0, bucket_d + 1)  # group 0 is not drawn
-        count_G += np.bincount(group_D[some], minlength=len(count_G))
-    return group_D, count_G
-
-
-def _permuted(
-    assignment: Assignment,
-    seed: int,
-    epoch: int,
-    part: int,
-    layout: StepLayout,
-    shuffle: Shuffle,
-    groups: Grouped,
-) -> tuple[Permuted, MicrobatchTable, Numbers | Permuted, int]:
-    """Return order, table, turns and number of fillers of a plan; see `EpochPlan`."""
-    order = Permuted(seed, epoch, 2 * part, groups.starts, groups.numbers, shuffle.run)
-    table = cut_microbatches(
-        np.diff(groups.starts), np.array([size.batch for size in assignment.batch_sizes])
-    )
-    table = fill_steps(table, layout.per_step)
-    fillers = -table.total % layout.per_step
-    begun = (table.total - 1) % layout.per_step + 1  # microbatches that the last step has of its own
-    turns: Numbers | Permuted = Permuted(
-        seed, epoch, 2 * part + 1, np.array([0, table.total]), fillers=fillers, last=begun
-    )
-    if layout.run > 1:
-        turns = training_order(table, layout.run, seed, epoch, 2 * part + 1)
-        turns = np.concatenate([turns, np.resize(turns[len(turns) - begun :], fillers)])
-    return order, table, turns, fillers
-
-
-def _sorted(
-    assignment: Assignment,
-    seed: int,
-    epoch: int,
-    part: int,
-    layout: StepLayout,
-    draws: Draws,
-    over_D: Flags,
-) -> tuple[Numbers, MicrobatchTable, Numbers, int, int]:
-    """Return order, table, turns, number of fillers and number of carried samples of a plan; see `EpochPlan`."""
-    group_D, count_G = _groups(assignment, draws, over_D)
-    carried = 0
-    if layout.regime == "pack":
-        order = shuffled(seed, epoch, 2 * part, len(group_D), (group_D > 0).astype(np.uint8))[count_G[0] :]
-        packed, table, carried = packs(assignment, draws.rows[order], layout)
-        order, turns = order[packed], numbers(table.total)
-    else:
-        order = shuffled(seed, epoch, 2 * part, len(group_D), group_D)[count_G[0] :]
-        table = cut_microbatches(count_G[1:], np.array([size.batch for size in assignment.batch_sizes]))
-        table = fill_steps(table, layout.per_step)
-        turns = training_order(table, layout.run, seed, epoch, 2 * part + 1)
-    fillers = -len(turns) % layout.per_step
-    if fillers:  # the last step repeats its own microbatches
-        last = turns[len(turns) // layout.per_step * layout.per_step :]
-        turns = np.concatenate([turns, np.resize(last, fillers)])
-    return order, table, turns, fillers, carried
-
-
 def _part(
     assignment: Assignment,
     seed: int,
@@ -418,11 +335,13 @@ def _part(
     order: Numbers | Permuted
     turns: Numbers | Permuted
     if shuffle.order == "permuted" and layout.regime != "pack":
-        groups = groups or _grouped(assignment, draws, over_D, near_N)
-        order, table, turns, fillers = _permuted(assignment, seed, epoch, part, layout, shuffle, groups)
+        groups = groups or grouped_draws(assignment, draws, over_D, near_N)
+        order, table, turns, fillers = permuted_order(assignment, seed, epoch, part, layout, shuffle, groups)
         carried = 0
     else:
-        order, table, turns, fillers, carried = _sorted(assignment, seed, epoch, part, layout, draws, over_D)
+        order, table, turns, fillers, carried = sorted_order(
+            assignment, seed, epoch, part, layout, draws, over_D
+        )
     return EpochPlan(
         assignment=assignment,
         draws=draws,

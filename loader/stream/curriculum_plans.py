@@ -18,7 +18,8 @@ from loader.buckets.assignment import Assignment, BucketConfig, assign, with_cos
 from loader.dataset import Dataset
 from loader.dataset.draws import Draws
 from loader.errors import UsageError
-from loader.plan.epoch_plan import DoneSegment, EpochPlan, group_draws, plan_epoch
+from loader.plan.epoch_order import group_draws
+from loader.plan.epoch_plan import DoneSegment, EpochPlan, plan_epoch
 from loader.plan.policy import budgets_of
 from loader.plan.position import Position, Setting
 from loader.plan.shuffle import Grouped

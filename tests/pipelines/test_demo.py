@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import signal
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -145,13 +146,40 @@ def test_the_dataset_is_whole_and_the_report_is_there(demo: tuple[Path, dict]) -
     assert "kaleidoscope" in Path(result["report"]).read_text()
 
 
+def proposed(result: dict) -> list[list[str]]:
+    """Return the words of each command to try next."""
+    # "reelweave WORDS" where it is on the path, else "python -m pipelines.cli WORDS".
+    return [
+        shlex.split(re.split(r"reelweave |-m pipelines\.cli ", one["command"], maxsplit=1)[-1])
+        for one in result["try_next"]
+    ]
+
+
+@thorough
+def test_what_takes_longer_begins_as_printed(
+    demo: tuple[Path, dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training ends behind two steps, and TensorBoard prints what it would serve."""
+    out, result = demo
+    monkeypatch.chdir(tmp_path)
+    by_name = {words[0]: words for words in proposed(result)}
+    done = reelweave(*by_name["train"], "--set", "train.schedule.total_steps=2")
+    assert done.returncode == 0, done.stderr
+    assert (out / "longer" / "metrics.jsonl").read_text().count("\n") == 2
+    done = reelweave(*by_name["curate"], "--set", "run.runner=sequential", "--set", "run.isolate=false")
+    assert done.returncode == 0, done.stderr
+    made = (open_dataset(folder) for folder in ("my-dataset", out / "dataset"))
+    assert len({one.manifest.totals.sources for one in made}) == 1
+    [board] = [one["command"] for one in result["try_next"] if "tensorboard" in one["command"]]
+    told = subprocess.run([*shlex.split(board), "--inspect"], capture_output=True, text=True, check=True)
+    assert "loss" in told.stdout
+
+
 def test_what_it_proposes_runs_as_printed(demo: tuple[Path, dict]) -> None:
     out, result = demo
     page = Path(result["report"]).read_text()
     ran = set()
-    for one in result["try_next"]:
-        # "reelweave WORDS" where it is on the path, else "python -m pipelines.cli WORDS".
-        words = shlex.split(re.split(r"reelweave |-m pipelines\.cli ", one["command"], maxsplit=1)[-1])
+    for words in proposed(result):
         if words[0] in ("verify", "report", "plan", "config"):  # others take minutes or do not end
             done = reelweave(*words)
             assert done.returncode == 0, (words, done.stderr)

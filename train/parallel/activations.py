@@ -31,11 +31,10 @@ KEPT = frozenset(
         _aten._scaled_dot_product_flash_attention.default,
         _aten._scaled_dot_product_flash_attention_for_cpu.default,
         _aten._scaled_dot_product_fused_attention_overrideable.default,
-        torch.ops.higher_order.flex_attention,
     }
 )
 """Compute-bound operators, whose results selective checkpointing keeps."""
-KEPT_BY_NAME = frozenset({"torch_attn._varlen_attn.default"})
+KEPT_BY_NAME = frozenset({"torch_attn._varlen_attn.default", "flex_attention"})
 """Such operators of modules that import the compiler."""
 
 

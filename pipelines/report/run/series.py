@@ -1,6 +1,6 @@
 """Values over steps, in bins that widen as a run grows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -179,11 +179,6 @@ class NamedBins:
             self._bins[name].add(
                 np.array(step, np.int64), np.array([value], float), np.array([weight], float)
             )
-
-
-def last_means(series: Mapping[str, Series]) -> dict[str, float]:
-    """Return the last mean of each series' "loss"."""
-    return {name: points[-1][1] for name, one in series.items() if (points := one.points("loss"))}
 
 
 def _plain(values_B: NDArray[np.float64]) -> list[float | None]:

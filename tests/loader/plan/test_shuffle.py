@@ -10,7 +10,8 @@ import pytest
 
 from loader.base.arrays import Places
 from loader.dataset import Dataset, open_dataset
-from loader.plan.epoch_plan import group_draws, plan_epoch
+from loader.plan.epoch_order import group_draws
+from loader.plan.epoch_plan import plan_epoch
 from loader.plan.policy import StepLayout
 from loader.plan.shuffle import Permuted, Shuffle
 from loader.read.fetch import ByteRange, coalesced

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from accelerate.data_loader import prepare_data_loader
 from torch.utils.data import DataLoader
 
 from loader.dataset import Dataset
@@ -59,6 +58,8 @@ def test_the_recipes_train_what_one_process_trains(
 
 
 def test_what_accelerate_would_leave_out_of_a_prepared_loader_is_refused(dataset: Dataset) -> None:
+    from accelerate.data_loader import prepare_data_loader
+
     stream = VideoStream(dataset, config(), 0, 2)
     loader = DataLoader(stream, batch_size=1, collate_fn=lambda batches: batches[0])
     with pytest.raises(UsageError, match="not the loader"):

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.thorough import but, thorough
@@ -62,6 +61,8 @@ def test_compiled_whole_it_gives_the_same_bits(monkeypatch, form, dynamic):
 @pytest.mark.parametrize("kernels", [None, EAGER], ids=["references", "kernels"])
 def test_only_kernels_stay_whole_in_a_compiled_graph(monkeypatch, kernels):
     """Inductor fuses what it sees; an operator without a kernel would hide plain PyTorch from it."""
+    from torch._dynamo.backends.common import aot_autograd
+
     monkeypatch.setattr(
         providers, "chosen", lambda: providers.LoadedProvider(providers.PROVIDERS[-1], kernels, "")
     )

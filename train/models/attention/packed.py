@@ -3,14 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from loader.errors import UsageError
 from train.kernels.dense_attention import dense_attention
 from train.models.attention.segments import Segments
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask  # imports symbolic shapes, for most of a second
 
 PackedBackend = Literal["segments", "flex", "varlen"]
 """segments: one dense attention per sample, on any device and dtype. flex: one kernel with a block mask; CUDA,
@@ -60,8 +62,7 @@ class BlockDiagonal:
         if backend == "segments":
             return self._one_by_one(q_1HLD, k_1HMD, v_1HMD)
         if backend == "flex":
-            # Uncompiled, it materializes the whole matrix of scores.
-            flex: Any = _compiled_flex() if q_1HLD.is_cuda else flex_attention
+            flex = _flex(compiled=q_1HLD.is_cuda)
             return torch.as_tensor(flex(q_1HLD, k_1HMD, v_1HMD, block_mask=self.block_mask))
         return self._varlen(q_1HLD, k_1HMD, v_1HMD)
 
@@ -89,8 +90,10 @@ class BlockDiagonal:
         return torch.as_tensor(y_LHD).transpose(0, 1)[None]
 
     @cached_property
-    def block_mask(self) -> BlockMask:
+    def block_mask(self) -> "BlockMask":
         """Mask of `flex_attention`, built from block ends without any of its L x M entries."""
+        from torch.nn.attention.flex_attention import BlockMask
+
         query_L, key_M = self.queries.owner, self.keys.owner
         (first_q, last_q), (first_k, last_k) = _ends(query_L), _ends(key_M)
         seen_QK = (first_q[:, None] <= last_k) & (first_k <= last_q[:, None])
@@ -118,8 +121,11 @@ def _fastest(q: torch.Tensor) -> PackedBackend:
 
 
 @cache
-def _compiled_flex() -> Callable[..., Any]:
-    return torch.compile(flex_attention)
+def _flex(compiled: bool) -> Callable[..., Any]:
+    """Return `flex_attention`; uncompiled, it materializes the whole matrix of scores."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention) if compiled else flex_attention
 
 
 def _ends(owner_L: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -103,18 +103,6 @@ class TokenDivision:
         """Return the axis that each slice of a kind's layers has whole."""
         return self.places if kind == "spatial" else self.frames
 
-    def piece_tokens(self, kind: LayerKind, number: int, part: int, rank: int) -> int:
-        """Return the number of tokens that a rank sends to others of one piece.
-
-        Args:
-            kind: kind of the receiving layer.
-            number: receiving slice.
-            part: sending slice.
-            rank: sender.
-        """
-        receiving = self.cut(kind).counts(number)
-        return (sum(receiving) - receiving[rank]) * self.whole(kind).counts(part)[rank]
-
     def layer_tokens(self, kind: LayerKind, rank: int) -> int:
         """Return the number of tokens that a rank sends to others before a whole layer, whatever the slices."""
         receiving = self.cut(kind)

@@ -1,0 +1,31 @@
+"""Places of a dataset's clips: the bytes inside its shards, by identity of these bytes."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curate.run.tables.clips import clip_ids
+from curate.run.tables.columns import column
+from loader.dataset import Dataset
+
+PLACES = pa.schema({"id": pa.string(), "shard": pa.string(), "offset": pa.int64(), "size": pa.int64()})
+"""Bytes of clips inside shards, by identity of these bytes."""
+
+
+def places_of(dataset: Dataset | None) -> pa.Table:
+    """Return the places of a dataset's clips, columns `PLACES`."""
+    if dataset is None:
+        return PLACES.empty_table()
+    index = dataset.index.select(["key", "sha256", "shard", "members"]).combine_chunks()
+    members = column(index, "members")
+    rows, values = pc.list_parent_indices(members), members.flatten()
+    clips = pc.equal(values.field("suffix"), "mp4")
+    index = index.take(rows.filter(clips))
+    where = values.filter(clips)
+    columns = [clip_ids(index), column(index, "shard"), where.field("offset"), where.field("size")]
+    return pa.table(columns, PLACES)
+
+
+def identities_of(dataset: Dataset) -> pa.Array:
+    """Return the identities of a dataset's clips."""
+    names = ["key", "sha256"]
+    return clip_ids(dataset.read_columns("index", names))
