@@ -125,7 +125,9 @@ def _flex(compiled: bool) -> Callable[..., Any]:
     """Return `flex_attention`; uncompiled, it materializes the whole matrix of scores."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention) if compiled else flex_attention
+    if compiled:
+        return torch.compile(flex_attention)
+    return flex_attention
 
 
 def _ends(owner_L: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
