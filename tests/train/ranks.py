@@ -149,6 +149,8 @@ def serve(address: str) -> None:
 
     torch.set_num_threads(1)
     _share_event_loops()
+    # Else the first process group of every rank looks for Gloo in all installed packages, for 25 ms.
+    torch.distributed.Backend._ensure_backend_registered("gloo")
     Path(address).unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as listening, selectors.DefaultSelector() as ready:
         listening.bind(address)

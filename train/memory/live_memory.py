@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 
 class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
@@ -70,9 +69,18 @@ class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
 
 
 def _storages(tree: Any) -> dict[int, torch.UntypedStorage]:
-    tensors = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
-    storages = (tensor.untyped_storage() for tensor in tensors)
-    return {storage._cdata: storage for storage in storages}
+    """Return the storages of all tensors in tuples, lists and dictionaries, faster than a general walk."""
+    found, left = {}, [tree]
+    while left:
+        one = left.pop()
+        if isinstance(one, torch.Tensor):
+            storage = one.untyped_storage()
+            found[storage._cdata] = storage
+        elif isinstance(one, tuple | list):
+            left.extend(one)
+        elif isinstance(one, dict):
+            left.extend(one.values())
+    return found
 
 
 def _wraps_others(kind: type) -> bool:
