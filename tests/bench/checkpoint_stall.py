@@ -19,7 +19,9 @@ from typing import Any
 import torch
 
 from loader.storage import open_storage
-from train.checkpoint import Checkpoints, CheckpointState, latest
+from train.checkpoint.folder import latest
+from train.checkpoint.saver import Checkpoints
+from train.checkpoint.state import CheckpointState
 from train.config.checkpoint import CheckpointConfig
 from train.distributed.world import World
 

@@ -25,7 +25,7 @@ from loader.storage import open_storage
 from tests.train.loop import worlds
 from tests.train.ranks import Ended, Ranks
 from tests.train.saved import losses, tensors
-from train.checkpoint import latest
+from train.checkpoint.folder import latest
 
 GRACE_S = 4.0
 

@@ -201,7 +201,8 @@ def _checkpoint_files(folder: Path) -> dict[str, bytes]:
     import torch
 
     from loader.storage import open_storage
-    from train.checkpoint import Checkpoints, CheckpointState
+    from train.checkpoint.saver import Checkpoints
+    from train.checkpoint.state import CheckpointState
     from train.config.checkpoint import CheckpointConfig
     from train.distributed.world import World
 

@@ -13,7 +13,8 @@ from tests.train.checkpoint import sharded
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.ranks import Ranks
 from tests.train.saved import tensors
-from train.checkpoint import Checkpoints, CheckpointState
+from train.checkpoint.saver import Checkpoints
+from train.checkpoint.state import CheckpointState
 from train.config.checkpoint import CheckpointConfig
 from train.config.optimizer import EmaConfig
 from train.distributed.world import World

@@ -12,7 +12,7 @@ from loader.stream.video_stream import VideoStream
 from pipelines.cli import main
 from tests.loader.stream_clips import SAMPLES, SHAPES, config, make_sample, write
 from tests.media import write_video
-from train.checkpoint import CheckpointState
+from train.checkpoint.state import CheckpointState
 from train.config.run import TrainConfig
 
 COMPRESSION = TrainConfig().compression

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from loader.base.strict_json import digest
 from loader.storage import open_storage
-from train.checkpoint import latest
+from train.checkpoint.folder import latest
 
 
 def newest(out: Path) -> Path:

@@ -7,9 +7,3 @@
 
 A checkpoint exists if its ``state.json`` does, which is written after all parts and removed before any of them.
 """
-
-from train.checkpoint.folder import latest
-from train.checkpoint.saver import Checkpoints
-from train.checkpoint.state import CheckpointState
-
-__all__ = ["CheckpointState", "Checkpoints", "latest"]

@@ -14,7 +14,8 @@ from loader.batch import NO_READS, Microbatch, Pack
 from loader.buckets.recalibrate import RecalibrateConfig, recalibrated
 from loader.errors import RunError
 from loader.storage import Storage, open_storage
-from train.checkpoint import Checkpoints, CheckpointState
+from train.checkpoint.saver import Checkpoints
+from train.checkpoint.state import CheckpointState
 from train.config.run import TrainConfig
 from train.config.vae import VaeTrainConfig
 from train.loop.logs.log import MetricLog

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from loader.errors import UsageError
 from loader.settings import first_difference
-from train.checkpoint import Checkpoints
+from train.checkpoint.saver import Checkpoints
 from train.step.batches import BatchStream
 
 FREE = ("log", "checkpoint", "lost_after_s", "parallel", "fp8")

@@ -79,13 +79,14 @@ def _verify_run(options: argparse.Namespace, config: StorageConfig) -> int | Non
         UsageError: a signature is asked for, which checkpoints have not.
     """
     from train.checkpoint.folder import all_of
-    from train.checkpoint.verify import verify
 
     storage, folders = all_of(options.dataset, config)
     if not folders:
         return None
     if options.key or options.sign:
         raise UsageError("--key and --sign are of datasets; checkpoints are not signed")
+    from train.checkpoint.verify import verify  # and PyTorch, where there is a checkpoint
+
     with stderr().status("reading") as status:
         found = [
             verify(storage, folder, lambda path: status.update(plain(f"reading {path}")))

@@ -18,9 +18,10 @@ from loader.errors import RunError
 from loader.storage import open_storage
 from loader.storage.local import LocalStorage
 from tests.train.saved import newest
-from train.checkpoint import Checkpoints, CheckpointState
 from train.checkpoint.names import folder_of
 from train.checkpoint.pieces import Tensors
+from train.checkpoint.saver import Checkpoints
+from train.checkpoint.state import CheckpointState
 from train.config.checkpoint import CheckpointConfig
 from train.distributed.world import World, join
 

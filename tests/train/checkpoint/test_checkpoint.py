@@ -9,9 +9,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from loader.errors import RunError, UsageError
 from loader.storage import StorageConfig, open_storage
 from tests.s3server import FaultyProxy, make_bucket, s3_server
-from train.checkpoint import Checkpoints, CheckpointState, latest
 from train.checkpoint.files import HEADER_BYTES_PER_TENSOR
-from train.checkpoint.folder import expendable
+from train.checkpoint.folder import expendable, latest
+from train.checkpoint.saver import Checkpoints
+from train.checkpoint.state import CheckpointState
 from train.config.checkpoint import CheckpointConfig
 from train.distributed.world import World
 

@@ -16,8 +16,9 @@ from pipelines.cli import main
 from tests.hostile import KINDS, damage, files
 from tests.train.checkpoint import sharded
 from tests.train.ranks import Ranks
-from train.checkpoint import Checkpoints, CheckpointState
 from train.checkpoint.checksums import BLOCK
+from train.checkpoint.saver import Checkpoints
+from train.checkpoint.state import CheckpointState
 from train.checkpoint.verify import verify
 from train.checkpoint.weights import weights_of
 from train.config.checkpoint import CheckpointConfig

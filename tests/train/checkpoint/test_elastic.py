@@ -15,7 +15,7 @@ from tests.train.distributed import torchrun
 from tests.train.loop import worlds
 from tests.train.ranks import Ranks
 from tests.train.saved import losses, metrics, newest, tensors
-from train.checkpoint import latest
+from train.checkpoint.folder import latest
 from train.loop.interrupt import EXIT_STOPPED
 
 STEPS = 12

@@ -10,8 +10,9 @@ import torch
 from loader.storage import StorageConfig, open_storage
 from tests.s3server import FaultyProxy, make_bucket, s3_server
 from tests.train.ranks import Ranks
-from train.checkpoint import Checkpoints, CheckpointState, latest
-from train.checkpoint.saver import SaveProgress
+from train.checkpoint.folder import latest
+from train.checkpoint.saver import Checkpoints, SaveProgress
+from train.checkpoint.state import CheckpointState
 from train.config.checkpoint import CheckpointConfig
 from train.distributed.world import World, join
 

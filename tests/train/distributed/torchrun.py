@@ -9,7 +9,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from loader.storage import open_storage
 from tests.train.clips import ClipStream, tiny_config
-from train.checkpoint import latest
+from train.checkpoint.folder import latest
 from train.loop.trainer import Trainer
 
 
