@@ -15,9 +15,9 @@ import itertools
 import json
 import math
 import os
-import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -206,10 +206,14 @@ def _on_one_ray(shape: Shape, ways: Sequence[str]) -> Iterator[dict[str, Any]]:
             "joins": lambda: cluster.add_node(**nodes[-1]),
             "leaves": lambda: cluster.remove_node(others[0]),
         }
-        if shape.change:
-            threading.Timer(_CHANGE_S, changes[shape.change]).start()
-        for way in ways:
-            yield _timed(shape, way)
+        # Nodes are added by the main thread alone.
+        with ThreadPoolExecutor(1) as pool:
+            for way in ways:
+                running = pool.submit(_timed, shape, way)
+                if shape.change:
+                    time.sleep(_CHANGE_S)
+                    changes[shape.change]()
+                yield running.result()
     finally:
         ray.shutdown()
         cluster.shutdown()
