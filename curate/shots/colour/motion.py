@@ -29,59 +29,71 @@ _FLOOR = np.float32(20 * _PIXELS)  # energy of coding noise in a block, grey lev
 
 
 class BlockMotion:
-    """Block motion of frames, computed as they arrive; the first frame is repeated as its own past."""
+    """Block motion of frames, computed as they arrive; the first frame is repeated as its own past.
+
+    Some BLAS round a row of a product by its place among the rows, so each frame has the same place in products of one
+    shape, however frames arrive.
+    """
 
     def __init__(self) -> None:
-        # The last FARTHEST frames, then the new ones; new memory for each group would cost as much as the sums.
+        # The last FARTHEST frames, then a group; new memory for each group would cost as much as the sums.
         self._windows = np.zeros(
             (_COLUMNS // _BLOCK[1], _ROWS + 2 * _SHIFT[0], _BLOCK[1], _ACROSS, FARTHEST + _GROUP), np.float32
         )
         self._inverse = np.zeros((_BLOCKS, _DOWN, _ACROSS, FARTHEST + _GROUP), np.float32)
         columns = len(self._windows)
+        self._blocks = np.zeros((_ROWS // _BLOCK[0], columns, 1, _PIXELS, _GROUP), np.float32)
         self._products = np.empty((columns, _DOWN, _GROUP, _ACROSS * (FARTHEST + _GROUP)), np.float32)
         self._begun = False
+        self._filled = 0
 
     def push(self, features: Sequence[Features]) -> Floats:
         """Return the differences of each new frame from the frames before it, by lag, [n, FARTHEST + 1, RANKS]."""
         layouts = np.stack([each.layout for each in features]).reshape(-1, _ROWS, _COLUMNS)
         # Within a group each frame is compared with all others, so larger groups waste more.
-        groups = [layouts[first : first + _GROUP] for first in range(0, len(layouts), _GROUP)]
-        return np.concatenate([self._push(group) for group in groups])
+        borders = range(_GROUP - self._filled, len(layouts), _GROUP)
+        return np.concatenate([self._push(some) for some in np.split(layouts, borders) if len(some)])
 
     def _push(self, layouts: Floats) -> Floats:
+        """Return the differences of frames that one group has room for."""
+        if self._filled == _GROUP:
+            for known in (self._windows, self._inverse):
+                known[..., :FARTHEST] = known[..., _GROUP:]
+            self._filled = 0
         count = len(layouts)
+        rows = slice(self._filled, self._filled + count)
+        self._filled += count
         padded = np.empty((_ROWS + 2 * _SHIFT[0], _COLUMNS + 2 * _SHIFT[1], count), np.float32)
         padded[_SHIFT[0] : -_SHIFT[0], _SHIFT[1] : -_SHIFT[1]] = layouts.transpose(1, 2, 0)
         repeat_edges(padded, _SHIFT)
-        new = slice(FARTHEST, FARTHEST + count)
+        new = slice(FARTHEST + rows.start, FARTHEST + rows.stop)
         self._windows[..., new] = _shifted_across(padded)
         self._inverse[..., new] = _inverse_lengths(padded)
         if not self._begun:
             for known in (self._windows, self._inverse):
                 known[..., :FARTHEST] = known[..., FARTHEST : FARTHEST + 1]
             self._begun = True
-        alike = np.stack([self._alike(row, blocks) for row, blocks in enumerate(_blocks(layouts))])
+        self._blocks[..., rows] = _blocks(layouts)
+        alike = np.stack([self._alike(row, rows) for row in range(len(self._blocks))])
         alike = alike.reshape(_BLOCKS, count, -1)
         alike *= self._inverse[:, _SHIFT[0], _SHIFT[1], new, None]
-        for known in (self._windows, self._inverse):
-            known[..., :FARTHEST] = known[..., count : count + FARTHEST]
         numbers = np.arange(count)[:, None]
-        by_lag = alike[:, numbers, FARTHEST + numbers - np.arange(FARTHEST + 1)]
+        by_lag = alike[:, numbers, new.start + numbers - np.arange(FARTHEST + 1)]
         return np.asarray(1 - np.sort(by_lag, axis=0)[RANKS, ...].transpose(1, 2, 0), np.float32)
 
-    def _alike(self, row: int, blocks: Floats) -> Floats:
+    def _alike(self, row: int, frames: slice) -> Floats:
         """Return the largest similarity of blocks of a row over all shifts, short of their own lengths.
 
         Args:
             row: Row of blocks.
-            blocks: Blocks about their means, [columns, 1, n, pixels].
+            frames: Frames of the group.
 
         Returns:
             [columns, n, frames]; nothing is said by frames that are not there yet.
         """
-        columns = len(blocks)
-        products = self._products[:, :, : blocks.shape[2]]
-        np.matmul(blocks, _shifted(self._windows, row), out=products)
+        columns = self._blocks.shape[1]
+        np.matmul(self._blocks[row].transpose(0, 1, 3, 2), _shifted(self._windows, row), out=self._products)
+        products = self._products[:, :, frames]
         products += _FLOOR  # makes blocks without structure alike
         inverse = self._inverse[row * columns : (row + 1) * columns]
         products *= inverse.reshape(columns, _DOWN, 1, -1)
@@ -89,7 +101,7 @@ class BlockMotion:
 
 
 def _blocks(layouts: Floats) -> Floats:
-    """Return each block of layouts [n, rows, columns] about its mean, [rows, columns, 1, n, pixels].
+    """Return each block of layouts [n, rows, columns] about its mean, [rows, columns, 1, pixels, n].
 
     The mean of a window does not count in a product with a block whose mean is 0.
     """
@@ -97,7 +109,7 @@ def _blocks(layouts: Floats) -> Floats:
     split = layouts.reshape(-1, rows, _BLOCK[0], columns, _BLOCK[1]).transpose(1, 3, 2, 4, 0)
     blocks = np.ascontiguousarray(split).reshape(rows, columns, 1, _PIXELS, -1)
     blocks -= blocks.mean(axis=3, keepdims=True)
-    return blocks.transpose(0, 1, 2, 4, 3)
+    return blocks
 
 
 def _shifted_across(padded: Floats) -> Floats:
