@@ -11,6 +11,7 @@ import argparse
 import numpy as np
 
 from loader.buckets.assignment import Assignment
+from loader.buckets.unassigned import Unassigned
 from loader.paper.workloads import WORKLOADS, Workload
 from loader.plan.epoch_plan import plan_epoch
 from loader.plan.policy import StepLayout
@@ -53,7 +54,7 @@ def assignment(workload: Workload, samples: int) -> Assignment:
         text_tokens=np.zeros(counts.sum(), np.int32),
         max_text_tokens=0,
         bucket_of=np.repeat(np.arange(len(counts)), counts),
-        unassigned=[],
+        unassigned=Unassigned(np.zeros(0, np.int64), np.zeros(0, np.int32), ()),
     )
 
 

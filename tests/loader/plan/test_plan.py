@@ -10,6 +10,7 @@ import pytest
 
 from loader.buckets.assignment import Assignment, BatchSize, Bucket, Budgets
 from loader.buckets.cost import PowerCost, seconds
+from loader.buckets.unassigned import Unassigned
 from loader.dataset.draws import Draws
 from loader.errors import UsageError
 from loader.plan.epoch_plan import DoneSegment, EpochPlan, plan_epoch
@@ -26,7 +27,7 @@ def assignment(bucket_of: list[int], batches: tuple[int, ...]) -> Assignment:
         text_tokens=np.arange(len(bucket_of)) % 2,
         max_text_tokens=1,
         bucket_of=np.array(bucket_of, dtype=np.int64),
-        unassigned=[],
+        unassigned=Unassigned(np.zeros(0, np.int64), np.zeros(0, np.int32), ()),
     )
 
 

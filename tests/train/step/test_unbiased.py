@@ -24,6 +24,7 @@ import torch
 from loader.batch import Microbatch
 from loader.buckets.assignment import Assignment, Bucket, Budgets, batch_size
 from loader.buckets.cost import PowerCost
+from loader.buckets.unassigned import Unassigned
 from loader.plan.epoch_plan import PlannedMicrobatch, StepPlan, plan_epoch
 from loader.plan.policy import StepLayout, budgets_of
 from loader.plan.position import Position
@@ -70,7 +71,7 @@ def assignment(layout: StepLayout, budgets: Budgets = MIXED) -> Assignment:
         text_tokens=np.zeros(len(BUCKET_OF), np.int32),
         max_text_tokens=0,
         bucket_of=BUCKET_OF,
-        unassigned=[],
+        unassigned=Unassigned(np.zeros(0, np.int64), np.zeros(0, np.int32), ()),
     )
 
 
