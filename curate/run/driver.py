@@ -13,8 +13,9 @@ from curate.ledger.records import clip_result, source_summary
 from curate.run.clip_arrays import FingerprintPlace
 from curate.run.runners.await_cluster import await_cluster
 from curate.run.runners.passes import Pass, plan_notes, run_pass, total_seconds
-from curate.run.runners.pipeline import SILENCE_S, Kind, Stage, cluster_size, startable
+from curate.run.runners.pipeline import SILENCE_S, Kind, Stage, startable
 from curate.run.runners.progress import ClipMeter, Finished, Meter, Progress
+from curate.run.runners.ray_cluster import cluster_size
 from curate.run.runners.room import Share
 from curate.run.stages.clip_stages import ClipStage
 from curate.run.stages.footage import match_many

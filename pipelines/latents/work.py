@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from curate.ledger.ledger import Ledger
-from curate.run.runners.pipeline import Stage, cluster_size
+from curate.run.runners.pipeline import Stage
+from curate.run.runners.ray_cluster import cluster_size
 from curate.run.shard import close_shard
 from loader.dataset import ShardRecord
 from loader.errors import UsageError

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from curate.run.runners.pipeline import cluster_size
+from curate.run.runners.ray_cluster import cluster_size
 from curate.run.runners.room import Share
 from loader.errors import RunError
 

@@ -1,29 +1,19 @@
-"""Runners: the same stages on Ray Data or in this process. The only module that imports Ray."""
+"""Runners: the same stages on Ray Data or in this process."""
 
 import itertools
 import logging
-import os
 import pickle
-import re
-import socket
-import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
-from urllib.parse import urlsplit
 
-from curate.run.runners.ray_token import keep_token
+from curate.run.runners.ray_cluster import RayTooSlowError, cluster_nodes, start_ray
+from curate.run.runners.ray_errors import in_words
 from curate.run.runners.replanning import Kept, Setup, replanning
 from curate.run.runners.room import Share, fitted
 from curate.run.runners.workers import StageState
-from loader.base.processors import memory_limit, processors
-from loader.errors import RunError, UsageError, first_line
-from loader.storage.names import redacted
 
 Task = TypeVar("Task")
 Item = TypeVar("Item")
@@ -108,7 +98,7 @@ def startable(kind: Kind) -> Kind:
     """
     if kind == "ray":
         try:
-            _start(_ray())
+            start_ray()
         except RayTooSlowError:
             return "sequential"
     return kind
@@ -159,8 +149,7 @@ def run_on_ray(
     first = list(itertools.islice(rest, AT_ONCE))
     if not first:
         return
-    ray = _ray()
-    _start(ray)
+    ray = start_ray()
     _keep_off_the_terminal()
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
@@ -184,17 +173,6 @@ def _packed_parts(first: list[Task], rest: Iterator[Task]) -> Iterator[list[dict
         part = list(itertools.islice(rest, AT_ONCE))
 
 
-def _ray() -> Any:
-    try:
-        import ray
-        import ray.data
-    except ImportError as error:
-        raise UsageError(
-            "Ray is not installed: pip install 'reelweave[curate]', or set the configuration's runner to sequential"
-        ) from error
-    return ray
-
-
 def _results(
     ray: Any,
     parts: Iterator[list[dict[str, bytes]]],
@@ -207,7 +185,7 @@ def _results(
     for items in parts:
         total += len(items)
         stored.append(_stored(ray, items, silence_s))
-    with _in_words(ray, silence_s):
+    with in_words(ray, silence_s):
         dataset = stored[0].union(*stored[1:]) if len(stored) > 1 else stored[0]
         together = operators(placed(stages))
         for one in together:
@@ -223,7 +201,7 @@ def _results(
 
 def _stored(ray: Any, items: list[dict[str, bytes]], silence_s: float) -> Any:
     """Return items as a dataset of Ray, which lies in its store."""
-    with _in_words(ray, silence_s):
+    with in_words(ray, silence_s):
         count = min(len(items), _MAX_BLOCKS)
         return ray.data.from_items(dealt(items, count), override_num_blocks=count)
 
@@ -236,61 +214,11 @@ def dealt(items: Sequence[Item], blocks: int) -> list[Item]:
     return [item for first in range(blocks) for item in items[first::blocks]]
 
 
-@contextmanager
-def _in_words(ray: Any, silence_s: float) -> Iterator[None]:
-    """Turn what Ray raises into a `RunError`."""
-    try:
-        yield
-    except (UsageError, RunError):
-        raise
-    except ray.data.exceptions.ExecutionTimeoutError as error:
-        raise RunError(
-            f"stopped: no worker gave a result for {silence_s:.0f} s; look whether the cluster still has nodes"
-            " with free processors and GPUs, then run the same command again to go on"
-        ) from error
-    except (ray.exceptions.RayError, ray.data.exceptions.UserCodeException) as error:
-        raise RunError(f"stopped: {_root_cause(error)}; run the same command again to go on") from error
-    except Exception as error:
-        raise RunError(
-            f"stopped: Ray itself failed with {_described(error)}; its logs are in {_logs(ray)};"
-            " run the same command again to go on"
-        ) from error
-
-
-def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {first_line(error)}"
-
-
-def _logs(ray: Any) -> str:
-    """Return the folder of Ray's logs, the same on every node."""
-    context = ray.get_runtime_context()
-    return f"{context.get_temp_dir()}/{context.get_session_name()}/logs"
-
-
 def _keep_off_the_terminal() -> None:
     """Leave Ray Data's log to its file: what fails reaches the caller as an exception."""
     log = logging.getLogger("ray.data")
     for handler in [each for each in log.handlers if isinstance(each, logging.StreamHandler)]:
         log.removeHandler(handler)
-
-
-def cluster_nodes() -> list[Share]:
-    """Return the resources of each node of the cluster that is alive."""
-    import ray
-
-    _start(ray)
-    found = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return [Share(one.get("CPU", 0.0), one.get("GPU", 0.0), one.get("memory", 0.0) / 1e6) for one in found]
-
-
-def cluster_size() -> Share:
-    """Return the resources of all nodes together."""
-    nodes = cluster_nodes()
-    return Share(
-        sum(node.cpus for node in nodes) or 1.0,
-        sum(node.gpus for node in nodes),
-        sum(node.memory_mb for node in nodes),
-    )
 
 
 def placed(stages: Sequence[Stage[Task]]) -> list[Stage[Task]]:
@@ -387,110 +315,3 @@ def _timed(stage: Stage[Task], batch: Sequence[Timed[Task]]) -> Iterator[Timed[T
         yield Timed(task, dict(spent))
         spent.clear()
         began = time.monotonic()
-
-
-class RayTooSlowError(RunError):
-    """Ray's own processes did not start within the seconds that it gives them, which no setting changes."""
-
-
-_CONNECT_S = 10.0
-_STARTS = 4
-_WORKERS_SHARE = 0.7  # of the memory; Ray gives as much to workers, and the rest to its store
-_START_TIMED_OUT = "timed out during startup"
-"""Ray's error when its own processes need more than the 30 s that it gives them, as on a busy machine."""
-
-
-def _start(ray: Any) -> None:
-    if ray.is_initialized():
-        return
-    # Reports of usage would go to the network.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Its C++ core writes notes for its developers to our terminal, even one that it now writes none.
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    address = os.environ.get("RAY_ADDRESS")
-    alone = {} if address else _own_ray()
-    if address:
-        # Attempts to join, of 40 s each where something listens that is no cluster; Ray would make twenty.
-        os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "1")
-        # A node without power closes no connection: ask workers with a task whether they live once a minute, which
-        # is as often as they allow and Ray does every five, and give up after 20 s, not two minutes.
-        os.environ.setdefault("RAY_grpc_client_keepalive_time_ms", "61000")
-        os.environ.setdefault("RAY_grpc_client_keepalive_timeout_ms", "20000")
-    else:
-        # Ray would start a worker for each processor, and keep us until they have registered: for ever, where a busy
-        # machine ends them unregistered after 60 s. Tasks start those that they need.
-        os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
-        keep_token(Path("~/.ray").expanduser())
-    try:
-        _check_listens(address or "")
-        with _held_back():
-            for left in reversed(range(1 if address else _STARTS)):
-                try:
-                    ray.init(log_to_driver=False, logging_level="ERROR", **alone)
-                    break
-                except Exception as error:
-                    if not left or _START_TIMED_OUT not in str(error):
-                        raise
-                    ray.shutdown()
-    except Exception as error:
-        if address:
-            raise RunError(
-                f"the Ray cluster at RAY_ADDRESS={redacted(address)} cannot be joined: {_described(error)}; start it"
-                " and run the same command again, or unset RAY_ADDRESS to work on this machine alone"
-            ) from error
-        kind = RayTooSlowError if _START_TIMED_OUT in str(error) else RunError
-        raise kind(
-            f"Ray cannot start on this machine: {_described(error)}; run the same command again, or set the"
-            " configuration's runner to sequential"
-        ) from error
-
-
-def _own_ray() -> dict[str, Any]:
-    """Return the options of a Ray on this machine alone, with what this process may use of it.
-
-    Ray itself would count all that the machine has, and join any cluster that was started on it.
-    """
-    options: dict[str, Any] = {"address": "local", "num_cpus": processors(), "include_dashboard": False}
-    limit = memory_limit()
-    if limit and limit < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
-        options["_memory"] = int(_WORKERS_SHARE * limit)
-    return options
-
-
-def _check_listens(address: str) -> None:
-    """Connect to a cluster's host and port, where Ray itself would try for minutes.
-
-    Raises:
-        OSError: nothing accepts connections there.
-    """
-    parts = urlsplit(address if "://" in address else f"//{address}")
-    if parts.hostname and parts.port:
-        socket.create_connection((parts.hostname, parts.port), _CONNECT_S).close()
-
-
-@contextmanager
-def _held_back() -> Iterator[None]:
-    """Hold back standard error of this process; show it if the body fails."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as file:
-        os.dup2(file.fileno(), 2)
-        try:
-            yield
-        except BaseException:
-            file.seek(0)
-            os.write(kept, file.read())
-            raise
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-
-
-_RAISED = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
-
-
-def _root_cause(error: BaseException) -> str:
-    """Return what a stage raised: Ray keeps the text of its traceback, with its own advice around."""
-    raised = _RAISED.findall(str(error))
-    name, message = raised[0] if raised else (type(error).__name__, "see the logs of Ray")
-    return str(message) if name == RunError.__name__ else f"{name}: {message}"

@@ -18,7 +18,8 @@ import pytest
 
 from curate.run.runners.await_cluster import await_cluster
 from curate.run.runners.passes import plan_notes, run_pass
-from curate.run.runners.pipeline import Runner, Stage, cluster_size, dealt, run_on_ray, run_sequentially
+from curate.run.runners.pipeline import Runner, Stage, dealt, run_on_ray, run_sequentially
+from curate.run.runners.ray_cluster import cluster_size
 from curate.run.runners.ray_token import keep_token
 from curate.run.runners.room import Share
 from loader.errors import RunError

@@ -1,0 +1,151 @@
+"""The Ray that a run works on: the cluster of RAY_ADDRESS, or one that is started on this machine."""
+
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from curate.run.runners.ray_errors import described
+from curate.run.runners.ray_token import keep_token
+from curate.run.runners.room import Share
+from loader.base.processors import memory_limit, processors
+from loader.errors import RunError, UsageError
+from loader.storage.names import redacted
+
+
+class RayTooSlowError(RunError):
+    """Ray's own processes did not start within the seconds that it gives them, which no setting changes."""
+
+
+_CONNECT_S = 10.0
+_STARTS = 4
+_WORKERS_SHARE = 0.7  # of the memory; Ray gives as much to workers, and the rest to its store
+_START_TIMED_OUT = "timed out during startup"
+"""Ray's error when its own processes need more than the 30 s that it gives them, as on a busy machine."""
+
+
+def start_ray() -> Any:
+    """Start Ray or join it, unless this process has one; return its module.
+
+    Raises:
+        UsageError: it is not installed.
+        RunError: it cannot start or be joined.
+    """
+    ray = _ray()
+    if ray.is_initialized():
+        return ray
+    # Reports of usage would go to the network.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Its C++ core writes notes for its developers to our terminal, even one that it now writes none.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    address = os.environ.get("RAY_ADDRESS")
+    alone = {} if address else _own_ray()
+    if address:
+        # Attempts to join, of 40 s each where something listens that is no cluster; Ray would make twenty.
+        os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "1")
+        # A node without power closes no connection: ask workers with a task whether they live once a minute, which
+        # is as often as they allow and Ray does every five, and give up after 20 s, not two minutes.
+        os.environ.setdefault("RAY_grpc_client_keepalive_time_ms", "61000")
+        os.environ.setdefault("RAY_grpc_client_keepalive_timeout_ms", "20000")
+    else:
+        # Ray would start a worker for each processor, and keep us until they have registered: for ever, where a busy
+        # machine ends them unregistered after 60 s. Tasks start those that they need.
+        os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
+        keep_token(Path("~/.ray").expanduser())
+    try:
+        _check_listens(address or "")
+        with _held_back():
+            for left in reversed(range(1 if address else _STARTS)):
+                try:
+                    ray.init(log_to_driver=False, logging_level="ERROR", **alone)
+                    break
+                except Exception as error:
+                    if not left or _START_TIMED_OUT not in str(error):
+                        raise
+                    ray.shutdown()
+    except Exception as error:
+        if address:
+            raise RunError(
+                f"the Ray cluster at RAY_ADDRESS={redacted(address)} cannot be joined: {described(error)}; start it"
+                " and run the same command again, or unset RAY_ADDRESS to work on this machine alone"
+            ) from error
+        kind = RayTooSlowError if _START_TIMED_OUT in str(error) else RunError
+        raise kind(
+            f"Ray cannot start on this machine: {described(error)}; run the same command again, or set the"
+            " configuration's runner to sequential"
+        ) from error
+    return ray
+
+
+def _own_ray() -> dict[str, Any]:
+    """Return the options of a Ray on this machine alone, with what this process may use of it.
+
+    Ray itself would count all that the machine has, and join any cluster that was started on it.
+    """
+    options: dict[str, Any] = {"address": "local", "num_cpus": processors(), "include_dashboard": False}
+    limit = memory_limit()
+    if limit and limit < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+        options["_memory"] = int(_WORKERS_SHARE * limit)
+    return options
+
+
+def _check_listens(address: str) -> None:
+    """Connect to a cluster's host and port, where Ray itself would try for minutes.
+
+    Raises:
+        OSError: nothing accepts connections there.
+    """
+    parts = urlsplit(address if "://" in address else f"//{address}")
+    if parts.hostname and parts.port:
+        socket.create_connection((parts.hostname, parts.port), _CONNECT_S).close()
+
+
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """Hold back standard error of this process; show it if the body fails."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            file.seek(0)
+            os.write(kept, file.read())
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+def _ray() -> Any:
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise UsageError(
+            "Ray is not installed: pip install 'reelweave[curate]', or set the configuration's runner to sequential"
+        ) from error
+    return ray
+
+
+def cluster_nodes() -> list[Share]:
+    """Return the resources of each node of the cluster that is alive."""
+    ray = start_ray()
+    found = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return [Share(one.get("CPU", 0.0), one.get("GPU", 0.0), one.get("memory", 0.0) / 1e6) for one in found]
+
+
+def cluster_size() -> Share:
+    """Return the resources of all nodes together."""
+    nodes = cluster_nodes()
+    return Share(
+        sum(node.cpus for node in nodes) or 1.0,
+        sum(node.gpus for node in nodes),
+        sum(node.memory_mb for node in nodes),
+    )

@@ -1,0 +1,50 @@
+"""What Ray raises, in the words of a `RunError`."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from loader.errors import RunError, UsageError, first_line
+
+
+@contextmanager
+def in_words(ray: Any, silence_s: float) -> Iterator[None]:
+    """Turn what Ray raises into a `RunError`."""
+    try:
+        yield
+    except (UsageError, RunError):
+        raise
+    except ray.data.exceptions.ExecutionTimeoutError as error:
+        raise RunError(
+            f"stopped: no worker gave a result for {silence_s:.0f} s; look whether the cluster still has nodes"
+            " with free processors and GPUs, then run the same command again to go on"
+        ) from error
+    except (ray.exceptions.RayError, ray.data.exceptions.UserCodeException) as error:
+        raise RunError(f"stopped: {_root_cause(error)}; run the same command again to go on") from error
+    except Exception as error:
+        raise RunError(
+            f"stopped: Ray itself failed with {described(error)}; its logs are in {_logs(ray)};"
+            " run the same command again to go on"
+        ) from error
+
+
+def described(error: BaseException) -> str:
+    """Return type and first line of an error."""
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+def _logs(ray: Any) -> str:
+    """Return the folder of Ray's logs, the same on every node."""
+    context = ray.get_runtime_context()
+    return f"{context.get_temp_dir()}/{context.get_session_name()}/logs"
+
+
+_RAISED = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
+
+
+def _root_cause(error: BaseException) -> str:
+    """Return what a stage raised: Ray keeps the text of its traceback, with its own advice around."""
+    raised = _RAISED.findall(str(error))
+    name, message = raised[0] if raised else (type(error).__name__, "see the logs of Ray")
+    return str(message) if name == RunError.__name__ else f"{name}: {message}"
