@@ -42,12 +42,14 @@ class Given(NamedTuple):
         name: name of the file, for messages.
         document: content of the file, whose lines are known.
         set_keys: keys of the options.
+        option: name of the option.
     """
 
     values: dict[str, Any]
     name: str
     document: Document
     set_keys: tuple[str, ...]
+    option: str
 
     def validated(self, model: type[Config]) -> Config:
         """Return the configuration: the model's defaults with these values.
@@ -72,7 +74,7 @@ class Given(NamedTuple):
             raise UsageError("; ".join([*dict.fromkeys(sentences), *more])) from error
 
     def origin(self, key: Sequence[int | str]) -> str:
-        """Return where a value was given: `OVERRIDE`, file and line, or `DEFAULT`."""
+        """Return where a value was given: the option, file and line, or `DEFAULT`."""
         value: Any = self.values
         for part in key:
             if (value := _inner(value, part)) is _NOTHING:
@@ -82,43 +84,44 @@ class Given(NamedTuple):
     def _place(self, key: Sequence[int | str]) -> str:
         named = ".".join(map(str, key))
         if any(f"{named}.".startswith(f"{one}.") for one in self.set_keys):
-            return OVERRIDE
+            return self.option
         line = self.document.line(key)
         if not line and any(
             one.startswith(f"{named}.") for one in self.set_keys
         ):  # of a section given by options
-            return OVERRIDE
+            return self.option
         return f"{self.name}{f', line {line}' if line else ''}"
 
 
-def resolve(model: type[Config], file: File, overrides: Sequence[str]) -> Config:
+def resolve(model: type[Config], file: File, overrides: Sequence[str], option: str = OVERRIDE) -> Config:
     """Return the validated configuration: the model's defaults, then the file, then the overrides.
 
     Args:
         model: configuration model of the command.
         file: path or URI of a YAML file, or None.
         overrides: "a.b=value" each, the value in YAML.
+        option: option of the command that gives them.
 
     Raises:
         UsageError: names every key that is unknown or has a wrong value, where it was given and what is allowed.
     """
-    return given(file, overrides).validated(model)
+    return given(file, overrides, option).validated(model)
 
 
-def given(file: File, overrides: Sequence[str]) -> Given:
+def given(file: File, overrides: Sequence[str], option: str = OVERRIDE) -> Given:
     """Read a YAML file, if any, and options. Options of the section ``storage`` also say how to reach a remote file.
 
     Raises:
         UsageError: the file is unreadable, too large or no mapping, or an option is no "key=value".
     """
     if file is None:
-        return given_text("{}", "the configuration", overrides)
+        return given_text("{}", "the configuration", overrides, option)
     if not _URI.match(str(file)):
         text = read_named(Path(file), MAX_BYTES, f"the configuration {file}")
-        return given_text(text, str(file), overrides)
+        return given_text(text, str(file), overrides, option)
     reach = [option for option in overrides if option.strip().startswith("storage.")]
     storage = given_text("{}", OVERRIDE, reach).validated(_Reach).storage
-    found = given_text(_read_remote(str(file), storage), redacted(str(file)), overrides)
+    found = given_text(_read_remote(str(file), storage), redacted(str(file)), overrides, option)
     _check_no_code(found)
     return found
 
@@ -152,7 +155,7 @@ def _read_remote(uri: str, config: StorageConfig) -> bytes:
     return text
 
 
-def given_text(text: str | bytes, name: str, overrides: Sequence[str]) -> Given:
+def given_text(text: str | bytes, name: str, overrides: Sequence[str], option: str = OVERRIDE) -> Given:
     """Read the text of a YAML file, and options.
 
     Raises:
@@ -167,14 +170,13 @@ def given_text(text: str | bytes, name: str, overrides: Sequence[str]) -> Given:
         key, equals, text_of_value = override.partition("=")
         path = key.strip().split(".")
         if not equals or not all(path):
-            raise UsageError(
-                f"--set {shown_name(override)}: write it as key=value, for example --set cut.crf=20"
-            )
+            example = ", for example --set cut.crf=20" if option == OVERRIDE else ""
+            raise UsageError(f"{option} {shown_name(override)}: write it as key=value{example}")
         if len(path) > MAX_DEPTH:
-            raise UsageError(f"--set {shown_name(key.strip())}: a key has at most {MAX_DEPTH} parts")
-        _put(values, path, read_yaml(text_of_value, f"--set {shown_name(key.strip())}").values)
+            raise UsageError(f"{option} {shown_name(key.strip())}: a key has at most {MAX_DEPTH} parts")
+        _put(values, path, read_yaml(text_of_value, f"{option} {shown_name(key.strip())}").values)
         set_keys.append(key.strip())
-    return Given(values, name, document, tuple(set_keys))
+    return Given(values, name, document, tuple(set_keys), option)
 
 
 def _put(values: dict[str, Any], path: list[str], value: Any) -> None:

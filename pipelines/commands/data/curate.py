@@ -145,7 +145,7 @@ def _forecast(options: argparse.Namespace, config: "CurateConfig") -> int:
     from curate.run.forecast import Estimate, ForecastConfig
     from curate.run.sample_run import forecast_curation
 
-    rates = resolve(ForecastConfig, None, options.rates)
+    rates = resolve(ForecastConfig, None, options.rates, "--rates")
     with curation_progress(options.log_format, options.out) as progress:
         found = forecast_curation(options.inputs, options.out, config, rates, progress)
     if options.json:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from curate.config import CurateConfig
+from curate.run.forecast import ForecastConfig
 from loader.base.yaml_text import MAX_BYTES
 from loader.buckets.cost import Cost
 from loader.errors import UsageError
@@ -102,6 +103,14 @@ def test_of_a_union_only_the_given_kind_is_spoken_of(tmp_path: Path) -> None:
     assert "cost.fixed_s" in str(caught.value)
     assert "token_s" not in str(caught.value)
     assert "linear" not in str(caught.value)
+
+
+def test_the_option_of_a_wrong_value_is_named() -> None:
+    for wrong in ("nothing=1", "core_hour_price=dear"):
+        with pytest.raises(UsageError, match=r"\(--rates\)"):
+            resolve(ForecastConfig, None, [wrong], "--rates")
+    with pytest.raises(UsageError, match=r"^--rates dear: write it as key=value$"):
+        resolve(ForecastConfig, None, ["dear"], "--rates")
 
 
 def test_every_wrong_key_is_named_at_once(tmp_path: Path) -> None:
