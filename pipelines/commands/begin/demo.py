@@ -181,6 +181,7 @@ def try_next(videos: Path, out: Path) -> list[Next]:
     """Return commands that run as they are, after a demo of these videos in this folder."""
     dataset, longer = out / "dataset", out / "longer"
     steps = ("--world-size", 2, "--microbatches", 2, "--steps", 4)
+    curate = ("--config", dataset / "curate.yaml")  # by default clips last two seconds or more
     train = (
         "--config",
         out / "train.yaml",
@@ -196,7 +197,10 @@ def try_next(videos: Path, out: Path) -> list[Next]:
         Next("plan the steps of 2 GPUs", hint("plan", dataset, *steps)),
         Next("train longer", hint("train", *train)),
         Next("watch the loss", watched),
-        Next("curate videos into a dataset of their own", hint("curate", videos, "--out", "my-dataset")),
+        Next(
+            "curate videos into a dataset of their own",
+            hint("curate", videos, "--out", "my-dataset", *curate),
+        ),
         Next("explain a key of these files", hint("config", "explain", "memory_tokens")),
     ]
 

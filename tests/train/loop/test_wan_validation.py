@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -66,7 +67,18 @@ def test_videos_are_those_of_the_checkpoint_on_one_rank_and_in_shards(ranks, tmp
     ended = ranks.run(run, 2, str(tmp_path / "shards"), *common, rows, FSDP, {})
     assert ended.codes == [0, 0], ended.errors
     trained = with_experts(load_trained(str(tmp_path / "shards"), CPU), CPU)
-    assert videos(tmp_path / "shards") == sampled(trained, rows, pictures)
+    for one, other in zip(videos(tmp_path / "shards"), sampled(trained, rows, pictures), strict=True):
+        assert_equal_but_for_rounding(one, other)
+
+
+def assert_equal_but_for_rounding(one, other):
+    """Gathered weights lie elsewhere in memory, by which MKL rounds products on some processors.
+
+    So one value in a thousand may be rounded to the next of 256 levels.
+    """
+    apart = np.abs(np.frombuffer(one, np.uint8).astype(int) - np.frombuffer(other, np.uint8))
+    assert apart.max() <= 1
+    assert (apart > 0).mean() < 1e-3
 
 
 @thorough

@@ -103,5 +103,5 @@ def test_nothing_is_searched_where_the_static_plan_is_proven_best():
 def test_what_fits_nowhere_is_named():
     times = np.ones((2, 3, 1))
     memory = np.array([[[1.0]] * 3, [[1.0], [1.0], [5.0]]]) * 2**30
-    with pytest.raises(UsageError, match=r"DIT of sample 1 .* needs 5 GiB"):
+    with pytest.raises(UsageError, match=r"DIT of sample 1 .* with 1 it needs 2\.50 times the memory"):
         Problem(4, np.array([1]), times, memory, 2.0 * 2**30)
