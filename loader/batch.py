@@ -47,7 +47,7 @@ class ReadCounts(NamedTuple):
     cache_misses: int = 0
 
     def plus(self, other: "ReadCounts") -> "ReadCounts":
-        """Return the sum of both."""
+        """Return the counts added to those of another batch."""
         return ReadCounts(*map(sum, zip(self, other, strict=True)))
 
 

@@ -264,7 +264,7 @@ class Ledger:
             return json.loads(data)
 
     def drop_note(self, name: str) -> None:
-        """Remove a JSON value."""
+        """Delete the note of a name, as `write_note` wrote it."""
         self.storage.delete(f"{LEDGER}{name}.json")
 
     def _entries(self, path: str) -> Iterator[tuple[str, Values]]:

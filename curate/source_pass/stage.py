@@ -82,7 +82,7 @@ class SourceStage:
         return found[0]
 
     def _part(self, task: PartTask) -> DonePart:
-        """Do a step of a part."""
+        """Scan or cut one part of a long source."""
         if not self.isolate:
             outcome = self._split(task)
         else:

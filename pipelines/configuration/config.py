@@ -189,7 +189,7 @@ def _put(values: dict[str, Any], path: list[str], value: Any) -> None:
 
 
 class _Place(NamedTuple):
-    """Key that is wrong.
+    """Location of a wrong key in its configuration.
 
     Attributes:
         key: the key as a person writes it.

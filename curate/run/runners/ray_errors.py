@@ -1,4 +1,4 @@
-"""What Ray raises, in the words of a `RunError`."""
+"""Errors of Ray as `RunError`, in words for people."""
 
 import re
 from collections.abc import Iterator

@@ -89,10 +89,10 @@ class Replanning:
             self._planned_at = now
 
     def after_execution_succeeds(self, executor: Any) -> None:
-        """Do nothing."""
+        """Ignore the end: the callback holds nothing."""
 
     def after_execution_fails(self, executor: Any, error: Exception) -> None:
-        """Do nothing."""
+        """Ignore the failure, which the caller receives."""
 
 
 _OPERATOR = "MapBatches("

@@ -57,7 +57,7 @@ def _fits(loads: Sequence[Load], workers: Mapping[str, int], machine: Share) -> 
 
 @dataclass(frozen=True)
 class StageState:
-    """What is known of a stage that runs.
+    """Progress, workers and measured rates of a running stage.
 
     Attributes:
         name: Name of the stage.
