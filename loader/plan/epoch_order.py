@@ -1,5 +1,7 @@
 """Order of an epoch's draws, the microbatches that they are cut into, and the turns of these."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from loader.base.arrays import Flags, Numbers, Places, numbers
@@ -11,6 +13,47 @@ from loader.plan.microbatch_table import MicrobatchTable, cut_microbatches, fill
 from loader.plan.pack_plan import packs
 from loader.plan.policy import StepLayout
 from loader.plan.shuffle import Grouped, Permuted, Shuffle, grouped
+
+
+class EpochPart(NamedTuple):
+    """Part of an epoch with one assignment and one layout: what is drawn in it, and the keys of its random orders.
+
+    Attributes:
+        assignment: samples in buckets.
+        seed: seed of the run.
+        epoch: number of the epoch.
+        number: number of the part in the epoch.
+        layout: layout of a step over the ranks.
+        draws: draws of the epoch.
+        over_D: True for draws that earlier parts have trained on.
+        shuffle: shuffle of samples within their buckets.
+        near_N: place of each row in the order of the shards; None is the row order.
+    """
+
+    assignment: Assignment
+    seed: int
+    epoch: int
+    number: int
+    layout: StepLayout
+    draws: Draws
+    over_D: Flags
+    shuffle: Shuffle
+    near_N: Numbers | None
+
+    @property
+    def samples_key(self) -> tuple[int, int, int]:
+        """Seed, epoch and stream of the random order of samples."""
+        return self.seed, self.epoch, 2 * self.number
+
+    @property
+    def turns_key(self) -> tuple[int, int, int]:
+        """Seed, epoch and stream of the random order of microbatches."""
+        return self.seed, self.epoch, 2 * self.number + 1
+
+    @property
+    def batch_sizes(self) -> Places:
+        """B of each bucket, int64 [K]."""
+        return np.array([size.batch for size in self.assignment.batch_sizes])
 
 
 def group_draws(assignment: Assignment, draws: Draws, near_N: Numbers | None = None) -> Grouped:
@@ -36,52 +79,36 @@ def _groups(assignment: Assignment, draws: Draws, over_D: Flags) -> tuple[Number
 
 
 def permuted_order(
-    assignment: Assignment,
-    seed: int,
-    epoch: int,
-    part: int,
-    layout: StepLayout,
-    shuffle: Shuffle,
-    groups: Grouped,
+    part: EpochPart, groups: Grouped
 ) -> tuple[Permuted, MicrobatchTable, Numbers | Permuted, int]:
     """Return order, table, turns and number of fillers of a plan; see `EpochPlan`."""
-    order = Permuted(seed, epoch, 2 * part, groups.starts, groups.numbers, shuffle.run)
-    table = cut_microbatches(
-        np.diff(groups.starts), np.array([size.batch for size in assignment.batch_sizes])
-    )
-    table = fill_steps(table, layout.per_step)
+    layout = part.layout
+    order = Permuted(*part.samples_key, groups.starts, groups.numbers, part.shuffle.run)
+    table = fill_steps(cut_microbatches(np.diff(groups.starts), part.batch_sizes), layout.per_step)
     fillers = -table.total % layout.per_step
     begun = (table.total - 1) % layout.per_step + 1  # microbatches that the last step has of its own
     turns: Numbers | Permuted = Permuted(
-        seed, epoch, 2 * part + 1, np.array([0, table.total]), fillers=fillers, last=begun
+        *part.turns_key, np.array([0, table.total]), fillers=fillers, last=begun
     )
     if layout.run > 1:
-        turns = training_order(table, layout.run, seed, epoch, 2 * part + 1)
+        turns = training_order(table, layout.run, *part.turns_key)
         turns = np.concatenate([turns, np.resize(turns[len(turns) - begun :], fillers)])
     return order, table, turns, fillers
 
 
-def sorted_order(
-    assignment: Assignment,
-    seed: int,
-    epoch: int,
-    part: int,
-    layout: StepLayout,
-    draws: Draws,
-    over_D: Flags,
-) -> tuple[Numbers, MicrobatchTable, Numbers, int, int]:
+def sorted_order(part: EpochPart) -> tuple[Numbers, MicrobatchTable, Numbers, int, int]:
     """Return order, table, turns, number of fillers and number of carried samples of a plan; see `EpochPlan`."""
-    group_D, count_G = _groups(assignment, draws, over_D)
+    layout = part.layout
+    group_D, count_G = _groups(part.assignment, part.draws, part.over_D)
     carried = 0
     if layout.regime == "pack":
-        order = shuffled(seed, epoch, 2 * part, len(group_D), (group_D > 0).astype(np.uint8))[count_G[0] :]
-        packed, table, carried = packs(assignment, draws.rows[order], layout)
+        order = shuffled(*part.samples_key, len(group_D), (group_D > 0).astype(np.uint8))[count_G[0] :]
+        packed, table, carried = packs(part.assignment, part.draws.rows[order], layout)
         order, turns = order[packed], numbers(table.total)
     else:
-        order = shuffled(seed, epoch, 2 * part, len(group_D), group_D)[count_G[0] :]
-        table = cut_microbatches(count_G[1:], np.array([size.batch for size in assignment.batch_sizes]))
-        table = fill_steps(table, layout.per_step)
-        turns = training_order(table, layout.run, seed, epoch, 2 * part + 1)
+        order = shuffled(*part.samples_key, len(group_D), group_D)[count_G[0] :]
+        table = fill_steps(cut_microbatches(count_G[1:], part.batch_sizes), layout.per_step)
+        turns = training_order(table, layout.run, *part.turns_key)
     fillers = -len(turns) % layout.per_step
     if fillers:  # the last step repeats its own microbatches
         last = turns[len(turns) // layout.per_step * layout.per_step :]

@@ -20,7 +20,7 @@ from loader.buckets.cost import seconds
 from loader.buckets.unassigned import Unassigned
 from loader.dataset.draws import Draws
 from loader.errors import UsageError
-from loader.plan.epoch_order import grouped_draws, permuted_order, sorted_order
+from loader.plan.epoch_order import EpochPart, grouped_draws, permuted_order, sorted_order
 from loader.plan.microbatch_table import MicrobatchRuns, MicrobatchTable, expand_ranges
 from loader.plan.policy import Placement, StepLayout, place
 from loader.plan.shuffle import SORTED, Grouped, Permuted, Shuffle
@@ -288,7 +288,7 @@ def plan_epoch(
         once = changes and number <= changes[-1]
         own = Draws.once(numbers(len(part.assignment.bucket_of)), epoch) if once else draws
         before = _part(
-            part.assignment, seed, epoch, number, part.layout, own, over_D, part.shuffle, near_N, None
+            EpochPart(part.assignment, seed, epoch, number, part.layout, own, over_D, part.shuffle, near_N)
         )
         if part.steps > len(before):
             raise UsageError(
@@ -301,7 +301,8 @@ def plan_epoch(
             rows_now = part.rows_after[over_D]
             over_D = np.zeros(len(following.bucket_of), np.bool_)
             over_D[rows_now[rows_now >= 0]] = True
-    plan = _part(assignment, seed, epoch, len(done), layout, draws, over_D, shuffle, near_N, groups)
+    rest = EpochPart(assignment, seed, epoch, len(done), layout, draws, over_D, shuffle, near_N)
+    plan = _part(rest, groups)
     if not done:
         _check_fills(len(plan.order), layout, assignment.unassigned)
     return plan
@@ -319,38 +320,25 @@ def _check_fills(samples: int, layout: StepLayout, without: Unassigned | None = 
         )
 
 
-def _part(
-    assignment: Assignment,
-    seed: int,
-    epoch: int,
-    part: int,
-    layout: StepLayout,
-    draws: Draws,
-    over_D: Flags,
-    shuffle: Shuffle,
-    near_N: Numbers | None,
-    groups: Grouped | None,
-) -> EpochPlan:
-    """Plan the draws that are not done at the beginning of an epoch's ``part``-th part."""
+def _part(part: EpochPart, groups: Grouped | None = None) -> EpochPlan:
+    """Plan the draws of a part that are not over at its beginning."""
     order: Numbers | Permuted
     turns: Numbers | Permuted
-    if shuffle.order == "permuted" and layout.regime != "pack":
-        groups = groups or grouped_draws(assignment, draws, over_D, near_N)
-        order, table, turns, fillers = permuted_order(assignment, seed, epoch, part, layout, shuffle, groups)
+    if part.shuffle.order == "permuted" and part.layout.regime != "pack":
+        groups = groups or grouped_draws(part.assignment, part.draws, part.over_D, part.near_N)
+        order, table, turns, fillers = permuted_order(part, groups)
         carried = 0
     else:
-        order, table, turns, fillers, carried = sorted_order(
-            assignment, seed, epoch, part, layout, draws, over_D
-        )
+        order, table, turns, fillers, carried = sorted_order(part)
     return EpochPlan(
-        assignment=assignment,
-        draws=draws,
+        assignment=part.assignment,
+        draws=part.draws,
         order=order,
         table=table,
         turns=turns,
         fillers=fillers,
         carried=carried,
-        layout=layout,
+        layout=part.layout,
     )
 
 

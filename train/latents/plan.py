@@ -15,7 +15,7 @@ from loader.dataset.tables.shard_rows import TableRows
 
 
 class StoredParts(NamedTuple):
-    """What is stored of each sample.
+    """Columns of what a version stores of each sample.
 
     Attributes:
         bucket: int64 [n], number of its bucket; -1: it fits none and keeps its metadata alone.
@@ -86,7 +86,7 @@ class PlannedShard:
         return int(self.stored.size.sum())
 
     def samples(self, index: pa.Table) -> Iterator[PlannedSample]:
-        """Yield its samples.
+        """Yield the planned samples of this shard in their order.
 
         Args:
             index: rows of the source's index at ``rows``.
