@@ -48,8 +48,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
     """Microbatches of one rank, in plan order.
 
     Iteration continues from the state and advances it, step by step; a stream left within a step repeats that step. In
-    a
-    ``DataLoader(stream, batch_size=None, num_workers=...)`` each worker process decodes its share, and the loader
+    a ``DataLoader(stream, batch_size=None, num_workers=...)`` each worker process decodes its share, and the loader
     restores plan order. The workers hold copies of this object, which cannot know which of their batches were used:
     call ``advance(batch)``, or take states from ``state_after(batch)``.
 

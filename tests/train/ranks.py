@@ -61,12 +61,13 @@ class Ranks:
     Args:
         shared: Folder of a server that other processes share, each with a world at a time; it is started by the first
             of them and ends with the last. None has a server of its own.
+        environment: Variables of the server beside those of this process.
 
     Attributes:
         folder: Folder of the server.
     """
 
-    def __init__(self, shared: Path | None = None) -> None:
+    def __init__(self, shared: Path | None = None, environment: dict[str, str] | None = None) -> None:
         self._own = None if shared else tempfile.TemporaryDirectory(prefix="reelweave-ranks-")
         self.folder = shared or Path(self._own.name)
         self.folder.mkdir(exist_ok=True)
@@ -75,7 +76,7 @@ class Ranks:
             fcntl.flock(lock, fcntl.LOCK_EX)
             connection = _joined(address)
             if connection is None:
-                self._server = _started(address)
+                self._server = _started(address, environment or {})
                 connection = _joined(address)
         assert connection is not None
         self._connection, self._answers = connection, connection.makefile()
@@ -126,12 +127,12 @@ def _joined(address: Path) -> socket.socket | None:
     return None
 
 
-def _started(address: Path) -> "subprocess.Popen[bytes]":
+def _started(address: Path, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
     """A server that listens there."""
     server = subprocess.Popen(
         [sys.executable, "-m", "tests.train.ranks", str(address)],
         cwd=Path(__file__).parents[2],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
     )

@@ -11,7 +11,14 @@ from train.distributed.world import join
 from train.loop.trainer import Trainer
 from train.loop.validation import Validation
 from train.loop.validation_config import ValidationConfig
+from train.sampling.config import SampleConfig
+from train.sampling.experts.loading import with_experts
+from train.sampling.generate import VideoSampler
+from train.sampling.layout import VideoLayout
+from train.sampling.prediction.first_frames import read_first_frames
+from train.sampling.trained.load import Trained, load_trained
 
+CPU = torch.device("cpu")
 IMPORTED_FIRST = (
     "diffusers.models.transformers",
     "diffusers.models.autoencoders",
@@ -25,6 +32,31 @@ def asked(folder: str, rows: list[dict[str, str]], **update) -> ValidationConfig
     size = {"frames": 5, "height": 16, "width": 16, "steps": 3, "guidance": 3.0, "seed": 7}
     images = [row | ({"image": str(Path(folder) / row["image"])} if "image" in row else {}) for row in rows]
     return ValidationConfig.model_validate({"prompts": images, "every_steps": 1, **size, **update})
+
+
+def sampled(trained: Trained, pictures: str, rows: list[dict[str, str]]) -> list[bytes]:
+    """Videos as `reelweave sample` makes them."""
+    config = SampleConfig(**asked(pictures, rows).model_dump(include=SampleConfig.model_fields.keys()))
+    own = VideoSampler(
+        trained.bundle, trained.config, config, VideoLayout.alone(trained.bundle, trained.experts)
+    )
+    made = []
+    for number, row in enumerate(rows):
+        given = None
+        if "image" in row:
+            picture = Path(pictures) / row["image"]
+            given = own.encode_frames(read_first_frames(picture, 1, (16, 16), row["image"]))
+        latents = own.denoise(own.encode([row["prompt"]]), [7 + number], lambda: None, given)
+        made.append(own.decode(latents)[0].numpy().tobytes())
+    return made
+
+
+def sample(out: str, checkpoint: str, pictures: str, rows: list[dict[str, str]]) -> None:
+    """Videos of a run as `reelweave sample` makes them, in files."""
+    torch.set_num_threads(1)
+    trained = with_experts(load_trained(checkpoint, CPU), CPU)
+    for number, video in enumerate(sampled(trained, pictures, rows)):
+        (Path(out) / f"{number}.raw").write_bytes(video)
 
 
 def run(
