@@ -3,7 +3,7 @@
 import importlib.metadata
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -31,6 +31,7 @@ from curate.takedown.forget import forget
 from curate.takedown.takedown import TakeDowns
 from loader.dataset import ACCOUNTING, SCORES, Content, Dataset, Manifest, publish, settle
 from loader.dataset.manifest import MANIFEST
+from loader.dataset.publishing.publication import read_once
 from loader.errors import UsageError
 from loader.settings import differences
 from loader.storage import Storage, leased, open_storage
@@ -150,8 +151,8 @@ def _curate(
     shards = write_shards(state, clips, progress, driver.kind)
     listed = state.listed
     content = Content(
-        accounting=_read_once((accounting_table(table, listed) for table in clips), ACCOUNTING),
-        scores=_read_once((scores_table(table, listed) for table in clips), SCORES),
+        accounting=read_once((accounting_table(table, listed) for table in clips), ACCOUNTING),
+        scores=read_once((scores_table(table, listed) for table in clips), SCORES),
         config=asked,
         versions={**versions(), **weights},
         removals=dataset.manifest.removals if dataset is not None else [],
@@ -164,12 +165,6 @@ def _curate(
     _tidy(ledger, Dataset(storage), config, rejected)
     finish_status(ledger)
     return Outcome(manifest, False, (*missing, *listing_notes, *notes, *said), seconds)
-
-
-def _read_once(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.RecordBatchReader:
-    """Return tables as one that is made while it is read."""
-    batches = (batch for table in tables for batch in table.to_batches())
-    return pa.RecordBatchReader.from_batches(schema, batches)
 
 
 def _rejected(clips: pa.Table) -> pa.Array:
@@ -211,7 +206,9 @@ def _tidy(ledger: Ledger, dataset: Dataset, config: CurateConfig, rejected: pa.A
     forget(ledger, TakeDowns(tuple(dataset.manifest.removals)))
     staged = texts_of(ledger.staged_clips())
     keep = np.ones(len(staged), bool) if rejected is None else places_in(staged, rejected) >= 0
-    stay = keep & (places_in(staged, identities_of(dataset)) < 0) & config.run.keep_rejected
+    stay = keep & config.run.keep_rejected
+    for own in identities_of(dataset):
+        stay &= places_in(staged, own) < 0
     ledger.drop_clips(staged.filter(pa.array(~stay)).to_pylist())
     for folder in (f"{SHARD}/", PARTS):
         dataset.storage.delete_tree(f"{LEDGER}{folder}")

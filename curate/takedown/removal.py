@@ -3,7 +3,7 @@
 Only shards that hold part of it are rewritten; the dataset changes in one step, by its manifest.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from curate.takedown.forget import forget
 from curate.takedown.takedown import TakeDowns, emptied, take_down_reason
 from loader.dataset import (
     ACCOUNTING,
+    SCORES,
     Content,
     Dataset,
     Manifest,
@@ -29,12 +30,15 @@ from loader.dataset import (
     write_shard,
 )
 from loader.dataset.manifest import MANIFEST
+from loader.dataset.publishing.publication import read_once
 from loader.dataset.tables.parquet import to_rows, to_table
-from loader.dataset.tables.shard_rows import as_table
+from loader.dataset.tables.shard_rows import TableRows, as_table
 from loader.errors import UsageError
 from loader.storage import Storage, leased
 
 REPORT = "report/"
+
+_OF_COPIES = ("source", "start_s", "end_s", "key", "state", "duplicate_of")
 
 Mask = NDArray[np.bool_]
 
@@ -83,25 +87,18 @@ def _remove(storage: Storage, removal: Removal) -> Removed:
             f"{storage.root} is an index over tars of others, which are never changed; take it out"
             " of the tars and run `reelweave index` again"
         )
-    accounting = dataset.accounting
-    named_N = _named(accounting, removal)
-    if not named_N.any():
-        what = f"source {removal.source}" if removal.source else f"key {removal.key}"
-        raise UsageError(f"{storage.uri(MANIFEST)} knows no {what}; see accounting.parquet for what it holds")
-    copies = _copies(accounting, named_N)
-    keys = pa.array(
-        sorted({*accounting.column("key").filter(pa.array(named_N)).drop_null().to_pylist(), *copies}),
-        pa.string(),
-    )
+    keys, copies = _keys_and_copies(dataset, removal)
 
     def gone(table: pa.Table) -> Mask:
         return _named(table, removal) | _is_in(table.column("key"), keys)
 
-    gone_N = gone(accounting)
-    left_out = to_rows(accounting.filter(pa.array(gone_N)))
-    taken = to_rows(dataset.index.filter(pa.array(gone(dataset.index))))
+    left_out = [
+        row
+        for table in dataset.table_parts("accounting")
+        for row in to_rows(table.filter(pa.array(gone(table))))
+    ]
+    shards, taken, rewritten = _without(dataset, gone)
     samples = len(taken)
-    shards, rewritten = _without(dataset, gone)
     new = [
         removal.model_copy(update={"samples": samples, "span": _span(left_out, taken, removal.key)}),
         *(_of_copy(row, removal) for row in copies.values()),
@@ -109,10 +106,11 @@ def _remove(storage: Storage, removal: Removal) -> Removed:
     known = {(old.source, old.key) for old in dataset.manifest.removals}
     added = [one for one in new if one.samples or (one.source, one.key) not in known]
     removals = [*dataset.manifest.removals, *added]
-    scores = dataset.read_scores()
+    accounted = _accounted(dataset.table_parts("accounting"), gone, TakeDowns(tuple(removals)))
+    scored = (table.filter(pa.array(~gone(table))) for table in dataset.table_parts("scores"))
     content = Content(
-        accounting=_accounted(accounting, gone_N, left_out, TakeDowns(tuple(removals))),
-        scores=scores.filter(pa.array(~gone(scores))),
+        accounting=read_once(accounted, ACCOUNTING),
+        scores=read_once(scored, SCORES),
         config=dataset.manifest.config,
         versions=dataset.manifest.versions,
         removals=removals,
@@ -147,22 +145,44 @@ def _is_in(column: pa.ChunkedArray, values: pa.Array) -> Mask:
     return _mask(pc.is_in(column, value_set=values))
 
 
-def _copies(accounting: pa.Table, named_N: Mask) -> dict[str, Row]:
-    """Return a row of each clip of other sources that is a copy or duplicate of a removed one, by key."""
-    found: dict[str, Row] = {}
-    key, of = accounting.column("key"), accounting.column("duplicate_of")
-    others_N = ~named_N & _mask(pc.is_valid(key))
-    duplicate_N = others_N & _mask(pc.equal(accounting.column("state"), "duplicate"))
-    keys = set(key.filter(pa.array(named_N)).drop_null().to_pylist())
+def _keys_and_copies(dataset: Dataset, removal: Removal) -> tuple[pa.Array, dict[str, Row]]:
+    """Return the keys of all removed clips, and a row of each copy or duplicate in other sources, by key.
+
+    Raises:
+        UsageError: The dataset has no such source or key.
+    """
+    keys: set[str] = set()
+    named = 0
+    for table in dataset.table_parts("accounting", ("source", "key")):
+        own = table.filter(pa.array(_named(table, removal)))
+        named += len(own)
+        keys |= set(own.column("key").drop_null().to_pylist())
+    if not named:
+        what = f"source {removal.source}" if removal.source else f"key {removal.key}"
+        raise UsageError(
+            f"{dataset.storage.uri(MANIFEST)} knows no {what}; see accounting.parquet for what it holds"
+        )
+    copies: dict[str, Row] = {}
     while True:
         wanted = pa.array(sorted(keys), pa.string())
-        near_N = (others_N & _is_in(key, wanted)) | (duplicate_N & _is_in(of, wanted))
-        rows = to_rows(accounting.filter(pa.array(near_N)))
-        more = {row["key"]: row for row in rows if row["key"] not in found}
+        near = [
+            row
+            for table in dataset.table_parts("accounting", _OF_COPIES)
+            for row in to_rows(table.filter(pa.array(_near(table, removal, wanted))))
+        ]
+        more = {row["key"]: row for row in near if row["key"] not in copies}
         if not more:
-            return found
-        found |= more
+            return wanted, copies
+        copies |= more
         keys |= more.keys()
+
+
+def _near(accounting: pa.Table, removal: Removal, keys: pa.Array) -> Mask:
+    """Return which rows are copies or duplicates of removed clips, and not what the take-down names."""
+    key = accounting.column("key")
+    duplicate_N = _mask(pc.equal(accounting.column("state"), "duplicate"))
+    near_N = _is_in(key, keys) | (duplicate_N & _is_in(accounting.column("duplicate_of"), keys))
+    return ~_named(accounting, removal) & _mask(pc.is_valid(key)) & near_N
 
 
 def _of_copy(row: Row, removal: Removal) -> Removal:
@@ -179,11 +199,12 @@ def _span(left_out: list[Row], taken: list[Row], key: str | None) -> RemovedSpan
     return None
 
 
-def _without(dataset: Dataset, gone: Callable[[pa.Table], Mask]) -> tuple[list[ShardRecord], int]:
-    """Return all shards of the next revision, with rewritten ones, and the number of rewritten ones."""
+def _without(dataset: Dataset, gone: Callable[[pa.Table], Mask]) -> tuple[list[ShardRecord], list[Row], int]:
+    """Return all shards of the next revision, rows of removed samples, and the number of rewritten shards."""
     present = dataset.shards()
     number = next_shard_number(present)
-    shards = []
+    shards: list[ShardRecord] = []
+    taken: list[Row] = []
     rewritten = 0
     for shard in present:
         rows = as_table(shard.rows)
@@ -192,36 +213,45 @@ def _without(dataset: Dataset, gone: Callable[[pa.Table], Mask]) -> tuple[list[S
             shards.append(shard)
             continue
         rewritten += 1
+        taken += to_rows(rows.filter(pa.array(gone_n)))
         if not gone_n.all():
-            left = rows.column("key").filter(pa.array(~gone_n)).to_pylist()
-            samples = (dataset.sample(dataset.row_numbers[key]) for key in left)
-            shards.append(write_shard(dataset.storage, number, samples))
+            left = TableRows(rows.filter(pa.array(~gone_n)))
+            shards.append(write_shard(dataset.storage, number, map(dataset.sample_of, left)))
             number += 1
-    return shards, rewritten
+    return shards, taken, rewritten
 
 
-def _accounted(accounting: pa.Table, gone_N: Mask, left_out: list[Row], down: TakeDowns) -> pa.Table:
-    """Return the accounting after the take-down: one row for a source, or the span's own row for a sample.
+def _accounted(
+    accounting: Iterable[pa.Table], gone: Callable[[pa.Table], Mask], down: TakeDowns
+) -> Iterator[pa.Table]:
+    """Yield the accounting after the take-down: one row for a source, or the span's own row for a sample.
 
     Args:
-        accounting: All rows.
-        gone_N: Mask of those of removed clips.
-        left_out: These rows.
+        accounting: All rows, in parts.
+        gone: Mask of rows of removed clips.
         down: All take-downs.
     """
-    rows: list[Row] = []
-    places: list[int] = []
     said: set[str] = set()
-    for place, row in zip(np.flatnonzero(gone_N).tolist(), left_out, strict=True):
-        record = from_json(Record, row)
-        if removal := down.sources.get(record.source):
-            if record.source in said:
-                continue
-            said.add(record.source)
-            rows.append(emptied(Record(record.source), removal).columns(row))
-        else:
-            rows.append(emptied(record, down.keys[row["key"]]).columns(row))
-        places.append(place)
-    stay = accounting.filter(pa.array(~gone_N))
-    order = np.argsort(np.concatenate([np.flatnonzero(~gone_N), np.array(places, np.int64)]), kind="stable")
-    return pa.concat_tables([stay, to_table(rows, ACCOUNTING)]).take(pa.array(order))
+    for table in accounting:
+        gone_N = gone(table)
+        if not gone_N.any():
+            yield table
+            continue
+        rows: list[Row] = []
+        places: list[int] = []
+        left_out = to_rows(table.filter(pa.array(gone_N)))
+        for place, row in zip(np.flatnonzero(gone_N).tolist(), left_out, strict=True):
+            record = from_json(Record, row)
+            if removal := down.sources.get(record.source):
+                if record.source in said:
+                    continue
+                said.add(record.source)
+                rows.append(emptied(Record(record.source), removal).columns(row))
+            else:
+                rows.append(emptied(record, down.keys[row["key"]]).columns(row))
+            places.append(place)
+        stay = table.filter(pa.array(~gone_N))
+        order = np.argsort(
+            np.concatenate([np.flatnonzero(~gone_N), np.array(places, np.int64)]), kind="stable"
+        )
+        yield pa.concat_tables([stay, to_table(rows, ACCOUNTING)]).take(pa.array(order))

@@ -5,7 +5,9 @@ Their order is consistent with all of them. A row holds the shape that decides t
 that added and removed the sample. Neither the key nor the location of a removed sample is kept.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,7 +58,7 @@ class RevisionHistory:
         )
 
     def grown(
-        self, before: pa.ChunkedArray, after: pa.ChunkedArray, now: PlanIndex, revision: int
+        self, before: Iterable[pa.Array], after: Iterable[pa.Array], now: PlanIndex, revision: int
     ) -> "RevisionHistory":
         """Return the history with one more revision.
 
@@ -64,36 +66,41 @@ class RevisionHistory:
         removal and an addition.
 
         Args:
-            before: keys of the last revision, in the order of its index.
-            after: keys of the new revision, in the order of its index.
+            before: keys of the last revision in parts, in the order of its index.
+            after: keys of the new revision, likewise.
             now: plan index of the new revision.
             revision: number of the new revision.
         """
-        alive = np.flatnonzero(self.went == _ALIVE)
-        place = pc.fill_null(pc.index_in(after, value_set=before.combine_chunks()), -1)
-        old_n = alive[np.asarray(place, np.int64)] if len(alive) else np.zeros(len(now), np.int64)
-        same_n = np.asarray(place, np.int64) >= 0
-        for name, values in _shape(now).items():
-            same_n[same_n] = self.shape[name][old_n[same_n]] == values[same_n]
-        went = self.went.copy()
-        went[np.setdiff1d(alive, old_n[same_n], assume_unique=True)] = revision
-        # Added samples follow their last kept predecessor, in the order of the keys.
-        anchor_n = np.maximum.accumulate(np.where(same_n, old_n, -1)) if len(now) else old_n
-        fresh = np.flatnonzero(~same_n)
-        base = np.concatenate([np.arange(len(went)), anchor_n[fresh]])
-        order = np.lexsort((np.arange(len(base)), base))
+        alive, shape = np.flatnonzero(self.went == _ALIVE), _shape(now)
+        gone = self.went == _ALIVE
+        fresh, behind = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        first, last = 0, -1  # row of the new revision; latest row here that stays
+        for place_n in _places(before, after):
+            part = slice(first, first + len(place_n))
+            first = part.stop
+            old_n, same_n = np.full(len(place_n), -1, np.int64), place_n >= 0
+            old_n[same_n] = alive[place_n[same_n]]
+            for name, values in shape.items():
+                same_n[same_n] = self.shape[name][old_n[same_n]] == values[part][same_n]
+            gone[old_n[same_n]] = False
+            # Added samples follow their last kept predecessor, in the order of the keys.
+            anchor_n = np.maximum(np.maximum.accumulate(np.where(same_n, old_n, -1)), last)
+            fresh.append(part.start + np.flatnonzero(~same_n))
+            behind.append(anchor_n[~same_n] + 1)
+            last = int(anchor_n[-1])
+        del alive
+        rows, at = np.concatenate(fresh), np.concatenate(behind)
         joined = RevisionHistory(
-            {
-                name: np.concatenate([self.shape[name], values[fresh]])[order]
-                for name, values in _shape(now).items()
-            },
-            np.concatenate([self.came, np.full(len(fresh), revision, np.int32)])[order],
-            np.concatenate([went, np.full(len(fresh), _ALIVE, np.int32)])[order],
+            {name: np.insert(self.shape[name], at, values[rows]) for name, values in shape.items()},
+            np.insert(self.came, at, revision),
+            np.insert(np.where(gone, np.int32(revision), self.went), at, _ALIVE),
         )
         return joined._since(revision - REMEMBERED)
 
     def _since(self, oldest: int) -> "RevisionHistory":
         kept = self.went > oldest
+        if kept.all():
+            return self
         return RevisionHistory(
             {name: values[kept] for name, values in self.shape.items()}, self.came[kept], self.went[kept]
         )
@@ -120,13 +127,11 @@ class RevisionHistory:
     def _held(self, revision: int) -> Flags:
         return (self.came <= revision) & (self.went > revision)
 
-    def to_arrow(self) -> bytes:
-        """Return the content of ``history.arrow``."""
-        sink = pa.BufferOutputStream()
+    def write(self, path: Path) -> None:
+        """Write ``history.arrow``."""
         columns = [*(self.shape[name] for name in SHAPE), self.came, self.went]
-        with pa.ipc.new_file(sink, _SCHEMA) as writer:
+        with pa.ipc.new_file(str(path), _SCHEMA) as writer:
             writer.write_batch(pa.record_batch(columns, schema=_SCHEMA))
-        return bytes(sink.getvalue())
 
     @staticmethod
     def from_arrow(data: bytes, where: str) -> "RevisionHistory":
@@ -146,6 +151,27 @@ class RevisionHistory:
             row = int(np.flatnonzero(~possible)[0])
             raise RunError(f"{where}: row {row} cannot be that of a sample; restore the file from a copy")
         return RevisionHistory({name: columns[name] for name in SHAPE}, columns["came"], columns["went"])
+
+
+def _places(before: Iterable[pa.Array], after: Iterable[pa.Array]) -> Iterator[NDArray[np.int64]]:
+    """Yield the place of each key of a revision among the keys before, or -1, by parts; both are sorted."""
+    others = iter(before)
+    held, first = next(others, None), 0
+    for keys in after:
+        while len(keys):
+            if held is not None and not len(held):
+                held = next(others, None)
+                continue
+            if held is None:
+                yield np.full(len(keys), -1, np.int64)
+                break
+            here = int(pc.sum(pc.less_equal(keys, held[-1]), min_count=0).as_py())
+            if here:
+                place = np.asarray(pc.fill_null(pc.index_in(keys[:here], value_set=held), -1), np.int64)
+                yield np.where(place < 0, -1, first + place)
+                keys = keys[here:]
+            if len(keys):
+                first, held = first + len(held), next(others, None)
 
 
 def ancestors(previous: Manifest) -> list[Ancestor]:

@@ -5,7 +5,7 @@ import os
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ from loader.base.node_files import NodeFiles
 from loader.dataset.draws import Draws
 from loader.dataset.history import RevisionHistory
 from loader.dataset.latents import Latents
-from loader.dataset.listed import explained, read_listed
+from loader.dataset.listed import check_listed, explained, read_listed
 from loader.dataset.manifest import MANIFEST, FileEntry, Manifest, history_path, read_manifest, sha256
 from loader.dataset.plan_index import (
     PLANNED,
@@ -37,7 +37,8 @@ from loader.dataset.tables.parquet import (
     read_table,
     to_rows,
 )
-from loader.dataset.tables.shard_rows import CRC32, WITH_CRC32, TableRows
+from loader.dataset.tables.rows_by_shard import RowsByShard
+from loader.dataset.tables.shard_rows import TableRows
 from loader.dataset.tars.members import Members, media_members, members
 from loader.errors import RunError, UsageError
 from loader.storage import Storage, StorageConfig, open_storage
@@ -157,12 +158,15 @@ class Dataset:
         entry = self.manifest.table(name)
         where, rows = self.storage.uri(entry.path), row_count(name, self.manifest)
         checks = TableChecks(name, where, self.manifest) if columns is None else None
+        if checks is not None:
+            check_listed(self.storage, entry, where)
         with explained(where), self.storage.open(entry.path) as file:
             for batch in read_batches(file, entry.size, where, TABLES[name], rows, columns):
                 table = pa.Table.from_batches([batch])
                 if checks is not None:
                     checks.add(table)
-                yield table
+                if checks is None or not checks.wrong:
+                    yield table
         if checks is not None:
             _refuse(checks.problems())
 
@@ -265,16 +269,20 @@ class Dataset:
         return to_rows(self.index.slice(row_number, 1))[0]
 
     def shards(self) -> list[ShardRecord]:
-        """Return every shard with its index rows, in the order of the manifest and of the tars."""
-        plan_index = self.plan_index
-        order = np.lexsort((plan_index.offset, plan_index.shard))
-        rows = self.index.take(pa.array(order))
-        if plan_index.crc32 is not None:
-            rows = rows.append_column(WITH_CRC32.field(CRC32), pa.array(plan_index.crc32[order]))
-        starts = np.searchsorted(plan_index.shard[order], np.arange(len(self.manifest.shards) + 1)).tolist()
+        """Return every shard with its index rows, in the order of the manifest and of the tars.
+
+        Rows of a large index lie in a temporary folder, which is removed with the shards; they are read by parts, so
+        that shards one after the other are read fast.
+        """
+        rows, first = RowsByShard(self.manifest.shards), 0
+        for table in self.table_parts("index"):
+            rows.add(table, self.plan_index.crc32, first)
+            first += len(table)
         return [
-            ShardRecord(entry.path, entry.size, entry.sha256, TableRows(rows.slice(first, last - first)))
-            for entry, first, last in zip(self.manifest.shards, starts, starts[1:], strict=False)
+            ShardRecord(entry.path, entry.size, entry.sha256, TableRows(partial(rows.table, number), count))
+            for number, (entry, count) in enumerate(
+                zip(self.manifest.shards, rows.counts.tolist(), strict=True)
+            )
         ]
 
     def sample(self, row_number: int) -> Sample:
@@ -283,7 +291,10 @@ class Dataset:
         Raises:
             RunError: the bytes contradict the index.
         """
-        row = self.row(row_number)
+        return self.sample_of(self.row(row_number))
+
+    def sample_of(self, row: Row) -> Sample:
+        """Read the whole sample of a row of the index; errors as of `sample`."""
         with explained(self.shard_storage.uri(row["shard"])):
             region = self.shard_storage.read(row["shard"], row["offset"], row["size"])
         if sha256(region) != row["sample_sha256"]:

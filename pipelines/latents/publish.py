@@ -1,17 +1,15 @@
 """Publication of written shards of latents as a dataset version, with its accounting and provenance."""
 
 import importlib.metadata
-import itertools
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.run.curate import versions
-from loader.dataset import ACCOUNTING, Content, Dataset, Manifest, Row, ShardRecord, publish
+from loader.dataset import ACCOUNTING, SCORES, Content, Dataset, Manifest, Row, ShardRecord, publish
 from loader.dataset.latents import Latents
-from loader.dataset.schema import TABLES
+from loader.dataset.publishing.publication import read_once
 from loader.dataset.tables.parquet import to_rows, to_table
 from loader.storage import Storage
 from pipelines.latents.work import STAGE
@@ -40,9 +38,11 @@ def publish_version(
         files: further files by path.
     """
     gone = pa.array(sorted(failed), pa.string())
+    accounted = (_accounted(table, failed, gone) for table in source.table_parts("accounting"))
+    scored = (_failed(table, gone) for table in source.table_parts("scores"))
     content = Content(
-        accounting=_by_parts(source, "accounting", lambda table: _accounted(table, failed, gone)),
-        scores=_by_parts(source, "scores", lambda table: _failed(table, gone)),
+        accounting=read_once(accounted, ACCOUNTING),
+        scores=read_once(scored, SCORES),
         config=asked,
         versions={**versions(), **_versions()},
         removals=source.manifest.removals,
@@ -50,13 +50,6 @@ def publish_version(
         files=files,
     )
     return publish(storage, shards, content)
-
-
-def _by_parts(source: Dataset, name: str, changed: Callable[[pa.Table], pa.Table]) -> pa.RecordBatchReader:
-    """Return a table of the source with each part changed, to be read once."""
-    parts = (changed(table) for table in source.table_parts(name))
-    batches = itertools.chain.from_iterable(part.to_batches() for part in parts)
-    return pa.RecordBatchReader.from_batches(TABLES[name], batches)
 
 
 def _failed(scores: pa.Table, gone: pa.Array) -> pa.Table:

@@ -11,6 +11,7 @@ imports is reported.
 
 import argparse
 import hashlib
+import itertools
 import json
 import subprocess
 import sys
@@ -26,7 +27,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from loader.dataset import Content, ShardRecord, publish, read_manifest
-from loader.dataset.schema import ACCOUNTING, INDEX, SCORES
+from loader.dataset.publishing.publication import read_once
+from loader.dataset.schema import ACCOUNTING, INDEX, SCORES, TABLES
 from loader.dataset.shard import idx_bytes
 from loader.dataset.tables.shard_rows import CRC32, TableRows
 from loader.storage import open_storage
@@ -57,7 +59,7 @@ WORDS = [
     "slowly",
     "towards",
 ]
-STEPS = ("publish", "verify", "report", "latents", "remove")
+STEPS = ("publish", "verify", "report", "latents", "remove", "update")
 
 _WITH_CRC32 = INDEX.append(pa.field(CRC32, pa.uint32(), nullable=False))
 
@@ -115,8 +117,15 @@ def repeated(word: str, count: int) -> pa.Array:
 def sources_of(first: int, count: int) -> pa.Array:
     """Return the sources of rows."""
     return pa.array(
-        [f"s3://footage/raw/2026/{row // PER_SOURCE:010d}.mp4" for row in range(first, first + count)]
+        [f"s3://footage/raw/2026/{source:010d}.mp4" for source in places_in_sources(first, count)[0].tolist()]
     )
+
+
+def places_in_sources(first: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the source of each row and its place in it; all of the first shard are of source 0."""
+    row_N = np.arange(first, first + count)
+    begun = row_N < PER_SHARD
+    return np.where(begun, 0, row_N // PER_SOURCE), np.where(begun, row_N, row_N % PER_SOURCE)
 
 
 def size_of_sample() -> int:
@@ -131,7 +140,7 @@ def shard_table(number: int, rows: int) -> pa.Table:
     generator = np.random.default_rng(number)
     offset_N = np.arange(count, dtype=np.int64) * size_of_sample()
     word_NW = generator.integers(0, len(WORDS), (count, 18))
-    start_N = (np.arange(first, first + count) % PER_SOURCE) * 5.0
+    start_N = places_in_sources(first, count)[1] * 5.0
     empty = pa.MapArray.from_arrays(
         np.zeros(count + 1, np.int32), pa.array([], pa.string()), pa.array([], pa.string())
     )
@@ -185,7 +194,7 @@ def path_of(number: int) -> str:
 
 def accounting_table(first: int, count: int) -> pa.Table:
     """Return accounting rows of samples."""
-    start_N = (np.arange(first, first + count) % PER_SOURCE) * 5.0
+    start_N = places_in_sources(first, count)[1] * 5.0
     nothing = pa.nulls(count, pa.float64())
     columns = [
         sources_of(first, count),
@@ -204,7 +213,7 @@ def accounting_table(first: int, count: int) -> pa.Table:
 
 def scores_table(first: int, count: int) -> pa.Table:
     """Return score rows of samples."""
-    start_N = (np.arange(first, first + count) % PER_SOURCE) * 5.0
+    start_N = places_in_sources(first, count)[1] * 5.0
     columns = [
         keys_of(first, count),
         sources_of(first, count),
@@ -272,6 +281,26 @@ def verify_step(folder: Path) -> dict[str, Any]:
     found = verify(open_storage(folder))
     wrong = [one for one in found.problems if "is missing, or is no file" not in one]
     return {"problems": len(found.problems), "others": wrong[:3]}
+
+
+def update_step(folder: Path) -> None:
+    """Publish a revision with a shard more, and with what an updated curation holds of the present one."""
+    from curate.run.tables.places import identities_of, places_of
+    from loader.dataset import open_dataset
+
+    dataset = open_dataset(folder)
+    places = places_of(dataset)
+    present = dataset.shards()
+    first = (len(present) + 1) * PER_SHARD
+    rows = TableRows(shard_table(len(present) + 1, first + PER_SHARD))
+    new = ShardRecord(path_of(len(present) + 1), PER_SHARD * size_of_sample() + 1024, "ab" * 32, rows)
+    accounting, scores = (
+        read_once(itertools.chain(dataset.table_parts(name), [make(first, PER_SHARD)]), TABLES[name])
+        for name, make in (("accounting", accounting_table), ("scores", scores_table))
+    )
+    content = Content(accounting, scores, dataset.manifest.config, dataset.manifest.versions)
+    publish(dataset.storage, [*present, new], content, dataset.manifest)
+    assert sum(map(len, identities_of(open_dataset(folder)))) == len(places) + PER_SHARD
 
 
 def latents_step(folder: Path, rows: int) -> dict[str, Any]:
@@ -377,11 +406,12 @@ def measured(step: str, folder: Path, rows: int) -> dict[str, Any]:
         from loader.dataset import Removal
 
         storage = open_storage(folder)
-        source = f"s3://footage/raw/2026/{0:010d}.mp4"
-        try:
-            remove(storage, Removal(source=source, date="2026-01-01", reason="asked for", samples=0))
-        except Exception as error:  # noqa: BLE001
-            found = {"error": str(error)[:200]}
+        if step == "remove":
+            source = sources_of(0, 1)[0].as_py()
+            done = remove(storage, Removal(source=source, date="2026-01-01", reason="asked for", samples=0))
+            found = {"samples": done.samples}
+        else:
+            update_step(folder)
         found["revision"] = read_manifest(storage).revision
     passed, cpu, peak = time.perf_counter() - began, time.process_time() - began_cpu, status("VmHWM") - before
     return {

@@ -1,5 +1,7 @@
 """Places of a dataset's clips: the bytes inside its shards, by identity of these bytes."""
 
+from collections.abc import Iterator
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -15,7 +17,12 @@ def places_of(dataset: Dataset | None) -> pa.Table:
     """Return the places of a dataset's clips, columns `PLACES`."""
     if dataset is None:
         return PLACES.empty_table()
-    index = dataset.index.select(["key", "sha256", "shard", "members"]).combine_chunks()
+    parts = map(_places, dataset.table_parts("index"))  # whole rows: offsets are used only if all are sound
+    return pa.concat_tables([PLACES.empty_table(), *parts]).combine_chunks()
+
+
+def _places(index: pa.Table) -> pa.Table:
+    index = index.select(["key", "sha256", "shard", "members"])
     members = column(index, "members")
     rows, values = pc.list_parent_indices(members), members.flatten()
     clips = pc.equal(values.field("suffix"), "mp4")
@@ -25,7 +32,6 @@ def places_of(dataset: Dataset | None) -> pa.Table:
     return pa.table(columns, PLACES)
 
 
-def identities_of(dataset: Dataset) -> pa.Array:
-    """Return the identities of a dataset's clips."""
-    names = ["key", "sha256"]
-    return clip_ids(dataset.read_columns("index", names))
+def identities_of(dataset: Dataset) -> Iterator[pa.Array]:
+    """Yield the identities of a dataset's clips by parts."""
+    return map(clip_ids, dataset.table_parts("index", ["key", "sha256"]))

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from loader.dataset.checks.across import MAX_PROBLEMS, CrossChecks
-from loader.dataset.checks.rows_by_shard import RowsByShard
 from loader.dataset.checks.verify_shards import check_shards, leads_out
 from loader.dataset.history import SHAPE, RevisionHistory
 from loader.dataset.listed import check_listed
@@ -28,6 +27,7 @@ from loader.dataset.reader import shard_storage
 from loader.dataset.schema import TABLES
 from loader.dataset.tables.checks import TableChecks, row_count
 from loader.dataset.tables.parquet import read_batches, read_table
+from loader.dataset.tables.rows_by_shard import RowsByShard
 from loader.errors import RunError
 from loader.storage import Storage, StorageConfig
 
@@ -70,7 +70,7 @@ def verify(
     """
     manifest = read_manifest(storage)
     result = Verification()
-    with RowsByShard(manifest) as rows:
+    with RowsByShard(manifest.shards) as rows:
         indexed = _read_files(storage, manifest, progress, result, rows)
         checked = check_shards(
             shard_storage(storage, manifest, config), manifest, rows if indexed else None, progress

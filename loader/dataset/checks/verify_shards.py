@@ -8,10 +8,11 @@ from typing import BinaryIO
 
 from loader.base.strict_json import parse
 from loader.dataset.checks.across import MAX_PROBLEMS
-from loader.dataset.checks.rows_by_shard import RowsByShard
 from loader.dataset.manifest import Manifest, ShardEntry
 from loader.dataset.schema import PLACEMENT, Row
 from loader.dataset.shard import idx_bytes
+from loader.dataset.tables.parquet import to_rows
+from loader.dataset.tables.rows_by_shard import RowsByShard
 from loader.dataset.tars.media import caption_of, media_suffix
 from loader.dataset.tars.tar_format import padded
 from loader.dataset.tars.tar_samples import read_sample
@@ -53,7 +54,8 @@ def check_shards(
         if item.path.removesuffix(".idx") not in listed:
             result.problems.append(f"{item.path} lies among the shards, but manifest.json does not list it")
     idx_sha256 = {file.path: file.sha256 for file in manifest.files}
-    for shard, own in ((shard, []) for shard in manifest.shards) if rows is None else rows.shards():
+    for number, shard in enumerate(manifest.shards):
+        own = [] if rows is None else to_rows(rows.table(number))
         progress(shard.path)
         end = own[-1]["offset"] + own[-1]["size"] if own else 0
         expected_idx = hashlib.sha256(idx_bytes([row["offset"] for row in own], end)).hexdigest()

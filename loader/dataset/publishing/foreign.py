@@ -174,7 +174,7 @@ def publish_foreign(
             files = [entry_of(path, payload) for path, payload in contents.items()]
             return manifest.model_copy(update={"revision": revision, "files": [*files, *idx]}), contents
 
-        return publish_files(storage, compose, previous), others
+        return publish_files(storage, compose, previous, Path(folder)), others
 
 
 def _named(tars: Sequence[TarIndex], previous: Manifest | None) -> list[TarIndex]:

@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -64,6 +64,12 @@ class Content:
     removals: list[Removal] = field(default_factory=list)
     latents: Latents | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def read_once(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.RecordBatchReader:
+    """Return tables as one that is made while it is read."""
+    batches = (batch for table in tables for batch in table.to_batches())
+    return pa.RecordBatchReader.from_batches(schema, batches)
 
 
 @dataclass(frozen=True)

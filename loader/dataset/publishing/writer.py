@@ -26,7 +26,7 @@ from loader.dataset.publishing.publication import Content, Publication
 from loader.dataset.reader import Dataset
 from loader.dataset.schema import TABLES, Row
 from loader.dataset.shard import Sample, ShardRecord, write_shard
-from loader.dataset.tables.parquet import from_parquet
+from loader.dataset.tables.parquet import batches_of_parquet
 from loader.dataset.tars.card import write_card
 from loader.dataset.tars.energon import energon_files
 from loader.errors import RunError, UsageError
@@ -65,13 +65,13 @@ def publish(
         made = Publication.of(Path(folder), shards, content)
         if previous is None:
             write_card(storage, made.splits)
-        manifest = publish_files(storage, made.composed, previous)
+        manifest = publish_files(storage, made.composed, previous, Path(folder))
     if previous is not None:
         write_card(storage, made.splits)
     return manifest
 
 
-def publish_files(storage: Storage, compose: Compose, previous: Manifest | None) -> Manifest:
+def publish_files(storage: Storage, compose: Compose, previous: Manifest | None, folder: Path) -> Manifest:
     """Write the files of a manifest other than shards and ``.idx``, then the manifest, in one conditional write.
 
     Files that a manifest may refer to are never replaced. If another writer left other tables of the same revision, the
@@ -81,6 +81,7 @@ def publish_files(storage: Storage, compose: Compose, previous: Manifest | None)
         storage: storage of the dataset.
         compose: function that makes the manifest of a revision, and path to content of its tables and sidecars.
         previous: manifest to replace, as read; None for a new dataset.
+        folder: temporary folder for the history of samples.
 
     Returns:
         The current manifest: the previous one if both have the same content.
@@ -95,7 +96,7 @@ def publish_files(storage: Storage, compose: Compose, previous: Manifest | None)
             settle_files(storage, previous, sidecars)
             return previous
         if previous is not None:
-            manifest, contents = _remembering(storage, manifest, contents, previous)
+            manifest, contents = _remembering(storage, manifest, contents, previous, folder)
         if all(_placed(storage, path, data) for path, data in contents.items() if _TABLE.fullmatch(path)):
             break
     for path, data in contents.items():
@@ -127,22 +128,22 @@ def _placed(storage: Storage, path: str, payload: Payload) -> bool:
 
 
 def _remembering(
-    storage: Storage, manifest: Manifest, contents: Mapping[str, Payload], previous: Manifest
+    storage: Storage, manifest: Manifest, contents: Mapping[str, Payload], previous: Manifest, folder: Path
 ) -> tuple[Manifest, Mapping[str, Payload]]:
     """Add the history of samples, so that streams of earlier revisions can resume."""
     dataset = Dataset(storage)
     if dataset.manifest != previous:
         raise _changed_meanwhile(storage)
-    index, path = contents[table_path("index", manifest.revision)], plan_path(manifest.revision)
-    keys = from_parquet(index, ["key"]).column("key")
+    path = plan_path(manifest.revision)
     plan = contents[path]
     data = plan if isinstance(plan, bytes) else pa.memory_map(str(plan)).read_buffer()
     plan_index = from_arrow(data, storage.uri(path), manifest.totals.samples)
     history = dataset.history or RevisionHistory.of(dataset.plan_index, previous.revision)
-    grown = history.grown(
-        dataset.read_columns("index", ["key"]).column("key"), keys, plan_index, manifest.revision
-    ).to_arrow()
-    path = history_path(manifest.revision)
+    before = (table.column("key").combine_chunks() for table in dataset.table_parts("index", ["key"]))
+    batches = batches_of_parquet(contents[table_path("index", manifest.revision)], ["key"])
+    after = (batch.column("key") for batch in batches)
+    grown, path = folder / "history.arrow", history_path(manifest.revision)
+    history.grown(before, after, plan_index, manifest.revision).write(grown)
     update = {"files": [*manifest.files, entry_of(path, grown)], "ancestors": ancestors(previous)}
     return manifest.model_copy(update=update), {**contents, path: grown}
 

@@ -99,6 +99,12 @@ def from_parquet(data: bytes | Path, columns: Sequence[str] | None = None) -> pa
     return pq.ParquetFile(pa.BufferReader(data) if isinstance(data, bytes) else data).read(columns)
 
 
+def batches_of_parquet(data: bytes | Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield some columns of such a file by parts."""
+    file = pq.ParquetFile(pa.BufferReader(data) if isinstance(data, bytes) else data)
+    yield from file.iter_batches(_BATCH_ROWS, columns=list(columns), use_threads=False)
+
+
 def read_table(
     source: bytes | BinaryIO,
     size: int,

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from loader.dataset import Content, open_dataset, publish, reader
+from curate.takedown.removal import remove
+from loader.dataset import Content, Removal, open_dataset, publish, reader
 from loader.dataset.tables import parquet, row_parts
 from loader.errors import RunError
 from loader.storage import open_storage
@@ -148,6 +149,24 @@ def test_rows_of_a_large_index_are_read_by_row_groups(
     )
     with pytest.raises(RunError, match=f"has {SAMPLES} rows, and not one of number {SAMPLES}"):
         large.rows_at(np.array([0, SAMPLES]), ["key"])
+
+
+def test_a_revision_by_parts_has_the_same_bytes(
+    made: Path, tmp_path: Path, by_parts: Callable[[], None]
+) -> None:
+    one, other = (Path(shutil.copytree(made, tmp_path / name)) for name in ("one", "other"))
+    for folder, small in ((one, None), (other, by_parts)):
+        if small:
+            small()
+        for number in (0, 9, 22):
+            gone = (
+                {"source": make_sample(number).row["source"]}
+                if number
+                else {"key": make_sample(0).row["key"]}
+            )
+            remove(open_storage(folder), Removal(**gone, date="2026-01-01", reason="asked for", samples=0))
+    assert tree(other) == tree(one)
+    assert problems(other) == []
 
 
 def test_a_sound_dataset_is_sound_by_parts(made: Path, by_parts: Callable[[], None]) -> None:

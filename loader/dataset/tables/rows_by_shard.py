@@ -1,0 +1,86 @@
+"""Rows of an index by shard, whatever the order of their keys."""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from loader.dataset.manifest import ShardEntry
+from loader.dataset.schema import INDEX
+from loader.dataset.tables.row_parts import RowParts, parts_of
+from loader.dataset.tables.shard_rows import CRC32
+
+_SCHEMA = INDEX.append(pa.field(CRC32, pa.uint32()))
+
+
+class RowsByShard:
+    """Index rows that are added in the order of their keys, and given back shard by shard.
+
+    Shards that follow each other in the manifest are in one part, of which one is in memory. Files are removed at the
+    end of the context, or with this object.
+
+    Args:
+        shards: shards of the manifest.
+
+    Attributes:
+        counts: int64 [shards], number of rows that were added of each.
+    """
+
+    def __init__(self, shards: Sequence[ShardEntry]) -> None:
+        self._number_of = {shard.path: number for number, shard in enumerate(shards)}
+        ends = np.cumsum([shard.samples for shard in shards])
+        samples = int(ends[-1]) if len(ends) else 0
+        parts = parts_of(samples)
+        self._part_S = np.clip((ends - 1) * parts // max(1, samples), 0, parts - 1)
+        self._parts = RowParts(_SCHEMA, parts)
+        self.counts = np.zeros(len(shards), np.int64)
+        self._held, self._rows, self._starts = -1, _SCHEMA.empty_table(), np.zeros(0, np.int64)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._parts.__exit__(kind, error, trace)
+
+    def add(self, table: pa.Table, crc32: NDArray[np.uint32] | None, first: int) -> None:
+        """Add rows of the index that name listed shards.
+
+        Args:
+            table: columns of the index.
+            crc32: checksums of all samples; None if unknown.
+            first: row of the index of the first one.
+        """
+        known = (
+            pa.nulls(len(table), pa.uint32())
+            if crc32 is None
+            else pa.array(crc32[first : first + len(table)])
+        )
+        numbers = self._numbers(table)
+        self.counts += np.bincount(numbers, minlength=len(self.counts))
+        self._parts.add(table.append_column(_SCHEMA.field(CRC32), known), self._part_S[numbers])
+
+    def table(self, number: int) -> pa.Table:
+        """Return the rows of a shard by offset, with the column `CRC32` where it is known; rows are added before.
+
+        Args:
+            number: place of the shard in the manifest.
+        """
+        if (part := int(self._part_S[number])) != self._held:
+            self._rows = _SCHEMA.empty_table()  # before the next part is read
+            table = self._parts.read(part)
+            numbers = self._numbers(table)
+            order = np.lexsort((table.column("offset").to_numpy(), numbers))
+            self._rows, self._held = table.take(pa.array(order)), part
+            self._starts = np.searchsorted(numbers[order], np.arange(len(self._part_S) + 1))
+        own = self._rows.slice(self._starts[number], self._starts[number + 1] - self._starts[number])
+        return own if own.column(CRC32).null_count == 0 else own.select(INDEX.names)
+
+    def _numbers(self, table: pa.Table) -> NDArray[Any]:
+        names = table.column("shard").combine_chunks().dictionary_encode()
+        number_U = np.array([self._number_of[path] for path in names.dictionary.to_pylist()], np.int64)
+        return number_U[names.indices.to_numpy()] if len(table) else np.zeros(0, np.int64)
