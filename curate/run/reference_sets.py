@@ -63,7 +63,7 @@ def clips_of(uri: str, config: CurateConfig) -> DedupClips:
     ledger = Ledger(dataset.storage)
     arrays = ClipArrays(ledger)
     arrays.read(ledger.array_names())
-    samples = dataset.index.select(["key", "sha256", "source"]).combine_chunks()
+    samples = dataset.read_columns("index", ["key", "sha256", "source"]).combine_chunks()
     places = arrays.find(clip_ids(samples))
     semantic = config.dedup.semantic.enabled
     return DedupClips(
@@ -98,11 +98,7 @@ def _opened(uri: str, config: CurateConfig) -> Dataset:
         dataset = open_dataset(uri, config.storage)
     except RunError as error:
         raise UsageError(f"dedup.evaluation or dedup.older: {error}") from error
-    if (
-        config.dedup.perceptual.enabled
-        and dataset.index.num_rows
-        and not Ledger(dataset.storage).array_names()
-    ):
+    if config.dedup.perceptual.enabled and len(dataset) and not Ledger(dataset.storage).array_names():
         raise UsageError(
             f"{uri} has no fingerprints in its .ledger; curate that dataset again, or set"
             " dedup.perceptual.enabled=false"

@@ -9,6 +9,7 @@ from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from loader.base.arrays import Places, numbers
@@ -39,9 +40,11 @@ from loader.dataset.tables.parquet import (
 )
 from loader.dataset.tables.rows_by_shard import RowsByShard
 from loader.dataset.tables.shard_rows import TableRows
-from loader.dataset.tars.members import Members, media_members, members
+from loader.dataset.tars.members import Members, joined, media_members, members
 from loader.errors import RunError, UsageError
 from loader.storage import Storage, StorageConfig, open_storage
+
+_ROWS_AROUND = 1 << 15
 
 NAME_CHARS = 16
 """Characters of a fingerprint that suffice to name a revision of a dataset."""
@@ -70,10 +73,18 @@ class Dataset:
         self.shard_storage: Storage = shard_storage(storage, self.manifest, config)
         self.node = NodeFiles(None if config is None else config.node_folder)
         self._members: dict[str, Members] = {}
+        self._around: tuple[int, pa.Table] = (
+            0,
+            INDEX.empty_table(),
+        )  # rows near the last one that was asked for
 
     def __getstate__(self) -> dict[str, object]:
         names = ("storage", "shard_storage", "node", "manifest", "without")
-        return {**{name: getattr(self, name) for name in names}, "_members": {}}
+        return {
+            **{name: getattr(self, name) for name in names},
+            "_members": {},
+            "_around": (0, INDEX.empty_table()),
+        }
 
     def __len__(self) -> int:
         return self.manifest.totals.samples
@@ -123,7 +134,10 @@ class Dataset:
 
     @cached_property
     def index(self) -> pa.Table:
-        """Content of ``index.parquet``: one row per sample, sorted by key (``loader.dataset.schema.INDEX``)."""
+        """Content of ``index.parquet``: one row per sample, sorted by key (``loader.dataset.schema.INDEX``).
+
+        It is read whole; of a large one `table_parts`, `column`, `rows_at` and `row` read what is asked for.
+        """
         return self._table(
             "index", [name for name in INDEX.names if name not in self.without] if self.without else None
         )
@@ -138,6 +152,26 @@ class Dataset:
         found = from_index(self._table("index", PLANNED, check=False), [shard.path for shard in shards])
         refuse_impossible(found, self.storage.uri(self.manifest.table("index").path), sizes)
         return found
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return one column of the index; that of a large index is read each time."""
+        if self._at_once and name not in self.without:
+            return self.index.column(name)
+        return self.read_columns("index", [name]).column(name)
+
+    def rows_where(self, name: str, column: str, value: str) -> list[Row]:
+        """Return the rows of a table with a value in a column, with maps as dicts; arguments as of `table_parts`."""
+        return [
+            row
+            for table in self._parts(name)
+            for row in to_rows(table.filter(pc.equal(table.column(column), value)))
+        ]
+
+    def _parts(self, name: str) -> Iterator[pa.Table]:
+        """Yield the checked rows of a table, in order; a small one is kept."""
+        rows = row_count(name, self.manifest) or row_count("accounting", self.manifest)
+        small = rows is not None and rows <= GROUP_ROWS
+        return iter([getattr(self, name)]) if small or name in self.__dict__ else self.table_parts(name)
 
     def read_columns(self, name: str, columns: Sequence[str]) -> pa.Table:
         """Read columns of a table, without the others and without keeping them; arguments as of `table_parts`."""
@@ -198,7 +232,7 @@ class Dataset:
             row_numbers: int64 [n], rows of the index in any order.
             columns: names of the columns.
         """
-        if self._at_once:
+        if self._at_once and self.without.isdisjoint(columns):
             return self.index.select(columns).take(pa.array(row_numbers))
         entry = self.manifest.table("index")
         with explained(where := self.storage.uri(entry.path)), self.storage.open(entry.path) as file:
@@ -262,11 +296,17 @@ class Dataset:
     @cached_property
     def row_numbers(self) -> dict[str, int]:
         """Number of the index row by key."""
-        return {key: number for number, key in enumerate(self.index.column("key").to_pylist())}
+        return {key: number for number, key in enumerate(self.column("key").to_pylist())}
 
     def row(self, row_number: int) -> Row:
-        """Return one row of the index, with maps as dicts."""
-        return to_rows(self.index.slice(row_number, 1))[0]
+        """Return one row of the index, with maps as dicts; of a large one the rows around it are kept for the next."""
+        first, held = (0, self.index) if self._at_once else self._around
+        if not first <= row_number < first + len(held):
+            first = row_number - row_number % _ROWS_AROUND
+            rows = np.arange(first, min(first + _ROWS_AROUND, len(self)))
+            held = self.rows_at(rows, [name for name in INDEX.names if name not in self.without])
+            self._around = first, held
+        return to_rows(held.slice(row_number - first, 1))[0]
 
     def shards(self) -> list[ShardRecord]:
         """Return every shard with its index rows, in the order of the manifest and of the tars.
@@ -328,7 +368,7 @@ class Dataset:
     @cached_property
     def media(self) -> Members:
         """Locations of all samples' videos or images, of any suffix."""
-        return media_members(self.index)
+        return joined(map(media_members, self._parts("index")))
 
     def read_range(self, shard: int, offset: int, size: int) -> bytes:
         """Return bytes of a shard, by its place in the manifest; fewer if the shard ends before.
@@ -344,7 +384,7 @@ class Dataset:
 
     def key(self, row_number: int) -> str:
         """Return the key of the sample in a row."""
-        return str(self.index.column("key")[row_number].as_py())
+        return str(self.rows_at(np.array([row_number]), ["key"]).column("key")[0])
 
     def clip(self, row_number: int, region: bytes | memoryview) -> TrainingSample:
         """Check and parse all bytes of the sample in a row.
@@ -356,17 +396,21 @@ class Dataset:
         if crc32_N is not None:
             intact = zlib.crc32(region) == crc32_N.item(row_number)
         else:
-            intact = sha256(region) == self.index.column("sample_sha256")[row_number].as_py()
+            intact = sha256(region) == self._sample_sha256[row_number].as_py()
         if not intact:
             raise RunError("it is damaged: its bytes are not those whose checksum the dataset holds")
         clip = training_sample(region, foreign=self.manifest.foreign is not None)
         prefix = self.manifest.shards[self.plan_index.shard.item(row_number)].key_prefix
         return clip._replace(key=f"{prefix}{clip.key}") if prefix else clip
 
+    @cached_property
+    def _sample_sha256(self) -> pa.ChunkedArray:
+        return self.column("sample_sha256")
+
     def members(self, suffix: str) -> Members:
         """Return the locations of the members with a suffix; computed once."""
         if suffix not in self._members:
-            self._members[suffix] = members(self.index, suffix)
+            self._members[suffix] = joined(members(part, suffix) for part in self._parts("index"))
         return self._members[suffix]
 
     def draws(self, epoch: int, seed: int, lengths_N: NDArray[np.int64] | None = None) -> Draws:

@@ -61,7 +61,7 @@ class DatasetClips:
 
     @cached_property
     def _captions(self) -> list[str]:
-        return [text or "" for text in self._dataset.index.column("caption").to_pylist()]
+        return [text or "" for text in self._dataset.column("caption").to_pylist()]
 
     def _clips(self, height: int, width: int) -> dict[int, NDArray[np.float32]]:
         if (height, width) not in self._decoded:
@@ -69,7 +69,7 @@ class DatasetClips:
         return self._decoded[height, width]
 
     def _decode(self, height: int, width: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        total = self._dataset.index.num_rows
+        total = len(self._dataset)
         count = min(total, MOST_CLIPS)
         for place in range(count):
             row = place * total // count

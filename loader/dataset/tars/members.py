@@ -1,6 +1,8 @@
 """Locations of one member of every sample, as columns instead of a dict per row."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -59,6 +61,20 @@ def media_members(index: pa.Table) -> Members:
     chosen = ordered[np.unique(rows[ordered], return_index=True)[1]]
     chosen = chosen[rank[chosen] < len(MEDIA)]
     return _placed(index, rows[chosen], flat.take(pa.array(chosen)))
+
+
+def joined(parts: Iterable[Members]) -> Members:
+    """Return the locations of members of parts of an index that follow each other."""
+    number_of: dict[str, int] = {}
+    columns: list[tuple[NDArray[Any], ...]] = [
+        (np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int64))
+    ]
+    for part in parts:
+        # A row of -1 takes the last of the numbers.
+        numbers = [number_of.setdefault(path, len(number_of)) for path in part.shards]
+        columns.append((np.array([*numbers, -1], np.int32)[part.shard], part.offset, part.size))
+    shard, offset, size = (np.concatenate(some) for some in zip(*columns, strict=True))
+    return Members(tuple(number_of), shard, offset, size)
 
 
 def _placed(index: pa.Table, rows: NDArray[np.int64], found: pa.StructArray) -> Members:

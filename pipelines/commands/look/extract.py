@@ -73,9 +73,7 @@ def _write(path: Path, data: bytes) -> str:
 
 def _sidecars(dataset: Dataset, row: Row) -> tuple[bytes, bytes]:
     """Return caption and metadata as the sample's own members have them; of a rejected clip its row."""
-    from pipelines.report.clips.media import row_number
-
-    number = row_number(dataset, row["key"])
+    number = dataset.row_number(row["key"])
     values = row if number is None else dataset.row(number)
     own = {name: value for name, value in values.items() if name not in PLACEMENT}
     text = printable_json(json.dumps(own, indent=1, ensure_ascii=False))

@@ -249,7 +249,7 @@ def print_buckets(dataset: Dataset, config: ReportConfig) -> None:
     from loader.buckets.stats import dataset_stats
     from pipelines.report.sections.buckets import bound_shown, oversized
 
-    stats = dataset_stats(dataset.plan_index, dataset.index.column("key"), config.buckets)
+    stats = dataset_stats(dataset.plan_index, dataset.column("key"), config.buckets)
     out = stdout()
     out.print(
         table(

@@ -4,13 +4,10 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-import pyarrow.compute as pc
-
 from loader.buckets.assignment import BucketConfig, assign
 from loader.dataset import Dataset, Row
-from loader.dataset.tables.parquet import to_rows
 from pipelines.report.clips.lookup import rows_of_key
-from pipelines.report.clips.media import clip_bytes, row_number
+from pipelines.report.clips.media import clip_bytes
 
 _FINITE = 1e300  # of a threshold in a manifest, which may be another program's
 
@@ -24,7 +21,7 @@ def clip_facts(dataset: Dataset, row: Row, buckets: BucketConfig) -> dict[str, A
         buckets: allowed shapes, for the clip's bucket.
     """
     key = row["key"]
-    number = None if key is None or row["state"] != "kept" else row_number(dataset, key)
+    number = None if key is None or row["state"] != "kept" else dataset.row_number(key)
     decision = {name: row[name] for name in ("state", "stage", "reason", "score", "threshold")}
     facts: dict[str, Any] = {
         "dataset": dataset.storage.root,
@@ -90,8 +87,7 @@ def _sample_facts(dataset: Dataset, number: int, buckets: BucketConfig) -> dict[
 
 def _scores(dataset: Dataset, row: Row) -> list[dict[str, Any]]:
     """Return the clip's scores, each with the thresholds of the run and whether it lies within them."""
-    table = dataset.scores
-    mine = to_rows(table.filter(pc.equal(table.column("key"), row["key"])))
+    mine = dataset.rows_where("scores", "key", row["key"])
     of_source = [one for one in mine if one["source"] == row["source"]] or mine
     bounds = thresholds(dataset)
     found = []
@@ -107,8 +103,7 @@ def _scores(dataset: Dataset, row: Row) -> list[dict[str, Any]]:
 
 
 def _duplicates(dataset: Dataset, key: str) -> list[dict[str, Any]]:
-    table = dataset.accounting
-    return [_span(row) for row in to_rows(table.filter(pc.equal(table.column("duplicate_of"), key)))]
+    return [_span(row) for row in dataset.rows_where("accounting", "duplicate_of", key)]
 
 
 def _span(row: Row) -> dict[str, Any]:

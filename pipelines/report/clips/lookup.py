@@ -1,12 +1,12 @@
 """Rows of the accounting that a person means by a key, its beginning, or a source."""
 
 import difflib
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from loader.dataset import Dataset, Row
-from loader.dataset.tables.parquet import to_rows
 from loader.errors import UsageError
 
 _SHOWN = 5
@@ -34,9 +34,7 @@ def find_rows(dataset: Dataset, word: str, at_s: float | None = None) -> list[Ro
 
 def rows_of_key(dataset: Dataset, key: str) -> list[Row]:
     """Return the accounting rows of a key, kept ones first; other spellings of its source follow."""
-    table = dataset.accounting
-    rows = to_rows(table.filter(pc.equal(table.column("key"), key)))
-    return sorted(rows, key=lambda row: row["state"] != "kept")
+    return sorted(dataset.rows_where("accounting", "key", key), key=lambda row: row["state"] != "kept")
 
 
 def _key(dataset: Dataset, word: str) -> str:
@@ -50,40 +48,46 @@ def _key(dataset: Dataset, word: str) -> str:
             f"{word!r} is the beginning of {len(found):,} keys of {where}: {', '.join(found[:_SHOWN])}{more};"
             " give more of it"
         )
-    near = _nearest(dataset.accounting.column("key").drop_null(), word)
+    near = _nearest(dataset, "key", word)
     hint = f"; the nearest keys are {', '.join(near)}" if near else ""
     raise UsageError(f"{where} has no clip and no source {word!r}{hint}")
 
 
 def _keys(dataset: Dataset, word: str) -> list[str]:
     """Return the keys that begin with a word, sorted; one that is the word itself comes first."""
-    column = dataset.accounting.column("key")
-    found: list[str] = pc.unique(column.filter(pc.starts_with(column, word))).drop_null().to_pylist()
+    found: set[str] = set()
+    for keys in _columns(dataset, "key"):
+        found |= set(keys.filter(pc.starts_with(keys, word)).to_pylist())
     return [word] if word in found else sorted(found)
 
 
 def _sources(dataset: Dataset, word: str) -> list[str]:
     """Return the sources with this URI, else those whose path ends in it."""
-    column = pc.unique(dataset.accounting.column("source"))
-    if pc.any(pc.equal(column, word)).as_py():
-        return [word]
-    if not word:
-        return []
-    found: list[str] = column.filter(pc.ends_with(column, f"/{word.lstrip('/')}")).to_pylist()
-    return found
+    found: dict[str, None] = {}
+    for sources in _columns(dataset, "source"):
+        if pc.any(pc.equal(sources, word)).as_py():
+            return [word]
+        if word:
+            found |= dict.fromkeys(sources.filter(pc.ends_with(sources, f"/{word.lstrip('/')}")).to_pylist())
+    return list(found)
+
+
+def _columns(dataset: Dataset, name: str) -> Iterator[pa.ChunkedArray]:
+    """Yield the different values of a column of the accounting, by parts."""
+    for table in dataset.table_parts("accounting", [name]):
+        yield pc.unique(table.column(name)).drop_null()
 
 
 def _rows_of_source(dataset: Dataset, word: str, sources: list[str], at_s: float | None) -> list[Row]:
     where = dataset.storage.root
     if not sources:
-        near = _nearest(pc.unique(dataset.accounting.column("source")), word)
+        near = _nearest(dataset, "source", word)
         raise UsageError(f"{where} has no source {word!r}; the nearest are {', '.join(near) or 'none'}")
     if len(sources) > 1:
         raise UsageError(
             f"{len(sources):,} sources of {where} end in {word!r}: {', '.join(sources[:_SHOWN])}; give the whole path"
         )
-    table = dataset.accounting
-    rows = to_rows(table.filter(pc.equal(table.column("source"), sources[0])))
+    rows = dataset.rows_where("accounting", "source", sources[0])
     if at_s is None:
         return rows
     spans = [row for row in rows if row["start_s"] is not None]
@@ -96,11 +100,16 @@ def _rows_of_source(dataset: Dataset, word: str, sources: list[str], at_s: float
     raise UsageError(f"{sources[0]} has spans from {first:.2f} to {last:.2f} s, none of them at {at_s:g} s")
 
 
-def _nearest(known: pa.ChunkedArray | pa.Array, word: str) -> list[str]:
-    """Return the known words with the longest common beginning, of these the most similar."""
-    for length in range(min(len(word), 64), -1, -1):
-        close = known.filter(pc.starts_with(known, word[:length]))
-        if len(close):
-            some = list(dict.fromkeys(close.slice(0, _COMPARED).to_pylist()))
-            return difflib.get_close_matches(word[:256], some, n=3, cutoff=0.0)
-    return []
+def _nearest(dataset: Dataset, name: str, word: str) -> list[str]:
+    """Return the values of a column with the longest common beginning, of these the most similar."""
+    longest, some = 0, dict[str, None]()
+    for known in _columns(dataset, name):
+        for length in range(min(len(word), 64), longest - 1, -1):
+            close = known.filter(pc.starts_with(known, word[:length]))
+            if len(close):
+                some = some if length == longest else {}
+                longest = length
+                if len(some) < _COMPARED:
+                    some |= dict.fromkeys(close.slice(0, _COMPARED - len(some)).to_pylist())
+                break
+    return difflib.get_close_matches(word[:256], list(some), n=3, cutoff=0.0)

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-import pyarrow.compute as pc
-
 from curate.ledger.ledger import LEDGER
 from loader.dataset import Dataset
 from loader.dataset.manifest import sha256
@@ -51,15 +49,9 @@ class ClipBytes:
         return data
 
 
-def row_number(dataset: Dataset, key: str) -> int | None:
-    """Return the row of a sample in the index, which is sorted by key or not; None where there is none."""
-    number = int(pc.index(dataset.index.column("key"), key).as_py())
-    return None if number < 0 else number
-
-
 def clip_bytes(dataset: Dataset, key: str) -> ClipBytes | None:
     """Return where a clip's file lies; None if there is none."""
-    number = row_number(dataset, key)
+    number = dataset.row_number(key)
     if number is None:
         return staged_clip(dataset, key)
     place = dataset.media.place(number)

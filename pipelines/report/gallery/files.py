@@ -72,7 +72,7 @@ def make_gallery(
         scores: its scores.
         most_chars: characters after which captions are cut; None to keep them within their share of the files.
     """
-    further = dataset.index.column("key").take(mapped.shown_rows).to_pylist()
+    further = dataset.rows_at(mapped.shown_rows, ["key"]).column("key").to_pylist()
     first = pictured_rows(dataset.accounting, config.max_clips, config.max_rejected, further)
     rows = GalleryRows.of(dataset, first, scores.clips)
     strips: dict[str, bytes] = {}
@@ -123,7 +123,7 @@ def _strips(dataset: Dataset, rows: GalleryRows, count: int) -> Iterator[tuple[i
         key = keys[row]
         if key is None:
             return None
-        kept = states[row] != "kept" and key in dataset.row_numbers
+        kept = states[row] != "kept" and dataset.row_number(key) is not None
         found = clip_bytes(dataset, key) if states[row] == "kept" or kept else staged.get(key)
         return None if found is None else _strip(found, frames[row])
 

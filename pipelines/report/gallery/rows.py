@@ -46,7 +46,7 @@ class GalleryRows:
         others[first] = False
         table = _without_removed(whole.take(np.concatenate([first, np.flatnonzero(others)])))
         key, kept_N = table.column("key"), pc.equal(table.column("state"), "kept").to_numpy()
-        index_N = np.where(kept_N, places(key, dataset.index.column("key")), -1)
+        index_N = np.where(kept_N, places(key, dataset.column("key")), -1)
         kept_K = np.flatnonzero(kept_N)
         of_N = places(table.column("duplicate_of"), key.take(kept_K))
         return cls(
@@ -98,7 +98,7 @@ class GalleryRows:
 
     def index_column(self, dataset: Dataset, name: str, missing: Any) -> pa.ChunkedArray:
         """Return a column of the index in the order of the rows, with a value for what is in no index."""
-        taken = dataset.index.column(name).take(pa.array(self.index_N, mask=self.index_N < 0))
+        taken = dataset.column(name).take(pa.array(self.index_N, mask=self.index_N < 0))
         return pc.fill_null(taken, missing)
 
 

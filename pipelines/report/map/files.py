@@ -85,7 +85,7 @@ def _about(numbers: Mapping[str, Any]) -> str:
 def _pictures(dataset: Dataset, mapped: DatasetMap, gallery: Gallery) -> dict[str, tuple[str, int, int, int]]:
     """Return the pictures by key of the clips that stand for clusters, and of outliers."""
     shown = mapped.shown_rows
-    keys = dataset.index.column("key").take(shown).to_pylist()
+    keys = dataset.rows_at(shown, ["key"]).column("key").to_pylist()
     rows = gallery.rows.rows_of_index(shown).tolist()
     return {
         key: gallery.pictures[row] for key, row in zip(keys, rows, strict=True) if row in gallery.pictures

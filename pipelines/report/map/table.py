@@ -34,7 +34,7 @@ def map_table(dataset: Dataset, mapped: DatasetMap, gallery: Gallery) -> pa.Tabl
         mapped: its map.
         gallery: its gallery, whose pictures are named relative to the table.
     """
-    index = dataset.index.select(_INDEX).take(mapped.row_M)
+    index = dataset.rows_at(mapped.row_M, [*_INDEX, "scores"])
     names = [gallery.pictures.get(int(row)) for row in gallery.rows.rows_of_index(mapped.row_M)]
     columns: dict[str, Any] = {
         "key": index.column("key"),
@@ -46,6 +46,6 @@ def map_table(dataset: Dataset, mapped: DatasetMap, gallery: Gallery) -> pa.Tabl
         **{name: index.column(name) for name in _INDEX[1:]},
         "thumbnail": pa.array([name and f"pictures/{name[0]}.jpg" for name in names], pa.string()),
     }
-    scores = score_columns(dataset.read_columns("index", ["scores"]).column("scores").take(mapped.row_M))
+    scores = score_columns(index.column("scores"))
     columns |= {f"score_{name}": pa.array(scores[name], from_pandas=True) for name in sorted(scores)}
     return pa.table(columns)

@@ -38,7 +38,7 @@ def compared_numbers(datasets: Sequence[Dataset]) -> dict[str, Any]:
         "stages": _stages([stage_totals(one.accounting) for one in datasets]),
         "scores": _scores([Scores.of(one) for one in datasets]),
         "differences": [{"key": one.key, "values": one.values} for one in differences(configurations)],
-        "keys": _keys([one.index.column("key") for one in datasets]),
+        "keys": _keys([one.column("key") for one in datasets]),
     }
 
 

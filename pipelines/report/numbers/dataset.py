@@ -36,7 +36,8 @@ def dataset_numbers(
         mapped: map of its embeddings, where it was made before.
         scores: its scores, where they were read before.
     """
-    stats = dataset_stats(dataset.plan_index, dataset.index.column("key"), config.buckets).to_dict()
+    keys = dataset.column("key")
+    stats = dataset_stats(dataset.plan_index, keys, config.buckets).to_dict()
     mapped = mapped or dataset_map(dataset, config)
     timings = kept_timings(dataset.storage)
     return {
@@ -47,7 +48,7 @@ def dataset_numbers(
         "sources": [asdict(total) for total in source_totals(dataset.accounting)],
         "scores": [asdict(one) for one in (scores or Scores.of(dataset)).all_stats],
         "duplicates": duplicate_groups(dataset, MAX_GROUPS),
-        "map": mapped.to_json(dataset.index.column("key")),
+        "map": mapped.to_json(keys),
         "run": run_facts(dataset),
         "notes": run_notes(dataset),
         **stats,

@@ -156,7 +156,7 @@ class DatasetMap:
 def dataset_map(dataset: Dataset, config: ReportConfig) -> DatasetMap:
     """Return the map of a dataset's embeddings; those of `config.max_mapped` clips are read, evenly spread."""
     rows = dataset.members(MEMBER).rows()
-    without = len(dataset.index) - len(rows)
+    without = len(dataset) - len(rows)
     if not config.max_mapped:
         return DatasetMap("the map is switched off: max_mapped is 0", config.projection, without)
     if not len(rows):

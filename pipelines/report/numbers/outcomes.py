@@ -92,21 +92,24 @@ def duplicate_groups(dataset: Dataset, most: int) -> dict[str, Any]:
     accounting = dataset.accounting
     columns = ["source", "start_s", "end_s", "key", "stage", "reason", "duplicate_of"]
     copies = accounting.filter(pc.field("state") == "duplicate").select(columns)
-    kept = dataset.row_numbers
     named = copies.column("duplicate_of").combine_chunks().dictionary_encode()
     groups: dict[str, list[int]] = {}
     for place, code in enumerate(named.indices.to_pylist()):
         if code is not None:
             groups.setdefault(named.dictionary[code].as_py(), []).append(place)
-    known = {key: places for key, places in groups.items() if key in kept}
+    there = pc.is_in(pa.array(list(groups), pa.string()), dataset.column("key").combine_chunks()).to_pylist()
+    known = {key: places for (key, places), found in zip(groups.items(), there, strict=True) if found}
     largest = sorted(known.items(), key=lambda item: (-len(item[1]), item[0]))[:most]
+    numbers = [number for key, _ in largest if (number := dataset.row_number(key)) is not None]
+    spans = dataset.rows_at(np.array(numbers, np.int64), ["source", "start_s", "end_s"]).to_pylist()
+    rows = dict(zip((key for key, _ in largest), spans, strict=True))
     return {
         "count": len(known),
         "copies": len(copies),
         "groups": [
             {
                 "key": key,
-                **{name: dataset.row(kept[key])[name] for name in ("source", "start_s", "end_s")},
+                **rows[key],
                 "copies": copies.drop_columns("duplicate_of").take(places).to_pylist(),
             }
             for key, places in largest

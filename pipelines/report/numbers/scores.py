@@ -1,5 +1,6 @@
 """Scores of all clips that were cut: one column per score, counts per bin and state, and thresholds."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from curate.filters import FilterConfig
 from curate.models.custom.configured import NAME as SCORE_NAME
 from loader.dataset import Dataset
-from loader.dataset.schema import STATES
+from loader.dataset.schema import SCORES, STATES
 from loader.errors import RunError
 
 BINS = 24
@@ -86,11 +87,14 @@ class Scores:
         Raises:
             RunError: a clip has a score twice.
         """
-        table = dataset.read_scores()
-        places = pc.fill_null(pc.index_in(table.column("state"), pa.array(STATES)), len(STATES))
+        tables, parts = [SCORES.remove(SCORES.get_field_index("scores")).empty_table()], []
+        for table in dataset.table_parts("scores"):
+            parts.append(score_columns(table.column("scores")))
+            tables.append(table.drop_columns(["scores"]))
+        clips = pa.concat_tables(tables)
+        places = pc.fill_null(pc.index_in(clips.column("state"), pa.array(STATES)), len(STATES))
         state_N = places.to_numpy().astype(np.int8)
-        columns = score_columns(table.column("scores"))
-        clips = table.drop_columns(["scores"])
+        columns = joined_columns(parts, [len(table) for table in tables[1:]])
         return cls(clips, state_N, columns, thresholds(dataset), _of_stages(dataset))
 
     def stats(self, name: str) -> ScoreStats | None:
@@ -145,6 +149,27 @@ class Scores:
         if high is not None:
             rejected_N |= ~(values_N <= high)
         return rejected_N
+
+
+def joined_columns(
+    parts: Sequence[Mapping[str, NDArray[np.float64]]], rows: Sequence[int]
+) -> dict[str, NDArray[np.float64]]:
+    """Return columns of parts that follow each other, NaN where a part has no such score.
+
+    Args:
+        parts: columns of each part by score.
+        rows: rows of each part.
+    """
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {
+        name: np.concatenate(
+            [
+                part[name] if name in part else np.full(count, np.nan)
+                for part, count in zip(parts, rows, strict=True)
+            ]
+        )
+        for name in names
+    }
 
 
 def score_columns(scores: pa.ChunkedArray) -> dict[str, NDArray[np.float64]]:
