@@ -8,8 +8,14 @@ from typing import Any
 
 import pytest
 
-from loader.dataset import open_dataset
+from loader.dataset import open_dataset, reader
+from loader.dataset.tables import parquet
 from loader.dataset.tables.parquet import to_rows
+from loader.storage import StorageConfig
+from pipelines.commands.look.report import NOT_READ, report_files
+from pipelines.report.buckets import default_config
+from pipelines.report.clips.facts import clip_facts
+from pipelines.report.clips.lookup import find_rows
 from tests.commands import reelweave
 from tests.loader.stream_clips import make_sample, write
 from tests.pipelines.report.conftest import NASTY
@@ -136,3 +142,25 @@ def test_damaged_bytes_are_never_written(curated: Path, tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "is damaged" in done.stderr
     assert not (tmp_path / "clip.mp4").exists()
+
+
+def test_a_large_dataset_is_shown_as_a_small_one(curated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = default_config(StorageConfig())
+
+    def seen() -> tuple[object, ...]:
+        dataset, shown = open_dataset(curated), open_dataset(curated, without=NOT_READ)
+        keys = [key for key in open_dataset(curated).accounting.column("key").to_pylist() if key]
+        rows = [row for word in (*keys, "small.mp4", "<u>empty.mp4") for row in find_rows(dataset, word)]
+        facts = [clip_facts(dataset, row, config.buckets) for row in rows]
+        report = report_files(shown, config)
+        assert ("index" in vars(shown)) == (reader.GROUP_ROWS > 0)
+        return rows, facts, [dataset[0].row, dataset.key(1)], report.page, dict(report.beside)
+
+    small = seen()
+    for module, name, value in (
+        (reader, "GROUP_ROWS", 0),
+        (reader, "_ROWS_AROUND", 1),
+        (parquet, "_BATCH_ROWS", 1),
+    ):
+        monkeypatch.setattr(module, name, value)
+    assert seen() == small
