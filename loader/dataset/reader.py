@@ -1,15 +1,14 @@
-"""Dataset reader: a mapped plan index, tables in memory, and one range read per clip."""
+"""Dataset reader: a mapped plan index, tables, and one range read per clip."""
 
 import operator
 import os
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from loader.base.arrays import Places, numbers
@@ -17,8 +16,8 @@ from loader.base.node_files import NodeFiles
 from loader.dataset.draws import Draws
 from loader.dataset.history import RevisionHistory
 from loader.dataset.latents import Latents
-from loader.dataset.listed import check_listed, explained, read_listed
-from loader.dataset.manifest import MANIFEST, FileEntry, Manifest, history_path, read_manifest, sha256
+from loader.dataset.listed import explained
+from loader.dataset.manifest import MANIFEST, Manifest, history_path, sha256
 from loader.dataset.plan_index import (
     PLANNED,
     PlanIndex,
@@ -27,30 +26,20 @@ from loader.dataset.plan_index import (
     refuse_impossible,
 )
 from loader.dataset.samples.clip import TrainingSample, training_sample
-from loader.dataset.schema import INDEX, PLACEMENT, TABLES, Row
+from loader.dataset.schema import PLACEMENT, Row
 from loader.dataset.shard import Sample, ShardRecord
-from loader.dataset.tables.checks import TableChecks, problems, row_count
-from loader.dataset.tables.parquet import (
-    GROUP_ROWS,
-    find_sorted,
-    read_batches,
-    read_rows,
-    read_table,
-    to_rows,
-)
 from loader.dataset.tables.rows_by_shard import RowsByShard
 from loader.dataset.tables.shard_rows import TableRows
+from loader.dataset.tables.table_reader import TableReader
 from loader.dataset.tars.members import Members, joined, media_members, members
 from loader.errors import RunError, UsageError
 from loader.storage import Storage, StorageConfig, open_storage
-
-_ROWS_AROUND = 1 << 15
 
 NAME_CHARS = 16
 """Characters of a fingerprint that suffice to name a revision of a dataset."""
 
 
-class Dataset:
+class Dataset(TableReader):
     """Finished dataset; picklable, with tables read again in the receiving process.
 
     Args:
@@ -68,23 +57,14 @@ class Dataset:
     def __init__(
         self, storage: Storage, config: StorageConfig | None = None, without: Collection[str] = ()
     ) -> None:
-        self.storage, self.without = storage, frozenset(without)
-        self.manifest: Manifest = read_manifest(storage)
+        super().__init__(storage, without)
         self.shard_storage: Storage = shard_storage(storage, self.manifest, config)
         self.node = NodeFiles(None if config is None else config.node_folder)
         self._members: dict[str, Members] = {}
-        self._around: tuple[int, pa.Table] = (
-            0,
-            INDEX.empty_table(),
-        )  # rows near the last one that was asked for
 
     def __getstate__(self) -> dict[str, object]:
         names = ("storage", "shard_storage", "node", "manifest", "without")
-        return {
-            **{name: getattr(self, name) for name in names},
-            "_members": {},
-            "_around": (0, INDEX.empty_table()),
-        }
+        return {**{name: getattr(self, name) for name in names}, "_members": {}}
 
     def __len__(self) -> int:
         return self.manifest.totals.samples
@@ -133,16 +113,6 @@ class Dataset:
         return {entry.path: self._file(entry)}
 
     @cached_property
-    def index(self) -> pa.Table:
-        """Content of ``index.parquet``: one row per sample, sorted by key (``loader.dataset.schema.INDEX``).
-
-        It is read whole; of a large one `table_parts`, `column`, `rows_at` and `row` read what is asked for.
-        """
-        return self._table(
-            "index", [name for name in INDEX.names if name not in self.without] if self.without else None
-        )
-
-    @cached_property
     def plan_index(self) -> PlanIndex:
         """Plan index by row of the index, which is read only if ``plan.arrow`` is missing."""
         entry, shards = self.manifest.plan_index, self.manifest.shards
@@ -153,57 +123,6 @@ class Dataset:
         refuse_impossible(found, self.storage.uri(self.manifest.table("index").path), sizes)
         return found
 
-    def column(self, name: str) -> pa.ChunkedArray:
-        """Return one column of the index; that of a large index is read each time."""
-        if self._at_once and name not in self.without:
-            return self.index.column(name)
-        return self.read_columns("index", [name]).column(name)
-
-    def rows_where(self, name: str, column: str, value: str) -> list[Row]:
-        """Return the rows of a table with a value in a column, with maps as dicts; arguments as of `table_parts`."""
-        return [
-            row
-            for table in self._parts(name)
-            for row in to_rows(table.filter(pc.equal(table.column(column), value)))
-        ]
-
-    def _parts(self, name: str) -> Iterator[pa.Table]:
-        """Yield the checked rows of a table, in order; a small one is kept."""
-        rows = row_count(name, self.manifest) or row_count("accounting", self.manifest)
-        small = rows is not None and rows <= GROUP_ROWS
-        return iter([getattr(self, name)]) if small or name in self.__dict__ else self.table_parts(name)
-
-    def read_columns(self, name: str, columns: Sequence[str]) -> pa.Table:
-        """Read columns of a table, without the others and without keeping them; arguments as of `table_parts`."""
-        empty = pa.schema([TABLES[name].field(column) for column in columns]).empty_table()
-        # Pages have their own checksums; the file's checksum would need all of its bytes.
-        return pa.concat_tables([empty, *self.table_parts(name, columns)])
-
-    def table_parts(self, name: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """Read a table by parts, in its order, without keeping them; whole rows are checked on the way.
-
-        Args:
-            name: "index", "accounting" or "scores".
-            columns: columns to read; None for all.
-
-        Raises:
-            RunError: the table is damaged, or contradicts itself or the manifest.
-        """
-        entry = self.manifest.table(name)
-        where, rows = self.storage.uri(entry.path), row_count(name, self.manifest)
-        checks = TableChecks(name, where, self.manifest) if columns is None else None
-        if checks is not None:
-            check_listed(self.storage, entry, where)
-        with explained(where), self.storage.open(entry.path) as file:
-            for batch in read_batches(file, entry.size, where, TABLES[name], rows, columns):
-                table = pa.Table.from_batches([batch])
-                if checks is not None:
-                    checks.add(table)
-                if checks is None or not checks.wrong:
-                    yield table
-        if checks is not None:
-            _refuse(checks.problems())
-
     def splits(self) -> list[tuple[str, str]]:
         """Return path and split of each shard, in the order of the manifest; "train" for an empty one."""
         found: dict[str, str] = {}
@@ -213,35 +132,6 @@ class Dataset:
                 rows.column("shard").to_pylist(), rows.column("split_first").to_pylist(), strict=True
             )
         return [(shard.path, found.get(shard.path, "train")) for shard in self.manifest.shards]
-
-    def row_number(self, key: str) -> int | None:
-        """Return the row of the index with a key; None if there is none.
-
-        Of a large index only the keys of one row group are read.
-        """
-        if self._at_once:
-            return self.row_numbers.get(key)
-        entry = self.manifest.table("index")
-        with explained(where := self.storage.uri(entry.path)), self.storage.open(entry.path) as file:
-            return find_sorted(file, where, "key", key)
-
-    def rows_at(self, row_numbers: Places, columns: Sequence[str]) -> pa.Table:
-        """Return some columns of some rows of the index; of a large index only their row groups are read.
-
-        Args:
-            row_numbers: int64 [n], rows of the index in any order.
-            columns: names of the columns.
-        """
-        if self._at_once and self.without.isdisjoint(columns):
-            return self.index.select(columns).take(pa.array(row_numbers))
-        entry = self.manifest.table("index")
-        with explained(where := self.storage.uri(entry.path)), self.storage.open(entry.path) as file:
-            return read_rows(file, where, row_numbers, columns)
-
-    @property
-    def _at_once(self) -> bool:
-        """True if the index is small, or was read before."""
-        return self.manifest.totals.samples <= GROUP_ROWS or "index" in self.__dict__
 
     @cached_property
     def history(self) -> RevisionHistory | None:
@@ -278,35 +168,6 @@ class Dataset:
         if self.history is None or revision == later:
             return np.arange(len(self.plan_index_of(revision)))
         return self.history.rows_after(revision, later)
-
-    @cached_property
-    def accounting(self) -> pa.Table:
-        """Content of ``accounting.parquet``: one row per span (``loader.dataset.schema.ACCOUNTING``)."""
-        return self._table("accounting")
-
-    @cached_property
-    def scores(self) -> pa.Table:
-        """Content of ``scores.parquet``: one row per clip that was cut (``loader.dataset.schema.SCORES``)."""
-        return self.read_scores()
-
-    def read_scores(self) -> pa.Table:
-        """Read `scores` without keeping them: their maps are the largest column of all tables."""
-        return self._table("scores")
-
-    @cached_property
-    def row_numbers(self) -> dict[str, int]:
-        """Number of the index row by key."""
-        return {key: number for number, key in enumerate(self.column("key").to_pylist())}
-
-    def row(self, row_number: int) -> Row:
-        """Return one row of the index, with maps as dicts; of a large one the rows around it are kept for the next."""
-        first, held = (0, self.index) if self._at_once else self._around
-        if not first <= row_number < first + len(held):
-            first = row_number - row_number % _ROWS_AROUND
-            rows = np.arange(first, min(first + _ROWS_AROUND, len(self)))
-            held = self.rows_at(rows, [name for name in INDEX.names if name not in self.without])
-            self._around = first, held
-        return to_rows(held.slice(row_number - first, 1))[0]
 
     def shards(self) -> list[ShardRecord]:
         """Return every shard with its index rows, in the order of the manifest and of the tars.
@@ -431,22 +292,6 @@ class Dataset:
             key = self.row(row_number)["key"]
             raise RunError(f"{self.shard_storage.uri(shard)} ends inside {key}: the shard is cut off")
         return data
-
-    def _table(self, name: str, columns: Sequence[str] | None = None, check: bool = True) -> pa.Table:
-        entry = self.manifest.table(name)
-        where, rows = self.storage.uri(entry.path), row_count(name, self.manifest)
-        table = read_table(self._file(entry), entry.size, where, TABLES[name], rows, columns)
-        if check:
-            _refuse(problems(name, table, where, self.manifest))
-        return table
-
-    def _file(self, entry: FileEntry) -> bytes:
-        return read_listed(self.storage, entry, self.storage.uri(entry.path))
-
-
-def _refuse(problems: Iterator[str]) -> None:
-    if wrong := next(problems, None):
-        raise RunError(f"{wrong}; run `reelweave verify` for all that is wrong")
 
 
 def open_dataset(

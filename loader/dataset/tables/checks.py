@@ -49,12 +49,13 @@ class TableChecks:
         name: "index", "accounting" or "scores".
         where: file name for messages.
         manifest: manifest of the dataset.
+        first: row of the table that is added first.
     """
 
-    def __init__(self, name: str, where: str, manifest: Manifest) -> None:
+    def __init__(self, name: str, where: str, manifest: Manifest, first: int = 0) -> None:
         self._name, self._where, self._manifest = name, where, manifest
         self._check = {"index": _index, "accounting": _accounting, "scores": _scores}[name]
-        self._rows = 0
+        self._rows = first
         self._last: pa.Scalar | None = None
         self._wrong: dict[str, Wrong] = {}
         self._states: Counter[str] = Counter()

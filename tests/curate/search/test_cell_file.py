@@ -10,9 +10,9 @@ from curate.search import cell_file
 from curate.search.cell_file import CellFile, make_search_index
 from curate.search.search import ClipSearch, Hit
 from curate.takedown.removal import remove
-from loader.dataset import Dataset, Removal, open_dataset, reader, verify
+from loader.dataset import Dataset, Removal, open_dataset, verify
 from loader.dataset.manifest import SEARCH
-from loader.dataset.tables import parquet, row_parts
+from loader.dataset.tables import parquet, row_parts, table_reader
 from loader.errors import RunError, UsageError
 from loader.storage import open_storage
 from tests.commands import reelweave
@@ -25,7 +25,7 @@ SAMPLES = 61
 def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
     """A dataset whose index, parts and cells are small, so that there are several of each."""
     for module, name, value in (
-        *((parquet, "GROUP_ROWS", 16), (reader, "GROUP_ROWS", 16), (parquet, "_BATCH_ROWS", 8)),
+        *((parquet, "GROUP_ROWS", 16), (table_reader, "GROUP_ROWS", 16), (parquet, "_BATCH_ROWS", 8)),
         *((row_parts, "ROWS", 20), (row_parts, "_HELD_BYTES", 1)),
         *((cell_file, "_CELL", 6), (cell_file, "_SAMPLE", 4)),
     ):

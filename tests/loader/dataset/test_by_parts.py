@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from curate.takedown.removal import remove
-from loader.dataset import Content, Removal, open_dataset, publish, reader
-from loader.dataset.tables import parquet, row_parts
+from loader.dataset import Content, Removal, open_dataset, publish
+from loader.dataset.tables import parquet, row_parts, table_reader
 from loader.errors import RunError
 from loader.storage import open_storage
 from tests.loader.dataset.test_dataset import make_sample, problems, tree, write
@@ -134,7 +134,7 @@ def test_rows_of_a_large_index_are_read_by_row_groups(
 ) -> None:
     for module, name, value in (
         (parquet, "GROUP_ROWS", 8),
-        (reader, "GROUP_ROWS", 8),
+        (table_reader, "GROUP_ROWS", 8),
         (parquet, "_BATCH_ROWS", 3),
     ):
         monkeypatch.setattr(module, name, value)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from loader.dataset import open_dataset, reader
-from loader.dataset.tables import parquet
+from loader.dataset import open_dataset
+from loader.dataset.tables import parquet, table_reader
 from loader.dataset.tables.parquet import to_rows
 from loader.storage import StorageConfig
 from pipelines.commands.look.report import NOT_READ, report_files
@@ -153,13 +153,13 @@ def test_a_large_dataset_is_shown_as_a_small_one(curated: Path, monkeypatch: pyt
         rows = [row for word in (*keys, "small.mp4", "<u>empty.mp4") for row in find_rows(dataset, word)]
         facts = [clip_facts(dataset, row, config.buckets) for row in rows]
         report = report_files(shown, config)
-        assert ("index" in vars(shown)) == (reader.GROUP_ROWS > 0)
+        assert ("index" in vars(shown)) == (table_reader.GROUP_ROWS > 0)
         return rows, facts, [dataset[0].row, dataset.key(1)], report.page, dict(report.beside)
 
     small = seen()
     for module, name, value in (
-        (reader, "GROUP_ROWS", 0),
-        (reader, "_ROWS_AROUND", 1),
+        (table_reader, "GROUP_ROWS", 0),
+        (table_reader, "_ROWS_AROUND", 1),
         (parquet, "_BATCH_ROWS", 1),
     ):
         monkeypatch.setattr(module, name, value)

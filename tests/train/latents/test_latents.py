@@ -9,9 +9,9 @@ import torch
 import webdataset
 
 from curate.takedown.removal import remove
-from loader.dataset import Removal, open_dataset, reader, verify
+from loader.dataset import Removal, open_dataset, verify
 from loader.dataset.latents import LATENT
-from loader.dataset.tables import parquet
+from loader.dataset.tables import parquet, table_reader
 from loader.errors import RunError, UsageError
 from loader.stream.video_stream import VideoStream
 from pipelines.cli import main
@@ -128,7 +128,7 @@ def test_a_flipped_byte_is_found_and_another_sample_stands_in(clips, tmp_path):
 
 
 def test_a_large_dataset_is_read_by_parts_to_the_same_bytes(clips, mixed, tmp_path, monkeypatch):
-    monkeypatch.setattr(reader, "GROUP_ROWS", 5)
+    monkeypatch.setattr(table_reader, "GROUP_ROWS", 5)
     monkeypatch.setattr(parquet, "_BATCH_ROWS", 3)
     version(clips, tmp_path / "new", latents=MIXED)
     assert contents(tmp_path / "new") == contents(mixed)
