@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 import torch
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from loader.base.arrays import Places
 from loader.buckets.assignment import Bucket
+from loader.errors import UsageError
 from loader.plan.position import Position
 
 Change = Callable[[torch.Tensor], torch.Tensor]
@@ -244,3 +246,18 @@ class UpcomingMicrobatch(NamedTuple):
     lengths: tuple[int, ...]
     pixels: tuple[bool, ...]
     contexts: bool
+
+
+def _refuse_collation(*_: Any, **__: Any) -> NoReturn:
+    """Refuse the batches that a DataLoader makes of batches where its ``batch_size`` is left at 1.
+
+    Raises:
+        UsageError: always.
+    """
+    raise UsageError(
+        "a stream gives whole batches, and a StepLoader whole steps, which no DataLoader can batch again: set"
+        " DataLoader(stream, batch_size=None)"
+    )
+
+
+default_collate_fn_map.update({Batch: _refuse_collation, Step: _refuse_collation})

@@ -41,6 +41,7 @@ class NodeFiles:
 
     def __init__(self, parent: Path | None = None) -> None:
         self.folder = (parent or Path(tempfile.gettempdir())).absolute() / f"reelweave-{os.geteuid()}"
+        self._warned = False
 
     def file(self, name: str, fill: Callable[[Path], None]) -> Path:
         """Return the path of a file, made by ``fill`` unless a process of this machine has made it before.
@@ -62,7 +63,7 @@ class NodeFiles:
     def arrays(self, name: str, make: Callable[[], Mapping[str, NDArray[Any]]]) -> Arrays:
         """Return arrays [n], computed by one process, as read-only memory maps.
 
-        Where the folder is unusable, each process computes them, and logs a warning.
+        Where the folder is unusable, each process computes them, and the first time logs a warning.
 
         Args:
             name: name that identifies the content together with this package's code; letters, digits, "-" and "_".
@@ -79,13 +80,18 @@ class NodeFiles:
             try:
                 path = self.file(name, fill)
             except OSError as error:
-                _log.warning("%s cannot be shared by the processes of this machine: %s", self.folder, error)
+                self._warn(error)
                 return dict(made[0] if made else make())
             try:
                 return _read(path)
             except (OSError, pa.ArrowException):  # damaged, or swept in this moment
                 self.drop(name)
         return dict(make())
+
+    def _warn(self, error: OSError) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning("%s cannot be shared by the processes of this machine: %s", self.folder, error)
 
     def drop(self, name: str) -> None:
         """Remove a file; processes that have mapped it keep its content."""

@@ -117,10 +117,10 @@ class Position:
         parts = (part._replace(setting=setting) for part, setting in zip(self.parts, moved, strict=True))
         return replace(self, parts=tuple(parts))
 
-    def after_step(self) -> Self:
-        """Return the position one step later."""
-        part = self.part._replace(steps=self.part.steps + 1)
-        return replace(self, step=self.step + 1, parts=(*self.parts[:-1], part))
+    def after_step(self, steps: int = 1) -> Self:
+        """Return the position one step later, or several."""
+        part = self.part._replace(steps=self.part.steps + steps)
+        return replace(self, step=self.step + steps, parts=(*self.parts[:-1], part))
 
     def next_epoch(self) -> Self:
         """Return the beginning of the next epoch."""

@@ -60,18 +60,29 @@ def microbatches_left(stages: CurriculumPlans, config: StreamConfig, position: P
 
 
 def steps_of_epoch(stages: CurriculumPlans, config: StreamConfig, position: Position) -> int:
-    """Count all steps of the epoch that continues at a position, finished ones included; 0 after the last epoch.
+    """Count all steps of the epoch that continues at a position, finished ones included; 0 after the last epoch."""
+    position = _in_next_step(stages, position)
+    if has_ended(stages, config, position):
+        return 0
+    epoch, steps = position.epoch, sum(part.steps for part in position.parts)
+    while position.epoch == epoch:
+        left, ends_at = len(stages.plan(position)) - position.part.steps, stages.ends_at(position)
+        if ends_at is None or ends_at > position.step + left:
+            return steps + left
+        more = ends_at - position.step
+        steps += more
+        position = stages.entered(position.after_step(more))
+    return steps
 
-    Raises:
-        NoLengthError: another curriculum stage begins within the epoch.
-    """
+
+def has_ended(stages: CurriculumPlans, config: StreamConfig, position: Position) -> bool:
+    """Return whether a stream has no step behind a position."""
+    return config.epochs is not None and _in_next_step(stages, position).epoch >= config.epochs
+
+
+def _in_next_step(stages: CurriculumPlans, position: Position) -> Position:
+    """Return the same position in stage and epoch of the step behind it."""
     position = stages.entered(position)
     if position.part.steps == len(stages.plan(position)):
         position = stages.entered(position.next_epoch())
-    if config.epochs is not None and position.epoch >= config.epochs:
-        return 0
-    left = len(stages.plan(position)) - position.part.steps
-    ends_at = stages.ends_at(position)
-    if ends_at is not None and ends_at < position.step + left:
-        raise NoLengthError(f"a stage of stream.curriculum ends at step {ends_at}, within this epoch")
-    return sum(part.steps for part in position.parts) + left
+    return position

@@ -22,6 +22,7 @@ class StepLoader(IterableDataset[Step]):
         stream: stream of this rank.
         processes: number of worker processes that read and decode; 0 uses threads of this process.
         start: start method of worker processes; None is the platform's default.
+        repeats: True for evaluation: every pass begins where the stream stands now, with the same samples and frames.
 
     Raises:
         UsageError: worker processes were requested for a stream that ranks read together.
@@ -32,10 +33,12 @@ class StepLoader(IterableDataset[Step]):
         stream: VideoStream,
         processes: int = 0,
         start: Literal["fork", "spawn", "forkserver"] | None = None,
+        repeats: bool = False,
     ) -> None:
         if processes and stream.share is not None:
             raise UsageError(NO_WORKERS)
         self.stream = stream
+        self._begins_at = stream._tracker.position if repeats else None
         self._loader: DataLoader[Microbatch | Pack] | None = None
         if processes:
             pin = stream.config.pin_memory and torch.cuda.is_available()
@@ -57,8 +60,12 @@ class StepLoader(IterableDataset[Step]):
                 " worker processes of its own, StepLoader(stream, processes=n)"
             )
         tracker, done = self.stream._tracker, None
+        if self._begins_at is not None:
+            tracker.move(self._begins_at)
         if self._moves != tracker.moves:
             self.close()  # the stream was moved, so prefetched batches are stale
+        if self.stream._gives_nothing(tracker.position):
+            return
         while (step := self._held or self._next()) is not None:
             self._held = None
             if done is not None and step.epoch != done.epoch:
@@ -70,12 +77,8 @@ class StepLoader(IterableDataset[Step]):
             done = step
 
     def __len__(self) -> int:
-        """Return the number of steps of the epoch that a pass begins or continues.
-
-        Raises:
-            NoLengthError: another curriculum stage begins within the epoch.
-        """
-        return self.stream.steps_of_epoch()
+        """Return the number of steps of the epoch that a pass begins or continues."""
+        return self.stream.steps_of_epoch(self._begins_at)
 
     @property
     def generator(self) -> NoReturn:

@@ -30,7 +30,7 @@ from loader.read.share import NO_WORKERS, Share
 from loader.read.stream_config import StreamConfig
 from loader.settings import first_difference
 from loader.stream.curriculum_plans import CurriculumPlans
-from loader.stream.lengths import EpochProgress, microbatches_left, progress_of, steps_of_epoch
+from loader.stream.lengths import EpochProgress, has_ended, microbatches_left, progress_of, steps_of_epoch
 from loader.stream.loader_state import (
     IteratorState,
     LoaderPosition,
@@ -246,13 +246,24 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         self._tracker.move(position)
         return True
 
-    def steps_of_epoch(self) -> int:
-        """Return the number of steps of the current epoch, finished ones included.
+    def steps_of_epoch(self, position: Position | None = None) -> int:
+        """Return the number of steps of an epoch, finished ones included; 0 after the last epoch.
 
-        Raises:
-            NoLengthError: another curriculum stage begins within the epoch.
+        Args:
+            position: any position in the epoch; None is the current one.
         """
-        return steps_of_epoch(self._stages, self.config, self._position)
+        return steps_of_epoch(self._stages, self.config, position or self._position)
+
+    def _gives_nothing(self, position: Position) -> bool:
+        """Return whether the stream has no step behind a position; log a warning if so."""
+        ended = has_ended(self._stages, self.config, position)
+        if ended:
+            _log.warning(
+                "a pass over a stream gives nothing: its epochs are over (stream.epochs=%s). For an evaluation after"
+                " every epoch read with a StepLoader(stream, repeats=True)",
+                self.config.epochs,
+            )
+        return ended
 
     def epoch_progress(self) -> EpochProgress:
         """Return the progress of the current epoch."""
@@ -313,6 +324,8 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         worker = get_worker_info()
         if self.share is not None:
             self._agree(self.share)
+        if worker is None and self._gives_nothing(position):
+            return
         pin = self.config.pin_memory and worker is None and torch.cuda.is_available()
         kept = self.config.cache
         cache = None if kept is None else DiskCache(kept.folder, kept.max_bytes)

@@ -102,7 +102,9 @@ def test_arrays_come_back_as_they_were_made_and_read_only(tmp_path: Path) -> Non
         assert not again[name].flags.writeable
 
 
-def test_a_folder_of_others_and_a_failure_leave_nothing_behind(tmp_path: Path) -> None:
+def test_a_folder_of_others_and_a_failure_leave_nothing_behind(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(path: Path) -> None:
         path.write_text("half")
         raise RuntimeError
@@ -114,7 +116,11 @@ def test_a_folder_of_others_and_a_failure_leave_nothing_behind(tmp_path: Path) -
     node.folder.chmod(0o777)
     with pytest.raises(PermissionError, match="only this user"):
         node.file("name", fail)
-    assert node.arrays("x", lambda: {"a": np.arange(3)})["a"].tolist() == [0, 1, 2]
+    for name in ("x", "y"):
+        assert node.arrays(name, lambda: {"a": np.arange(3)})["a"].tolist() == [0, 1, 2]
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        f"{node.folder} cannot be shared by the processes of this machine"
+    ]
     assert [path.name for path in node.folder.iterdir()] == ["name.lock"]
 
 

@@ -84,6 +84,38 @@ def test_inside_other_loaders_it_has_to_be_in_their_process(dataset: Dataset) ->
         next(iter(DataLoader(StepLoader(make(dataset)), batch_size=None, num_workers=1)))
 
 
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_loader_for_evaluation_begins_anew_in_each_pass(
+    dataset: Dataset, processes: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    loader = StepLoader(make(dataset, epochs=1), processes, repeats=True)
+    next(iter(loader))  # as Lightning's sanity check leaves it
+    first, second = list(loader), list(loader)
+    assert len(first) == len(second) == len(loader)
+    assert keys(first) == keys(second)
+    assert sorted(keys(first)) == EVERY_KEY
+    assert not caplog.records
+
+
+def test_a_pass_behind_the_last_epoch_says_that_it_is_over(
+    dataset: Dataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = make(dataset, epochs=1)
+    for reader in (stream, StepLoader(stream)):
+        list(reader)
+        caplog.clear()
+        assert not list(reader)
+        assert [record.args for record in caplog.records] == [(1,)]
+        assert "repeats=True" in caplog.text
+        stream.load_state_dict(make(dataset, epochs=1).state_dict())
+
+
+def test_a_dataloader_that_would_batch_batches_again_is_told_what_to_set(dataset: Dataset) -> None:
+    for source in (make(dataset), StepLoader(make(dataset)), make(dataset, regime="pack")):
+        with pytest.raises(UsageError, match=r"DataLoader\(stream, batch_size=None\)"):
+            next(iter(DataLoader(source)))
+
+
 @thorough
 def test_the_length_of_a_stream_is_what_it_still_gives(dataset: Dataset) -> None:
     for changes in ({"microbatches": 3}, {"regime": "slot"}, {"regime": "pack"}, {"microbatches": 1}):
@@ -110,11 +142,10 @@ def test_what_has_no_length_says_why(dataset: Dataset, changes: dict[str, object
         len(stream)
     with pytest.raises(TypeError):  # which is what training loops take for a loader without a length
         len(DataLoader(stream, batch_size=None))
-    if "curriculum" in changes:
-        with pytest.raises(NoLengthError, match="ends at step 2, within this epoch"):
-            len(StepLoader(stream))
-    else:
-        assert len(StepLoader(stream)) == stream.steps_per_epoch
+    # Steps are always counted: without a length Lightning would take a step ahead of the one it trains, and save the
+    # state behind it.
+    loader = StepLoader(stream)
+    assert len(loader) == len(list(loader))
 
 
 def tensors(batch: Batch) -> list[torch.Tensor]:
