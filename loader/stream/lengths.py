@@ -35,8 +35,15 @@ def progress_of(stages: CurriculumPlans, position: Position) -> EpochProgress:
     return EpochProgress(drawn - left, left, len(plan) - steps)
 
 
-def microbatches_left(stages: CurriculumPlans, config: StreamConfig, position: Position) -> int:
-    """Count the microbatches of each rank from a position to the end of a stream.
+def microbatches_in_all(stages: CurriculumPlans, config: StreamConfig, position: Position) -> int:
+    """Count the microbatches of each rank in all epochs of a stream, finished ones included.
+
+    Training loops that resume take a length for that of the whole pass, and leave out what they count as done.
+
+    Args:
+        stages: plans of the stream.
+        config: configuration of the stream.
+        position: current position.
 
     Raises:
         NoLengthError: the stream has no end, or only its steps can be counted in advance.
@@ -52,11 +59,12 @@ def microbatches_left(stages: CurriculumPlans, config: StreamConfig, position: P
         )
     if config.curriculum is not None:
         raise NoLengthError("a stream with stages (stream.curriculum) has no length that is known beforehand")
-    steps = 0
+    earlier = position.step - sum(part.steps for part in position.parts)
+    count = earlier * config.microbatches + sum(part.steps * part.microbatches for part in position.parts)
     while position.epoch < config.epochs:
-        steps += len(stages.plan(position)) - position.part.steps
+        count += (len(stages.plan(position)) - position.part.steps) * config.microbatches
         position = position.next_epoch()
-    return steps * config.microbatches
+    return count
 
 
 def steps_of_epoch(stages: CurriculumPlans, config: StreamConfig, position: Position) -> int:

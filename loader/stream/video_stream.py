@@ -30,7 +30,7 @@ from loader.read.share import NO_WORKERS, Share
 from loader.read.stream_config import StreamConfig
 from loader.settings import first_difference
 from loader.stream.curriculum_plans import CurriculumPlans
-from loader.stream.lengths import EpochProgress, has_ended, microbatches_left, progress_of, steps_of_epoch
+from loader.stream.lengths import EpochProgress, has_ended, microbatches_in_all, progress_of, steps_of_epoch
 from loader.stream.loader_state import (
     IteratorState,
     LoaderPosition,
@@ -118,13 +118,12 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         return StreamIterator(self)
 
     def __len__(self) -> int:
-        """Return the number of this rank's microbatches from the current position to the end.
+        """Return the number of this rank's microbatches in all epochs, those before the current position included.
 
         Raises:
             NoLengthError: the stream has no end, or only its steps can be counted in advance.
         """
-        left = microbatches_left(self._stages, self.config, self._position)
-        return left - self._tracker.taken
+        return microbatches_in_all(self._stages, self.config, self._position)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the last yielded microbatch, as a few JSON values.
