@@ -91,7 +91,7 @@ def test_a_state_is_told_in_numbers(
     assert main(["state", "inspect", str(saved)]) == 0
     shown = capsys.readouterr().out
     assert dataset.fingerprint in shown
-    assert "1 optimizer steps done, in epoch 0" in shown
+    assert "1 optimizer step done, in epoch 0" in shown
 
 
 def test_with_the_run_it_tells_what_is_left(
@@ -134,6 +134,26 @@ def test_a_checkpoint_is_read_as_folder_and_as_file(
     (folder / "state.json").write_bytes(state.encoded())
     assert as_json(capsys, "inspect", folder) == told
     assert as_json(capsys, "inspect", folder / "state.json") == told
+
+
+@pytest.mark.parametrize("where", [".", "checkpoints"])
+def test_a_run_stands_for_its_newest_checkpoint(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], where: str
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    assert main(["state", "inspect", str(run)]) == 2
+    assert "holds no checkpoint" in capsys.readouterr().err
+    stream = json.loads(saved.read_text())
+    for step in (1, 2):
+        state = CheckpointState(step=step, stream=stream | {"step": step}, config={})
+        folder = run / "checkpoints" / f"step-{step:06}"
+        folder.mkdir(parents=True)
+        (folder / "state.json").write_bytes(state.encoded())
+    assert as_json(capsys, "inspect", run / where)["step"] == 2
+    assert as_json(capsys, "inspect", (run / where).as_uri())["step"] == 2
+    assert main(["state", "inspect", str(run / where)]) == 0
+    assert f"{folder}/state.json: " in capsys.readouterr().out
 
 
 def test_diff_says_which_is_ahead(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,3 +67,9 @@ def sweep(storage: Storage) -> None:
     """Remove unfinished checkpoints; call it only while no rank writes one."""
     for step in sorted(steps_of(storage)[1]):
         storage.delete_tree(f"{folder_of(step)}/")
+
+
+def drop_unfinished(storage: Storage, step: int) -> None:
+    """Remove the parts of one checkpoint, which no rank writes any more, unless it is whole."""
+    if storage.stat(f"{folder_of(step)}/{STATE}") is None:
+        storage.delete_tree(f"{folder_of(step)}/")

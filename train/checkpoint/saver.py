@@ -16,7 +16,7 @@ from loader.storage import Storage
 from train.checkpoint.checksums import crc32, metadata_of
 from train.checkpoint.directory import locate
 from train.checkpoint.files import data_of, header, in_order, sharding
-from train.checkpoint.folder import latest, prune, sweep
+from train.checkpoint.folder import drop_unfinished, latest, prune, sweep
 from train.checkpoint.names import STATE, folder_of, part
 from train.checkpoint.pieces import Piece, Tensors, local, piece_of
 from train.checkpoint.reading import copy_, shapes_of
@@ -88,6 +88,7 @@ class Checkpoints:
         self._staged: dict[Piece, torch.Tensor] = {}
         self._flight: _Flight | None = None
         self._failed_before = False
+        self._clearing: threading.Thread | None = None
         self.published: int | None = None
 
     def latest(self) -> CheckpointState | None:
@@ -159,6 +160,7 @@ class Checkpoints:
         if last or not self._config.background:
             self._land()
         if last and self._failed_before:
+            self._await_clearing(_LATE_S)
             raise RunError(f"{self.uri(state.step)}, the last checkpoint, could not be written: see above")
 
     def reserve(self) -> None:
@@ -249,6 +251,7 @@ class Checkpoints:
     ) -> dict[str, str]:
         """Write this rank's parts and return the checksum of each header by path; tell ``at`` the URI of each."""
         copied()
+        self._await_clearing()
         headers = {}
         for group, pieces in self._mine.items():
             path = part(group, self._world.rank, self._world.size)
@@ -290,11 +293,27 @@ class Checkpoints:
         said = self._world.gather_text(flight.complaint())
         reasons = [f"rank {rank}: {text}" for rank, text in enumerate(said) if text]
         message = f"{self.uri(flight.state.step)} could not be written ({'; '.join(reasons[:3])})"
+        if self._world.rank == 0:
+            # In a thread: storage that failed a moment ago may stall, and no step waits for it.
+            self._clearing = threading.Thread(target=self._clear, args=(flight.state.step,), daemon=True)
+            self._clearing.start()
         if self._failed_before:
+            self._await_clearing(_LATE_S)
             raise RunError(f"{message}, nor the checkpoint before; make room there and start again")
         self._failed_before = True
         if self._world.rank == 0:
             _log.warning("%s; the checkpoint before stays good, and training goes on", message)
+
+    def _clear(self, step: int) -> None:
+        """Give back the room of a failed checkpoint, which the next one may need."""
+        try:
+            drop_unfinished(self._storage, step)
+        except RunError as error:
+            _log.warning("parts of %s stay until the next start: %s", self.uri(step), error)
+
+    def _await_clearing(self, most_s: float | None = None) -> None:
+        if self._clearing is not None:
+            self._clearing.join(most_s)
 
 
 class _Flight:

@@ -11,27 +11,30 @@ from loader.errors import UsageError
 from loader.plan.position import StreamState, read_state
 from loader.stream.state_diff import StateDiff, diff_states, part_values
 from pipelines.configuration.config import resolve
+from pipelines.configuration.storage_options import add_storage_arguments, storage_config
 from pipelines.terminal.arguments import add_config, add_global
 from pipelines.terminal.console import print_json, stdout, table
+from train.checkpoint.folder import located
+from train.checkpoint.names import STATE
 
 MAX_STATE_BYTES = 16 << 20  # of a checkpoint of many ranks
-_IN_CHECKPOINT = "state.json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `reelweave state`."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    file = "a state as JSON, or a training checkpoint: its folder or its state.json"
+    file = "a state as JSON; a run, for its newest checkpoint; or a checkpoint"
     inspect = actions.add_parser(
         "inspect", help="print a state; with --config check whether a run can resume it"
     )
-    inspect.add_argument("file", type=Path, metavar="FILE", help=file)
+    inspect.add_argument("file", metavar="FILE", help=file)
     add_config(inspect, "YAML configuration of the run, as for train")
     inspect.add_argument("--dataset", metavar="URI", help="dataset in place of the configuration's")
     diff = actions.add_parser("diff", help="compare two states")
     for name in ("a", "b"):
-        diff.add_argument(name, type=Path, metavar=name.upper(), help=file)
+        diff.add_argument(name, metavar=name.upper(), help=file)
     for action in (inspect, diff):
+        add_storage_arguments(action)
         action.set_defaults(parser=action)
         add_global(action.add_argument_group("options of every command"))
 
@@ -39,17 +42,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the states; return 1 if one was checked against a run and does not fit."""
     if options.action == "diff":
-        found = diff_states(_read(options.a), _read(options.b))
+        (_, one), (_, other) = _read(options.a, options), _read(options.b, options)
+        found = diff_states(one, other)
         _show_diff(found, options.json)
         return 0
     if options.config is None and (options.dataset or options.set):
         raise UsageError("--dataset and --set need --config FILE: how the dataset is streamed")
-    state = _read(options.file)
+    file, state = _read(options.file, options)
     described = describe(state) | (_fit(state, options) if options.config else {})
     if options.json:
         print_json(described)
     else:
-        _show(options.file, described)
+        _show(file, described)
     return 0 if described.get("fits", True) else 1
 
 
@@ -82,10 +86,16 @@ def _fit(state: StreamState, options: argparse.Namespace) -> dict[str, Any]:
     return {"fits": True, **stream.epoch_progress()._asdict()}
 
 
-def _read(path: Path) -> StreamState:
-    file = path / _IN_CHECKPOINT if path.is_dir() else path
+def _read(named: str, options: argparse.Namespace) -> tuple[str, StreamState]:
+    """Return a state, and the file that holds it."""
+    if "://" in named or Path(named).is_dir():
+        storage, folder = located(named.removesuffix(f"/{STATE}"), storage_config(options))
+        file = storage.uri(f"{folder}/{STATE}")
+        data = storage.read(f"{folder}/{STATE}", 0, MAX_STATE_BYTES)
+    else:
+        file, data = named, read_named(Path(named), MAX_STATE_BYTES, f"the state {named}")
     try:
-        values = parse(read_named(file, MAX_STATE_BYTES, f"the state {file}"))
+        values = parse(data)
     except ValueError as error:
         raise UsageError(f"{file} is no JSON: {error}") from error
     if isinstance(values, dict) and "stream" in values:  # of a training checkpoint
@@ -99,19 +109,19 @@ def _read(path: Path) -> StreamState:
     if not isinstance(values, dict):
         raise UsageError(f"{file} holds no state: it is no JSON object")
     try:
-        return read_state(values)
+        return file, read_state(values)
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from error
 
 
-def _show(path: Path, described: dict[str, Any]) -> None:
+def _show(file: str, described: dict[str, Any]) -> None:
     out = stdout()
+    steps = f"{described['step']} optimizer step{'s' * (described['step'] != 1)}"
     lines = [
-        f"{path}: {described['bytes']} bytes, version {described['version']}",
+        f"{file}: {described['bytes']} bytes, version {described['version']}",
         f"dataset {described['dataset']}",
         f"config  {described['config']}",
-        f"seed {described['seed']}, {described['step']} optimizer steps done, in epoch {described['epoch']}"
-        " (the first is 0)",
+        f"seed {described['seed']}, {steps} done, in epoch {described['epoch']} (the first is 0)",
     ]
     for line in lines:
         out.print(line, markup=False, soft_wrap=True)

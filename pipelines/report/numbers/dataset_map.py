@@ -159,6 +159,8 @@ def dataset_map(dataset: Dataset, config: ReportConfig) -> DatasetMap:
     without = len(dataset) - len(rows)
     if not config.max_mapped:
         return DatasetMap("the map is switched off: max_mapped is 0", config.projection, without)
+    if not len(dataset.index):
+        return DatasetMap("the dataset holds no clips: there is nothing to map", config.projection, without)
     if not len(rows):
         return DatasetMap(
             "the dataset holds no video embeddings; curate with embed.backend=perceptual or open_clip",

@@ -222,7 +222,7 @@ def test_a_large_dataset_has_some_of_its_clips_on_the_map(dataset: Dataset) -> N
 def test_without_embeddings_a_sentence_stands_instead(dataset: Dataset, tmp_path: Path) -> None:
     for made, words in (
         (write(tmp_path / "bare", [make_sample("a", b"x", 9, (80, 64))]), "holds no video embeddings"),
-        (write(tmp_path / "none", []), "holds no video embeddings"),
+        (write(tmp_path / "none", []), "holds no clips"),
     ):
         page, beside, _ = report_files(open_dataset(made), config())
         assert words in page

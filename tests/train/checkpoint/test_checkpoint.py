@@ -169,8 +169,12 @@ def test_a_failed_write_is_told_and_the_next_one_counts(tmp_path, caplog):
     train_until(checkpoints, lambda: latest(storage) == 1)
     storage.fails = True
     begin(checkpoints, 2)
+    (tmp_path / "step-000002" / "model").mkdir(parents=True)
+    (tmp_path / "step-000002" / "model" / "of-another-rank").write_bytes(b"part")
     train_until(checkpoints, lambda: "step-000002 could not be written (rank 0: no space left" in caplog.text)
     assert latest(storage) == 1
+    # Its parts would take the room that the next one needs.
+    train_until(checkpoints, lambda: [path.name for path in tmp_path.iterdir()] == ["step-000001"])
     storage.fails = False
     begin(checkpoints, 3)
     train_until(checkpoints, lambda: [path.name for path in tmp_path.iterdir()] == ["step-000003"])
@@ -187,8 +191,11 @@ def test_two_failed_writes_in_a_row_end_the_run_and_leave_the_good_one(tmp_path)
     storage.fails = True
     begin(checkpoints, 3)
     begin(checkpoints, 4)
+    (tmp_path / "step-000004" / "model").mkdir(parents=True)
+    (tmp_path / "step-000004" / "model" / "of-another-rank").write_bytes(b"part")
     with pytest.raises(RunError, match=r"step-000004 could not be written .* nor the checkpoint before"):
         begin(checkpoints, 5)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000002"]
     assert load(storage)[0].step == 2
 
 
