@@ -24,7 +24,7 @@ def csv_rows(text: str, name: str) -> tuple[Sequence[str], Iterator[tuple[int, C
     Raises:
         UsageError: a line is no CSV; also raised during iteration.
     """
-    reader = csv.DictReader(io.StringIO(text, newline=""))
+    reader = csv.DictReader(io.StringIO(text, newline=""), skipinitialspace=True)
     rows = _rows(reader, name)
     try:
         return reader.fieldnames or (), rows

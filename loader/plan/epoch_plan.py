@@ -280,7 +280,7 @@ def plan_epoch(
         _check_fills(
             len(part.assignment.bucket_of if part.rows_after is not None else draws.rows), part.layout
         )
-    _check_fills(len(draws.rows), layout, assignment.unassigned)
+    _check_fills(len(draws.rows), layout, assignment.unassigned, drawn=True)
     changes = [number for number, part in enumerate(done) if part.rows_after is not None]
     over_D = np.zeros(len(done[0].assignment.bucket_of) if changes else len(draws.rows), np.bool_)
     for number, part in enumerate(done):
@@ -308,14 +308,18 @@ def plan_epoch(
     return plan
 
 
-def _check_fills(samples: int, layout: StepLayout, without: Unassigned | None = None) -> None:
+def _check_fills(
+    samples: int, layout: StepLayout, without: Unassigned | None = None, drawn: bool = False
+) -> None:
+    """Check that samples fill a step; ``drawn`` ones may lie in no bucket."""
     if samples < layout.per_step:
         others = ""
         if without is not None and (counts := without.counts()):
             reason, count = next(iter(counts.items()))
             others = f"; {len(without)} samples fit no bucket, {count} of them since {reason}"
+        said = "samples" if drawn and without else "samples in buckets"
         raise UsageError(
-            f"{samples} samples in buckets cannot fill the {layout.per_step} microbatches of a step (ranks:"
+            f"{samples} {said} cannot fill the {layout.per_step} microbatches of a step (ranks:"
             f" {layout.ranks}, of each: {layout.microbatches}): use fewer of them or allow more shapes{others}"
         )
 

@@ -21,7 +21,11 @@ class HeldOutConfig(Settings):
         description="folder or s3:// prefix of the held-out dataset, streamed like the other"
     )
     every_steps: int = Field(500, ge=1, description="optimizer steps between measurements")
-    steps: int = Field(4, ge=1, description="most steps of its first epoch to measure")
+    steps: int = Field(
+        4,
+        ge=1,
+        description="most steps of its first epoch to measure; ranks x stream.microbatches decide what a step holds",
+    )
 
 
 class TrainRunConfig(Settings):

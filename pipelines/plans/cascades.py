@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,7 +52,6 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--memory-gib",
         type=float,
-        default=80.0,
         metavar="GIB",
         help="memory of a GPU, with --costs or --cost-table (default: 80)",
     )
@@ -77,6 +77,8 @@ def run(options: argparse.Namespace, steps: "Trace | None" = None) -> int:
     """
     if options.seed < 0:
         raise UsageError(f"--seed is {options.seed}; it must not be negative")
+    if options.memory_gib is not None and not 0 < options.memory_gib < math.inf:
+        raise UsageError(f"--memory-gib is {options.memory_gib:g}; it must be above 0")
     title = str(options.what or options.trace)
     of_steps = options.trace is not None or steps is not None
     plan_execution.check(options, of_steps)
@@ -96,7 +98,7 @@ def run(options: argparse.Namespace, steps: "Trace | None" = None) -> int:
     baseline = made.get(_BASELINE) or _planned(_BASELINE, problems, options.seed)
 
     from train.cascade.planners.exact import tightened
-    from train.cascade.planners.plan import WORTH, kept
+    from train.cascade.planners.plan import kept
     from train.cascade.scheduling.bound import lower_bound
 
     best = min(made, key=lambda name: made[name].makespan_s)
@@ -124,11 +126,7 @@ def run(options: argparse.Namespace, steps: "Trace | None" = None) -> int:
         settings = {"topology": options.topology, "noise": options.noise}
         print_json({**said, "on_paper": {**settings, **shown.as_json()}})
         return 0
-    sentence = f"chosen: {best}, {chosen.makespan_s:.2f} s, {chosen.idle:.1%} idle"
-    if static:
-        share = f"in {static} of {len(problems)} steps " if of_steps else ""
-        sentence += f"; {share}the best static plan, which is within {WORTH:.0%} of it and needs no handoffs"
-    _print(headline, bound_s, made, baseline, sentence)
+    _print(headline, bound_s, made, baseline, _choice(best, made[best], chosen, static))
     if shown.executed:
         _print_execution(shown, options)
     if of_steps and not options.costs and not options.cost_table:
@@ -139,6 +137,27 @@ def run(options: argparse.Namespace, steps: "Trace | None" = None) -> int:
             soft_wrap=True,
         )
     return 0
+
+
+def _choice(best: str, made: "_Planned", chosen: "_Planned", static: int) -> str:
+    """Return the sentence that names the chosen plan.
+
+    Args:
+        best: planner with the shortest plans.
+        made: its plans.
+        chosen: plans that are kept, of which some are static ones.
+        static: number of static ones.
+    """
+    from train.cascade.planners.plan import WORTH
+
+    everywhere = static == len(chosen.schedules)
+    said = f"chosen: {_BASELINE if everywhere else best}, {chosen.makespan_s:.2f} s, {chosen.idle:.1%} idle"
+    if not static or best == _BASELINE:
+        return said
+    if everywhere:
+        return f"{said}: within {WORTH:.0%} of {best} ({made.makespan_s:.2f} s), and it needs no handoffs"
+    why = f"{_BASELINE}, which is within {WORTH:.0%} of it and needs no handoffs"
+    return f"{said}; in {static} of {len(chosen.schedules)} steps {why}"
 
 
 class _Planned(NamedTuple):
@@ -154,7 +173,7 @@ class _Planned(NamedTuple):
     @property
     def idle(self) -> float:
         total_s = sum(schedule.gpus * schedule.makespan_s for schedule in self.schedules)
-        return 1 - sum(schedule.busy_s for schedule in self.schedules) / total_s
+        return max(0.0, 1 - sum(schedule.busy_s for schedule in self.schedules) / total_s)
 
     def as_json(self) -> dict[str, float]:
         return {"makespan_s": self.makespan_s, "idle": self.idle, "plan_ms": self.plan_ms}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from train.cascade.problem import Problem
 
 _Step = TypeVar("_Step")
+_MEMORY_GIB = 80.0
 
 
 class Posed(NamedTuple):
@@ -50,8 +51,8 @@ def posed(options: argparse.Namespace, links: "Links | None", steps: "Trace | No
     from train.cascade.paper.cases import DEGREES, HUNYUAN_720P, MEMORY_TOKENS, case_samples
 
     if steps is None and options.trace is None:
-        for name in ("costs", "cost_table", "degrees"):
-            if getattr(options, name):
+        for name in ("costs", "cost_table", "degrees", "memory_gib"):
+            if getattr(options, name) is not None:
                 raise UsageError(
                     f"--{name.replace('_', '-')} goes with a dataset or --trace: {options.what} has its own"
                 )
@@ -67,7 +68,11 @@ def posed(options: argparse.Namespace, links: "Links | None", steps: "Trace | No
         return _looked_up(options, trace, degrees, links)
     costs, memory_bytes = HUNYUAN_720P, float(MEMORY_TOKENS)
     if options.costs:
-        costs, memory_bytes = _cost_model(options.costs), options.memory_gib * 2**30
+        costs, memory_bytes = _cost_model(options.costs), _memory_gib(options) * 2**30
+    elif options.memory_gib is not None:
+        raise UsageError(
+            f"--memory-gib goes with --costs or --cost-table; without them a GPU holds {MEMORY_TOKENS:,} tokens"
+        )
     links = links or costs.links.model_copy(update={"gpus_per_node": trace.gpus_per_node})
     costs = costs.model_copy(update={"links": links})
     compression = costs.compression or COMPRESSIONS["hunyuanvideo"]
@@ -113,7 +118,7 @@ def _looked_up(
     table = read_cost_table(
         read_text(options.cost_table, "--cost-table"), f"--cost-table {options.cost_table}"
     )
-    memory_gib = options.memory_gib
+    memory_gib = _memory_gib(options)
     problems = _each(
         trace.steps,
         lambda step: table.problem(step, trace.gpus, degrees, memory_gib),
@@ -123,6 +128,10 @@ def _looked_up(
     work = [np.where(problem.has_SM, problem.work_SMK.min(axis=2), 0.0) for problem in problems]
     none = [Traffic(np.zeros_like(work_SM), np.zeros_like(work_SM)) for work_SM in work]
     return Posed(problems, work, none, links or Links(gpus_per_node=trace.gpus_per_node))
+
+
+def _memory_gib(options: argparse.Namespace) -> float:
+    return _MEMORY_GIB if options.memory_gib is None else float(options.memory_gib)
 
 
 def _each(steps: "Iterable[_Step]", posing: "Callable[[_Step], Problem]", name: str) -> "list[Problem]":

@@ -54,7 +54,8 @@ class Schedule:
     @property
     def idle(self) -> float:
         """Idle share of all GPU time until the makespan."""
-        return 1 - self.busy_s / (self.gpus * self.makespan_s) if self.runs else 0.0
+        # Rounding may leave less than nothing.
+        return max(0.0, 1 - self.busy_s / (self.gpus * self.makespan_s)) if self.runs else 0.0
 
     def rows(self) -> list[dict[str, Any]]:
         """Return JSON values: cascade, sample, module, start_s, end_s, gpus."""

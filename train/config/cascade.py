@@ -59,7 +59,8 @@ class CascadeConfig(Settings):
     topology: str | None = Field(
         None,
         description="cluster topology, whose nodes handoffs prefer to stay in: dgx-h100, dgx-h200, pcie, single, or a"
-        " JSON file of train.cascade.placement.topology.Topology; null: one node of all ranks",
+        " YAML or JSON file of train.cascade.placement.topology.Topology, as for `reelweave plan`; null: one node of"
+        " all ranks",
     )
     handoff_mib: float | None = Field(
         None,

@@ -70,3 +70,12 @@ def test_tokens_and_images_are_those_of_the_samples() -> None:
 def test_too_few_samples_for_a_step_are_refused() -> None:
     with pytest.raises(UsageError, match="300 samples in buckets cannot fill the 5000 microbatches"):
         steps(StepLayout(5000), 1)
+
+
+def test_samples_that_fit_no_bucket_are_not_told_to_be_in_one() -> None:
+    """Fewer rows than a step has microbatches, none of which fits: they were said to be in buckets, and in none."""
+    small = plan_index(frames=[9, 9], height=16, width=16, text_tokens=[1, 1])
+    with pytest.raises(
+        UsageError, match=r"^2 samples cannot fill the 4 .*; 2 samples fit no bucket, 2 of them"
+    ):
+        plan_epoch(assign(small, CONFIG), 1, 0, StepLayout(4))

@@ -127,6 +127,20 @@ def test_a_cost_table_and_sample_sets_of_ones_own(
         assert told in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_static_plan_that_is_kept_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two equal samples on two GPUs: no plan is shorter than one GPU for each, and nothing idles, not even -0.0%."""
+    steps, table = tmp_path / "steps.json", tmp_path / "table.csv"
+    steps.write_text('{"gpus": 2, "steps": [[{"frames": 13}, {"frames": 13}], [{"frames": 13}]]}')
+    # Spaces behind commas are those of a spreadsheet.
+    table.write_text("module, frames, degree, seconds\ndit, 13, 1, 4\ndit, 13, 2, 2\n")
+    call = ["plan", "--trace", str(steps), "--cost-table", str(table), "--planner", "ours"]
+    assert main(call) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert (
+        "chosen: static-lpt, 3.00 s, 0.0% idle: within 2% of ours (3.00 s), and it needs no handoffs" in said
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -149,6 +163,10 @@ def test_a_cost_table_and_sample_sets_of_ones_own(
         (["arachne", "--cascades", "--timeline", "plan.png"], "--timeline plan.png"),
         (["arachne", "--cascades", "--step", "1"], "--step is 1"),
         (["--trace", "TRACE", "--step", "2"], "steps 0 to 1"),
+        (["--trace", "TRACE", "--memory-gib", "0"], "--memory-gib is 0; it must be above 0"),
+        (["--trace", "TRACE", "--memory-gib", "nan"], "--memory-gib is nan"),
+        (["--trace", "TRACE", "--memory-gib", "40"], "--memory-gib goes with --costs or --cost-table"),
+        (["arachne", "--cascades", "--memory-gib", "40"], "--memory-gib goes with a dataset or --trace"),
     ],
 )
 def test_wrong_calls_are_told_in_a_sentence(

@@ -8,6 +8,7 @@ import torch
 from pydantic import ValidationError
 
 from loader.base.named_file import read_named
+from loader.base.yaml_text import read_yaml
 from loader.batch import Microbatch, Pack
 from loader.errors import UsageError
 from train.cascade.execution.executor import Executor
@@ -227,7 +228,9 @@ def topology_of(name: str | None, ranks: int) -> Topology:
     try:
         named = f"train.cascade.topology={name} is none of {', '.join(PRESETS)}, and as a file it"
         data = read_named(Path(name), _MOST_TOPOLOGY_BYTES, named)
-        return Topology.model_validate_json(data).holding(ranks)
+        return Topology.model_validate(read_yaml(data, f"train.cascade.topology={name}").values).holding(
+            ranks
+        )
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "its beginning"

@@ -16,7 +16,7 @@ from rich.console import Console
 from loader.base.printable import printable
 from loader.batch import BadSample
 from train.config.log import LogConfig
-from train.loop.logs.breakdown import Breakdown
+from train.loop.logs.breakdown import BINS, Breakdown
 from train.loop.logs.metrics import RunSummary, StepMetrics
 from train.loop.logs.rank_records import append_ranks
 from train.loop.logs.records import (
@@ -142,7 +142,10 @@ class MetricLog:
         with (self._out / LOSSES).open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, "of": of, **asdict(found)}, allow_nan=False) + "\n")
         if of == "held_out" and found.whole.loss is not None:
-            self.say(f"step {step}: held-out loss {found.whole.loss:.4f} over {found.whole.samples} samples")
+            clips = found.whole.samples // BINS
+            self.say(
+                f"step {step}: held-out loss {found.whole.loss:.4f} over {clips} clips, each at {BINS} times"
+            )
         parts = {"loss": found.whole}
         parts |= {f"quantile/{name}": part for name, part in found.by_quantile.items()}
         parts |= {f"bucket/{name}": part for name, part in found.by_bucket.items()}

@@ -5,6 +5,7 @@ from loader.errors import UsageError
 from pipelines.configuration.config import resolve
 from train.cascade.placement.levels import Levels, handoff_hops, levels
 from train.cascade.placement.topology import PRESETS, Topology
+from train.cascade.training.cascades import topology_of
 
 DGX = PRESETS["dgx-h100"].holding(16)
 ALONE = (0,) * 4
@@ -29,6 +30,14 @@ def test_a_topology_is_read_from_yaml(tmp_path):
     )
     found = resolve(Topology, file, [])
     assert (found.gpus, found.rail_of_gpu, found.brokers) == (4, (0, 0), (1,))
+    assert (
+        topology_of(str(file), ranks=4) == found
+    )  # `train.cascade.topology` takes the file of `plan --topology`
+    file.write_text('{"gpus_per_node": 4}')
+    assert topology_of(str(file), ranks=4).gpus == 4
+    file.write_text("gpus: 4")
+    with pytest.raises(UsageError, match=r"cluster.yaml is no topology, at gpus: Extra inputs"):
+        topology_of(str(file), ranks=4)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 import json
 from dataclasses import asdict, replace
 
+import numpy as np
 import pytest
 
 from loader.batch import BadSample
 from train.config.log import LogConfig
+from train.loop.logs.breakdown import BINS, break_down
 from train.loop.logs.log import MetricLog
 from train.loop.logs.metrics import RunSummary, StepMetrics
 from train.loop.logs.records import BAD_SAMPLES, METRICS, read_metrics
@@ -53,6 +55,13 @@ def test_the_console_tells_the_larger_parts_of_a_step(tmp_path, capsys):
         first.add(replace(step(10), times=times))
     assert "2.00 s (data 25%, forward 50%, wait 25% for rank 3)" in capsys.readouterr().err
     assert next(read_metrics(tmp_path, 10)).times == times
+
+
+def test_held_out_clips_are_counted_and_not_their_times(tmp_path, capsys):
+    rows_n5 = np.array([[9, 48, 80, (part + 0.5) / BINS, 2.0] for part in range(BINS) for _ in range(7)])
+    with log(tmp_path) as first:
+        first.add_losses(4, "held_out", break_down(rows_n5))
+    assert "step 4: held-out loss 2.0000 over 7 clips, each at 4 times" in capsys.readouterr().err
 
 
 def test_later_steps_and_a_line_cut_short_are_gone_after_a_resume(tmp_path):
