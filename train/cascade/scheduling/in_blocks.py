@@ -35,12 +35,12 @@ def onto_menu(problem: Problem, schedule: Schedule, menu: GroupMenu) -> Schedule
     place = {degree: k for k, degree in enumerate(problem.degrees_K.tolist())}
     for run in order:
         degree_SM[run.cascade] = place[len(run.gpus)]
-    order_N = [MODULES * run.cascade.sample + run.cascade.module for run in order]
+    order_N = np.array([MODULES * run.cascade.sample + run.cascade.module for run in order], np.uint32)
     scratch = SerialScratch.of(problem.samples, problem.gpus)
-    cost_s = lay(np.array(order_N), len(order_N), table_of(problem, degree_SM), 0, cells, np.inf, scratch)
+    cost_s = lay(order_N, len(order_N), table_of(problem, degree_SM), 0, cells, np.inf, scratch)
     if cost_s == np.inf:
         return None
-    return Schedule.of(in_blocks(problem, order_N, degree_SM, scratch), problem.gpus)
+    return Schedule.of(in_blocks(problem, order_N.tolist(), degree_SM, scratch), problem.gpus)
 
 
 def _with_blocks(problem: Problem, schedule: Schedule, cells: Cells) -> Schedule | None:
