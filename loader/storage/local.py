@@ -188,10 +188,16 @@ class LocalStorage:
 
     def _writable(self, path: str) -> Path:
         target = self.folder / check_path(path)
-        if not target.parent.resolve().is_relative_to(self.folder.resolve()):
-            raise UsageError(
-                f"{target} leads out of {self.root} through a link; remove the link or write elsewhere"
-            )
+        inner = str(self.folder)
+        for name in path.split("/")[:-1]:
+            inner = f"{inner}/{name}"
+            # To resolve the path each time would take as long as to write a small file.
+            if os.path.islink(inner):  # noqa: PTH114 - a path object takes longer
+                if not target.parent.resolve().is_relative_to(self.folder.resolve()):
+                    raise UsageError(
+                        f"{target} leads out of {self.root} through a link; remove the link or write elsewhere"
+                    )
+                break
         return target
 
     def _publish(

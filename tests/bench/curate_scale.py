@@ -57,7 +57,7 @@ CONFIG = CurateConfig.model_validate(
         "run": {"runner": "sequential", "isolate": False},
     }
 )
-_MEASURED = (
+MEASURED = (
     *("black_share", "white_share", "frozen_share", "slideshow", "duplicate_share", "motion", "motion_local"),
     *("motion_source", "sharpness", "luminance", "contrast", "crushed_share", "clipped_share", "flicker"),
     *("colourfulness", "bars_share", "text_peak", "text_share", "overlay_share", "silent_share"),
@@ -249,7 +249,7 @@ def cut(source: SourceRef, clips: int, pictures: int) -> tuple[SourceSummary, di
     for part in range(clips):
         start_s = part * CLIP_S
         sha256 = rng.bytes(32).hex()
-        scores = dict(zip(_MEASURED, rng.random(len(_MEASURED)).tolist(), strict=True))
+        scores = dict(zip(MEASURED, rng.random(len(MEASURED)).tolist(), strict=True))
         scores |= {"duration_s": CLIP_S, "short_side_px": 720.0, "aspect": 16 / 9, "fps": 25.0}
         scores |= {name: 0.9 * scores[name] for name in ("black_share", "white_share", "frozen_share")}
         record = Record(
