@@ -342,6 +342,17 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         """
         refuse_sharding()
 
+    def set_epoch(self, epoch: int) -> NoReturn:
+        """Refuse to be read by a loader that Accelerate prepared, which calls this first.
+
+        On several ranks it deals out one rank's batches or leaves some out. On one it reads a batch ahead, so that a
+        saved state would stand behind a step that was not trained.
+
+        Raises:
+            UsageError: always.
+        """
+        refuse_sharding()
+
     @property
     def latents(self) -> Latents | None:
         """Description of the stored latents and contexts in the microbatches; None if there are none."""
@@ -446,8 +457,9 @@ def refuse_sharding() -> NoReturn:
         UsageError: always.
     """
     raise UsageError(
-        "Accelerate would leave out microbatches of a stream, which holds those of one rank already: prepare model"
-        " and optimizer, not the loader, and move batches with batch.to(accelerator.device)"
+        "Accelerate would leave out microbatches of a stream, which holds those of one rank already, or read them"
+        " ahead: prepare model and optimizer, not the loader, and move batches with batch.to(accelerator.device). With"
+        " transformers' Trainer let get_train_dataloader return a StepLoader(stream)"
     )
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from loader.batch import Microbatch
 from loader.dataset import Dataset
 from loader.errors import UsageError
 from loader.read.stream_config import StreamConfig
@@ -64,3 +65,20 @@ def test_what_accelerate_would_leave_out_of_a_prepared_loader_is_refused(dataset
     loader = DataLoader(stream, batch_size=1, collate_fn=lambda batches: batches[0])
     with pytest.raises(UsageError, match="not the loader"):
         prepare_data_loader(loader, num_processes=2, process_index=0, dispatch_batches=False)
+
+
+@pytest.mark.parametrize("dispatch", [None, False])
+def test_what_accelerate_would_read_for_others_or_ahead_is_refused(
+    dataset: Dataset, dispatch: bool | None
+) -> None:
+    from accelerate.data_loader import prepare_data_loader
+
+    def tensors(batch: Microbatch) -> dict[str, torch.Tensor]:
+        return {"video": batch.video_BCTHW}  # with tensors alone it would go through
+
+    loader = DataLoader(VideoStream(dataset, config()), batch_size=None, collate_fn=tensors)
+    prepared = prepare_data_loader(
+        loader, torch.device("cpu"), 1, 0, put_on_device=True, dispatch_batches=dispatch
+    )
+    with pytest.raises(UsageError, match="not the loader"):
+        next(iter(prepared))
