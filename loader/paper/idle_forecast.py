@@ -28,21 +28,23 @@ class IdleForecast:
         idle: mean idle share over the steps.
         idle_floor: lower bound of `idle` over all placements of the same microbatches.
         dearest: maximum cost of a microbatch, relative to a rank's mean load.
-        idle_at_four: mean idle share with ``BALANCED_FROM`` microbatches per rank and step.
+        idle_at_more: mean idle share with ``more`` microbatches per rank and step.
         idle_in_slots: mean idle share with equally many microbatches per rank, placed by the slot regime.
         microbatches: mean microbatches per rank and step.
+        more: ``BALANCED_FROM``, or as many microbatches per rank as the plan has in all, if these are fewer.
     """
 
     idle: float
     idle_floor: float
     dearest: float
-    idle_at_four: float
+    idle_at_more: float
     idle_in_slots: float
     microbatches: int
+    more: int
 
     def advice(self) -> str | None:
         """Return the loss and the remedy in words; None if the loss is small or no setting helps."""
-        if self.microbatches < BALANCED_FROM and self.idle - self.idle_at_four > WORTH_A_WORD:
+        if self.microbatches < self.more and self.idle - self.idle_at_more > WORTH_A_WORD:
             return too_few(self)
         if self.idle_floor > WORTH_A_WORD and self.dearest > 1:
             return heavy_tail(self.idle_floor, self.dearest)
@@ -59,7 +61,7 @@ def too_few(found: IdleForecast) -> str:
     )
     return (
         f"by the cost model ranks wait {found.idle:.1%} of the time, since {each} per rank and step leave too little to"
-        f" balance; microbatches={BALANCED_FROM} brings it to {found.idle_at_four:.1%} (accumulate gradients until"
+        f" balance; microbatches={found.more} brings it to {found.idle_at_more:.1%} (accumulate gradients until"
         f" `ends_step`){in_slots}"
     )
 
@@ -81,7 +83,8 @@ def forecast_idle(plan: EpochPlan) -> IdleForecast:
         plan: plan of the regime "step" or "pack"; for packs the alternatives are not computed and equal ``idle``.
     """
     layout, ranks = plan.layout, plan.layout.ranks
-    steps = min(max(_LOOKED_AT // layout.per_step, 1), len(plan), _MOST_STEPS)
+    steps = min(max(_LOOKED_AT // layout.per_step, BALANCED_FROM), len(plan), _MOST_STEPS)
+    more = min(BALANCED_FROM, max(layout.microbatches, len(plan.turns) // ranks))
     idle_S, floor_S, dearest_S = np.zeros((3, steps))
     for step in range(steps):
         members, placement = plan.placed(step)
@@ -90,16 +93,17 @@ def forecast_idle(plan: EpochPlan) -> IdleForecast:
         floor_S[step] = max(0.0, 1 - costs.sum() / ranks / least_load(costs, ranks))
         dearest_S[step] = costs.max() * ranks / costs.sum()
     now = float(idle_S.mean())
-    four = replace(layout, microbatches=BALANCED_FROM)
+    balanced = replace(layout, microbatches=more)
     slots = replace(layout, regime="slot", lookahead=_LOOKAHEAD)
     packed = layout.regime == "pack"
     return IdleForecast(
         idle=now,
         idle_floor=float(floor_S.mean()),
         dearest=float(dearest_S.max()),
-        idle_at_four=now if packed else _idle_of(plan, four, steps * layout.per_step),
+        idle_at_more=now if packed else _idle_of(plan, balanced, steps * layout.per_step),
         idle_in_slots=now if packed else _idle_of(plan, slots, steps * layout.per_step),
         microbatches=layout.microbatches,
+        more=more,
     )
 
 

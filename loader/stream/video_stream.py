@@ -254,9 +254,9 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         return steps_of_epoch(self._stages, self.config, position or self._position)
 
     def _gives_nothing(self, position: Position) -> bool:
-        """Return whether the stream has no step behind a position; log a warning if so."""
+        """Return whether the stream has no step behind a position; rank 0 logs a warning if so."""
         ended = has_ended(self._stages, self.config, position)
-        if ended:
+        if ended and self.rank == 0:
             _log.warning(
                 "a pass over a stream gives nothing: its epochs are over (stream.epochs=%s). For an evaluation after"
                 " every epoch read with a StepLoader(stream, repeats=True)",
@@ -342,7 +342,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         """
         refuse_sharding()
 
-    def set_epoch(self, epoch: int) -> NoReturn:
+    def set_epoch(self, *_: int) -> NoReturn:
         """Refuse to be read by a loader that Accelerate prepared, which calls this first.
 
         On several ranks it deals out one rank's batches or leaves some out. On one it reads a batch ahead, so that a

@@ -47,9 +47,9 @@ def test_what_other_settings_would_idle_is_what_their_plans_idle() -> None:
     found = forecast_idle(one)
     assert found.idle == pytest.approx(idle_of(one, 64))
     assert found.idle == pytest.approx(found.idle_floor)  # one for each rank cannot be placed better
-    assert found.idle_at_four == pytest.approx(idle_of(four, 16), abs=0.01)
+    assert found.idle_at_more == pytest.approx(idle_of(four, 16), abs=0.01)
     assert found.idle_in_slots == pytest.approx(idle_of(slots, 64), abs=0.05)
-    assert found.idle_at_four < 0.02 < 0.25 < found.idle
+    assert found.idle_at_more < 0.02 < 0.25 < found.idle
     said = found.advice()
     assert said is not None
     assert f"{found.idle:.1%}" in said
@@ -65,13 +65,32 @@ def test_a_sample_that_exceeds_a_ranks_share_is_named_with_the_bound() -> None:
     assert found.advice() == heavy_tail(found.idle_floor, found.dearest)
 
 
+@pytest.mark.parametrize(
+    ("samples", "ranks", "more"),
+    [
+        (9000, 5000, 1),  # an epoch of a step, which no setting changes
+        (9000, 1000, 2),
+        pytest.param(60_000, 4000, 3, marks=thorough),
+    ],
+)
+def test_no_setting_is_promised_that_an_epoch_has_no_step_for(samples: int, ranks: int, more: int) -> None:
+    assignment = mixed((1, 9, 17, 33, 65), samples)
+    plan = plan_epoch(assignment, 3, 0, StepLayout(ranks, 1))
+    found = forecast_idle(plan)
+    assert found.more == more
+    other = plan_epoch(assignment, 3, 0, StepLayout(ranks, more))
+    assert found.idle_at_more == pytest.approx(idle_of(other, 1), abs=0.02)
+    assert found.idle_at_more > 0.001
+    assert ("brings it to" in (found.advice() or "")) == (more > 1)
+
+
 @pytest.mark.parametrize(("rank", "world_size", "told"), [(0, 2, True), (1, 2, False), (0, 1, False)])
 def test_the_first_of_several_ranks_is_told(
     dataset: Dataset, caplog: pytest.LogCaptureFixture, rank: int, world_size: int, told: bool
 ) -> None:
     with caplog.at_level(logging.WARNING, "loader"):
         VideoStream(dataset, config(), rank, world_size)
-    assert ("microbatches=4" in caplog.text) == told
+    assert ("microbatches=3 brings it to" in caplog.text) == told  # an epoch has six
 
 
 def test_nothing_is_said_of_a_stream_that_balances(
