@@ -38,6 +38,7 @@ from loader.stream.loader_state import (
     read_iterator_state,
     read_loader_state,
 )
+from loader.stream.own_rank import warn_of_other_ranks
 from loader.stream.position_tracker import PassStart, PositionTracker
 from loader.stream.rank_microbatches import rank_microbatches
 
@@ -80,6 +81,8 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
     ) -> None:
         if not 0 <= rank < world_size:
             raise UsageError(f"rank {rank} does not exist in a world of {world_size} ranks")
+        if share is None:
+            warn_of_other_ranks(rank, world_size)
         self.source = source
         self.config = config
         self.rank = rank
