@@ -2,9 +2,10 @@
 
     infra/gpu/first_run CALL --out DIR [--rehearse]
 
-CALL is one of brief, kernels, steps, right, shapes, sanitize. DIR gets CALL.json (the machine, the status and figures
-of each step), CALL.md (the tables of docs/benchmarks) and CALL.log (what the steps printed). All three grow with every
-step, so that a call that is cut short leaves what it had. ``--rehearse`` runs the same steps as toys on the processor.
+CALL is one of open, brief, kernels, steps, right, shapes, sanitize. DIR gets CALL.json (the machine, the status and
+figures of each step), CALL.md (the tables of docs/benchmarks) and CALL.log (what the steps printed). All three grow
+with every step, so that a call that is cut short leaves what it had. ``--rehearse`` runs the same steps as toys on the
+processor.
 """
 
 import argparse
@@ -70,7 +71,49 @@ _SMALL = (*_WIDE, *(word for key, value in _TOY.items() for word in ("--set", f"
 _SHAPES = f"{FOLDER}/shapes.csv"
 _CASCADES = f"{FOLDER}/cascades.csv"
 
+_FEWER = {"frames": "[17, 81]", "sizes": "[[480, 832]]", "memory_tokens": "33000"}
+_FEW = (
+    *_WIDE,
+    *(word for key, value in _FEWER.items() for word in ("--set", f"stream.buckets.{key}={value}")),
+)
+_LIBRARY = Step(
+    "the library against float64",
+    [PYTHON, "-m", "train.kernels", "build"],
+    [PYTHON, "-m", "train.kernels", "which"],
+    110,
+)
+
 CALLS: dict[str, tuple[Step, ...]] = {
+    "open": (
+        _LIBRARY,
+        Step(
+            "peer of a training step",
+            bench("train_step", "--out", FOLDER, "--only", "nvrtc, full", PEER_FULL),
+            bench("train_step", "--out", FOLDER, "--tiny", "--only", "full", PEER_FULL),
+            130,
+            ("train_step.jsonl",),
+        ),
+        Step(
+            "cascades",
+            reelweave("bench", "cascades", *_FEW, "--out", _CASCADES, "--rounds", "2"),
+            reelweave("bench", "cascades", *_SMALL, "--out", _CASCADES, "--rounds", "1"),
+            70,
+            ("cascades.csv",),
+        ),
+        Step(
+            "sanitizers",
+            bench("kernels", "--sanitize", "--out", FOLDER, "--seconds", "110"),
+            [PYTHON, "-m", "train.kernels", "which"],
+            115,
+        ),
+        Step(
+            "shapes",
+            reelweave("bench", "shapes", *_FEW, "--out", _SHAPES),
+            reelweave("bench", "shapes", *_SMALL, "--out", _SHAPES),
+            70,
+            ("shapes.csv",),
+        ),
+    ),
     "brief": (
         Step(
             "equal to the processor",
@@ -144,15 +187,16 @@ CALLS: dict[str, tuple[Step, ...]] = {
         ),
     ),
     "sanitize": (
+        _LIBRARY,
         Step(
             "sanitizers",
-            bench("kernels", "--sanitize", "--out", FOLDER, "--seconds", "550"),
+            bench("kernels", "--sanitize", "--out", FOLDER, "--seconds", "440"),
             [PYTHON, "-m", "train.kernels", "which"],
-            560,
+            450,
         ),
     ),
 }
-"""Calls in order of value, and the steps of each; the first is the best of the others, for a GPU of some minutes."""
+"""Calls and the steps of each: first what no GPU has answered yet, then the best of all others, then those in order."""
 
 
 def machine() -> dict[str, Any]:

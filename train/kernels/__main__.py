@@ -1,7 +1,10 @@
 """Build the CUDA kernels for this machine, check the operators, and report their provider."""
 
 import argparse
+import itertools
+import math
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -60,6 +63,13 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="nvrtc in the few cases that it must pass before it is used",
     )
+    checks.add_argument(
+        "--seconds",
+        type=float,
+        default=math.inf,
+        metavar="S",
+        help="start no further case after this time, for tools that slow the kernels down",
+    )
     checks.set_defaults(run=_check)
     commands.add_parser("which", help="say who computes the operators here, and why").set_defaults(run=_which)
     return parser
@@ -90,12 +100,17 @@ def _check(options: argparse.Namespace) -> int:
     cases: Sequence[check.Case | check_qk.PairCase] = [*check.cases(), *check_qk.cases()]
     # 13 is coprime to the numbers of choices that the cases combine.
     cases, right = check.START if options.start else cases[:: 13 if options.quick else 1], True
+    ends = time.monotonic() + options.seconds
     for device in devices:
-        found = list(check.failures(kernels, device, cases))
-        for failure in found:
-            print(failure)
-        print(f"{name} on {torch.cuda.get_device_name(device)}: {len(cases)} cases, {len(found)} wrong")
-        right = right and not found
+        tried, wrong = 0, 0
+        for case in itertools.takewhile(lambda _: time.monotonic() < ends, cases):
+            tried += 1
+            for failure in check.failures(kernels, device, [case]):
+                print(failure)
+                wrong += 1
+        count = f"{tried} cases" if tried == len(cases) else f"{tried} of {len(cases)} cases"
+        print(f"{name} on {torch.cuda.get_device_name(device)}: {count}, {wrong} wrong", flush=True)
+        right = right and not wrong and tried > 0
     return 0 if right else 1
 
 
