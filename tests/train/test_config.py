@@ -71,6 +71,7 @@ def test_the_kind_decides_the_text_encoder():
             "gradient_sum",
         ),
         ({"cascade": {"degrees": [0, 1]}}, "degrees"),
+        ({"cascade": {"memory_gib": 80}}, "memory_gib needs cascade.costs"),
     ],
 )
 def test_what_cannot_go_with_cascades_is_refused_by_name(changes, named):

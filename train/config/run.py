@@ -122,6 +122,10 @@ class TrainConfig(Settings):
                 "recalibrate times a microbatch on one rank, and with parallel.schedule cascade it has several: leave"
                 " recalibrate out"
             )
+        if self.cascade.memory_gib and self.cascade.costs is None:
+            raise ValueError(
+                "cascade.memory_gib needs cascade.costs: without them plans count operations, and know no memory"
+            )
         if self.cascade.gradient_sum == "representatives" and self.parallel.dp_shard != 1:
             raise ValueError(
                 "cascade.gradient_sum representatives leaves the sum on every rank, and with parallel.dp_shard a rank"

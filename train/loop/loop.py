@@ -1,5 +1,6 @@
 """The loop of optimizer steps, shared by all trainers: a stream of microbatches in, checkpoints and numbers out."""
 
+import errno
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +37,9 @@ from train.step.message import StepMessage
 from train.step.step_losses import StepLosses
 
 Config = TypeVar("Config", TrainConfig, VaeTrainConfig)
+
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO)
+"""Errors of the run's folder: logs, pictures and timelines are written with Python's own files."""
 
 _RANKS_PER_LINE = 128  # of ranks.jsonl, with one line each log.every_steps
 
@@ -127,7 +131,15 @@ class TrainingLoop(ABC, Generic[Config]):
         """
         device = processes.ranks.world.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            return self._train(processes, self.task(processes.ranks))
+            try:
+                return self._train(processes, self.task(processes.ranks))
+            except OSError as error:
+                if error.errno not in _UNWRITABLE:
+                    raise
+                raise RunError(
+                    f"{error.filename or self._out} cannot be written: {error.strerror}; make room there, or see to"
+                    " its permissions, and the same command goes on from the last checkpoint"
+                ) from error
 
     def _train(self, processes: Processes, task: TrainingTask) -> TrainResult:
         config, world = self._config, processes.ranks.world

@@ -80,7 +80,10 @@ def batches_of_step(
         with clock.part("data"):
             batch = next(batches, None)
         if batch is None:
-            raise RunError(f"the stream ended before step {step} of schedule.total_steps={total_steps}")
+            raise RunError(
+                f"the stream ended before step {step} of schedule.total_steps={total_steps}: set"
+                f" schedule.total_steps={step - 1}, or more stream.epochs; both go on from the last checkpoint"
+            )
         yield batch
         if batch.ends_step:
             return

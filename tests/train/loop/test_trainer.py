@@ -55,6 +55,42 @@ def test_the_result_sums_up_the_recorded_steps(tmp_path):
     assert video + 8 <= pair <= video + 8 * 5
 
 
+class Ends(ClipStream):
+    """A stream of two steps."""
+
+    def __iter__(self):
+        return itertools.islice(super().__iter__(), 2)
+
+
+def test_a_stream_that_ends_early_says_how_many_steps_it_has(tmp_path):
+    with pytest.raises(
+        RunError, match=r"before step 3 of schedule\.total_steps=3: set schedule\.total_steps=2,"
+    ):
+        Trainer(tiny_config(3), Ends(), tmp_path).run()
+
+
+class FillsTheDisk(ClipStream):
+    """A stream behind whose first step the disk of the losses is full."""
+
+    def __init__(self, out):
+        super().__init__()
+        self.out = out
+
+    def microbatch(self, step, slot=0):
+        if step == 1:
+            (self.out / "losses.jsonl").unlink(missing_ok=True)
+            (self.out / "losses.jsonl").symlink_to("/dev/full")
+        return super().microbatch(step, slot)
+
+
+def test_a_full_disk_under_the_log_is_told_in_words(tmp_path):
+    """A line of a log ended a run with a traceback that called itself a bug."""
+    config = tiny_config(3)
+    config = config.model_copy(update={"log": config.log.model_copy(update={"every_steps": 1})})
+    with pytest.raises(RunError, match="cannot be written: No space left on device; make room"):
+        Trainer(config, FillsTheDisk(tmp_path), tmp_path).run()
+
+
 def test_equal_seeds_give_equal_losses(tmp_path, undisturbed):
     Trainer(tiny_config(12), ClipStream(), tmp_path).run()
     assert losses(tmp_path) == losses(undisturbed)
