@@ -3,7 +3,7 @@
 import errno
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -120,8 +120,12 @@ class TrainingLoop(ABC, Generic[Config]):
         with enter(self._config) as processes:
             return self.run_on(processes)
 
-    def run_on(self, processes: Processes) -> TrainResult:
+    def run_on(self, processes: Processes, begins: Callable[[], None] = lambda: None) -> TrainResult:
         """Train up to ``schedule.total_steps``, or until any rank gets one of `train.loop.interrupt.SIGNALS`.
+
+        Args:
+            processes: The ranks.
+            begins: Called on each rank once its checkpoint is loaded: the configuration is one that it goes on with.
 
         Raises:
             UsageError: The latest checkpoint belongs to another configuration, a published part cannot be had, or the
@@ -132,7 +136,7 @@ class TrainingLoop(ABC, Generic[Config]):
         device = processes.ranks.world.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             try:
-                return self._train(processes, self.task(processes.ranks))
+                return self._train(processes, self.task(processes.ranks), begins)
             except OSError as error:
                 if error.errno not in _UNWRITABLE:
                     raise
@@ -141,13 +145,14 @@ class TrainingLoop(ABC, Generic[Config]):
                     " its permissions, and the same command goes on from the last checkpoint"
                 ) from error
 
-    def _train(self, processes: Processes, task: TrainingTask) -> TrainResult:
+    def _train(self, processes: Processes, task: TrainingTask, begins: Callable[[], None]) -> TrainResult:
         config, world = self._config, processes.ranks.world
         total_steps = config.schedule.total_steps
         checkpoints = Checkpoints(self._storage, config.checkpoint, world, task.state())
         done = resume(checkpoints, self._stream, config)
         checkpoints.reserve()
         self._out.mkdir(parents=True, exist_ok=True)
+        begins()
         peak = peak_flops_per_s(config.log.peak_tflops, world)
         writes = world.rank == 0
         scalars = open_scalars(self._out, config, done, writes)

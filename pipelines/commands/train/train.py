@@ -8,6 +8,7 @@ import argparse
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,13 +20,12 @@ from pipelines.terminal.console import print_json, stdout
 from pipelines.terminal.files import write_whole
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
     from loader.batch import Microbatch, Pack
     from loader.blend.source import SampleSource
     from loader.read.stream_config import StreamConfig
     from loader.stream.video_stream import VideoStream
     from pipelines.configuration.train_config import TrainRunConfig
+    from pipelines.configuration.train_vae_config import VaeRunConfig
     from train.loop.evaluation import HeldOutEvaluation
     from train.loop.loop import TrainResult
     from train.loop.validation import Validation
@@ -84,17 +84,20 @@ def train(config: "TrainRunConfig") -> "TrainResult":
         stored = _stored(config, stream.source)
         with alone(ranks.world, places, "reelweave train") as held:
             checkpoints = held[-1] if config.checkpoints else None
-            if ranks.world.rank == 0:
-                keep_config(config, config.out, "train")
             trainer = Trainer(
                 config.train, stream, config.out, held_out, checkpoints, stored, _validation(config)
             )
-            return trainer.run_on(processes)
+            return trainer.run_on(processes, partial(keep_config, config, ranks.world.rank, "train"))
 
 
-def keep_config(config: "BaseModel", out: Path, command: str) -> None:
-    """Write a run's resolved configuration into its folder, below the command that repeats it."""
-    file = out / f"{command}.yaml"
+def keep_config(config: "TrainRunConfig | VaeRunConfig", rank: int, command: str) -> None:
+    """Write a run's resolved configuration into its folder, below the command that repeats it; on the first rank.
+
+    Call it once the run goes on with it: one that is refused must not replace that of the checkpoints.
+    """
+    if rank:
+        return
+    file = config.out / f"{command}.yaml"
     write_whole(file, kept_yaml(config, [command, "--config", str(file)]).encode())
 
 

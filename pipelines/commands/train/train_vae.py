@@ -5,6 +5,7 @@ OUT/train-vae.yaml keeps the resolved configuration.
 """
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pipelines.commands.train.train import add_arguments as add_arguments
@@ -53,6 +54,5 @@ def train(config: "VaeRunConfig") -> "TrainResult":
         places = [open_storage(place, config.storage) for place in (config.out, config.checkpoints) if place]
         with alone(world, places, "reelweave train-vae") as held:
             checkpoints = held[-1] if config.checkpoints else None
-            if world.rank == 0:
-                keep_config(config, config.out, "train-vae")
-            return VaeTrainer(config.train, stream, config.out, look, checkpoints).run_on(processes)
+            trainer = VaeTrainer(config.train, stream, config.out, look, checkpoints)
+            return trainer.run_on(processes, partial(keep_config, config, world.rank, "train-vae"))

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from loader.storage import open_storage
+from pipelines.cli import main
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
 from tests.thorough import beyond, thorough
@@ -128,7 +129,7 @@ def test_torchruns_agent_starts_again_by_itself_from_the_last_checkpoint(
 
 
 def test_the_command_ends_with_its_own_status_where_it_was_asked_to_stop(
-    tmp_path: Path, ranks: Ranks, dataset: str
+    tmp_path: Path, ranks: Ranks, dataset: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = {
         "dataset": dataset,
@@ -149,3 +150,8 @@ def test_the_command_ends_with_its_own_status_where_it_was_asked_to_stop(
     assert ended.codes == [75], ended.errors
     kept = latest(open_storage(tmp_path / "kept elsewhere"))
     assert kept == len(metrics(tmp_path / "run"))
+    # A configuration that is refused leaves that of the run, with which the same command goes on.
+    own = (tmp_path / "run" / "train.yaml").read_bytes()
+    assert main([*words, "--set", "train.optimizer.lr=1"]) == 2
+    assert "optimizer.lr" in capsys.readouterr().err
+    assert (tmp_path / "run" / "train.yaml").read_bytes() == own
