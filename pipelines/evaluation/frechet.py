@@ -30,8 +30,10 @@ def read_features(path: Path, option: str) -> NDArray[np.float64]:
     """
     try:
         found = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise UsageError(f"{option} {path} is no .npy file of numbers: {first_line(error)}") from error
+    except OSError as error:
+        raise UsageError(f"{option} {path} cannot be read: {error.strerror or first_line(error)}") from error
+    except (ValueError, EOFError) as error:  # numpy advises to load what it holds for a pickle
+        raise UsageError(f"{option} {path} is no .npy file of numbers") from error
     if found.ndim != 2 or found.dtype.kind != "f" or len(found) < 2 or not 0 < found.shape[1] <= _MOST_WIDTH:
         raise UsageError(
             f"{option} {path} must hold floats of shape [videos, features], with two videos or more and up to"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from loader.errors import RunError, UsageError, first_line
 from pipelines.sampling.outputs import MANIFEST
 from pipelines.terminal.files import read_text
+from train.loop.logs.records import METRICS
 
 _MOST_BYTES = 8 << 30
 """Largest decoded video."""
@@ -51,6 +52,8 @@ def video_set(folder: Path) -> VideoSet:
         RunError: the manifest is damaged.
     """
     paths = tuple(sorted(folder.glob("*.mp4"))) if folder.is_dir() else ()
+    if not paths and (folder / METRICS).exists():
+        raise UsageError(f"the run {folder} has sampled no validation videos: set its section validation")
     if not paths:
         raise UsageError(
             f"{folder} is no folder with .mp4 files; give one that `reelweave sample --prompts` wrote"

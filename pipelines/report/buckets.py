@@ -61,7 +61,13 @@ def report_config(dataset: str, file: File, overrides: Sequence[str]) -> ReportC
     Raises:
         UsageError: names the file or option that is wrong.
     """
-    packaged = given(file or PACKAGED, overrides).validated(ReportConfig)
+    own = given(file or PACKAGED, overrides)
+    if "stream" in own.values:
+        raise UsageError(
+            f"{own.name} is a configuration of training: --config takes a file with `buckets:`, those of its section"
+            " stream, moved to the left"
+        )
+    packaged = own.validated(ReportConfig)
     if file or is_blend_file(dataset):
         return packaged
     kept = _kept(open_storage(dataset, packaged.storage), overrides)

@@ -78,6 +78,12 @@ def run(options: argparse.Namespace) -> int:
             sets.append((video_set(folder), None))
     known = [None if scores is None else scores.known(one) for one, scores in sets]
     reference = None if options.reference is None else video_set(options.reference)
+    distance = None
+    if options.features is not None:
+        distance = frechet_distance(
+            read_features(options.features, "--features"),
+            read_features(options.reference_features, "--reference-features"),
+        )
     evaluator = Evaluator(reference, options.lpips, options.clip)
     for (one, _), line in zip(sets, known, strict=True):
         if line is None:
@@ -94,11 +100,8 @@ def run(options: argparse.Namespace) -> int:
             else:
                 shown = {name: line[name] for name in ("step", "videos", "metrics", "by_video")}
                 rows.append({"folder": str(one.folder), **shown})
-    if options.features is not None:
-        rows[0]["metrics"]["frechet_distance"] = frechet_distance(
-            read_features(options.features, "--features"),
-            read_features(options.reference_features, "--reference-features"),
-        )
+    if distance is not None:
+        rows[0]["metrics"]["frechet_distance"] = distance
     found = {"folders": rows}
     if options.out is not None:
         write_whole(options.out, json.dumps(found, ensure_ascii=False, indent=1).encode(), "--out")

@@ -107,3 +107,12 @@ def test_the_old_call_says_what_to_type_now(capsys: pytest.CaptureFixture[str]) 
     assert " plan ds --policy balanced" in capsys.readouterr().err
     assert main(["report", "--workload", "koala-wide", "--plan-out", "p.parquet"]) == 2
     assert " plan koala-wide --plan-out p.parquet" in capsys.readouterr().err
+
+
+def test_a_configuration_of_training_is_told_from_one_of_buckets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "train.yaml"
+    file.write_text("dataset: here\nstream: {buckets: {frames: [1]}}\n")
+    assert main(["plan", str(tmp_path), "--world-size", "2", "--config", str(file)]) == 2
+    assert "train.yaml is a configuration of training: --config takes" in capsys.readouterr().err

@@ -159,6 +159,9 @@ def test_what_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
     (broken / "a.mp4").write_bytes(b"no video")
     pickled = tmp_path / "pickled.npy"
     np.save(pickled, np.array([{}]), allow_pickle=True)
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "metrics.jsonl").touch()
     for words, status, told in [
         ([str(tmp_path / "empty")], 2, "is no folder with .mp4 files"),
         ([str(made), "--reference", str(other)], 2, "a.mp4 has no video of the same name"),
@@ -172,9 +175,18 @@ def test_what_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
             2,
             "is no .npy file of numbers",
         ),
+        (
+            [str(made), "--lpips", str(pickled), "--reference", str(made)],
+            2,
+            f"--lpips={str(pickled)!r} could not",
+        ),
+        ([str(run)], 2, "has sampled no validation videos"),
     ]:
         assert main(["evaluate", *words]) == status, words
-        assert told in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert told in said
+        assert "unsafe" not in said  # what numpy and torch advise
+        assert "weights_only" not in said
 
 
 def run_of(path: Path, steps: dict[int, int]) -> Path:

@@ -13,7 +13,9 @@ from loader.errors import UsageError, first_line
 from train.config.vae import LpipsConfig
 
 MAX_BACKBONE_BYTES = 1 << 30
-_KEY = "losses.lpips.backbone"
+BACKBONE_KEY = "losses.lpips.backbone"
+"""Key of the weights in a configuration, for messages."""
+
 _PUBLISHED = {"vgg": "vgg16", "alex": "alexnet", "squeeze": "squeezenet1_1"}
 
 
@@ -33,8 +35,8 @@ class Perceptual(nn.Module):
             from torchmetrics.functional.image.lpips import _NoTrainLpips
         except ImportError as error:
             raise UsageError("losses.lpips needs torchmetrics: pip install reelweave[vae]") from error
-        self._network = _NoTrainLpips(net=config.network, pnet_rand=True).to(torch.get_default_dtype())
         given = _read(config)
+        self._network = _NoTrainLpips(net=config.network, pnet_rand=True).to(torch.get_default_dtype())
         backbone: nn.Module = self._network.net
         # torchmetrics splits torchvision's layers into slices and keeps their numbers.
         wanted = {name: re.sub(r"^slices?\.?\d+", "features", name) for name in backbone.state_dict()}
@@ -42,7 +44,7 @@ class Perceptual(nn.Module):
             backbone.load_state_dict({name: given[source] for name, source in wanted.items()})
         except (KeyError, RuntimeError) as error:
             raise UsageError(
-                f"{_KEY}={str(config.backbone)!r} does not hold the weights of torchvision's"
+                f"{BACKBONE_KEY}={str(config.backbone)!r} does not hold the weights of torchvision's"
                 f" {_PUBLISHED[config.network]}: {first_line(error)}"
             ) from error
 
@@ -57,13 +59,15 @@ def _read(config: LpipsConfig) -> dict[str, torch.Tensor]:
     path: Path = config.backbone
     try:
         if path.stat().st_size > MAX_BACKBONE_BYTES:
-            raise UsageError(f"{_KEY}: {path} is larger than {MAX_BACKBONE_BYTES >> 20} MiB")
+            raise UsageError(f"{BACKBONE_KEY}: {path} is larger than {MAX_BACKBONE_BYTES >> 20} MiB")
         if path.suffix == ".safetensors":
             return load_file(path)
         found: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, SafetensorError) as error:
+        # torch advises to load what it holds for code.
+        reason = "no weights" if isinstance(error, pickle.UnpicklingError) else first_line(error)
         raise UsageError(
-            f"{_KEY}={str(path)!r} could not be read ({first_line(error)}); give the file of torchvision's"
+            f"{BACKBONE_KEY}={str(path)!r} could not be read ({reason}); give the file of torchvision's"
             f" {_PUBLISHED[config.network]} weights, .pth or .safetensors"
         ) from error
     return found
