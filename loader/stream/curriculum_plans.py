@@ -82,12 +82,12 @@ class CurriculumPlans:
 
     def plan(self, position: Position) -> EpochPlan:
         """Return the plan of the epoch segment that continues."""
-        begun = _begun(position)
-        if self._made is None or self._made[0] != begun:
-            self._made = begun, self._planned(begun)
+        begun, made = _begun(position), self._made
+        if made is None or made[0] != begun:
+            made = self._made = begun, self._planned(begun)  # the thread that reads ahead may set it, too
             kept = [(known, plan) for known, plan in self._all if plan() is not None]
-            self._all = [*kept, (begun, weakref.ref(self._made[1]))]
-        return self._made[1]
+            self._all = [*kept, (begun, weakref.ref(made[1]))]
+        return made[1]
 
     def made(self, position: Position) -> EpochPlan | None:
         """Return the same plan if cached: the last one, or one that is still being read; else None."""
