@@ -1,17 +1,20 @@
 """Indexing a folder or prefix of tars: list them, read those that are new, publish."""
 
+import hashlib
 import importlib.metadata
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
 
 import pyarrow.compute as pc
 
 from curate.foreign.crew import TarProgress, read_tars
 from curate.foreign.probe import PROBE_VERSION
-from curate.foreign.tar import NOTES, note_path
+from curate.foreign.tar import NOTES, note_path, read_local, write_local
 from loader.base.processors import processors
 from loader.dataset.manifest import MANIFEST, Foreign, Manifest, read_manifest, table_path
 from loader.dataset.publishing.foreign import TarIndex, publish_foreign
@@ -19,6 +22,7 @@ from loader.dataset.publishing.writer import SIDECARS
 from loader.dataset.schema import TABLES
 from loader.errors import RunError, UsageError
 from loader.storage import ObjectInfo, Storage, StorageConfig, leased, open_storage
+from loader.storage.scratch import Scratch
 
 PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tar.lz4")
 
@@ -72,8 +76,8 @@ def index_tars(
     beside = place.root == tars.root
     if not beside:  # refuse a place that readers of the index may not follow before tars are read
         open_storage(tars.root, config, place.uri(MANIFEST))
-    with leased(place, "reelweave index") as held:
-        return _index(tars, held, beside, shards, workers or processors(), progress)
+    with leased(place, "reelweave index") as held, Scratch("reelweave-index-") as folder:
+        return _index(tars, held, beside, shards, workers or processors(), progress, Path(folder))
 
 
 def _index(
@@ -83,15 +87,16 @@ def _index(
     shards: str | None,
     workers: int,
     progress: Callable[[TarProgress], None],
+    folder: Path,
 ) -> Indexed:
-    """Index as the holder of the place's lease."""
+    """Index as the holder of the place's lease; ``folder`` is for tables of tars."""
     foreign = Foreign(uri=None if beside else tars.root)
     found = choose(list(tars.list()), shards, tars.root)
     previous, with_sidecars = _begin(place, foreign, is_beside=beside)
-    known = _known(place, found)
+    known = _known(place, found, folder)
     todo = [info for info in found if info.path not in known]
     read_tars(tars, place, todo, found, workers, progress)
-    known |= _known(place, todo)
+    known |= _known(place, todo, folder)
     if lost := [info.path for info in found if info.path not in known]:
         raise RunError(f"{tars.uri(lost[0])} changed while it was read; run the same command again")
     indices = [known[info.path] for info in found]
@@ -158,8 +163,8 @@ def _begin(place: Storage, foreign: Foreign, is_beside: bool) -> tuple[Manifest 
     return None, b"true" in place.read(_BEGUN)
 
 
-def _known(place: Storage, found: Sequence[ObjectInfo]) -> dict[str, TarIndex]:
-    """Return the tables of tars that are still the same."""
+def _known(place: Storage, found: Sequence[ObjectInfo], folder: Path) -> dict[str, TarIndex]:
+    """Return the results of tars that are still the same; their tables are copied to a folder of this machine."""
 
     def read(info: ObjectInfo) -> TarIndex | None:
         try:
@@ -167,18 +172,31 @@ def _known(place: Storage, found: Sequence[ObjectInfo]) -> dict[str, TarIndex]:
         except FileNotFoundError:
             return None
         now = (info.path, info.size, info.version, PROBE_VERSION)
-        return tar if tar and (tar.path, tar.size, tar.version, tar.probe) == now else None
+        if tar is None or (tar.path, tar.size, tar.version, tar.probe) != now:
+            return None
+        path = folder / hashlib.sha256(info.path.encode()).hexdigest()
+        write_local(path, tar.table)
+        return replace(tar, read=partial(read_local, path))
 
     with ThreadPoolExecutor(_READERS) as pool:
         return {tar.path: tar for tar in pool.map(read, found) if tar}
 
 
 def _check_some_use(tars: Sequence[TarIndex], root: str) -> None:
-    reasons = Counter(reason for tar in tars for reason in tar.table.column("reason").to_pylist())
+    reasons = _reasons(tars)
     reasons.update(problem for tar in tars for problem in tar.damage)
     if reasons.pop("", 0) == 0:
         most = reasons.most_common(1)[0][0] if reasons else "the tars are empty"
         raise RunError(f"{root} has no sample that can be used; most often: {most}")
+
+
+def _reasons(tars: Sequence[TarIndex]) -> Counter[str]:
+    """Return the number of samples by the reason why they cannot be used, "" for the others."""
+    found: Counter[str] = Counter()
+    for tar in tars:
+        counts = pc.value_counts(tar.table.column("reason")).to_pylist()
+        found.update({one["values"]: one["counts"] for one in counts})
+    return found
 
 
 def _remarks(tars: Sequence[TarIndex], manifest: Manifest) -> list[str]:
@@ -190,17 +208,16 @@ def _remarks(tars: Sequence[TarIndex], manifest: Manifest) -> list[str]:
             f"keys repeat from tar to tar: the samples of {len(qualified)} of {len(manifest.shards)} tars go by tar"
             f" and key ({qualified[0].key_prefix}KEY)"
         )
-    usable = sum(reason == "" for tar in tars for reason in tar.table.column("reason").to_pylist())
-    if lost := usable - manifest.totals.samples:
+    if lost := _reasons(tars)[""] - manifest.totals.samples:
         found.append(
             f"{lost} samples repeat a key of their own tar and were left out; accounting.parquet names them"
         )
-    silent = {tar.path: keys for tar in tars if (keys := _without_caption(tar))}
+    silent = [(len(keys), keys[0], tar.path) for tar in tars if (keys := _without_caption(tar))]
     if silent:
-        path, keys = next(iter(silent.items()))
+        _, key, path = silent[0]
         found.append(
-            f"{sum(map(len, silent.values()))} samples have a .txt or .json and no caption in it, the first: {keys[0]}"
-            f" of {path}; read are the text of .txt, and caption, text or prompt of .json"
+            f"{sum(count for count, *_ in silent)} samples have a .txt or .json and no caption in it, the first:"
+            f" {key} of {path}; read are the text of .txt, and caption, text or prompt of .json"
         )
     return found
 

@@ -86,8 +86,23 @@ def read_tar(task: TarTask) -> Iterator[None]:
     if after is None or after.version != before.version or scan.size != before.size:
         raise RunError(f"{tars.uri(path)} changed while it was read; run the same command again")
     table = pa.concat_tables([*parts, to_table(rows, TAR_TABLE)]).combine_chunks()
-    found = TarIndex(path, scan.size, before.version, scan.sha256, tuple(scan.damage), PROBE_VERSION, table)
+    found = TarIndex.of(
+        path, scan.size, before.version, scan.sha256, tuple(scan.damage), PROBE_VERSION, table
+    )
     task.out.write(note_path(path), found.to_bytes())
+
+
+def write_local(path: Path, table: pa.Table) -> None:
+    """Write a table of a tar to a file of this machine, which is read many times."""
+    options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema, options=options) as stream:
+        stream.write_table(table)
+
+
+def read_local(path: Path) -> pa.Table:
+    """Return a table that `write_local` wrote."""
+    with pa.OSFile(str(path)) as file:
+        return pa.ipc.open_stream(file).read_all()
 
 
 def _row(sample: TarSample, path: str, doubt: str) -> Row:

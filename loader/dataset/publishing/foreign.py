@@ -5,7 +5,7 @@ once. Index, accounting and manifest follow from these files alone.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,12 +28,20 @@ from loader.dataset.manifest import (
     sha256,
     table_path,
 )
-from loader.dataset.plan_index import from_index, to_arrow
 from loader.dataset.publishing.payload import Payload, entry_of
+from loader.dataset.publishing.publication import INDEX_ROWS, IndexMaker, read_once, write_accounting
 from loader.dataset.publishing.writer import publish_files
-from loader.dataset.schema import ACCOUNTING, INDEX, SCORES
-from loader.dataset.shard import idx_bytes
-from loader.dataset.tables.parquet import from_parquet, to_parquet, to_table
+from loader.dataset.schema import ACCOUNTING, INDEX, SCORES, TABLES
+from loader.dataset.shard import ShardRecord, idx_bytes
+from loader.dataset.tables.parquet import (
+    ParquetWriter,
+    batches_of_parquet,
+    from_parquet,
+    to_parquet,
+    to_table,
+)
+from loader.dataset.tables.row_parts import RowParts, hashed, parts_of
+from loader.dataset.tables.shard_rows import TableRows
 from loader.dataset.tars.energon import EnergonShard, energon_files
 from loader.dataset.tars.members import media_members
 from loader.storage.base import Storage
@@ -45,6 +53,7 @@ TAR_TABLE = INDEX.append(pa.field("sample_crc32", pa.uint32(), nullable=False)).
 """Schema with one row per sample of a tar in its order; ``reason`` says why a sample is unusable, or is empty."""
 
 STAGE = "index"
+_KEYS = pa.schema([("key", pa.string()), ("place", pa.int64())])
 _FACTS = b"reelweave"
 _THREADS = 16
 
@@ -60,7 +69,8 @@ class TarIndex:
         sha256: checksum of the whole tar.
         damage: damages of the tar itself, one sentence each.
         probe: version of the code that made the pass.
-        table: columns ``TAR_TABLE``; samples with a missing end have size 0.
+        rows: number of its samples.
+        read: function that reads the columns ``TAR_TABLE``; samples with a missing end have size 0.
         qualified: True if the keys in ``table`` are prefixed by the tar's path; they never are in the file.
     """
 
@@ -70,8 +80,25 @@ class TarIndex:
     sha256: str
     damage: tuple[str, ...]
     probe: int
-    table: pa.Table
+    rows: int
+    read: Callable[[], pa.Table]
     qualified: bool = False
+
+    @staticmethod
+    def of(
+        path: str, size: int, version: str, sha256: str, damage: tuple[str, ...], probe: int, table: pa.Table
+    ) -> "TarIndex":
+        """Return the result with a table in memory."""
+        return TarIndex(path, size, version, sha256, damage, probe, len(table), lambda: table)
+
+    @property
+    def table(self) -> pa.Table:
+        """Columns ``TAR_TABLE``, read each time."""
+        table = self.read()
+        if not self.qualified:
+            return table
+        key = pc.binary_join_element_wise(qualifier(self.path), table.column("key"), "")
+        return table.set_column(table.schema.get_field_index("key"), INDEX.field("key"), key)
 
     def to_bytes(self) -> bytes:
         """Return the content as a parquet file."""
@@ -88,19 +115,20 @@ class TarIndex:
             table = table.replace_schema_metadata(None)
             if not table.schema.equals(TAR_TABLE):
                 return None
-            return TarIndex(**{**facts, "damage": tuple(facts["damage"])}, table=table)
+            return TarIndex.of(**{**facts, "damage": tuple(facts["damage"])}, table=table)
         except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
             return None
 
     @property
     def whole(self) -> pa.Table:
         """Rows of the samples that are complete in the tar."""
-        return self.table.filter(pc.greater(self.table.column("size"), 0))
+        return _whole(self.table)
 
     @property
     def idx(self) -> bytes:
         """Content of the tar's ``.idx`` file."""
-        offsets, sizes = self.whole.column("offset").to_pylist(), self.whole.column("size").to_pylist()
+        whole = self.whole
+        offsets, sizes = (whole.column(name).to_pylist() for name in ("offset", "size"))
         return idx_bytes(offsets, offsets[-1] + sizes[-1] if offsets else 0)
 
 
@@ -132,49 +160,82 @@ def publish_foreign(
     """
     tars = _named(tars, previous)
     kept = _kept(tars)
-    used, accounting = _used(tars, kept), _accounting(tars, kept)
-    index = used.select(INDEX.names)
-    plan_index = from_index(index, [tar.path for tar in tars], used.column("sample_crc32").to_pylist())
-    tables = {"index": index, "accounting": accounting, "scores": SCORES.empty_table()}
-    parquets = {name: to_parquet(table) for name, table in tables.items()}
     idx, others = _idx_files(storage, tars, previous) if foreign.uri is None else ([], [])
-    manifest = Manifest(
-        totals=Totals(
-            samples=len(index),
-            sources=pc.count_distinct(accounting.column("source")).as_py(),
-            duration_s=pc.sum(index.column("duration_s")).as_py() or 0.0,
-            clip_bytes=int(media_members(index).size.sum()),
-            accounting=count_states(accounting.column("state").to_pylist()),
-        ),
-        shards=[
-            ShardEntry(
-                path=tar.path,
-                size=tar.size,
-                sha256=tar.sha256,
-                samples=int(own.sum()),
-                qualified=tar.qualified,
-            )
-            for tar, own in zip(tars, kept, strict=True)
-        ],
-        files=[],
-        config=config,
-        versions=versions,
-        removals=previous.removals if previous else [],
-        foreign=foreign,
-    )
-
-    with Scratch("reelweave-publish-") as folder:
-        sidecars = energon_files(_energon(tars, kept), Path(folder)) if with_sidecars else {}
+    with Scratch("reelweave-publish-") as name:
+        folder = Path(name)
+        shards = [_Shard.of(tar, own) for tar, own in zip(tars, kept, strict=True)]
+        clip_bytes = sum(int(media_members(shard.rows()).size.sum()) for shard in shards)
+        # With Parquet's names of nested columns, as the tables of tars are stored: indexes keep their bytes.
+        schema = from_parquet(to_parquet(INDEX.empty_table())).schema
+        index = IndexMaker([shard.record for shard in shards], schema)
+        with RowParts(INDEX_ROWS, index.parts) as rows:
+            index.write(index.divided(rows), rows, folder)
+        states, sources = write_accounting(
+            folder / "accounting.parquet", read_once(_accounting(tars, kept), ACCOUNTING)
+        )
+        with ParquetWriter(folder / "scores.parquet", SCORES):
+            pass
+        durations = [
+            batch.column(0) for batch in batches_of_parquet(folder / "index.parquet", ["duration_s"])
+        ]
+        manifest = Manifest(
+            totals=Totals(
+                samples=index.samples,
+                sources=sources,
+                # Of one array: the sum of parts is another in its last digits.
+                duration_s=pc.sum(pa.concat_arrays([pa.array([], pa.float64()), *durations])).as_py() or 0.0,
+                clip_bytes=clip_bytes,
+                accounting=count_states(states),
+            ),
+            shards=[shard.entry for shard in shards],
+            files=[],
+            config=config,
+            versions=versions,
+            removals=previous.removals if previous else [],
+            foreign=foreign,
+        )
+        sidecars = energon_files(_energon(tars, kept), folder) if with_sidecars else {}
 
         def compose(revision: int) -> tuple[Manifest, dict[str, Payload]]:
             contents: dict[str, Payload] = {
-                table_path(name, revision): data for name, data in parquets.items()
+                table_path(name, revision): folder / f"{name}.parquet" for name in TABLES
             }
-            contents |= {plan_path(revision): to_arrow(plan_index), **sidecars}
+            contents |= {plan_path(revision): folder / "plan.arrow", **sidecars}
             files = [entry_of(path, payload) for path, payload in contents.items()]
             return manifest.model_copy(update={"revision": revision, "files": [*files, *idx]}), contents
 
-        return publish_files(storage, compose, previous, Path(folder)), others
+        return publish_files(storage, compose, previous, folder), others
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """A tar, and which of its rows are samples."""
+
+    tar: TarIndex
+    kept: pa.BooleanArray
+
+    @staticmethod
+    def of(tar: TarIndex, kept: NDArray[np.bool_]) -> "_Shard":
+        return _Shard(tar, pa.array(kept))
+
+    def rows(self) -> pa.Table:
+        return self.tar.table.filter(self.kept)
+
+    @property
+    def record(self) -> ShardRecord:
+        rows = TableRows(self.rows, self.kept.true_count)
+        return ShardRecord(self.tar.path, self.tar.size, self.tar.sha256, rows)
+
+    @property
+    def entry(self) -> ShardEntry:
+        samples, qualified = self.kept.true_count, self.tar.qualified
+        return ShardEntry(
+            path=self.tar.path,
+            size=self.tar.size,
+            sha256=self.tar.sha256,
+            samples=samples,
+            qualified=qualified,
+        )
 
 
 def _named(tars: Sequence[TarIndex], previous: Manifest | None) -> list[TarIndex]:
@@ -187,67 +248,66 @@ def _named(tars: Sequence[TarIndex], previous: Manifest | None) -> list[TarIndex
     was = [tar.path in known and known[tar.path].qualified for tar in tars]
     fresh = any(entry.qualified for entry in known.values()) or _repeat_each_other(tars, old, was)
     return [
-        _qualified(tar) if qualified or (fresh and not settled) else tar
+        replace(tar, qualified=True) if qualified or (fresh and not settled) else tar
         for tar, settled, qualified in zip(tars, old, was, strict=True)
     ]
 
 
 def _repeat_each_other(tars: Sequence[TarIndex], old: Sequence[bool], qualified: Sequence[bool]) -> bool:
     """Return whether a key of a new tar also occurs in another tar, among the unqualified ones."""
-    plain = [number for number, apart in enumerate(qualified) if not apart]
-    usable = [_usable(tars[number]) for number in plain]
-    keys = pa.chunked_array(
-        [
-            tars[number].table.filter(own).column("key").combine_chunks()
-            for number, own in zip(plain, usable, strict=True)
-        ],
-        pa.string(),
-    )
-    place_N = np.asarray(keys.combine_chunks().dictionary_encode().indices, np.int64)
-    tar_N = np.repeat(np.array(plain, np.int64), [own.true_count for own in usable])
-    pairs = np.unique(place_N * len(tars) + tar_N)  # each (key, tar) pair once
-    in_several = np.bincount(pairs // len(tars), minlength=1) > 1
     new = ~np.array(old, np.bool_)
-    return bool((in_several[pairs // len(tars)] & new[pairs % len(tars)]).any())
+    with RowParts(_KEYS, parts_of(sum(tar.rows for tar in tars))) as keys:
+        for number, tar in enumerate(tars):
+            if not qualified[number]:
+                table = tar.table
+                own = table.filter(_usable(table)).column("key")
+                of = pa.array(np.full(len(own), number, np.int64))
+                keys.add(pa.table([own, of], schema=_KEYS), hashed(own, keys.parts))
+        return any(_of_several(keys.read(part), new) for part in range(keys.parts))
 
 
-def _qualified(tar: TarIndex) -> TarIndex:
-    key = pc.binary_join_element_wise(qualifier(tar.path), tar.table.column("key"), "")
-    place = tar.table.schema.get_field_index("key")
-    return replace(tar, table=tar.table.set_column(place, INDEX.field("key"), key), qualified=True)
+def _of_several(keys: pa.Table, new: NDArray[np.bool_]) -> bool:
+    """Return whether a key is of several tars, one of them new."""
+    place_N = np.asarray(keys.column("key").combine_chunks().dictionary_encode().indices, np.int64)
+    pairs = np.unique(place_N * len(new) + keys.column("place").to_numpy())  # each (key, tar) pair once
+    in_several = np.bincount(pairs // len(new), minlength=1) > 1
+    return bool((in_several[pairs // len(new)] & new[pairs % len(new)]).any())
 
 
-def _usable(tar: TarIndex) -> pa.BooleanArray:
-    return pc.equal(tar.table.column("reason").combine_chunks(), "")
+def _whole(table: pa.Table) -> pa.Table:
+    return table.filter(pc.greater(table.column("size"), 0))
+
+
+def _usable(table: pa.Table) -> pa.BooleanArray:
+    return pc.equal(table.column("reason").combine_chunks(), "")
 
 
 def _kept(tars: Sequence[TarIndex]) -> list[NDArray[np.bool_]]:
     """Return per tar a mask of the rows that become samples: usable, and the first with their key."""
-    keys = pa.chunked_array([tar.table.column("key").combine_chunks() for tar in tars], pa.string())
-    usable = np.concatenate([np.asarray(_usable(tar)) for tar in tars])
-    rows = np.flatnonzero(usable)
-    places = keys.take(pa.array(rows)).combine_chunks().dictionary_encode().indices
-    kept = np.zeros(len(keys), bool)
-    kept[rows[np.unique(np.asarray(places), return_index=True)[1]]] = True
-    return np.split(kept, np.cumsum([len(tar.table) for tar in tars])[:-1])
+    starts = np.cumsum([0, *(tar.rows for tar in tars)])
+    kept = np.zeros(starts[-1], np.bool_)
+    with RowParts(_KEYS, parts_of(len(kept))) as keys:
+        for tar, start in zip(tars, starts.tolist(), strict=False):
+            table = tar.table
+            places = start + np.flatnonzero(np.asarray(_usable(table)))
+            own = table.column("key").take(pa.array(places - start))
+            keys.add(pa.table([own, pa.array(places)], schema=_KEYS), hashed(own, keys.parts))
+        for part in range(keys.parts):
+            found = keys.read(part)
+            names = found.column("key").combine_chunks().dictionary_encode().indices
+            first = np.unique(np.asarray(names), return_index=True)[1]
+            kept[found.column("place").to_numpy()[first]] = True
+    return np.split(kept, starts[1:-1])
 
 
-def _used(tars: Sequence[TarIndex], kept: Sequence[NDArray[np.bool_]]) -> pa.Table:
-    """Return the rows that become samples, sorted by key."""
-    parts = [tar.table.filter(pa.array(own)) for tar, own in zip(tars, kept, strict=True)]
-    return pa.concat_tables(parts).sort_by("key").combine_chunks()
-
-
-def _accounting(tars: Sequence[TarIndex], kept: Sequence[NDArray[np.bool_]]) -> pa.Table:
-    """Return one accounting row per sample, and one per damaged tar."""
-    parts = []
+def _accounting(tars: Sequence[TarIndex], kept: Sequence[NDArray[np.bool_]]) -> Iterator[pa.Table]:
+    """Yield one accounting row per sample, and one per damaged tar."""
     for tar, own in zip(tars, kept, strict=True):
         if tar.damage:
             reason = f"the tar {'; it '.join(tar.damage)}"
             row = {"source": tar.path, "state": "failed", "stage": STAGE, "reason": reason}
-            parts.append(to_table([row], ACCOUNTING))
-        parts.append(_samples_accounting(tar, pa.array(own)))
-    return pa.concat_tables(parts).combine_chunks()
+            yield to_table([row], ACCOUNTING)
+        yield _samples_accounting(tar, pa.array(own))
 
 
 def _samples_accounting(tar: TarIndex, kept: pa.BooleanArray) -> pa.Table:
@@ -279,8 +339,9 @@ def _samples_accounting(tar: TarIndex, kept: pa.BooleanArray) -> pa.Table:
 def _energon(tars: Sequence[TarIndex], kept: Sequence[NDArray[np.bool_]]) -> Iterator[EnergonShard]:
     columns = ["key", "offset", "size", "members"]
     for tar, own in zip(tars, kept, strict=True):
-        in_tar = np.asarray(pc.greater(tar.table.column("size"), 0))
-        whole = tar.whole.select(columns)
+        table = tar.table
+        in_tar = np.asarray(pc.greater(table.column("size"), 0))
+        whole = _whole(table).select(columns)
         rows = whole.filter(pa.array(own[in_tar]))
         places = np.flatnonzero(own[in_tar]).tolist()
         used = set(rows.column("key").to_pylist())

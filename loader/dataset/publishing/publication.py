@@ -3,6 +3,7 @@
 import sqlite3
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -36,7 +37,7 @@ from loader.errors import RunError
 
 AnyRows: TypeAlias = pa.Table | pa.RecordBatchReader | Sequence[Row]
 
-_INDEX = INDEX.append(pa.field(CRC32, pa.uint32()))
+INDEX_ROWS = INDEX.append(pa.field(CRC32, pa.uint32()))
 _SOURCES = pa.schema([ACCOUNTING.field("source")])
 _ROWS_AT_ONCE = 1 << 16
 _PARTS_OF_UNKNOWN = 64  # of a table that comes by batches
@@ -106,16 +107,16 @@ class Publication:
         Raises:
             RunError: two samples share a key.
         """
-        index = _IndexMaker(shards)
-        with RowParts(_INDEX, index.parts) as rows:
-            divided, sidecars = index.divided(rows), {}
-            try:
+        index = IndexMaker(shards)
+        sidecars: Mapping[str, Payload] = {}
+        with RowParts(INDEX_ROWS, index.parts) as rows:
+            divided = index.divided(rows)
+            with suppress(
+                sqlite3.IntegrityError
+            ):  # two samples share a key, which the index names with their shards
                 sidecars = energon_files(divided, folder)
-            except sqlite3.IntegrityError:  # two samples share a key, which the index names with their shards
-                deque(divided, maxlen=0)
-            index.write(rows, folder / "index.parquet")
-        write_plan_index(index.plan_index, str(folder / "plan.arrow"))
-        states, sources = _write_accounting(folder / "accounting.parquet", content.accounting)
+            index.write(divided, rows, folder)
+        states, sources = write_accounting(folder / "accounting.parquet", content.accounting)
         with ParquetWriter(folder / "scores.parquet", SCORES) as writer:
             for table in _tables(content.scores, SCORES):
                 writer.add(table)
@@ -158,15 +159,16 @@ class Publication:
         return self.manifest.model_copy(update={"revision": revision, "files": [*files, *self.idx]}), contents
 
 
-class _IndexMaker:
+class IndexMaker:
     """Index and plan index of shards, and what the manifest counts of them.
 
     Args:
         shards: all shards, whose rows are read one after the other.
+        schema: columns of the index.
     """
 
-    def __init__(self, shards: Sequence[ShardRecord]) -> None:
-        self._shards = shards
+    def __init__(self, shards: Sequence[ShardRecord], schema: pa.Schema = INDEX) -> None:
+        self._shards, self._schema = shards, schema
         self.samples = sum(len(shard.rows) for shard in shards)
         self.parts = parts_of(self.samples)
         self.idx: list[FileEntry] = []
@@ -177,7 +179,7 @@ class _IndexMaker:
         self._columns = {name: np.empty(self.samples, dtype) for name, dtype in DTYPES.items()}
 
     @property
-    def plan_index(self) -> PlanIndex:
+    def _plan_index(self) -> PlanIndex:
         """Plan index of the written index; shards of a dataset without one have no checksums."""
         names = DTYPES if self._checked else PLANNED
         return PlanIndex(**{name: self._columns[name] for name in names})
@@ -195,7 +197,7 @@ class _IndexMaker:
             if len(table):
                 if CRC32 not in table.column_names:
                     self._checked = False
-                    table = table.append_column(_INDEX.field(CRC32), pa.nulls(len(table), pa.uint32()))
+                    table = table.append_column(INDEX_ROWS.field(CRC32), pa.nulls(len(table), pa.uint32()))
                 part_N = np.zeros(len(table), np.int64)
                 if len(borders):
                     part_N = np.searchsorted(borders, table.column("key").to_numpy(), side="right")
@@ -203,10 +205,17 @@ class _IndexMaker:
             own = table.select(ENERGON_COLUMNS)
             yield EnergonShard(shard.path, shard.sha256, len(own), own, range(len(own)), split)
 
-    def write(self, rows: RowParts, path: Path) -> None:
-        """Write the index sorted by key, and keep the columns of the plan index."""
+    def write(self, divided: Iterator[EnergonShard], rows: RowParts, folder: Path) -> None:
+        """Write the index sorted by key, and the plan index.
+
+        Args:
+            divided: what is left of `divided`.
+            rows: rows by part.
+            folder: folder for ``index.parquet`` and ``plan.arrow``.
+        """
+        deque(divided, maxlen=0)
         columns, first = PlanColumns([shard.path for shard in self._shards]), 0
-        with ParquetWriter(path, INDEX) as writer:
+        with ParquetWriter(folder / "index.parquet", self._schema) as writer:
             for part in range(self.parts):
                 table = _sorted(rows.read(part))
                 writer.add(table.select(INDEX.names))
@@ -218,6 +227,7 @@ class _IndexMaker:
                     self._columns["crc32"][place] = table.column(CRC32).to_numpy()
                 self.duration_s = sum(table.column("duration_s").to_pylist(), self.duration_s)
                 self.clip_bytes += _clip_bytes(table)
+        write_plan_index(self._plan_index, str(folder / "plan.arrow"))
 
     def _borders(self) -> NDArray[np.object_]:
         """Return the first key of each part but the first one."""
@@ -249,7 +259,7 @@ def _clip_bytes(index: pa.Table) -> int:
     return int(pc.sum(pc.struct_field(clips, "size"), min_count=0).as_py())
 
 
-def _write_accounting(path: Path, rows: AnyRows) -> tuple[Counter[str], int]:
+def write_accounting(path: Path, rows: AnyRows) -> tuple[Counter[str], int]:
     """Write the accounting, and return its rows by state, and the number of its sources."""
     states: Counter[str] = Counter()
     parts = parts_of(len(rows)) if isinstance(rows, pa.Table | Sequence) else _PARTS_OF_UNKNOWN

@@ -1,12 +1,15 @@
 """Tars without a usable sample, and tars whose keys repeat each other's."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from loader import StreamConfig, VideoStream
 from loader.dataset import open_dataset
+from loader.dataset.tables import row_parts
 from loader.dataset.tables.parquet import to_rows
 from tests.curate.foreign.foreign_sets import failed, index, problems
 from tests.energon import energon_samples
@@ -83,6 +86,19 @@ def test_names_stay_when_tars_with_the_same_keys_come_later_and_a_run_goes_on(tm
     stream = VideoStream(open_dataset(tmp_path), SINGLE)
     stream.load_state_dict(state)
     assert sorted([*first.keys, *(key for batch in stream for key in batch.keys)]) == sorted(all_three)
+
+
+def test_an_index_by_parts_has_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "one").mkdir()
+    for number in range(3):
+        numbered(tmp_path / f"one/{number}.tar", 10 * number)
+    other = Path(shutil.copytree(tmp_path / "one", tmp_path / "other"))
+    index(tmp_path / "one")
+    monkeypatch.setattr(row_parts, "ROWS", 2)
+    monkeypatch.setattr(row_parts, "_HELD_BYTES", 1)
+    index(other)
+    assert (other / "manifest.json").read_bytes() == (tmp_path / "one/manifest.json").read_bytes()
+    assert problems(other) == []
 
 
 def index_of(folder: Path) -> Path:
