@@ -91,6 +91,20 @@ class Ledger:
         found.update(self._loose(loose, decode))
         return found
 
+    def latest(
+        self, stage: str, fingerprint: str, decode: Callable[[Values], Stored]
+    ) -> Iterator[tuple[str, Stored]]:
+        """Yield `closed` one by one, in no certain order; one segment is in memory, and all identities are."""
+        segments, loose = self._listed(stage, fingerprint)
+        seen = {_identity(path) for path in loose}
+        yield from self._loose(loose, decode)
+        for path in reversed(segments):
+            with self._intact(path):
+                found = {name: values for name, values in self._entries(path) if name not in seen}
+                seen |= found.keys()
+                stored = [(name, decode(values)) for name, values in found.items()]
+            yield from stored
+
     def tables(
         self, stage: str, fingerprint: str, decode: "Callable[[Values], DataclassInstance]"
     ) -> Iterator[pa.Table]:

@@ -3,13 +3,13 @@
 It may be repeated: the next take-down or curation completes an interrupted one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import replace
 from itertools import chain
 
 from curate.caption.types import Caption
 from curate.ledger.ledger import LEDGER, Ledger, digest
-from curate.ledger.records import Record, SourceSummary, clip_result, source_summary
+from curate.ledger.records import SourceSummary, clip_result, source_summary
 from curate.takedown.takedown import TakeDowns, emptied
 
 CUT, CAPTIONS, TEXT_EMBED, SHARD, PARTS = "cut", "captions", "text_embed", "shard", "parts"
@@ -26,40 +26,47 @@ def forget(ledger: Ledger, down: TakeDowns) -> None:
     """
     if not down.removals:
         return
-    entries = [
-        (name, identity, entry)
-        for name in ledger.fingerprints(CUT)
-        for identity, entry in ledger.closed(CUT, name, source_summary).items()
-    ]
-    records = [record for _, _, entry in entries for record in entry.records]
-    gone = {record.key for record in records if record.key and down.of(record)} | down.keys.keys()
+    concerned: dict[tuple[str, str], SourceSummary] = {}
+    gone, sources = {*down.keys}, set[str]()
+    orphans = set(ledger.staged_clips())
+    cut, left = set[str](), set[str]()  # sources of clips, and of clips that stay
+    for name in ledger.fingerprints(CUT):
+        for identity, entry in ledger.latest(CUT, name, source_summary):
+            stays = [record for record in entry.records if not down.of(record)]
+            if len(stays) < len(entry.records):
+                concerned[name, identity] = entry
+                gone |= {record.key for record in entry.records if record.key and down.of(record)}
+            sources.add(f"{identity}-{name}")
+            orphans -= {record.clip_id for record in entry.records if record.sha256}
+            cut |= {record.source for record in entry.records if record.key}
+            left |= {record.source for record in stays if record.sha256}
 
     def of_them(identity: str) -> bool:
         return identity.split("-", 1)[0] in gone
 
-    known = {record.clip_id for record in records if record.sha256}
-    ledger.drop_clips([clip for clip in ledger.staged_clips() if of_them(clip) or clip not in known])
+    ledger.drop_clips([clip for clip in ledger.staged_clips() if of_them(clip) or clip in orphans])
     for stage in ("embed", CAPTIONS, *ledger.stages("stages.")):
         for name in ledger.fingerprints(stage):
             ledger.forget(stage, name, of_them)
     _forget_texts(ledger)
-    sources = {f"{identity}-{name}" for name, identity, _ in entries}
     for name in ledger.array_names():
         if not name.startswith(_TEXT) and name not in sources:
             ledger.drop_arrays(name)
     ledger.forget_arrays(of_them, sources)
     for folder in (SHARD, PARTS):
         ledger.storage.delete_tree(f"{LEDGER}{folder}/")
-    _forget_inputs(ledger, down, records)
+    _forget_inputs(ledger, down, cut - left)
     # These entries map clips to sources, so they are removed last.
     for name in ledger.fingerprints(CUT):
-        before = {identity: entry for other, identity, entry in entries if other == name}
-        after = {identity: _emptied_entry(entry, down) for identity, entry in before.items()}
-        changed = {identity for identity, entry in before.items() if after[identity] != entry}
-        ledger.forget(CUT, name, changed.__contains__)
-        for identity in changed:
-            if left := after[identity]:
-                ledger.close(CUT, name, identity, left)
+        after = {
+            identity: emptied_entry
+            for (other, identity), entry in concerned.items()
+            if other == name and (emptied_entry := _emptied_entry(entry, down)) != entry
+        }
+        ledger.forget(CUT, name, after.__contains__)
+        for identity, entry_left in after.items():
+            if entry_left:
+                ledger.close(CUT, name, identity, entry_left)
 
 
 def _emptied_entry(entry: SourceSummary, down: TakeDowns) -> SourceSummary | None:
@@ -90,20 +97,18 @@ def _forget_texts(ledger: Ledger) -> None:
 
 def _captions(ledger: Ledger) -> Iterator[str]:
     for name in ledger.fingerprints(CAPTIONS):
-        for found in ledger.closed(CAPTIONS, name, clip_result).values():
+        for _, found in ledger.latest(CAPTIONS, name, clip_result):
             yield found.text if isinstance(found, Caption) else ""
 
 
-def _forget_inputs(ledger: Ledger, down: TakeDowns, records: list[Record]) -> None:
+def _forget_inputs(ledger: Ledger, down: TakeDowns, emptied_sources: Set[str]) -> None:
     """Remove the captions and attributes in input lists of sources without remaining clips."""
     note = ledger.read_note(_NOTE_SOURCES)
     if note is None:
         return
-    cut = {record.source for record in records if record.key}
-    left = {record.source for record in records if record.sha256 and not down.of(record)}
     empty: dict[str, object] = {"caption": None, "attributes": {}}
     sources = [
-        {**row, **empty} if row["uri"] in down.sources or row["uri"] in cut - left else row
+        {**row, **empty} if row["uri"] in down.sources or row["uri"] in emptied_sources else row
         for row in note["sources"]
     ]
     if sources != note["sources"]:

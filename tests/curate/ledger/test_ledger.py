@@ -22,7 +22,11 @@ def ledger(tmp_path: Path) -> Ledger:
 
 
 def captions(ledger: Ledger, fingerprint: str = "a") -> dict[str, ClipResult]:
-    return ledger.closed("captions", fingerprint, clip_result)
+    found = ledger.closed("captions", fingerprint, clip_result)
+    one_by_one = list(ledger.latest("captions", fingerprint, clip_result))
+    assert len(one_by_one) == len(found)
+    assert dict(one_by_one) == found
+    return found
 
 
 def files(ledger: Ledger) -> int:
