@@ -99,11 +99,13 @@ class Ledger:
         seen = {_identity(path) for path in loose}
         yield from self._loose(loose, decode)
         for path in reversed(segments):
+            here: set[str] = set()
             with self._intact(path):
-                found = {name: values for name, values in self._entries(path) if name not in seen}
-                seen |= found.keys()
-                stored = [(name, decode(values)) for name, values in found.items()]
-            yield from stored
+                for name, values in self._entries(path):
+                    if name not in seen:
+                        here.add(name)
+                        yield name, decode(values)
+            seen |= here
 
     def tables(
         self, stage: str, fingerprint: str, decode: "Callable[[Values], DataclassInstance]"
