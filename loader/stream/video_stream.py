@@ -373,7 +373,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
 
 
 _MEANING = {
-    "dataset": "fingerprints of what `dataset` names",
+    "dataset": "fingerprints of what `dataset` names; a dataset goes on with its later revision, a blend does not",
     "seed": "stream.seed",
     "config": "fingerprints of stream.buckets and stream.curriculum, and of whether stream.policy is equal_token",
 }
