@@ -146,14 +146,14 @@ std::array<Tensor, 7> backward(const Maybe& dh, const Tensor& dy, const Tensor& 
 
     const auto launch = backward_launch(call.gated, call.dim, call.x_type.bytes,
                                         call.aligned() && dy_rows.aligned && dh_rows.aligned, call.runtime.shared_limit(),
-                                        call.runtime.clusters());
+                                        call.runtime.clusters(), call.per_token);
     const std::string x_name = call.x_type.name, m_name = call.m_type.name;
     const std::string kernel = launch ? backward_name(call.family, x_name, m_name, *launch, call.per_token)
                                       : tiled_name(call.family, "backward_columns", x_name, m_name, call.per_token);
     const int threads = launch ? launch->threads : tiled_threads(call.dim), shared = launch ? launch->shared_bytes : 0;
-    const int cluster = launch ? launch->cluster : 1;
+    const int cluster = launch ? launch->cluster : 1, teams = launch ? launch->teams : 1;
     const i64 across = launch ? 1 : ceil_div(call.dim, threads);
-    const i64 per_block = rows_per_block(call.rows, call.runtime.resident(kernel, threads, shared, cluster) / across);
+    const i64 per_block = rows_per_block(call.rows, call.runtime.resident(kernel, threads * teams, shared, cluster) / across);
     const bool affine = weight || bias;
     if (affine || !call.per_token)
         partials = empty({slots(call.rows, per_block, call.per_token ? 1 : call.groups.count),
@@ -167,7 +167,7 @@ std::array<Tensor, 7> backward(const Maybe& dh, const Tensor& dy, const Tensor& 
         dh_rows.stride, call.dim, rms};
     if (!launch)
         call.runtime.launch(tiled_name(call.family, "backward_rows", x_name, m_name, false), &args, call.rows, 1, {threads});
-    call.runtime.launch(kernel, &args, cluster * ceil_div(call.rows, per_block), across, {threads}, shared);
+    call.runtime.launch(kernel, &args, cluster * ceil_div(call.rows, per_block), across, {threads, teams}, shared);
     std::array<Maybe, 2> of_affine;
     if (partials) of_affine = reduce(call, *partials, per_block, affine, dscale, dshift, dgate);
 

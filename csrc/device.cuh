@@ -104,6 +104,16 @@ __device__ __forceinline__ void store_row(T* to, const float* in) {
     for (int i = 0; i < COUNT / kSize; ++i) reinterpret_cast<uint4*>(to)[i] = Pack<T>::pack(in + i * kSize);
 }
 
+// Adds COUNT numbers of shared memory to those of a thread.
+template <int COUNT>
+__device__ __forceinline__ void add_row(const float* from, float* to) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 4) {
+        const float4 value = *reinterpret_cast<const float4*>(from + i);
+        to[i] += value.x, to[i + 1] += value.y, to[i + 2] += value.z, to[i + 3] += value.w;
+    }
+}
+
 #ifndef REEL_EMULATED
 #ifdef REEL_LIBRARY
 #define REEL_ENTER(name) static const bool entered_##name = reel::enter(#name, reinterpret_cast<const void*>(name));
@@ -180,9 +190,20 @@ __device__ __forceinline__ void send(Place to, Place arrivals, float2 value) {
                  : "memory");
 }
 
-__device__ __forceinline__ void copy_async(uint4* to, const uint4* from) {
-    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+// A place in this block's shared memory, in bytes: half the registers of a pointer.
+using Inside = unsigned;
+__device__ __forceinline__ Inside inside(uint4* at) { return shared_address(at); }
+
+__device__ __forceinline__ uint4 load_inside(Inside from) {
+    uint4 value;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "r"(from));
+    return value;
+}
+
+__device__ __forceinline__ void copy_async(Inside to, const uint4* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -192,6 +213,14 @@ __device__ __forceinline__ void store_vector(void* to, const uint4& value) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(value.x),
                  "r"(value.y), "r"(value.z), "r"(value.w)
                  : "memory");
+}
+
+// A number that is the same in all lanes of a warp, so that the compiler keeps it, and what follows from it, in uniform registers.
+__device__ __forceinline__ int warp_uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+
+// Waits for the threads of this team, those of one threadIdx.y. __syncthreads() is barrier 0.
+__device__ __forceinline__ void meet_team() {
+    asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.y + 1), "r"(blockDim.x) : "memory");
 }
 
 // Vectors that are read, or written, once: the first to leave the caches.
@@ -245,12 +274,14 @@ __device__ __forceinline__ float block_sum(float value, float* buffer) {
     return warp_sum<LANES>(lane % LANES < blockDim.x / kWarp ? buffer[lane % LANES] : 0.f);
 }
 
+// As `block_sum`, over a team. `buffer` has a place for each warp of the block.
 template <int LANES = kWarp>
-__device__ __forceinline__ float2 block_sum(float2 value, float2* buffer) {
+__device__ __forceinline__ float2 team_sum(float2 value, float2* buffer) {
     const int lane = threadIdx.x % kWarp;
+    buffer += threadIdx.y * (blockDim.x / kWarp);
     value.x = warp_sum(value.x), value.y = warp_sum(value.y);
     if (lane == 0) buffer[threadIdx.x / kWarp] = value;
-    __syncthreads();
+    meet_team();
     const float2 part = lane % LANES < blockDim.x / kWarp ? buffer[lane % LANES] : make_float2(0.f, 0.f);
     return make_float2(warp_sum<LANES>(part.x), warp_sum<LANES>(part.y));
 }
@@ -378,7 +409,6 @@ struct Cursor {
 
     __device__ __forceinline__ Cursor(const Groups& groups, i64 row)
         : groups(groups), group(group_of(groups, row)), end(first_row(groups, group + 1)) {}
-    __device__ __forceinline__ bool at_end(i64 row) const { return row == end; }
     __device__ __forceinline__ void move_to(i64 row) {
         while (row >= end) end = first_row(groups, ++group + 1);
     }

@@ -1,5 +1,5 @@
 // Names of the kernels: <family>_forward_<x>_<modulation>_v<vectors a thread>_t<largest block> and
-// <family>_<backward>_<x>_<modulation>_e<elements a thread>_t<largest block>[_c<blocks of a cluster>]. extern "C", so that a
+// <family>_<backward>_<x>_<modulation>_e<elements a thread>_t<largest team>[_c<blocks of a cluster>]. extern "C", so that a
 // library, NVRTC and the emulator find them by one name.
 #pragma once
 #include "tiled.cuh"
@@ -25,18 +25,18 @@
                 reel::forward<X, M, vectors, GATE, threads>)
 
 #define REEL_REGISTERS(elements, threads, back, token, FAMILY, GATE, x, X, m, M)                                     \
-    REEL_KERNEL(FAMILY##_backward_##x##_##m##_e##elements##_t##threads, reel::BackwardArgs, (threads, back),         \
-                reel::backward<X, M, elements / reel::Pack<X>::kSize, GATE, false, threads>)                         \
-    REEL_KERNEL(FAMILY##_backward_token_##x##_##m##_e##elements##_t##threads, reel::BackwardArgs, (threads, token),  \
-                reel::backward<X, M, elements / reel::Pack<X>::kSize, GATE, true, threads>)
+    REEL_KERNEL(FAMILY##_backward_##x##_##m##_e##elements##_t##threads, reel::BackwardArgs, (back),                  \
+                reel::backward<X, M, elements / reel::Pack<X>::kSize, GATE, false, threads, threads == back>)        \
+    REEL_KERNEL(FAMILY##_backward_token_##x##_##m##_e##elements##_t##threads, reel::BackwardArgs, (token),           \
+                reel::backward<X, M, elements / reel::Pack<X>::kSize, GATE, true, threads, threads == token>)
 
 #define REEL_CLUSTERS(elements, threads, blocks, back, token, FAMILY, GATE, x, X, m, M)                              \
     REEL_CLUSTER_KERNEL(FAMILY##_backward_##x##_##m##_e##elements##_t##threads##_c##blocks, reel::BackwardArgs,      \
                         blocks, (threads, back),                                                                     \
-                        reel::backward<X, M, elements / reel::Pack<X>::kSize, GATE, false, threads, blocks>)         \
+                        reel::backward<X, M, elements / reel::Pack<X>::kSize, GATE, false, threads, true, blocks>)   \
     REEL_CLUSTER_KERNEL(FAMILY##_backward_token_##x##_##m##_e##elements##_t##threads##_c##blocks, reel::BackwardArgs, \
                         blocks, (threads, token),                                                                    \
-                        reel::backward<X, M, elements / reel::Pack<X>::kSize, GATE, true, threads, blocks>)
+                        reel::backward<X, M, elements / reel::Pack<X>::kSize, GATE, true, threads, true, blocks>)
 
 #define REEL_FAMILY(FAMILY, GATE)                                                                                    \
     REEL_INSTANCES(FAMILY, GATE, bf16, __nv_bfloat16, f32, float)                                                    \

@@ -1,6 +1,7 @@
 // How the kernels are launched: names and geometry from the numbers of rules.h. train/kernels/cuda/launch.py has the same
 // functions, and a test compares the two. Plain C++ without torch or CUDA.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
@@ -17,12 +18,13 @@ struct ForwardLaunch {
 };
 
 struct Launch {
-    int elements, largest;  // the class: elements a thread holds, largest block
-    int threads, shared_bytes;
-    int cluster = 1;        // blocks that share a row
+    int elements, largest;     // the class: elements a thread holds, largest team
+    int threads, shared_bytes; // of a team, of a block
+    int cluster = 1;           // blocks that share a row
+    int teams = 1;             // of a block
 };
 
-// Shared memory of a block for rows of `row_bytes` a column in all streams.
+// Shared memory of a team for rows of `row_bytes` a column in all streams.
 inline int ring_bytes(int row_bytes, int elements, i64 threads) {
     const int rows = row_bytes > kNarrowBytes ? kShallowRing : row_bytes > kThinBytes ? kDeepRing : kThinRing;
     return int(rows * row_bytes * elements * threads);
@@ -47,23 +49,24 @@ inline std::optional<ForwardLaunch> forward_launch(bool gated, int dim, int elem
 }
 
 inline std::optional<Launch> backward_launch(
-        bool gated, int dim, int element_bytes, bool aligned, int shared_limit, bool clusters) {
+        bool gated, int dim, int element_bytes, bool aligned, int shared_limit, bool clusters, bool per_token) {
     if (!aligned || dim % (kVectorBytes / element_bytes)) return std::nullopt;
     const int streams = gated ? 4 : 2;
-#define REEL_SIZES(elements, largest, ...) {elements, largest, 1},
-#define REEL_CLUSTER_SIZES(elements, largest, blocks, ...) {elements, largest, blocks},
-    static constexpr int kClasses[][3] = {
+#define REEL_SIZES(elements, largest, back, token, ...) {elements, largest, 1, back, token},
+#define REEL_CLUSTER_SIZES(elements, largest, blocks, ...) {elements, largest, blocks, 0, 0},
+    static constexpr int kClasses[][5] = {
         REEL_REGISTER_CLASSES(REEL_SIZES, ) REEL_CLUSTER_CLASSES(REEL_CLUSTER_SIZES, )};
 #undef REEL_SIZES
 #undef REEL_CLUSTER_SIZES
     const int size = kVectorBytes / element_bytes;
-    for (const auto& [elements, largest, blocks] : kClasses) {
+    for (const auto& [elements, largest, blocks, back, token] : kClasses) {
         if (dim > elements * largest * blocks || (blocks > 1 && !clusters)) continue;
         const int warp_vectors = elements / size * kWarp, vectors = (dim / size + blocks - 1) / blocks;
         const int threads = (vectors + warp_vectors - 1) / warp_vectors * kWarp;
-        const int shared_bytes = ring_bytes(element_bytes * streams, elements, threads);
-        if (shared_bytes > shared_limit) return std::nullopt;
-        return Launch{elements, largest, threads, shared_bytes, blocks};
+        const int ring = ring_bytes(element_bytes * streams, elements, threads), sums = (gated ? 3 : 2) * 4 * dim;
+        if (ring > shared_limit) return std::nullopt;
+        const int teams = std::max(1, std::min({kTeams, (per_token ? token : back) / threads, (shared_limit - sums) / ring}));
+        return Launch{elements, largest, threads, teams * ring + (teams > 1 ? sums : 0), blocks, teams};
     }
     return std::nullopt;
 }

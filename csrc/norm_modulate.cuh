@@ -8,11 +8,11 @@
 // Thread t of T holds the 16-byte vectors t, t + T, ... of its row.
 //
 // Forward: a block has a row or two in registers. Backward: it owns `rows_per_cta` consecutive rows, whose sums it
-// gathers, and streams them through a ring in shared memory: each thread copies its own vectors ahead and reads back only
-// what it copied itself, so the ring needs no barrier.
+// gathers. Its teams, blockDim.y of blockDim.x threads, take rows in turn, each at its own pace and through a ring of its own in shared
+// memory: a thread copies its own vectors ahead and reads back only what it copied itself, so the ring needs no barrier.
 //
-// Sums over rows (dscale, dshift, dgate) are gathered in registers while the rows pass; a block writes them out for
-// each group it meets: block c, group g to slot c + g of `partials`. Blocks and groups both follow the rows, so c + g
+// Sums over rows (dscale, dshift, dgate) are gathered in registers while the rows pass. For each group that a block meets, its
+// teams' sums are added up in order and written: block c, group g to slot c + g of `partials`. Blocks and groups both follow the rows, so c + g
 // grows from one (block, group) pair to the next and no two pairs share a slot: blocks + groups - 1 slots do for any
 // grouping. A second kernel adds a group's slots up in one order. There are no atomics.
 #pragma once
@@ -31,8 +31,8 @@ struct Stream {
     X* at;
     i64 step;
 
-    __device__ __forceinline__ Stream(const void* base, i64 step, i64 row)
-        : at(const_cast<X*>(static_cast<const X*>(base)) + row * step), step(step) {}
+    __device__ __forceinline__ Stream(const void* base, i64 stride, i64 row, int by)
+        : at(const_cast<X*>(static_cast<const X*>(base)) + row * stride), step(stride * by) {}
     __device__ __forceinline__ void next() { at += step; }
 };
 
@@ -40,11 +40,12 @@ struct Stream {
 template <typename X, int VECS, int STREAMS, int BLOCKS = 1>
 struct Ring {
     static constexpr int kStages = stages<X, STREAMS>();
-    uint4* slots;
+    static constexpr int kVectors = kStages * STREAMS * VECS;  // of a thread
+    Inside own;  // the first vector of this thread
     int dim;
     int begin = 0, count = dim / Pack<X>::kSize;  // first vector and number of vectors of this block
 
-    __device__ __forceinline__ Ring(uint4* slots, int dim) : slots(slots), dim(dim) {
+    __device__ __forceinline__ Ring(uint4* slots, int dim) : own(inside(slots + threadIdx.x)), dim(dim) {
         if constexpr (BLOCKS > 1) begin = cluster_rank() * part(), count = vectors_of(cluster_rank());
     }
     __device__ __forceinline__ int part() const { return (dim / Pack<X>::kSize + BLOCKS - 1) / BLOCKS; }
@@ -57,17 +58,18 @@ struct Ring {
     // Not `count` for a whole row: the compiler would issue one instruction more.
     __device__ __forceinline__ bool holds(int v) const { return place(v) < (BLOCKS > 1 ? count : dim / Pack<X>::kSize); }
     __device__ __forceinline__ int column(int v) const { return (begin + place(v)) * Pack<X>::kSize; }
-    __device__ __forceinline__ uint4* slot(int turn, int stream) const {
-        return slots + (static_cast<unsigned>(turn) % kStages * STREAMS + stream) * VECS * blockDim.x;
+    // Where a thread has its vector `number` of the row at `stage`; rows take the stages in turn, from `own` on.
+    static __device__ __forceinline__ Inside vector(Inside stage, int number) { return stage + number * kVectorBytes * blockDim.x; }
+    __device__ __forceinline__ Inside after(Inside stage) const {
+        return stage == vector(own, kVectors - STREAMS * VECS) ? own : vector(stage, STREAMS * VECS);
     }
-    __device__ __forceinline__ void copy(int turn, int stream, const Stream<X>& from) const {
+    __device__ __forceinline__ void copy(Inside stage, int stream, const Stream<X>& from) const {
 #pragma unroll
         for (int v = 0; v < VECS; ++v)
-            if (holds(v))
-                copy_async(slot(turn, stream) + place(v), reinterpret_cast<const uint4*>(from.at) + begin + place(v));
+            if (holds(v)) copy_async(vector(stage, stream * VECS + v), reinterpret_cast<const uint4*>(from.at) + begin + place(v));
     }
-    __device__ __forceinline__ void read(int turn, int stream, int v, float* out) const {
-        Pack<X>::unpack(slot(turn, stream)[place(v)], out);
+    __device__ __forceinline__ void read(Inside stage, int stream, int v, float* out) const {
+        Pack<X>::unpack(load_inside(vector(stage, stream * VECS + v)), out);
     }
     // `row`: elements before the row, of a contiguous tensor.
     __device__ __forceinline__ void write(void* base, i64 row, int v, const uint4& value) const {
@@ -204,15 +206,15 @@ __device__ __forceinline__ void forward(const ForwardArgs& args) {
     }
 }
 
-// The saved statistics of the next rows, one row a lane: one load for kWarp rows, which then are a shuffle away.
+// The saved statistics of the next rows, `by` apart, one row a lane: one load for kWarp rows, which then are a shuffle away.
 struct LaneStatistics {
     float lane_mean = 0.f, lane_rstd = 0.f;
 
-    __device__ __forceinline__ void load(const BackwardArgs& args, i64 row, int left) {
+    __device__ __forceinline__ void load(const BackwardArgs& args, i64 row, int left, int by) {
         const int lane = threadIdx.x % kWarp;
         if (lane >= left) return;
-        lane_rstd = args.rstd[row + lane];
-        if (!args.rms) lane_mean = args.mean[row + lane];
+        lane_rstd = args.rstd[row + lane * by];
+        if (!args.rms) lane_mean = args.mean[row + lane * by];
     }
     __device__ __forceinline__ float mean(int turn) const {
         return __shfl_sync(0xffffffffu, lane_mean, turn % kWarp);
@@ -222,9 +224,10 @@ struct LaneStatistics {
     }
 };
 
-// dx = rstd * (w - mean(w) - n * mean(w * n)) with w = dy * (1 + scale) * weight; RMS has no mean(w).
+// dx = rstd * (w - mean(w) - n * mean(w * n)) with w = dy * (1 + scale) * weight and n = (x - mean) * rstd; RMS has no mean(w).
 // TOKEN: every row has its own modulation, so its gradients leave with the row and only the affine sums are kept.
-template <typename X, typename M, int VECS, bool GATE, bool TOKEN, int THREADS, int BLOCKS = 1>
+// ALONE: a block has one team.
+template <typename X, typename M, int VECS, bool GATE, bool TOKEN, int THREADS, bool ALONE, int BLOCKS = 1>
 __device__ __forceinline__ void backward(const BackwardArgs& args) {
     constexpr int kSize = Pack<X>::kSize;
     constexpr int kParts = GATE && !TOKEN ? 3 : 2;
@@ -233,30 +236,34 @@ __device__ __forceinline__ void backward(const BackwardArgs& args) {
     REEL_DYNAMIC_SHARED(shared);
     __shared__ float2 sums[2][kWarp];
     REEL_SHARED(typename Exchange<BLOCKS>::Buffers, exchanged);
-    const Rows ring{shared, args.dim};
+    const int teams = ALONE ? 1 : blockDim.y, team = ALONE ? 0 : warp_uniform(threadIdx.y);
+    const Rows ring{shared + team * Rows::kVectors * static_cast<int>(blockDim.x), args.dim};
     const Modulation& mod = args.modulation;
-    const i64 block = blockIdx.x / BLOCKS, first = block * args.rows_per_cta;
-    if (first >= args.rows) return;
-    const int rows = args.rows - first < args.rows_per_cta ? args.rows - first : args.rows_per_cta;
-    Stream<X> x(args.x, args.x_stride, first), dy_rows(args.dy, args.dy_stride, first);
-    Stream<X> branch(args.branch, args.branch_stride, first), dh(args.dh, args.dh_stride, first);
+    const i64 block = blockIdx.x / BLOCKS, begin = block * args.rows_per_cta, first = begin + team;
+    if (begin >= args.rows) return;
+    const i64 end = args.rows - begin < args.rows_per_cta ? args.rows : begin + args.rows_per_cta;
+    const int rows = first < end ? (static_cast<int>(end - first) + teams - 1) / teams : 0;  // of this team
+    Stream<X> x(args.x, args.x_stride, first, teams), dy_rows(args.dy, args.dy_stride, first, teams);
+    Stream<X> branch(args.branch, args.branch_stride, first, teams), dh(args.dh, args.dh_stride, first, teams);
     i64 out = first * args.dim;
+    Inside filled = ring.own, stage = ring.own;
     const auto fetch = [&](int turn) {
         if (turn < rows) {
-            ring.copy(turn, 0, x);
-            ring.copy(turn, 1, dy_rows);
+            ring.copy(filled, 0, x);
+            ring.copy(filled, 1, dy_rows);
             if constexpr (GATE) {
-                ring.copy(turn, 2, branch);
-                if (args.dh) ring.copy(turn, 3, dh);
+                ring.copy(filled, 2, branch);
+                if (args.dh) ring.copy(filled, 3, dh);
             }
         }
+        filled = ring.after(filled);
         x.next(), dy_rows.next(), branch.next(), dh.next();
         commit_copies();
     };
     for (int turn = 0; turn < Rows::kStages - 1; ++turn) fetch(turn);
     const Exchange<BLOCKS> exchange(exchanged);
 
-    Cursor cursor(args.groups, first);
+    Cursor cursor(args.groups, TOKEN ? first : begin);  // all teams of a block go through the same groups
     float kept[kParts][VECS][kSize];
     float held[kHold ? VECS : 1][kSize];
     // (1 + scale) * weight of the group, or without `weighted` just 1 + scale.
@@ -280,49 +287,59 @@ __device__ __forceinline__ void backward(const BackwardArgs& args) {
             if constexpr (kHold) if (ring.holds(v)) load_gain(v, held[v], true);
         }
     };
+    // Each team adds its sums to those of the teams before it; the last one has them all.
+    float* const added = reinterpret_cast<float*>(shared + teams * Rows::kVectors * static_cast<int>(blockDim.x));
     const auto end_group = [&]() {
         if (!args.partials) return;
-        const i64 slot = block + (TOKEN ? 0 : cursor.group);
+        float* const slot = args.partials + (block + (TOKEN ? 0 : cursor.group)) * kParts * args.dim;
+        for (int turn = 0; turn < teams; ++turn) {
+            float* const to = turn == teams - 1 ? slot : added;
 #pragma unroll
-        for (int part = 0; part < kParts; ++part)
+            for (int part = 0; part < kParts; ++part)
 #pragma unroll
-            for (int v = 0; v < VECS; ++v)
-                if (ring.holds(v))
-                    store_row<float, kSize>(
-                        args.partials + (slot * kParts + part) * args.dim + ring.column(v), kept[part][v]);
+                for (int v = 0; v < VECS; ++v) {
+                    if (turn != team || !ring.holds(v)) continue;
+                    const int at = part * args.dim + ring.column(v);
+                    if (turn > 0) add_row<kSize>(added + at, kept[part][v]);
+                    store_row<float, kSize>(to + at, kept[part][v]);
+                }
+            if (teams > 1) __syncthreads();
+        }
+    };
+    const auto next_group = [&](i64 row) {
+        if constexpr (!TOKEN) end_group();
+        cursor.move_to(row);
+        if constexpr (!TOKEN) start_group();
     };
     start_group();
 
     const float inverse = 1.f / args.dim;
     LaneStatistics statistics;
     for (int turn = 0; turn < rows; ++turn) {
-        const i64 row = first + turn;
+        const i64 row = first + turn * teams;
         fetch(turn + Rows::kStages - 1);
-        if (turn % kWarp == 0) statistics.load(args, row, rows - turn);
+        if (turn % kWarp == 0) statistics.load(args, row, rows - turn, teams);
         const float mean = statistics.mean(turn), rstd = statistics.rstd(turn);
-        if (cursor.at_end(row)) {
-            if constexpr (!TOKEN) end_group();
-            cursor.move_to(row);
-            if constexpr (!TOKEN) start_group();
-        }
+        while (cursor.end <= row) next_group(TOKEN ? row : cursor.end);
         wait_for_copies<Rows::kStages - 1>();
         float2 total = make_float2(0.f, 0.f);
 #pragma unroll
         for (int v = 0; v < VECS; ++v) {
             if (!ring.holds(v)) continue;
             float n[kSize], dy[kSize], gain[kSize];
-            ring.read(turn, 0, v, n);
-            ring.read(turn, 1, v, dy);
-#pragma unroll
-            for (int i = 0; i < kSize; ++i) n[i] = (n[i] - mean) * rstd;
+            ring.read(stage, 0, v, n);
+            ring.read(stage, 1, v, dy);
             if constexpr (!kHold) load_gain(v, gain, true);
 #pragma unroll
             for (int i = 0; i < kSize; ++i) {
-                const float w = dy[i] * (kHold ? held[kHold ? v : 0][i] : gain[i]);
-                total.x += w;
-                total.y = fmaf(w, n[i], total.y);
+                const float factor = kHold ? held[kHold ? v : 0][i] : gain[i];
+                n[i] -= mean;
+                total.x = fmaf(dy[i], factor, total.x);
+                total.y = fmaf(dy[i] * n[i], factor, total.y);  // over rstd
             }
             if constexpr (TOKEN) {
+#pragma unroll
+                for (int i = 0; i < kSize; ++i) n[i] *= rstd;
                 const i64 at = row * args.dim + ring.column(v);
                 float affine[kSize];
                 load_gain(v, gain, false);
@@ -348,7 +365,7 @@ __device__ __forceinline__ void backward(const BackwardArgs& args) {
             } else {
 #pragma unroll
                 for (int i = 0; i < kSize; ++i) {
-                    kept[0][v][i] = fmaf(dy[i], n[i], kept[0][v][i]);
+                    kept[0][v][i] = fmaf(dy[i] * n[i], rstd, kept[0][v][i]);
                     kept[1][v][i] += dy[i];
                 }
             }
@@ -357,31 +374,31 @@ __device__ __forceinline__ void backward(const BackwardArgs& args) {
             total = exchange(turn, make_float2(warp_sum(total.x), warp_sum(total.y)));
             total = make_float2(warp_sum(total.x), warp_sum(total.y));
         } else {
-            total = block_sum<warps_of(THREADS)>(total, sums[turn % 2]);
+            total = team_sum<warps_of(THREADS)>(total, sums[turn % 2]);
         }
-        const float mean_w = args.rms ? 0.f : total.x * inverse, mean_wn = total.y * inverse;
+        // dx = rstd * w - (to_w + to_x * (x - mean))
+        const float to_w = args.rms ? 0.f : total.x * inverse * rstd, to_x = total.y * inverse * rstd * rstd * rstd;
 #pragma unroll
         for (int v = 0; v < VECS; ++v) {
             if (!ring.holds(v)) continue;
             float n[kSize], dx[kSize], gain[kSize];
-            ring.read(turn, 0, v, n);
-            ring.read(turn, 1, v, dx);
+            ring.read(stage, 0, v, n);
+            ring.read(stage, 1, v, dx);
             if constexpr (!kHold) load_gain(v, gain, true);
 #pragma unroll
             for (int i = 0; i < kSize; ++i) {
-                n[i] = (n[i] - mean) * rstd;
                 const float w = dx[i] * (kHold ? held[kHold ? v : 0][i] : gain[i]);
-                dx[i] = rstd * (w - mean_w - n[i] * mean_wn);
+                dx[i] = fmaf(w, rstd, -fmaf(n[i] - mean, to_x, to_w));
             }
             if constexpr (GATE) {
                 float other[kSize];
                 if (args.dh) {
-                    ring.read(turn, 3, v, other);
+                    ring.read(stage, 3, v, other);
 #pragma unroll
                     for (int i = 0; i < kSize; ++i) dx[i] += other[i];
                 }
                 ring.write(args.dx, out, v, Pack<X>::pack(dx));
-                ring.read(turn, 2, v, other);
+                ring.read(stage, 2, v, other);
 #pragma unroll
                 for (int i = 0; i < kSize; ++i) {
                     if constexpr (TOKEN) other[i] *= dx[i];
@@ -401,8 +418,11 @@ __device__ __forceinline__ void backward(const BackwardArgs& args) {
                 ring.write(args.dx, out, v, Pack<X>::pack(dx));
             }
         }
-        out += args.dim;
+        out += teams * static_cast<i64>(args.dim);
+        stage = ring.after(stage);
     }
+    if constexpr (!TOKEN)
+        while (cursor.end < end) next_group(cursor.end);  // where other teams have rows
     end_group();
 }
 

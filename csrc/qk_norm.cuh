@@ -67,9 +67,9 @@ struct PairRing {
 #pragma unroll
         for (int p = 0; p < PAIRS; ++p) {
             const X* from = static_cast<const X*>(base) + (head[p] * head_stride + lower[p]) + row;
-            if (held[2 * p]) copy_async(slot(turn, stream, 2 * p), reinterpret_cast<const uint4*>(from));
+            if (held[2 * p]) copy_async(inside(slot(turn, stream, 2 * p)), reinterpret_cast<const uint4*>(from));
             if (held[2 * p + 1])
-                copy_async(slot(turn, stream, 2 * p + 1), reinterpret_cast<const uint4*>(from + half));
+                copy_async(inside(slot(turn, stream, 2 * p + 1)), reinterpret_cast<const uint4*>(from + half));
         }
     }
     __device__ __forceinline__ void read(int turn, int stream, int v, float* out) const {

@@ -39,15 +39,18 @@ constexpr int kStaticBytes = 1024;     // upper bound of the static shared memor
     GATED(3, 256, 4, __VA_ARGS__)              \
     GATED(6, 512, 1, __VA_ARGS__)
 
-// Backward: elements that a thread holds, largest block, and the blocks of backward and of backward by token.
+// Backward: elements that a thread holds, largest team (the threads of a row), and the largest block of backward and of
+// backward by token, which has as many teams as fit; one, where it is as large as the largest team. More would spill.
 #define REEL_REGISTER_CLASSES(CLASS, ...) \
-    CLASS(16, 128, 5, 3, __VA_ARGS__)     \
-    CLASS(16, 320, 2, 1, __VA_ARGS__)     \
-    CLASS(16, 512, 1, 1, __VA_ARGS__)
+    CLASS(16, 320, 640, 384, __VA_ARGS__) \
+    CLASS(16, 512, 512, 512, __VA_ARGS__)
 
-// Wider rows are cut over a cluster of blocks (sm_90 and newer): as above, with the blocks of a cluster in third place.
+// Wider rows are cut over a cluster of blocks (sm_90 and newer), each of one team: its largest, the blocks of a cluster, and the
+// blocks of backward and of backward by token that a multiprocessor shall hold.
 #define REEL_CLUSTER_CLASSES(CLUSTER, ...) \
     CLUSTER(16, 256, 4, 2, 1, __VA_ARGS__)
+
+constexpr int kTeams = 15;             // rows that a block of the backward works on at once: it has 16 barriers
 
 constexpr int kClusterOldest = 9;      // major compute capability from which there are clusters
 

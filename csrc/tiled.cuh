@@ -86,7 +86,7 @@ __device__ __forceinline__ void backward_rows_tiled(const BackwardArgs& args) {
         total.x += w;
         total.y = fmaf(w, g.n, total.y);
     }
-    total = block_sum(total, sums);
+    total = team_sum(total, sums);
     const float2 mean_of = make_float2(args.rms ? 0.f : total.x / args.dim, total.y / args.dim);
     if (threadIdx.x == 0) args.row_sums[2 * row] = mean_of.x, args.row_sums[2 * row + 1] = mean_of.y;
     for (int column = threadIdx.x; column < args.dim; column += blockDim.x) {
@@ -117,7 +117,7 @@ __device__ __forceinline__ void backward_columns_tiled(const BackwardArgs& args)
         }
     };
     for (i64 row = first; row < last; ++row) {
-        if (cursor.at_end(row)) {
+        if (cursor.end == row) {
             if constexpr (!TOKEN) end_group();
             cursor.move_to(row);
         }

@@ -87,6 +87,12 @@ CALLS: dict[str, tuple[Step, ...]] = {
     "open": (
         _LIBRARY,
         Step(
+            "backward, rows at once",
+            bench("backward_teams"),
+            bench("backward_teams", "--tiny"),
+            70,
+        ),
+        Step(
             "peer of a training step",
             bench("train_step", "--out", FOLDER, "--only", "nvrtc, full", PEER_FULL),
             bench("train_step", "--out", FOLDER, "--tiny", "--only", "full", PEER_FULL),

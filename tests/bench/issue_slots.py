@@ -163,14 +163,15 @@ class Costs:
         passes: int = 1,
         cluster: int = 1,
         rows: int = 1,
+        teams: int = 1,
     ) -> Kernel:
         """Return a launch with its cost."""
         key = (name, threads)
         if key not in self.found:
-            self.found[key] = row_cost(self.compiled.code[name], threads, given, few, rows)
+            self.found[key] = row_cost(self.compiled.code[name], threads, given, few, rows, teams)
         registers = self.compiled.resources[name].registers
-        resident = self.gpu.resident(threads, registers, shared_bytes)
-        return Kernel(self.found[key], threads, resident, dim * element_bytes, ahead, passes, cluster)
+        resident = self.gpu.resident(threads * teams, registers, shared_bytes)
+        return Kernel(self.found[key], threads, resident, dim * element_bytes, ahead, passes, cluster, teams)
 
     def norm(self, family: Family, direction: Direction, dim: int) -> Case:
         """Return the launches of a norm at a width: of its register kernel, or of the tiled path."""
@@ -186,9 +187,17 @@ class Costs:
             name = launch.backward_name(family, "bf16", "f32", found)
             streams = 4 if "gate" in family else 2
             stages = launch.ring_rows(2 * streams)
-            ahead = (stages - 1) / stages * found.shared_bytes
+            ahead = (stages - 1) / stages * launch.ring_bytes(2 * streams, found.elements, found.threads)
             kernel = self.kernel(
-                name, found.threads, found.shared_bytes, dim, wanted, given, ahead, cluster=found.cluster
+                name,
+                found.threads,
+                found.shared_bytes,
+                dim,
+                wanted,
+                given,
+                ahead,
+                cluster=found.cluster,
+                teams=found.teams,
             )
             return Case(family, direction, dim, (name,), (kernel,))
         threads = launch.tiled_threads(dim)
@@ -265,7 +274,7 @@ def line(case: Case, gpu: Gpu) -> str:
     shown = " | ".join(f"{100 * one:.0f}" for one in reached)
     return (
         f"| {name} | {case.dim} | {first.cost.issued:.0f} | {first.cost.wavefronts:.0f} | {first.cost.chain:.0f} | "
-        f"{first.threads} x {first.resident} | {limits} | {shown} |"
+        f"{first.threads} x {first.teams} x {first.resident} | {limits} | {shown} |"
     )
 
 

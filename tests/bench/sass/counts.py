@@ -5,7 +5,7 @@ Each is the difference between a run of many rows and a run of few, so that noth
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.bench.sass.arithmetic import split
 from tests.bench.sass.machine import Issued, Machine, Thread
@@ -77,21 +77,23 @@ def row_cost(
     arguments: Callable[[int], bytes],
     few: int = 6,
     rows: int = 1,
+    teams: int = 1,
 ) -> RowCost:
-    """Return what a row costs a warp of a block of ``threads``, averaged over its warps.
+    """Return what a row costs a warp of a team of ``threads``, averaged over its warps.
 
     Args:
         code: the kernel.
-        threads: threads of a block.
+        threads: threads of a team.
         arguments: the kernel's arguments for a number of rows per block.
-        few: rows of the shorter run; the longer one has three times as many. 0: a block has `rows` and ends.
+        few: rows of the shorter run of a team; the longer one has three times as many. 0: a block has `rows` and ends.
         rows: rows of such a block.
+        teams: teams of a block.
     """
     warps = threads // WARP
     costs: list[RowCost] = []
     for warp in sorted({0, warps - 1}):
         runs = [
-            _run(code, Thread(warp * WARP, arguments(count), threads))
+            _run(code, Thread(warp * WARP, arguments(count * teams), threads, teams=teams))
             for count in ((few, 3 * few) if few else (1,))
         ]
         costs.append(_difference(*runs, rows=2 * few) if few else _difference(_NONE, *runs, rows=rows))
@@ -121,7 +123,7 @@ _NONE = _Run(Counter(), 0, 0)
 
 def _run(code: Sequence[Instruction], thread: Thread) -> _Run:
     first = list(Machine(code, thread).run())
-    neighbour = Machine(code, Thread(thread.index + 1, thread.arguments, thread.threads, thread.block)).run()
+    neighbour = Machine(code, replace(thread, index=thread.index + 1)).run()
     beside: dict[tuple[int, int], Issued] = {}
     turns: Counter[int] = Counter()
     for one in neighbour:

@@ -22,12 +22,13 @@ _SILENT = {
 
 @dataclass(frozen=True)
 class Thread:
-    """Place of a thread: its index, its block, the block's threads, and the kernel's arguments as bytes."""
+    """Place of a thread of a first team: its index, its block, the team's threads, and the kernel's arguments."""
 
     index: int
     arguments: bytes
     threads: int
     block: int = 0
+    teams: int = 1
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ class Machine:
         if place == 0:
             return self.thread.threads
         if place < PARAMETERS:
-            return 1 if place in (4, 8) else 0
+            return {4: self.thread.teams, 8: 1}.get(place, 0)
         start = place - PARAMETERS
         return int.from_bytes(self.thread.arguments[start : start + 4].ljust(4, b"\0"), "little")
 
@@ -171,6 +172,9 @@ class Machine:
             words = [self._constant(one.operands[-1], at) for at in range(0, one.width, 4)]
             known = None if None in words else sum(word << 32 * i for i, word in enumerate(words) if word)
             self.write(one.operands[0].text, known, len(words))
+        elif base == "SHFL" and "IDX" in one.modifiers and one.operands[-2].text == "RZ":
+            # From the first lane, of which only what is the same in all lanes is known here.
+            self.write(one.operands[1].text, self.read(one.operands[2]))
         elif base in ("S2R", "S2UR"):
             self.write(one.operands[0].text, self._special(one.operands[1].text))
         elif calculate:

@@ -38,8 +38,13 @@ class Gpu:
         return self.copy / self.sms / self.clock
 
     def resident(self, threads: int, registers: int, shared_bytes: int) -> int:
-        """Return the blocks that one SM holds: registers go in units of 256 a warp, 1.5 KB of shared memory to each."""
-        by_registers = self.registers // (-(-registers * WARP // 256) * 256) // (threads // WARP)
+        """Return the blocks that one SM holds.
+
+        Registers go in units of 256 a warp, and a warp's are those of one scheduler. A block has 1.5 KB of shared
+        memory beside its own.
+        """
+        warps = self.registers // self.schedulers // (-(-registers * WARP // 256) * 256) * self.schedulers
+        by_registers = warps // (threads // WARP)
         return min(by_registers, self.shared // (shared_bytes + 1536), self.threads // threads, 32)
 
 
@@ -49,12 +54,13 @@ class Kernel:
 
     Attributes:
         cost: what a row costs a warp.
-        threads: threads of a block.
+        threads: threads of a team, which works on a row.
         resident: blocks that an SM holds at once.
         row_bytes: bytes of a row that must move.
-        ahead: bytes of rows that a block asks for ahead.
+        ahead: bytes of rows that a team asks for ahead.
         passes: times that rows are walked by blocks side by side (tiles of columns).
         cluster: blocks that share a row.
+        teams: teams of a block.
     """
 
     cost: RowCost
@@ -64,6 +70,7 @@ class Kernel:
     ahead: float
     passes: int = 1
     cluster: int = 1
+    teams: int = 1
 
 
 @dataclass(frozen=True)
@@ -88,12 +95,13 @@ def shares(kernel: Kernel, gpu: Gpu) -> Shares:
     cycles = kernel.row_bytes / kernel.cluster / gpu.bytes_a_cycle
     warps = kernel.threads / WARP * kernel.passes
     busiest = max(kernel.cost.pipes.get(pipe, 0) / rate for pipe, rate in RATES.items())
-    in_flight = kernel.resident * kernel.ahead
+    teams = kernel.resident * kernel.teams
+    in_flight = teams * kernel.ahead
     return Shares(
         issue=kernel.cost.issued * warps / gpu.schedulers / cycles,
         pipe=busiest * warps / gpu.schedulers / cycles,
         l1=kernel.cost.wavefronts * warps / cycles,
-        chain=kernel.cost.chain * kernel.passes / kernel.resident / cycles,
+        chain=kernel.cost.chain * kernel.passes / teams / cycles,
         flight=gpu.latency * gpu.copy / gpu.sms / in_flight if in_flight else 0.0,
     )
 

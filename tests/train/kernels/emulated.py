@@ -153,13 +153,17 @@ class Problem:
 
 @dataclass(frozen=True)
 class Emulated:
-    """The operators over emulated kernels; `tiled` takes the D-tile path, `resident` sets the blocks."""
+    """The operators over emulated kernels.
+
+    `tiled` takes the D-tile path, `resident` sets the blocks, `shared_limit` the rows that one has at once.
+    """
 
     kernels: dict[Family, ctypes.CDLL]
     reductions: ctypes.CDLL
     tiled: bool = False
     resident: int = 5
     seed: int = 0
+    shared_limit: int = 227 << 10
 
     def shared_args(self, problem: Problem) -> tuple[Modulation, Groups, torch.Tensor | None]:
         rows, groups = len(problem.x_ND), len(problem.scale_GD)
@@ -240,7 +244,9 @@ class Emulated:
         )
         kernels, geometry = self.kernels[problem.family], None
         if not self.tiled:
-            geometry = launch.backward_launch(problem.family, dim, x, True, 227 << 10, True)
+            geometry = launch.backward_launch(
+                problem.family, dim, x, True, self.shared_limit, True, per_token
+            )
         across = launch.blocks(rows, per_block)
         if geometry is None:
             token = "_token" if per_token else ""
@@ -251,7 +257,8 @@ class Emulated:
         else:
             name = launch.backward_name(problem.family, x, m, geometry, per_token)
             grid = (geometry.cluster * across, 1)
-            run(kernels, name, args, grid, (geometry.threads, 1), geometry.shared_bytes, self.seed)
+            block = geometry.threads, geometry.teams
+            run(kernels, name, args, grid, block, geometry.shared_bytes, self.seed)
         affine = [torch.full((dim,), torch.nan, dtype=problem.scale_GD.dtype) for _ in range(2)]
         sums_G2D = torch.full((count, 2, dim), torch.nan)
         reduce_args = ReduceArgs(

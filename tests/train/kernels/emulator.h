@@ -44,7 +44,7 @@ struct Copy { uint4* to; const uint4* from; };
 struct Fiber {
     ucontext_t context;
     std::vector<char> stack = std::vector<char>(64 << 10);
-    enum { kReady, kWarp, kBlock, kCluster, kArrivals, kDone } state = kReady;
+    enum { kReady, kWarp, kTeam, kBlock, kCluster, kArrivals, kDone } state = kReady;
     std::vector<std::vector<Copy>> groups;
     std::vector<Copy> open;
 };
@@ -104,6 +104,7 @@ inline bool deliver(std::mt19937& random) {
 }
 inline bool release_barriers(int threads, std::mt19937& random) {
     bool any = false;
+    for (int from = 0; from < threads; from += block_size.x) any |= release(from, from + block_size.x, Fiber::kTeam);
     for (int from = 0; from < threads; from += block_threads()) any |= release(from, from + block_threads(), Fiber::kBlock);
     return any || release(0, threads, Fiber::kCluster) || deliver(random);
 }
@@ -180,6 +181,8 @@ struct Arrivals {
         return true;
     }
 };
+inline int warp_uniform(int value) { return value; }
+inline void meet_team() { emulated::hand_over(emulated::Fiber::kTeam); }
 inline void start_arrivals(Arrivals* arrivals) { *arrivals = {}; }
 inline void expect_arrivals(Arrivals* arrivals, int bytes) {
     arrivals->expected = 1, arrivals->bytes += bytes;
@@ -204,7 +207,12 @@ inline void send(Place to, Place arrivals, float2 value) {
         return counted->count();
     });
 }
-inline void copy_async(uint4* to, const uint4* from) { emulated::fibers[emulated::current].open.push_back({to, from}); }
+using Inside = char*;
+inline Inside inside(uint4* at) { return reinterpret_cast<char*>(at); }
+inline uint4 load_inside(Inside from) { return *reinterpret_cast<uint4*>(from); }
+inline void copy_async(Inside to, const uint4* from) {
+    emulated::fibers[emulated::current].open.push_back({reinterpret_cast<uint4*>(to), from});
+}
 inline uint4 load_once(const void* from) { return *static_cast<const uint4*>(from); }
 inline void store_once(void* to, const uint4& value) { std::memcpy(to, &value, 16); }
 inline void forget(uint4&) {}

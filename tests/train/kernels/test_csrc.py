@@ -96,7 +96,7 @@ def test_rows_travel_in_sixteen_bytes_and_never_through_local_memory(cubins: Seq
     assert wrong == []
     with_clusters = sum(one >= 90 for one in gates.ARCHITECTURES)
     forwards = sum(len(rules.forward_classes(gated)) for gated in (False, True))
-    assert seen == (5 * (forwards + 2 * 6) + 3 * 4) * len(gates.ARCHITECTURES) + 2 * 5 * 2 * with_clusters
+    assert seen == (5 * (forwards + 2 * 4) + 3 * 4) * len(gates.ARCHITECTURES) + 2 * 5 * 2 * with_clusters
     assert tiled > 0, "the tiled kernels load element by element: the check must see that"
 
 

@@ -17,6 +17,8 @@ from train.kernels.cuda.launch import Dtype
 
 pytestmark = pytest.mark.toolchain
 
+ONE_TEAM = 40 << 10
+"""Shared memory in which a block has one row of 1544 columns at a time."""
 ROUNDING: dict[Dtype, float] = {"f32": 2e-6, "bf16": 2**-8, "f16": 2**-11}
 
 
@@ -239,7 +241,7 @@ def test_many_rows(emulated: Emulated, rows: int, dim: int) -> None:
 def test_blocks_of_more_rows_than_a_warp_has_lanes(emulated: Emulated, gated: bool, rms: bool) -> None:
     case = problem(101, 1544, 4, offsets=[0, 31, 33, 33, 101], gated=gated, rms=rms, affine=True)
     check(replace(emulated, resident=1), case)
-    check(replace(emulated, resident=2), case)
+    check(replace(emulated, resident=1, shared_limit=ONE_TEAM), case)
 
 
 def test_no_rows_give_zero_gradients(emulated: Emulated) -> None:
@@ -295,7 +297,7 @@ REEL_INSTANCES(layer_norm_modulate, false, bf16, __nv_bfloat16, f32, float)
 """
 # The source with one line taken away or changed, and what it must break.
 MUTANTS = {
-    "no barrier in the sum": ("    __syncthreads();\n    const float2 part", "    const float2 part"),
+    "no barrier in the sum": ("    meet_team();\n    const float2 part", "    const float2 part"),
     "one buffer for two rows": ("sums[turn % 2]", "sums[0]"),
     "no barrier in the forward's sums": (
         "    }\n    __syncthreads();\n#pragma unroll",
@@ -317,8 +319,16 @@ MUTANTS = {
     ),
     "statistics of the first lanes alone": ("if (turn % kWarp == 0) statistics", "if (turn == 0) statistics"),
     "statistics of another row": ("lane_rstd, turn % kWarp)", "lane_rstd, (turn + 1) % kWarp)"),
-    "a row copied to another's place": ("% kStages * STREAMS + stream", "% kStages * STREAMS"),
+    "a row copied to another's place": ("vector(stage, stream * VECS + v)", "vector(stage, v)"),
     "rows that stay where they are": ("x.next(), dy_rows.next(),", "dy_rows.next(),"),
+    "one ring for all teams": ("shared + team * Rows::kVectors", "shared + 0 * Rows::kVectors"),
+    "one place for the sums of all teams": ("buffer += threadIdx.y * (blockDim.x / kWarp);", ""),
+    "the sums of the last team alone": ("if (turn > 0) add_row", "if (false) add_row"),
+    "teams that add at once": ("if (teams > 1) __syncthreads();", ""),
+    "statistics of the block's next rows": (
+        "lane_rstd = args.rstd[row + lane * by]",
+        "lane_rstd = args.rstd[row + lane]",
+    ),
 }
 
 # Those of clusters, which wide rows must show.
@@ -380,3 +390,4 @@ def test_the_emulator_sees_what_is_broken(emulated: Emulated, mutant: str, tmp_p
     with pytest.raises(AssertionError, match="beyond rounding"):
         check(mutated, problem(37, 1544, 4, offsets=[0, 3, 20, 31, 37]))
         check(replace(mutated, resident=1), problem(37, 1544, 4, offsets=[0, 3, 20, 31, 37]))
+        check(replace(mutated, resident=1, shared_limit=ONE_TEAM), problem(37, 1544))

@@ -30,6 +30,31 @@ def test_the_block_covers_the_row_within_its_class(dim: int, x: Dtype) -> None:
     assert dim <= found.threads * found.elements < dim + found.elements * launch.WARP
 
 
+@pytest.mark.parametrize(
+    ("dim", "per_token", "teams"),
+    [
+        (256, False, 15),
+        (1536, False, 6),
+        (1536, True, 4),
+        (3072, False, 3),
+        (5120, False, 2),
+        (5120, True, 1),
+    ],
+)
+def test_a_block_works_on_as_many_rows_at_once_as_fit(dim: int, per_token: bool, teams: int) -> None:
+    found = launch.backward_launch("layer_norm_modulate", dim, "bf16", True, 226 << 10, True, per_token)
+    assert found is not None
+    assert found.teams == teams
+    ring = launch.ring_bytes(4, found.elements, found.threads)
+    assert found.shared_bytes == teams * ring + (teams > 1) * 2 * 4 * dim
+
+
+def test_no_more_rows_at_once_than_shared_memory_holds() -> None:
+    found = launch.backward_launch("gate_residual_norm_modulate", 1536, "bf16", True, 140 << 10)
+    assert found is not None
+    assert (found.teams, found.shared_bytes) == (5, 5 * 24576 + 3 * 4 * 1536)
+
+
 @pytest.mark.parametrize("dim", [8200, 10240, 12288, 16376, 16384])
 @pytest.mark.parametrize("x", ["bf16", "f16", "f32"])
 def test_a_cluster_covers_a_wide_row_and_leaves_no_warp_idle(dim: int, x: Dtype) -> None:

@@ -33,7 +33,7 @@ using namespace reel;
 static char text[200];
 extern "C" {
 int elements, largest, threads, shared;
-int cluster;
+int cluster, teams;
 int forward_of(int gated, int dim, int bytes, int aligned) {
     const auto found = forward_launch(gated, dim, bytes, aligned);
     if (!found) return 0;
@@ -45,11 +45,11 @@ const char* forward_called(const char* family, const char* x, const char* m) {
     snprintf(text, sizeof(text), "%s", forward_name(family, x, m, launch).c_str());
     return text;
 }
-int backward_of(int gated, int dim, int bytes, int aligned, int limit, int clusters) {
-    const auto found = backward_launch(gated, dim, bytes, aligned, limit, clusters);
+int backward_of(int gated, int dim, int bytes, int aligned, int limit, int clusters, int token) {
+    const auto found = backward_launch(gated, dim, bytes, aligned, limit, clusters, token);
     if (!found) return 0;
     elements = found->elements, largest = found->largest, threads = found->threads, shared = found->shared_bytes;
-    cluster = found->cluster;
+    cluster = found->cluster, teams = found->teams;
     return 1;
 }
 const char* backward_called(const char* family, const char* x, const char* m, int token) {
@@ -138,19 +138,17 @@ def test_geometry_and_names_are_those_of_python(rules):
             assert launch.ForwardLaunch(*given) == forward
             name = launch.forward_name(family, x, "f32", forward)
             assert rules.forward_called(family.encode(), x.encode(), b"f32").decode() == name
-        for limit, clusters in itertools.product((99 << 10, 227 << 10), (False, True)):
-            expected = launch.backward_launch(family, dim, x, aligned, limit, clusters)
-            assert bool(rules.backward_of(gated, dim, size, aligned, limit, clusters)) == (
-                expected is not None
-            )
+        for limit, *how in itertools.product((99 << 10, 227 << 10), (False, True), (False, True)):
+            expected = launch.backward_launch(family, dim, x, aligned, limit, *how)
+            assert bool(rules.backward_of(gated, dim, size, aligned, limit, *how)) == (expected is not None)
             if expected is None:
                 continue
             served += 1
-            given = (value(rules, n) for n in ("elements", "largest", "threads", "shared", "cluster"))
-            assert launch.KernelLaunch(*given) == expected
-            for token in (False, True):
-                name = launch.backward_name(family, x, "f32", expected, token)
-                assert rules.backward_called(family.encode(), x.encode(), b"f32", token).decode() == name
+            fields = ("elements", "largest", "threads", "shared", "cluster", "teams")
+            assert launch.KernelLaunch(*(value(rules, name) for name in fields)) == expected
+            token = how[1]
+            name = launch.backward_name(family, x, "f32", expected, token)
+            assert rules.backward_called(family.encode(), x.encode(), b"f32", token).decode() == name
     assert served > 1000
     for family, step, token in itertools.product(FAMILIES, ("forward", "rows", "columns"), (False, True)):
         name = launch.tiled_name(family, step, "f16", "f16", token)

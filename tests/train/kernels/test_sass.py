@@ -68,6 +68,28 @@ def test_a_block_of_one_row_is_counted_whole() -> None:
     assert whole.issued == len(trace(LOOP, arguments=b"\1"))
 
 
+def test_a_team_knows_its_number_from_the_first_lane_and_takes_its_part_of_a_blocks_rows() -> None:
+    text = "S2R R0, SR_TID.Y\nSHFL.IDX PT, R1, R0, RZ, 0x1f\nLDC R2, c[0x0][0x4]\nEXIT"
+    machine = Machine(code(text), Thread(1, b"", 64, teams=3))
+    list(machine.run())
+    assert [machine.raw(name) for name in ("R1", "R2")] == [0, 3]
+    given: list[int] = []
+
+    def arguments(rows: int) -> bytes:
+        given.append(rows)
+        return (rows // 3).to_bytes(4, "little")
+
+    assert row_cost(code(LOOP), 64, arguments, teams=3) == row_cost(
+        code(LOOP), 64, lambda n: n.to_bytes(4, "little")
+    )
+    assert sorted(set(given)) == [18, 54]
+
+
+def test_teams_hide_as_blocks_do() -> None:
+    alone, together = kernel(300, resident=6), replace(kernel(300, resident=1), teams=6)
+    assert shares(together, Gpu()) == shares(alone, Gpu())
+
+
 def test_a_branch_on_what_memory_gives_is_refused() -> None:
     text = "LDG.E R0, desc[UR4][R2.64]\nISETP.NE.AND P0, PT, R0, RZ, PT\n@P0 BRA 0x0\nEXIT"
     with pytest.raises(RunError, match="BRA at 0x20 depends on P0"):
@@ -226,5 +248,6 @@ def test_blocks_that_fit_follow_registers_threads_and_shared_memory() -> None:
     gpu = Gpu()
     assert gpu.resident(192, 64, 18432) == 5
     assert gpu.resident(192, 88, 0) == 3
+    assert gpu.resident(96, 96, 0) == 6  # a scheduler's registers hold five warps, so 20 in all
     assert gpu.resident(256, 32, 0) == 8
     assert gpu.resident(512, 32, 200 << 10) == 1

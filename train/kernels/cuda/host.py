@@ -116,7 +116,9 @@ class _Call:
         aligned = self.aligned and all(rows.aligned for rows in others)
         limit = self.launcher.shared_limit(self.tokens.device)
         clusters = self.launcher.clusters(self.tokens.device)
-        return launch.backward_launch(self.family, self.dim, self.types[0], aligned, limit, clusters)
+        return launch.backward_launch(
+            self.family, self.dim, self.types[0], aligned, limit, clusters, self.per_token
+        )
 
     def rows_per_block(
         self, kernel: str, threads: int, shared_bytes: int, across: int = 1, cluster: int = 1
@@ -246,12 +248,13 @@ def _backward(
     geometry = None if tiled else call.backward_launch(dy, dh)
     if geometry is None:
         kernel = launch.tiled_name(call.family, "columns", *call.types, call.per_token)
-        threads, shared, cluster = launch.tiled_threads(call.dim), 0, 1
+        threads, shared, cluster, teams = launch.tiled_threads(call.dim), 0, 1, 1
         across = launch.tiles(call.dim, threads)
     else:
         kernel = launch.backward_name(call.family, *call.types, geometry, call.per_token)
-        threads, shared, across, cluster = geometry.threads, geometry.shared_bytes, 1, geometry.cluster
-    per_block = call.rows_per_block(kernel, threads, shared, across, cluster)
+        threads, shared, across = geometry.threads, geometry.shared_bytes, 1
+        cluster, teams = geometry.cluster, geometry.teams
+    per_block = call.rows_per_block(kernel, threads * teams, shared, across, cluster)
     affine = weight_D is not None or bias_D is not None
     partials = row_sums = None
     if affine or not call.per_token:
@@ -273,7 +276,7 @@ def _backward(
     if geometry is None:
         rows_kernel = launch.tiled_name(call.family, "rows", *call.types)
         call.run(rows_kernel, args, (call.rows, 1), (threads, 1))
-    call.run(kernel, args, (cluster * launch.blocks(call.rows, per_block), across), (threads, 1), shared)
+    call.run(kernel, args, (cluster * launch.blocks(call.rows, per_block), across), (threads, teams), shared)
     dweight_D = dbias_D = None
     if partials is not None:
         dweight_D, dbias_D = _reduce(call, partials, per_block, affine, dscale, dshift, dgate)

@@ -41,9 +41,9 @@ class ForwardLaunch:
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """One launch of a backward kernel: `threads` a block, `shared_bytes` of dynamic shared memory.
+    """One launch of a backward kernel: `teams` of `threads` a block, `shared_bytes` of dynamic shared memory.
 
-    `elements`, `largest` and `cluster` name the class (elements a thread, largest block, blocks that share a row) of
+    `elements`, `largest` and `cluster` name the class (elements a thread, largest team, blocks that share a row) of
     csrc/instances.cuh.
     """
 
@@ -52,17 +52,18 @@ class KernelLaunch:
     threads: int
     shared_bytes: int
     cluster: int = 1
+    teams: int = 1
 
 
 def ring_rows(row_bytes: int) -> int:
-    """Return the rows of a block's ring whose rows have ``row_bytes`` a column in all streams."""
+    """Return the rows of a ring whose rows have ``row_bytes`` a column in all streams."""
     if row_bytes > constant("NarrowBytes"):
         return constant("ShallowRing")
     return constant("DeepRing" if row_bytes > constant("ThinBytes") else "ThinRing")
 
 
 def ring_bytes(row_bytes: int, elements: int, threads: int) -> int:
-    """Return the shared memory of a block's ring."""
+    """Return the shared memory of a team's ring."""
     return ring_rows(row_bytes) * row_bytes * elements * threads
 
 
@@ -92,6 +93,7 @@ def backward_launch(
     aligned: bool,
     shared_limit: int,
     clusters: bool = False,
+    per_token: bool = False,
 ) -> KernelLaunch | None:
     """The backward kernel that serves a row of `dim`, or None where only the tiled path does.
 
@@ -102,25 +104,27 @@ def backward_launch(
         aligned: Every pointer and row (rows of x and of the modulation) begins at a multiple of 16 bytes.
         shared_limit: Shared memory one block may ask for (sharedMemPerBlockOptin), in bytes.
         clusters: Blocks may form clusters (`CLUSTER_OLDEST`).
+        per_token: Every row has its own modulation.
     """
     size = VECTOR_BYTES // DTYPE_BYTES[x]
     fitting = [
-        (elements, largest, blocks)
-        for elements, largest, blocks in backward_classes()
-        if dim <= elements * largest * blocks and (clusters or blocks == 1)
+        one
+        for one in backward_classes()
+        if dim <= one.elements * one.largest * one.cluster and (clusters or one.cluster == 1)
     ]
     if not aligned or dim % size or not fitting:
         return None
-    elements, largest, cluster = fitting[0]
-    vectors = -(-dim // size // cluster)
-    threads = -(-vectors * size // (elements * WARP)) * WARP
-    streams = 4 if family == "gate_residual_norm_modulate" else 2
-    shared_bytes = ring_bytes(DTYPE_BYTES[x] * streams, elements, threads)
-    return (
-        KernelLaunch(elements, largest, threads, shared_bytes, cluster)
-        if shared_bytes <= shared_limit
-        else None
-    )
+    found = fitting[0]
+    vectors = -(-dim // size // found.cluster)
+    threads = -(-vectors * size // (found.elements * WARP)) * WARP
+    streams, parts = (4, 3) if family == "gate_residual_norm_modulate" else (2, 2)
+    ring, sums = ring_bytes(DTYPE_BYTES[x] * streams, found.elements, threads), parts * 4 * dim
+    if ring > shared_limit:
+        return None
+    block = found.token_block if per_token else found.block
+    teams = max(1, min(constant("Teams"), block // threads, (shared_limit - sums) // ring))
+    shared_bytes = teams * ring + (sums if teams > 1 else 0)
+    return KernelLaunch(found.elements, found.largest, threads, shared_bytes, found.cluster, teams)
 
 
 def rows_per_block(rows: int, resident: int) -> int:

@@ -3,12 +3,12 @@
 import ctypes
 import re
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from train.kernels.cuda.sources import CSRC
 
 _CONSTANT = re.compile(r"^constexpr int k(\w+) = (\d+);", re.MULTILINE)
-_CLASS = re.compile(r"^ +CLASS\((\d+), (\d+),", re.MULTILINE)
+_CLASS = re.compile(r"^ +CLASS\((\d+), (\d+), (\d+), (\d+),", re.MULTILINE)
 _FORWARD = re.compile(r"^ +FORWARD\((\d+), (\d+),", re.MULTILINE)
 _GATED = re.compile(r"^ +GATED\((\d+), (\d+),", re.MULTILINE)
 _CLUSTER = re.compile(r"^ +CLUSTER\((\d+), (\d+), (\d+),", re.MULTILINE)
@@ -32,12 +32,34 @@ def forward_classes(gated: bool) -> tuple[tuple[int, int], ...]:
     return tuple((int(vectors), int(largest)) for vectors, largest in found)
 
 
+class BackwardClass(NamedTuple):
+    """A class of D of the backward.
+
+    Attributes:
+        elements: elements that a thread holds.
+        largest: threads of the largest team.
+        cluster: blocks that share a row.
+        block: threads of the largest block, of one team or more; 0: it has one team.
+        token_block: the same for modulation by token.
+    """
+
+    elements: int
+    largest: int
+    cluster: int
+    block: int = 0
+    token_block: int = 0
+
+
 @cache
-def backward_classes() -> tuple[tuple[int, int, int], ...]:
-    """Return elements a thread, the largest block and the blocks that share a row, of each class of the backward."""
+def backward_classes() -> tuple[BackwardClass, ...]:
+    """Return the classes of D of the backward, narrow ones first."""
     text = _read("rules.h")
-    found = [*((*one, "1") for one in _CLASS.findall(text)), *_CLUSTER.findall(text)]
-    return tuple((int(elements), int(largest), int(blocks)) for elements, largest, blocks in found)
+    narrow = (map(int, one) for one in _CLASS.findall(text))
+    wide = (map(int, one) for one in _CLUSTER.findall(text))
+    return (
+        *(BackwardClass(elements, largest, 1, *blocks) for elements, largest, *blocks in narrow),
+        *(BackwardClass(*one) for one in wide),
+    )
 
 
 @cache
