@@ -13,6 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loader.errors import UsageError
 from pipelines.configuration.config import resolve
 from pipelines.configuration.kept import kept_yaml
 from pipelines.terminal.arguments import add_config
@@ -138,8 +139,16 @@ def held_out_batches(
     stream: "StreamConfig",
     open_stream: "Callable[[str, StreamConfig], VideoStream]",
 ) -> "Callable[[], Iterator[Microbatch | Pack]]":
-    """Return a function that yields this rank's batches of the first steps of a dataset."""
+    """Return a function that yields this rank's batches of the first steps of a dataset.
+
+    Raises:
+        UsageError: The dataset fills no step; told now and not at the first evaluation.
+    """
     once = stream.model_copy(update={"epochs": 1})
+    try:
+        open_stream(dataset, once)
+    except UsageError as error:
+        raise UsageError(f"held_out.dataset {dataset}: {error}") from error
     return lambda: takewhile(lambda batch: batch.step < steps, open_stream(dataset, once))
 
 
