@@ -139,17 +139,22 @@ def held_out_batches(
     stream: "StreamConfig",
     open_stream: "Callable[[str, StreamConfig], VideoStream]",
 ) -> "Callable[[], Iterator[Microbatch | Pack]]":
-    """Return a function that yields this rank's batches of the first steps of a dataset.
+    """Return a function that yields this rank's batches of the first steps of a dataset, the same at each call.
 
     Raises:
         UsageError: The dataset fills no step; told now and not at the first evaluation.
     """
-    once = stream.model_copy(update={"epochs": 1})
     try:
-        open_stream(dataset, once)
+        held_out = open_stream(dataset, stream.model_copy(update={"epochs": 1}))
     except UsageError as error:
         raise UsageError(f"held_out.dataset {dataset}: {error}") from error
-    return lambda: takewhile(lambda batch: batch.step < steps, open_stream(dataset, once))
+    begin = dict(held_out.state_dict())
+
+    def first_steps() -> "Iterator[Microbatch | Pack]":
+        held_out.load_state_dict(begin)
+        return takewhile(lambda batch: batch.step < steps, held_out)
+
+    return first_steps
 
 
 def summary(result: "TrainResult") -> str:
