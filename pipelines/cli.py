@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -56,6 +57,20 @@ COMMANDS = tuple(name for group in GROUPS.values() for name in group)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return 0 on success, 1 on failure, 2 on a wrong call or configuration."""
+    status = 0
+    try:
+        try:
+            status = _run(arguments)
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of our output (head, less) has seen enough; what we still hold would fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return status
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     silence_noise()
     hide_secrets()
     sys.excepthook = _show_bug
@@ -74,12 +89,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (message := missing(error)) is None:
             raise
         return _fail(message, 2, verbose)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "can't start new thread" not in str(error):
+            raise
+        return _fail(
+            "this machine grants no more memory or threads; look at ulimit -v, ulimit -u and the container", 1
+        )
     except KeyboardInterrupt:
         return _fail("interrupted; the same command goes on where it stopped", 130)
-    except BrokenPipeError:
-        # The reader of our output (head, less) has seen enough.
-        sys.stderr.close()
-        return 0
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:

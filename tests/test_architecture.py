@@ -5,13 +5,19 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cache
 from graphlib import TopologicalSorter
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from pipelines.terminal.extras import _EXTRAS
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("curate", "loader", "train", "pipelines")
@@ -194,6 +200,42 @@ def test_heavy_libraries_are_imported_where_they_are_used(room: str) -> None:
         if name.split(".")[0] in HEAVY
     ]
     assert wrong == []
+
+
+def test_every_library_that_may_be_missing_has_advice() -> None:
+    """Without one, a command says which extra brings it; those that no extra brings are named where they are used."""
+    named_where_used = {
+        "easyocr",
+        "liger_kernel",
+        "megatron",
+        "rapidocr_onnxruntime",
+        "streaming",
+        "umap",
+        "vllm",
+    }
+    found = {
+        name.split(".")[0]
+        for room in ROOMS
+        for path in files(room)
+        for node, checked in imported(path)
+        if not checked
+        for name in (
+            [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+        )
+    } - {*sys.stdlib_module_names, *ROOMS}
+    always = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    always = [Requirement(one).name for one in always]
+    for _ in range(2):  # urllib3 is botocore's, which is boto3's
+        always += [
+            Requirement(one).name
+            for name in set(always)
+            for one in requires(name) or ()
+            if "extra" not in one
+        ]
+    owners = packages_distributions()
+    bases = {canonicalize_name(one) for one in always}
+    missing = {name for name in found if not bases & {canonicalize_name(one) for one in owners.get(name, ())}}
+    assert missing - named_where_used - _EXTRAS.keys() == set()
 
 
 def test_importing_the_loader_pulls_in_no_heavy_library_and_costs_less_than_what_it_stands_on() -> None:

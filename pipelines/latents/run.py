@@ -10,7 +10,7 @@ import numpy as np
 from curate.ledger.ledger import LEDGER, Ledger, digest
 from curate.ledger.records import from_json
 from curate.run.curate import write_beside
-from curate.run.runners.pipeline import runner
+from curate.run.runners.pipeline import runner, startable
 from curate.run.runners.progress import Progress, write_status
 from curate.run.shard import finished_shards, with_rows
 from loader.blend.reading import is_blend_file
@@ -102,6 +102,7 @@ def _make(
         _tidy(finished)
         return True
     note = _begun(storage, ledger, asked, out)
+    config = _startable(config)
     assignment = assign(source.plan_index, config.stream.buckets)
     loaded = LoadedEncoders(config, context=asked["text"] is not None)
     if note is None:
@@ -189,6 +190,12 @@ def _begun(storage: Storage, ledger: Ledger, asked: dict[str, Any], out: str) ->
     elif (stray := next(storage.list(), None)) is not None:
         raise UsageError(f"{out} is not empty, it holds {stray.path}; choose another --out")
     return note
+
+
+def _startable(config: TrainRunConfig) -> TrainRunConfig:
+    """Return the configuration with a runner that works here."""
+    kind = startable(config.latents.runner).kind
+    return config.model_copy(update={"latents": config.latents.model_copy(update={"runner": kind})})
 
 
 def _check_same(there: dict[str, Any], asked: dict[str, Any], out: str) -> None:

@@ -1,9 +1,11 @@
 """Advice where a library of an extra is not installed."""
 
 _EXTRAS = {
+    "accelerate": "diffusers",
     "cryptography": "sign",
     "decord": "curate",
     "diffusers": "diffusers",
+    "huggingface_hub": "curate",
     "mlflow": "mlflow",
     "num2words": "curate",
     "open_clip": "curate",

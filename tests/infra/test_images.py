@@ -134,6 +134,9 @@ def test_advice_names_extras_that_bring_the_module() -> None:
         brought = [
             Requirement(one).name for one in PROJECT["optional-dependencies"][extra] + PROJECT["dependencies"]
         ]
+        brought += [
+            Requirement(one).name for name in brought for one in importlib.metadata.requires(name) or ()
+        ]
         owners = {canonicalize_name(owner) for owner in modules.get(module, [module])}
         assert owners & {canonicalize_name(one) for one in brought} or module == "sklearn", module
 

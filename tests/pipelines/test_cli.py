@@ -328,6 +328,17 @@ def test_the_version_is_told() -> None:
     assert (done.returncode, done.stdout) == (0, f"reelweave {version('reelweave')}\n")
 
 
+def test_a_reader_that_has_gone_is_no_failure() -> None:
+    """As ``reelweave --help | true``: all of it is still in the buffer when the command ends."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    called = [sys.executable, "-m", "pipelines.cli", "--version"]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(called, stdout=writes, stderr=subprocess.PIPE, env=env, timeout=60, check=False)
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_prefixes_are_allowed_on_the_command_line(tmp_path: Path) -> None:
     done = reelweave("verify", tmp_path, "--allow", "s3://films/", "--allow", "films")
     assert done.returncode == 2

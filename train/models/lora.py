@@ -121,5 +121,5 @@ def _peft() -> Any:
     try:
         import peft
     except ImportError as error:
-        raise UsageError("lora needs peft: pip install reelweave[diffusers]") from error
+        raise UsageError("lora needs peft: pip install 'reelweave[diffusers]'") from error
     return peft

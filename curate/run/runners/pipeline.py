@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
-from curate.run.runners.ray_cluster import RayTooSlowError, cluster_nodes, start_ray
+from curate.run.runners.ray_cluster import RayNotInstalledError, RayTooSlowError, cluster_nodes, start_ray
 from curate.run.runners.ray_errors import in_words
 from curate.run.runners.replanning import Kept, Setup, replanning
 from curate.run.runners.room import Share, fitted
@@ -27,6 +27,16 @@ AT_ONCE = 1 << 18
 
 _RESERVED = 0.1
 """Share of the cluster that Ray divides equally among operators before they compete; its default is half."""
+
+_TOO_SLOW = (
+    "Ray's own processes did not start in the 30 s that it gives them, so one process does all the work; on a"
+    " machine of many processors, run the next time when it is less busy"
+)
+_ABSENT = (
+    "Ray is not installed, so one process does all the work;"
+    " pip install 'reelweave[ray]' gives work to every processor"
+)
+_log = logging.getLogger(__name__)
 
 SILENCE_S = 6 * 3600.0
 """Seconds without any result after which a run counts as stuck, where no stage allows more."""
@@ -87,21 +97,31 @@ def runner(kind: Kind) -> Runner:
     return run_on_ray if kind == "ray" else run_sequentially
 
 
-def startable(kind: Kind) -> Kind:
-    """Return the kind of runner that works here, with Ray started: in this process where Ray is too slow to start.
+class Startable(NamedTuple):
+    """A runner that works here, and a sentence for the person if it is another than the configuration's."""
 
-    A machine that is busy, or grants little of a processor, gives Ray's processes too little time.
+    kind: Kind
+    note: str | None = None
+
+
+def startable(kind: Kind) -> Startable:
+    """Return the runner that works here, with Ray started: this process where Ray is too slow to start or missing.
+
+    A machine that is busy, or grants little of a processor, gives Ray's processes too little time. The note is logged
+    as a warning, too, so that it is read before the work.
 
     Raises:
-        UsageError: Ray is not installed.
+        UsageError: Ray is not installed where RAY_ADDRESS names a cluster, or it is incomplete.
         RunError: it cannot start or be joined for another reason.
     """
     if kind == "ray":
         try:
             start_ray()
-        except RayTooSlowError:
-            return "sequential"
-    return kind
+        except (RayTooSlowError, RayNotInstalledError) as error:
+            note = _TOO_SLOW if isinstance(error, RayTooSlowError) else _ABSENT
+            _log.warning(note)
+            return Startable("sequential", note)
+    return Startable(kind)
 
 
 def run_sequentially(

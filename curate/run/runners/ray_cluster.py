@@ -22,6 +22,10 @@ class RayTooSlowError(RunError):
     """Ray's own processes did not start within the seconds that it gives them, which no setting changes."""
 
 
+class RayNotInstalledError(UsageError):
+    """Ray is not installed, and no cluster was asked for."""
+
+
 _CONNECT_S = 10.0
 _STARTS = 4
 _WORKERS_SHARE = 0.7  # of the memory; Ray gives as much to workers, and the rest to its store
@@ -33,17 +37,18 @@ def start_ray() -> Any:
     """Start Ray or join it, unless this process has one; return its module.
 
     Raises:
-        UsageError: it is not installed.
+        RayNotInstalledError: it is not installed, and RAY_ADDRESS names no cluster.
+        UsageError: it is not installed, or incomplete.
         RunError: it cannot start or be joined.
     """
-    ray = _ray()
+    address = os.environ.get("RAY_ADDRESS")
+    ray = _ray(address)
     if ray.is_initialized():
         return ray
     # Reports of usage would go to the network.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Its C++ core writes notes for its developers to our terminal, even one that it now writes none.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    address = os.environ.get("RAY_ADDRESS")
     alone = {} if address else _own_ray()
     if address:
         # Attempts to join, of 40 s each where something listens that is no cluster; Ray would make twenty.
@@ -56,7 +61,7 @@ def start_ray() -> Any:
         # Ray would start a worker for each processor, and keep us until they have registered: for ever, where a busy
         # machine ends them unregistered after 60 s. Tasks start those that they need.
         os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
-        keep_token(Path("~/.ray").expanduser())
+        keep_token(Path(os.path.expanduser("~/.ray")))  # noqa: PTH111 - expanduser of Path raises without a home
     try:
         _check_listens(address or "")
         with _held_back():
@@ -123,14 +128,20 @@ def _held_back() -> Iterator[None]:
             os.close(kept)
 
 
-def _ray() -> Any:
+def _ray(address: str | None) -> Any:
+    """Return Ray's module, imported with Ray Data."""
     try:
         import ray
         import ray.data
     except ImportError as error:
-        raise UsageError(
-            "Ray is not installed: pip install 'reelweave[curate]', or set the configuration's runner to sequential"
-        ) from error
+        advice = "pip install 'reelweave[ray]', or set the configuration's runner to sequential"
+        if error.name != "ray":
+            raise UsageError(f"Ray Data cannot be imported ({error}): {advice}") from error
+        if address:
+            raise UsageError(
+                f"RAY_ADDRESS={redacted(address)} needs Ray, which is not installed: {advice}"
+            ) from error
+        raise RayNotInstalledError(f"Ray is not installed: {advice}") from error
     return ray
 
 

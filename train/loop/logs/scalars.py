@@ -46,7 +46,7 @@ def open_scalars(
     wandb, mlflow = config.log.wandb, config.log.mlflow
     for name, asked in (("wandb", wandb), ("mlflow", mlflow)):
         if asked and find_spec(name) is None:
-            raise UsageError(f"log.{name} needs {name}: pip install reelweave[{name}], or set it to null")
+            raise UsageError(f"log.{name} needs {name}: pip install 'reelweave[{name}]', or set it to null")
     opened: list[Scalars] = []
     if writes and config.log.tensorboard:
         opened.append(TensorBoard(out, start_step))

@@ -101,6 +101,6 @@ def diffusers() -> ModuleType:
     try:
         import diffusers as library
     except ImportError as error:
-        raise UsageError("published models need diffusers: pip install reelweave[diffusers]") from error
+        raise UsageError("published models need diffusers: pip install 'reelweave[diffusers]'") from error
     module: ModuleType = library
     return module

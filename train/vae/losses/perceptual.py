@@ -34,7 +34,7 @@ class Perceptual(nn.Module):
             # The public class only loads the backbone from torchvision's hub.
             from torchmetrics.functional.image.lpips import _NoTrainLpips
         except ImportError as error:
-            raise UsageError("losses.lpips needs torchmetrics: pip install reelweave[vae]") from error
+            raise UsageError("losses.lpips needs torchmetrics: pip install 'reelweave[vae]'") from error
         given = _read(config)
         self._network = _NoTrainLpips(net=config.network, pnet_rand=True).to(torch.get_default_dtype())
         backbone: nn.Module = self._network.net

@@ -82,5 +82,5 @@ def test_a_server_that_is_missing_is_named_before_the_first_step(store, tmp_path
 def test_without_the_package_the_extra_is_named(tmp_path, monkeypatch):
     config = tiny_config(3).model_copy(update={"log": LogConfig(tensorboard=False, mlflow=ASKED)})
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    with pytest.raises(UsageError, match=r"pip install reelweave\[mlflow\]"):
+    with pytest.raises(UsageError, match=r"pip install 'reelweave\[mlflow\]'"):
         Trainer(config, ClipStream(), tmp_path).run()

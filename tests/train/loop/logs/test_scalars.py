@@ -61,7 +61,7 @@ def test_a_run_that_goes_on_is_the_same_run_to_wandb(tmp_path, monkeypatch):
 
 def test_without_the_package_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(UsageError, match=r"pip install reelweave\[wandb\]"):
+    with pytest.raises(UsageError, match=r"pip install 'reelweave\[wandb\]'"):
         Trainer(config(3), ClipStream(), tmp_path).run()
 
 
