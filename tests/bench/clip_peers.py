@@ -9,8 +9,7 @@ of all that it started, imports left out; memory is the largest sum over these p
 
 VENV holds ``nemo-curator``, ``daft[video]`` and ``scenedetect-headless``. NeMo Curator 1.4 offers no x264, only
 openh264 and VP9; a subclass of its stage adds the options named above. ``nemo-vp9`` is what it offers by itself.
-Daft has no operator that makes clips: ``daft-ffmpeg`` calls FFmpeg in a function of the user's, and ``daft-frames``
-encodes what Daft's own ``video_frames`` decoded.
+Daft has no operator that makes clips: ``daft-ffmpeg`` calls FFmpeg in a function of the user's.
 """
 
 import argparse
@@ -234,37 +233,6 @@ def daft_ffmpeg() -> Run:
     return run
 
 
-def daft_frames() -> Run:
-    """Return a pipeline of Daft whose own operator decodes and whose function encodes pictures; no sound."""
-    import av
-    import daft
-    from daft.functions import video_file, video_frames
-
-    @daft.func(return_dtype=daft.DataType.int64())
-    def clip(frames: Any, fps: float, target: str) -> int:
-        with av.open(target, "w") as container:
-            stream = container.add_stream("libx264", rate=round(fps))
-            stream.options = {"preset": PRESET, "crf": str(CRF), "x264-params": "mbtree=0"}
-            stream.codec_context.gop_size, stream.codec_context.thread_count = KEYFRAME_EVERY, 1
-            for number, frame in enumerate(frames):
-                picture = av.VideoFrame.from_ndarray(frame["data"], "rgb24")
-                stream.width, stream.height, stream.pix_fmt = picture.width, picture.height, "yuv420p"
-                picture.pts = number
-                container.mux(stream.encode(picture))
-            container.mux(stream.encode(None))
-        return len(frames)
-
-    def run(videos: Path, out: Path, stride_s: float) -> None:
-        spans = with_spans(daft, videos, out, stride_s).into_batches(1)
-        spans = spans.with_column("file", video_file(spans["path"]))
-        shown = video_frames(spans["file"], start_time=spans["start_s"], end_time=spans["end_s"])
-        frames = spans.with_column("frames", shown)
-        counted = frames.with_column("count", clip(*(frames[name] for name in ("frames", "fps", "target"))))
-        counted.select("count").collect()
-
-    return run
-
-
 def with_spans(daft: Any, videos: Path, out: Path, stride_s: float) -> Any:
     """Return a data frame with a row for each clip to be made, by the metadata that Daft reads."""
     rows: dict[str, list[Any]] = {name: [] for name in ("path", "start_s", "end_s", "target", "fps")}
@@ -306,7 +274,6 @@ SYSTEMS: dict[str, Callable[[], Run]] = {
     "nemo-motion": lambda: nemo(motion=True),
     "nemo-vp9": lambda: nemo(vp9=True),
     "daft-ffmpeg": daft_ffmpeg,
-    "daft-frames": daft_frames,
     "reelweave-shots": lambda: reelweave("colour"),
     "scenedetect": scenes,
 }
