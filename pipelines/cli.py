@@ -1,6 +1,7 @@
 """The program ``reelweave``: one module per command, one way to fail."""
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -52,22 +53,31 @@ GROUPS = {
 }
 _FOLDERS = dict(zip(GROUPS, ("begin", "data", "look", "train", "plan"), strict=True))
 _COMPLETION = "--completion"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 COMMANDS = tuple(name for group in GROUPS.values() for name in group)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return 0 on success, 1 on failure, 2 on a wrong call or configuration."""
-    status = 0
     try:
-        try:
-            status = _run(arguments)
-        finally:
-            if sys.stdout is not None:
-                sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader of our output (head, less) has seen enough; what we still hold would fail again at exit.
+        return _run(arguments)
+    except BrokenPipeError:  # the reader of our output (head, less) has seen enough
+        return 0
+    finally:
+        _flush()
+
+
+def _flush() -> None:
+    """Write what standard output still holds; end with 1 where there is no room for it."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        # What we still hold would fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return status
+        if not isinstance(error, BrokenPipeError):
+            raise SystemExit(_fail(f"standard output cannot be written: {error.strerror}", 1)) from error
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -95,6 +105,10 @@ def _run(arguments: Sequence[str] | None) -> int:
         return _fail(
             "this machine grants no more memory or threads; look at ulimit -v, ulimit -u and the container", 1
         )
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        return _fail(f"no room to write {error.filename or 'standard output'}: {error.strerror}", 1, verbose)
     except KeyboardInterrupt:
         return _fail("interrupted; the same command goes on where it stopped", 130)
 

@@ -58,6 +58,20 @@ def dataset(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+def test_a_full_disk_behind_the_output_is_said() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "pipelines.cli", "config", "schema", "train"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+    said = "reelweave: no room to write standard output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
 def test_help_names_every_command() -> None:
     done = alone("--help")
     assert done.returncode == 0
