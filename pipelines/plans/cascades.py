@@ -90,12 +90,12 @@ def run(options: argparse.Namespace, steps: "Trace | None" = None) -> int:
     if topology:
         topology = plan_execution.with_room(topology, options.topology, problems[0].gpus)
     names = tuple(dict.fromkeys(options.planner or (_OF_STEPS if of_steps else _COMPARED)))
-    made = {
-        name: planned for name in names if (planned := _planned(name, problems, options.seed)) is not None
-    }
+    with stderr().status("planning; the first plan on a machine compiles the planners, for half a minute"):
+        found = {name: _planned(name, problems, options.seed) for name in dict.fromkeys([*names, _BASELINE])}
+    made = {name: planned for name in names if (planned := found[name]) is not None}
     if not made:
         raise RunError(f"{', '.join(names)} found no plan: no degree of theirs suits all samples")
-    baseline = made.get(_BASELINE) or _planned(_BASELINE, problems, options.seed)
+    baseline = found[_BASELINE]
 
     from train.cascade.planners.exact import tightened
     from train.cascade.planners.plan import kept
