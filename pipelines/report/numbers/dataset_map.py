@@ -159,7 +159,7 @@ def dataset_map(dataset: Dataset, config: ReportConfig) -> DatasetMap:
     without = len(dataset) - len(rows)
     if not config.max_mapped:
         return DatasetMap("the map is switched off: max_mapped is 0", config.projection, without)
-    if not len(dataset.index):
+    if not len(dataset):
         return DatasetMap("the dataset holds no clips: there is nothing to map", config.projection, without)
     if not len(rows):
         return DatasetMap(
