@@ -96,7 +96,10 @@ def test_held_out_losses_are_recorded_fall_and_leave_training_alone(tmp_path, ca
     found = [line for line in lines(tmp_path / "looked") if line["of"] == "held_out"]
     assert [line["step"] for line in found] == [10, 20, 30]
     assert found[-1]["whole"]["loss"] < 0.9 * found[0]["whole"]["loss"]
-    assert f"held-out loss {found[0]['whole']['loss']:.4f} over 4 clips, each at 4 times" in capsys.readouterr().err
+    assert (
+        f"held-out loss {found[0]['whole']['loss']:.4f} over 4 clips, each at 4 times"
+        in capsys.readouterr().err
+    )
 
 
 def test_after_a_resume_no_line_stands_twice(tmp_path):
