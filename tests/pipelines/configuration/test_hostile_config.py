@@ -216,7 +216,7 @@ def test_passwords_are_shown_by_no_command(tmp_path: Path) -> None:
         ["curate", "a.mp4", "--out", tmp_path, "--set", "storage.endpoint_url", address],
         ["curate", "a.mp4", "--out", tmp_path, "--config", f"ftp{address}"],
         ["train", "--config", tmp_path / "none.yaml", "--set", address],
-        ["state", "inspect", address],
+        ["state", "inspect", "s3://user:PASS@bucket/x"],
         ["plan", "--trace", address],
         ["fit", address],
         ["report", "x", "--endpoint-url", address],
@@ -227,9 +227,10 @@ def test_passwords_are_shown_by_no_command(tmp_path: Path) -> None:
         assert done.returncode == 2, call
         assert "PASS" not in done.stdout + done.stderr, call
     unreachable = ("--config", address, "--set", "storage.max_attempts=1")
-    done = reelweave("curate", "a.mp4", "--out", tmp_path, *unreachable)
-    assert done.returncode == 1
-    assert "PASS" not in done.stdout + done.stderr
+    for call in (["curate", "a.mp4", "--out", tmp_path, *unreachable], ["state", "inspect", address]):
+        done = reelweave(*call)
+        assert done.returncode == 1, call
+        assert "PASS" not in done.stdout + done.stderr, call
 
 
 @pytest.mark.parametrize(
