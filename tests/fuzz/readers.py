@@ -182,6 +182,7 @@ def _states(folder: Path) -> list[bytes]:
 
 
 def _state(folder: Path, data: bytes) -> object:
+    from loader.storage import StorageConfig
     from loader.stream.loader_state import read_iterator_state, read_loader_state
     from loader.stream.state_diff import diff_states
     from pipelines.commands.train.state import _read, describe
@@ -192,7 +193,7 @@ def _state(folder: Path, data: bytes) -> object:
             for read in (read_loader_state, read_iterator_state):
                 with suppress(*OURS):
                     read(held)
-    state = _read(_file(folder, "state.json", data))
+    _, state = _read(str(_file(folder, "state.json", data)), StorageConfig())
     describe(state)
     return diff_states(state, state)
 

@@ -9,6 +9,7 @@ from loader.base.named_file import read_named
 from loader.base.strict_json import parse, unseal
 from loader.errors import UsageError
 from loader.plan.position import StreamState, read_state
+from loader.storage import StorageConfig
 from loader.stream.state_diff import StateDiff, diff_states, part_values
 from pipelines.configuration.config import resolve
 from pipelines.configuration.storage_options import add_storage_arguments, storage_config
@@ -41,14 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the states; return 1 if one was checked against a run and does not fit."""
+    storage = storage_config(options)
     if options.action == "diff":
-        (_, one), (_, other) = _read(options.a, options), _read(options.b, options)
+        (_, one), (_, other) = _read(options.a, storage), _read(options.b, storage)
         found = diff_states(one, other)
         _show_diff(found, options.json)
         return 0
     if options.config is None and (options.dataset or options.set):
         raise UsageError("--dataset and --set need --config FILE: how the dataset is streamed")
-    file, state = _read(options.file, options)
+    file, state = _read(options.file, storage)
     described = describe(state) | (_fit(state, options) if options.config else {})
     if options.json:
         print_json(described)
@@ -86,10 +88,10 @@ def _fit(state: StreamState, options: argparse.Namespace) -> dict[str, Any]:
     return {"fits": True, **stream.epoch_progress()._asdict()}
 
 
-def _read(named: str, options: argparse.Namespace) -> tuple[str, StreamState]:
+def _read(named: str, config: StorageConfig) -> tuple[str, StreamState]:
     """Return a state, and the file that holds it."""
     if "://" in named or Path(named).is_dir():
-        storage, folder = located(named.removesuffix(f"/{STATE}"), storage_config(options))
+        storage, folder = located(named.removesuffix(f"/{STATE}"), config)
         file = storage.uri(f"{folder}/{STATE}")
         data = storage.read(f"{folder}/{STATE}", 0, MAX_STATE_BYTES)
     else:
