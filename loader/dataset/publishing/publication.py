@@ -225,7 +225,9 @@ class IndexMaker:
                     self._columns[name][place] = values
                 if self._checked:
                     self._columns["crc32"][place] = table.column(CRC32).to_numpy()
-                self.duration_s = sum(table.column("duration_s").to_pylist(), self.duration_s)
+                # One after the other: from Python 3.12 on sum() rounds otherwise, so that parts would change the total.
+                for duration_s in table.column("duration_s").to_pylist():
+                    self.duration_s += duration_s
                 self.clip_bytes += _clip_bytes(table)
         write_plan_index(self._plan_index, str(folder / "plan.arrow"))
 
