@@ -260,4 +260,5 @@ def _refuse_collation(*_: Any, **__: Any) -> NoReturn:
     )
 
 
+# The map in which PyTorch looks up types of others; it has no public name.
 default_collate_fn_map.update({Batch: _refuse_collation, Step: _refuse_collation})

@@ -29,7 +29,7 @@ def forget(ledger: Ledger, down: TakeDowns) -> None:
     concerned: dict[tuple[str, str], SourceSummary] = {}
     gone, sources = {*down.keys}, set[str]()
     orphans = set(ledger.staged_clips())
-    cut, left = set[str](), set[str]()  # sources of clips, and of clips that stay
+    with_clips, keep_some = set[str](), set[str]()
     for name in ledger.fingerprints(CUT):
         for identity, entry in ledger.latest(CUT, name, source_summary):
             stays = [record for record in entry.records if not down.of(record)]
@@ -38,8 +38,8 @@ def forget(ledger: Ledger, down: TakeDowns) -> None:
                 gone |= {record.key for record in entry.records if record.key and down.of(record)}
             sources.add(f"{identity}-{name}")
             orphans -= {record.clip_id for record in entry.records if record.sha256}
-            cut |= {record.source for record in entry.records if record.key}
-            left |= {record.source for record in stays if record.sha256}
+            with_clips |= {record.source for record in entry.records if record.key}
+            keep_some |= {record.source for record in stays if record.sha256}
 
     def of_them(identity: str) -> bool:
         return identity.split("-", 1)[0] in gone
@@ -55,18 +55,18 @@ def forget(ledger: Ledger, down: TakeDowns) -> None:
     ledger.forget_arrays(of_them, sources)
     for folder in (SHARD, PARTS):
         ledger.storage.delete_tree(f"{LEDGER}{folder}/")
-    _forget_inputs(ledger, down, cut - left)
+    _forget_inputs(ledger, down, with_clips - keep_some)
     # These entries map clips to sources, so they are removed last.
     for name in ledger.fingerprints(CUT):
         after = {
-            identity: emptied_entry
+            identity: left
             for (other, identity), entry in concerned.items()
-            if other == name and (emptied_entry := _emptied_entry(entry, down)) != entry
+            if other == name and (left := _emptied_entry(entry, down)) != entry
         }
         ledger.forget(CUT, name, after.__contains__)
-        for identity, entry_left in after.items():
-            if entry_left:
-                ledger.close(CUT, name, identity, entry_left)
+        for identity, left in after.items():
+            if left:
+                ledger.close(CUT, name, identity, left)
 
 
 def _emptied_entry(entry: SourceSummary, down: TakeDowns) -> SourceSummary | None:

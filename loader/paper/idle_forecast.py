@@ -1,5 +1,6 @@
 """Forecast of a plan's idle time, with advice on settings, before the first sample is read."""
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -83,7 +84,11 @@ def forecast_idle(plan: EpochPlan) -> IdleForecast:
         plan: plan of the regime "step" or "pack"; for packs the alternatives are not computed and equal ``idle``.
     """
     layout, ranks = plan.layout, plan.layout.ranks
-    steps = min(max(_LOOKED_AT // layout.per_step, BALANCED_FROM), len(plan), _MOST_STEPS)
+    steps = min(
+        max(_LOOKED_AT // layout.per_step, math.ceil(BALANCED_FROM / layout.microbatches)),
+        len(plan),
+        _MOST_STEPS,
+    )
     more = min(BALANCED_FROM, max(layout.microbatches, len(plan.turns) // ranks))
     idle_S, floor_S, dearest_S = np.zeros((3, steps))
     for step in range(steps):

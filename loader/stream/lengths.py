@@ -38,7 +38,8 @@ def progress_of(stages: CurriculumPlans, position: Position) -> EpochProgress:
 def microbatches_in_all(stages: CurriculumPlans, config: StreamConfig, position: Position) -> int:
     """Count the microbatches of each rank in all epochs of a stream, finished ones included.
 
-    Training loops that resume take a length for that of the whole pass, and leave out what they count as done.
+    Training loops that resume take a length for that of the whole pass, and leave out what they count as done. Earlier
+    epochs count with the microbatches a step of now.
 
     Args:
         stages: plans of the stream.

@@ -11,7 +11,7 @@ from loader.errors import UsageError
 from pipelines.evaluation.metrics import compared, scores
 from pipelines.evaluation.videos import VideoSet, read_video
 from train.config.vae import LpipsConfig
-from train.vae.losses.perceptual import BACKBONE_KEY, Perceptual
+from train.vae.losses.perceptual import Perceptual
 
 if TYPE_CHECKING:
     from curate.models.embed import ClipEmbedder
@@ -33,10 +33,7 @@ class Evaluator:
 
     def __init__(self, reference: VideoSet | None, lpips: Path | None, clip: str | None) -> None:
         self._references = {path.name: path for path in reference.paths} if reference else {}
-        try:
-            self._perceptual = None if lpips is None else Perceptual(LpipsConfig(backbone=lpips))
-        except UsageError as error:
-            raise UsageError(str(error).replace(BACKBONE_KEY, "--lpips")) from error
+        self._perceptual = None if lpips is None else Perceptual(LpipsConfig(backbone=lpips), "--lpips")
         self._embedder = None if clip is None else _embedder(clip)
 
     def check(self, videos: VideoSet) -> None:

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from curate import dedup
 from curate.caption.types import Caption
@@ -239,6 +240,40 @@ def make(folder: Path, sources: int, per_source: int, pictures: int) -> None:
     ledger.pack(captions.name, captions.fingerprint, clip_result)
 
 
+def made_up(
+    source: SourceRef,
+    content: str,
+    part: int,
+    parts: int,
+    numbers: NDArray[np.float64],
+    clip: bytes,
+    sha256: str,
+) -> Record:
+    """Return the record of a clip that was cut, with these scores."""
+    scores = dict(zip(MEASURED, numbers.tolist(), strict=True))
+    scores |= {"duration_s": CLIP_S, "short_side_px": 720.0, "aspect": 16 / 9, "fps": 25.0}
+    scores |= {name: 0.9 * scores[name] for name in ("black_share", "white_share", "frozen_share")}
+    start_s = part * CLIP_S
+    return Record(
+        source=source.uri,
+        part=part,
+        parts=parts,
+        start_s=start_s,
+        end_s=start_s + CLIP_S,
+        stage="cut",
+        key=clip_key(content, start_s, start_s + CLIP_S),
+        source_sha256=content,
+        frames=125,
+        fps=25.0,
+        height=720,
+        width=1280,
+        duration_s=CLIP_S,
+        scores={name: scores[name] for name in sorted(scores)},
+        sha256=sha256,
+        clip_bytes=len(clip),
+    )
+
+
 def cut(source: SourceRef, clips: int, pictures: int) -> tuple[SourceSummary, dict[str, Any]]:
     """Return a source as the pass over it leaves it; every fiftieth fails, and twentieths of clips are filtered."""
     rng = np.random.default_rng(int(hashlib.sha256(Path(source.uri).name.encode()).hexdigest()[:12], 16))
@@ -247,29 +282,8 @@ def cut(source: SourceRef, clips: int, pictures: int) -> tuple[SourceSummary, di
     content = rng.bytes(32).hex()
     records, arrays = [], {}
     for part in range(clips):
-        start_s = part * CLIP_S
         sha256 = rng.bytes(32).hex()
-        scores = dict(zip(MEASURED, rng.random(len(MEASURED)).tolist(), strict=True))
-        scores |= {"duration_s": CLIP_S, "short_side_px": 720.0, "aspect": 16 / 9, "fps": 25.0}
-        scores |= {name: 0.9 * scores[name] for name in ("black_share", "white_share", "frozen_share")}
-        record = Record(
-            source=source.uri,
-            part=part,
-            parts=clips,
-            start_s=start_s,
-            end_s=start_s + CLIP_S,
-            stage="cut",
-            key=clip_key(content, start_s, start_s + CLIP_S),
-            source_sha256=content,
-            frames=125,
-            fps=25.0,
-            height=720,
-            width=1280,
-            duration_s=CLIP_S,
-            scores={name: scores[name] for name in sorted(scores)},
-            sha256=sha256,
-            clip_bytes=len(sha256),
-        )
+        record = made_up(source, content, part, clips, rng.random(len(MEASURED)), sha256.encode(), sha256)
         records.append(record)
         if not pictures:
             continue

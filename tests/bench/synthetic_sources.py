@@ -6,10 +6,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from curate.ledger.records import Record, SourceSummary, clip_key
+from curate.ledger.records import Record, SourceSummary
 from curate.source_pass.cut_source import CutSource, arrays_name
 from curate.sources.inputs import SourceRef
-from tests.bench.curate_scale import CLIP_S, MEASURED
+from tests.bench.curate_scale import MEASURED, made_up
 
 _WORDS = ("a", "kite", "over", "the", "sea")
 _PICTURES = 2
@@ -49,29 +49,9 @@ class SyntheticCut(CutSource):
         scores = rng.random((len(shown), len(MEASURED)))
         records, arrays = [], {}
         for part, picture in enumerate(shown.tolist()):
-            begin_s, end_s = part * CLIP_S, (part + 1) * CLIP_S
             clip = hashlib.sha256(f"{content} {part}".encode()).hexdigest().encode()
-            found = dict(zip(MEASURED, scores[part].tolist(), strict=True))
-            found |= {"duration_s": CLIP_S, "short_side_px": 720.0, "aspect": 16 / 9, "fps": 25.0}
-            found |= {name: 0.9 * found[name] for name in ("black_share", "white_share", "frozen_share")}
-            record = Record(
-                source=source.uri,
-                part=part,
-                parts=len(shown),
-                start_s=begin_s,
-                end_s=end_s,
-                stage="cut",
-                key=clip_key(content, begin_s, end_s),
-                source_sha256=content,
-                frames=125,
-                fps=25.0,
-                height=720,
-                width=1280,
-                duration_s=CLIP_S,
-                scores={name: found[name] for name in sorted(found)},
-                sha256=hashlib.sha256(clip).hexdigest(),
-                clip_bytes=len(clip),
-            )
+            sha256 = hashlib.sha256(clip).hexdigest()
+            record = made_up(source, content, part, len(shown), scores[part], clip, sha256)
             self.ledger.write_clip(record.clip_id, clip)
             vector, fingerprint = _pictures(picture)
             arrays[f"{record.clip_id}.perceptual"] = vector

@@ -29,7 +29,7 @@ from loader.dataset.manifest import (
     table_path,
 )
 from loader.dataset.publishing.payload import Payload, entry_of
-from loader.dataset.publishing.publication import INDEX_ROWS, IndexMaker, read_once, write_accounting
+from loader.dataset.publishing.publication import IndexMaker, read_once, write_accounting
 from loader.dataset.publishing.writer import publish_files
 from loader.dataset.schema import ACCOUNTING, INDEX, SCORES, TABLES
 from loader.dataset.shard import ShardRecord, idx_bytes
@@ -41,7 +41,7 @@ from loader.dataset.tables.parquet import (
     to_table,
 )
 from loader.dataset.tables.row_parts import RowParts, hashed, parts_of
-from loader.dataset.tables.shard_rows import TableRows
+from loader.dataset.tables.shard_rows import MAYBE_CRC32, TableRows
 from loader.dataset.tars.energon import EnergonShard, energon_files
 from loader.dataset.tars.members import media_members
 from loader.storage.base import Storage
@@ -168,7 +168,7 @@ def publish_foreign(
         # With Parquet's names of nested columns, as the tables of tars are stored: indexes keep their bytes.
         schema = from_parquet(to_parquet(INDEX.empty_table())).schema
         index = IndexMaker([shard.record for shard in shards], schema)
-        with RowParts(INDEX_ROWS, index.parts) as rows:
+        with RowParts(MAYBE_CRC32, index.parts) as rows:
             index.write(index.divided(rows), rows, folder)
         states, sources = write_accounting(
             folder / "accounting.parquet", read_once(_accounting(tars, kept), ACCOUNTING)

@@ -31,13 +31,12 @@ from loader.dataset.schema import ACCOUNTING, INDEX, SCORES, Row
 from loader.dataset.shard import ShardRecord, idx_bytes
 from loader.dataset.tables.parquet import ParquetWriter, to_table
 from loader.dataset.tables.row_parts import RowParts, hashed, parts_of
-from loader.dataset.tables.shard_rows import CRC32, as_table
+from loader.dataset.tables.shard_rows import CRC32, MAYBE_CRC32, as_table
 from loader.dataset.tars.energon import ENERGON_COLUMNS, EnergonShard, energon_files
 from loader.errors import RunError
 
 AnyRows: TypeAlias = pa.Table | pa.RecordBatchReader | Sequence[Row]
 
-INDEX_ROWS = INDEX.append(pa.field(CRC32, pa.uint32()))
 _SOURCES = pa.schema([ACCOUNTING.field("source")])
 _ROWS_AT_ONCE = 1 << 16
 _PARTS_OF_UNKNOWN = 64  # of a table that comes by batches
@@ -109,11 +108,10 @@ class Publication:
         """
         index = IndexMaker(shards)
         sidecars: Mapping[str, Payload] = {}
-        with RowParts(INDEX_ROWS, index.parts) as rows:
+        with RowParts(MAYBE_CRC32, index.parts) as rows:
             divided = index.divided(rows)
-            with suppress(
-                sqlite3.IntegrityError
-            ):  # two samples share a key, which the index names with their shards
+            # Where two samples share a key, the index names them with their shards.
+            with suppress(sqlite3.IntegrityError):
                 sidecars = energon_files(divided, folder)
             index.write(divided, rows, folder)
         states, sources = write_accounting(folder / "accounting.parquet", content.accounting)
@@ -197,7 +195,7 @@ class IndexMaker:
             if len(table):
                 if CRC32 not in table.column_names:
                     self._checked = False
-                    table = table.append_column(INDEX_ROWS.field(CRC32), pa.nulls(len(table), pa.uint32()))
+                    table = table.append_column(MAYBE_CRC32.field(CRC32), pa.nulls(len(table), pa.uint32()))
                 part_N = np.zeros(len(table), np.int64)
                 if len(borders):
                     part_N = np.searchsorted(borders, table.column("key").to_numpy(), side="right")

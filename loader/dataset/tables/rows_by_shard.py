@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 from loader.dataset.manifest import ShardEntry
 from loader.dataset.schema import INDEX
 from loader.dataset.tables.row_parts import RowParts, parts_of
-from loader.dataset.tables.shard_rows import CRC32
-
-_SCHEMA = INDEX.append(pa.field(CRC32, pa.uint32()))
+from loader.dataset.tables.shard_rows import CRC32, MAYBE_CRC32
 
 
 class RowsByShard:
@@ -35,9 +33,9 @@ class RowsByShard:
         samples = int(ends[-1]) if len(ends) else 0
         parts = parts_of(samples)
         self._part_S = np.clip((ends - 1) * parts // max(1, samples), 0, parts - 1)
-        self._parts = RowParts(_SCHEMA, parts)
+        self._parts = RowParts(MAYBE_CRC32, parts)
         self.counts = np.zeros(len(shards), np.int64)
-        self._held, self._rows, self._starts = -1, _SCHEMA.empty_table(), np.zeros(0, np.int64)
+        self._held, self._rows, self._starts = -1, MAYBE_CRC32.empty_table(), np.zeros(0, np.int64)
 
     def __enter__(self) -> Self:
         return self
@@ -62,7 +60,7 @@ class RowsByShard:
         )
         numbers = self._numbers(table)
         self.counts += np.bincount(numbers, minlength=len(self.counts))
-        self._parts.add(table.append_column(_SCHEMA.field(CRC32), known), self._part_S[numbers])
+        self._parts.add(table.append_column(MAYBE_CRC32.field(CRC32), known), self._part_S[numbers])
 
     def table(self, number: int) -> pa.Table:
         """Return the rows of a shard by offset, with the column `CRC32` where it is known; rows are added before.
@@ -71,7 +69,7 @@ class RowsByShard:
             number: place of the shard in the manifest.
         """
         if (part := int(self._part_S[number])) != self._held:
-            self._rows = _SCHEMA.empty_table()  # before the next part is read
+            self._rows = MAYBE_CRC32.empty_table()  # before the next part is read
             table = self._parts.read(part)
             numbers = self._numbers(table)
             order = np.lexsort((table.column("offset").to_numpy(), numbers))

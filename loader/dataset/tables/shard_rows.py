@@ -11,6 +11,9 @@ from loader.dataset.tables.parquet import to_rows, to_table
 CRC32 = "sample_crc32"
 
 WITH_CRC32 = INDEX.append(pa.field(CRC32, pa.uint32(), nullable=False))
+MAYBE_CRC32 = INDEX.append(pa.field(CRC32, pa.uint32()))
+"""Schema of rows of several shards: null where a shard's checksums are not known."""
+
 _AT_ONCE = 256
 
 

@@ -39,6 +39,9 @@ class TableReader:
         manifest: content of ``manifest.json``.
     """
 
+    _around: tuple[int, pa.Table] = (0, INDEX.empty_table())
+    """Rows of a large index around the last one that was asked for, and the first of them."""
+
     def __init__(self, storage: Storage, without: Collection[str] = ()) -> None:
         self.storage, self.without = storage, frozenset(without)
         self.manifest: Manifest = read_manifest(storage)
@@ -76,7 +79,7 @@ class TableReader:
         """Return one row of the index, with maps as dicts; of a large one the rows around it are kept for the next."""
         if self._at_once:
             return to_rows(self.index.slice(row_number, 1))[0]
-        first, held = self.__dict__.get("_around", (0, INDEX.empty_table()))
+        first, held = self._around
         if not first <= row_number < first + len(held):
             first = row_number - row_number % _ROWS_AROUND
             rows = np.arange(first, min(first + _ROWS_AROUND, self.manifest.totals.samples))

@@ -119,12 +119,18 @@ def _strips(dataset: Dataset, rows: GalleryRows, count: int) -> Iterator[tuple[i
     frames = rows.index_column(dataset, "frames", 0).slice(0, count).to_pylist()
     states = rows.accounting.column("state").slice(0, count).to_pylist()
 
+    # Keys of clips that were left out here and are kept by another source.
+    left_out = pa.array(
+        [key for key, state in zip(keys, states, strict=True) if key and state != "kept"], pa.string()
+    )
+    there = pc.is_in(left_out, dataset.column("key").combine_chunks())
+    again = set(left_out.filter(there).to_pylist())
+
     def made(row: int) -> Strip | None:
         key = keys[row]
         if key is None:
             return None
-        kept = states[row] != "kept" and dataset.row_number(key) is not None
-        found = clip_bytes(dataset, key) if states[row] == "kept" or kept else staged.get(key)
+        found = clip_bytes(dataset, key) if states[row] == "kept" or key in again else staged.get(key)
         return None if found is None else _strip(found, frames[row])
 
     with ThreadPoolExecutor(min(_READERS, processors())) as readers:

@@ -13,9 +13,6 @@ from loader.errors import UsageError, first_line
 from train.config.vae import LpipsConfig
 
 MAX_BACKBONE_BYTES = 1 << 30
-BACKBONE_KEY = "losses.lpips.backbone"
-"""Key of the weights in a configuration, for messages."""
-
 _PUBLISHED = {"vgg": "vgg16", "alex": "alexnet", "squeeze": "squeezenet1_1"}
 
 
@@ -24,18 +21,22 @@ class Perceptual(nn.Module):
 
     Network and linear weights are those of torchmetrics; the backbone's weights are read from a file.
 
+    Args:
+        config: configuration of LPIPS.
+        key: what the person calls the file, for messages.
+
     Raises:
         UsageError: torchmetrics is not installed, or the file is missing or of another network.
     """
 
-    def __init__(self, config: LpipsConfig) -> None:
+    def __init__(self, config: LpipsConfig, key: str = "losses.lpips.backbone") -> None:
         super().__init__()
         try:
             # The public class only loads the backbone from torchvision's hub.
             from torchmetrics.functional.image.lpips import _NoTrainLpips
         except ImportError as error:
             raise UsageError("losses.lpips needs torchmetrics: pip install 'reelweave[vae]'") from error
-        given = _read(config)
+        given = _read(config, key)
         self._network = _NoTrainLpips(net=config.network, pnet_rand=True).to(torch.get_default_dtype())
         backbone: nn.Module = self._network.net
         # torchmetrics splits torchvision's layers into slices and keeps their numbers.
@@ -44,7 +45,7 @@ class Perceptual(nn.Module):
             backbone.load_state_dict({name: given[source] for name, source in wanted.items()})
         except (KeyError, RuntimeError) as error:
             raise UsageError(
-                f"{BACKBONE_KEY}={str(config.backbone)!r} does not hold the weights of torchvision's"
+                f"{key}={str(config.backbone)!r} does not hold the weights of torchvision's"
                 f" {_PUBLISHED[config.network]}: {first_line(error)}"
             ) from error
 
@@ -55,11 +56,11 @@ class Perceptual(nn.Module):
         return found_N.reshape(made_BCTHW.shape[0], made_BCTHW.shape[2])
 
 
-def _read(config: LpipsConfig) -> dict[str, torch.Tensor]:
+def _read(config: LpipsConfig, key: str) -> dict[str, torch.Tensor]:
     path: Path = config.backbone
     try:
         if path.stat().st_size > MAX_BACKBONE_BYTES:
-            raise UsageError(f"{BACKBONE_KEY}: {path} is larger than {MAX_BACKBONE_BYTES >> 20} MiB")
+            raise UsageError(f"{key}: {path} is larger than {MAX_BACKBONE_BYTES >> 20} MiB")
         if path.suffix == ".safetensors":
             return load_file(path)
         found: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
@@ -67,7 +68,7 @@ def _read(config: LpipsConfig) -> dict[str, torch.Tensor]:
         # torch advises to load what it holds for code.
         reason = "no weights" if isinstance(error, pickle.UnpicklingError) else first_line(error)
         raise UsageError(
-            f"{BACKBONE_KEY}={str(path)!r} could not be read ({reason}); give the file of torchvision's"
+            f"{key}={str(path)!r} could not be read ({reason}); give the file of torchvision's"
             f" {_PUBLISHED[config.network]} weights, .pth or .safetensors"
         ) from error
     return found
