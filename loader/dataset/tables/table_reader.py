@@ -39,7 +39,7 @@ class TableReader:
         manifest: content of ``manifest.json``.
     """
 
-    _around: tuple[int, pa.Table] = (0, INDEX.empty_table())
+    _around: tuple[int, pa.Table] | None = None
     """Rows of a large index around the last one that was asked for, and the first of them."""
 
     def __init__(self, storage: Storage, without: Collection[str] = ()) -> None:
@@ -79,7 +79,7 @@ class TableReader:
         """Return one row of the index, with maps as dicts; of a large one the rows around it are kept for the next."""
         if self._at_once:
             return to_rows(self.index.slice(row_number, 1))[0]
-        first, held = self._around
+        first, held = self._around or (row_number, INDEX.empty_table())
         if not first <= row_number < first + len(held):
             first = row_number - row_number % _ROWS_AROUND
             rows = np.arange(first, min(first + _ROWS_AROUND, self.manifest.totals.samples))
