@@ -98,6 +98,7 @@ def test_every_example_says_how_it_is_run_and_is_short() -> None:
         assert len((EXAMPLES / name).read_text().splitlines()) <= 60, name
 
 
+@thorough
 def test_a_list_becomes_a_dataset_by_rules_of_ones_own(dataset: Path) -> None:
     samples = list(open_dataset(dataset))
     assert {sample.row["source"].rsplit("/", 1)[-1] for sample in samples} == {"boat.mp4", "market.mp4"}

@@ -107,6 +107,7 @@ def stack(endpoint: str) -> Stack:
     return Stack(endpoint, "reelweave-data", DatasetPrefix=PREFIX, RunPrefix=RUNS)
 
 
+@thorough
 def test_cfn_lint_finds_nothing_to_say() -> None:
     from cfnlint.api import lint_file
 
@@ -324,6 +325,7 @@ def may(call: Callable[..., Any], **words: Any) -> bool:
     return True
 
 
+@thorough
 def test_a_server_that_asks_iam_lets_the_roles_do_their_work_and_nothing_else(
     stack: Stack, judged: Callable[[str], Any]
 ) -> None:

@@ -24,6 +24,7 @@ from pipelines.metrics.curation import CURATION
 from pipelines.metrics.exporter import UP
 from pipelines.metrics.training import TRAINING
 from tests.pipelines.report.runs import configured, recorded
+from tests.thorough import thorough
 from train.config.log import LogConfig
 from train.loop.logs.log import MetricLog
 from train.measure.rank_waits import RankWaits
@@ -127,6 +128,7 @@ def until(found, what: str):
     pytest.fail(f"no {what} in {WAIT_S} s")
 
 
+@thorough
 @needs_prometheus
 def test_prometheus_scrapes_a_live_run_and_every_panel_has_data(tmp_path):
     run, clips = tmp_path / "run", tmp_path / "clips"

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from pipelines.cli import parsed
-from tests.thorough import thorough
+from tests.thorough import beyond, thorough
 
 FILE = Path(__file__).parents[2] / "infra" / "kubeflow" / "trainjob.yaml"
 DOCUMENTS = {one["kind"]: one for one in yaml.safe_load_all(FILE.read_text())}
@@ -163,7 +163,7 @@ def test_disrupted_pods_do_not_count_against_the_restarts() -> None:
     assert POD["restartPolicy"] == "Never"  # which such a policy requires
 
 
-@pytest.mark.parametrize(("devices", "said"), [(8, ""), (7, "7 GPUs of 8")])
+@pytest.mark.parametrize(("devices", "said"), beyond(1, [(7, "7 GPUs of 8"), (8, "")]))
 def test_a_pod_looks_at_its_gpus_first(devices: int, said: str) -> None:
     (check,) = POD["initContainers"]
     assert check["resources"] == NODE["resources"]

@@ -305,6 +305,7 @@ def test_report_prints_bucket_statistics_as_json(dataset: Path) -> None:
     assert Path(result["report"]).is_file()
 
 
+@thorough
 def test_bench_shots_prints_precision_and_recall_per_kind_and_file(tmp_path: Path) -> None:
     write_video(tmp_path / "a.mp4", (40, 45, 40), size=(320, 192))
     transitions = [{"type": "cut", "start_frame": at - 1, "end_frame": at} for at in (40, 85)]

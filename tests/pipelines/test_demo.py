@@ -57,8 +57,8 @@ def asked(request: pytest.FixtureRequest, marker: str) -> bool:
 
 @pytest.fixture(scope="module")
 def steps(request: pytest.FixtureRequest) -> int:
-    """As many as videos that show their clips need, where a test asks for that; else half of them."""
-    return 240 if asked(request, "nightly") else 120
+    """As many as videos that show their clips need, where a test asks for that; else half of them, or a few."""
+    return 240 if asked(request, "nightly") else 120 if asked(request, "thorough") else 12
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +79,7 @@ def demo(
     return out, json.loads(done.stdout)
 
 
+@thorough
 def test_the_loss_falls_by_30_percent(demo: tuple[Path, dict], steps: int) -> None:
     out, result = demo
     lines = [json.loads(line) for line in (out / "train/metrics.jsonl").read_text().splitlines()]
@@ -88,6 +89,7 @@ def test_the_loss_falls_by_30_percent(demo: tuple[Path, dict], steps: int) -> No
     assert result["train"]["last_loss"] == pytest.approx(sum(losses[-10:]) / 10, rel=1e-6)
 
 
+@thorough
 def test_of_all_clips_each_video_is_nearest_to_that_of_its_prompt(demo: tuple[Path, dict]) -> None:
     out, result = demo
     learned = result["learned"]
@@ -206,6 +208,7 @@ def train(ranks: Ranks, dataset: Path, out: Path, *sent: str) -> tuple[int, dict
     return ended.codes[0], json.loads(Path(f"{out}.txt").read_text() or "{}")
 
 
+@thorough
 def test_training_killed_and_resumed_ends_at_the_same_loss(
     demo: tuple[Path, dict], ranks: Ranks, tmp_path: Path
 ) -> None:

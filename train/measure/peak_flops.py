@@ -10,7 +10,7 @@ from train.distributed.world import World
 Peak = float | Literal["measure"] | None
 """Peak TFLOP/s of one device: given, to be measured, or unknown."""
 
-_SIZE = {"cuda": 8192, "cpu": 512}
+_SIZE = {"cuda": 8192, "cpu": 256}
 _REPEATS, _ROUNDS = 10, 5
 
 

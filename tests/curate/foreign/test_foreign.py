@@ -19,6 +19,7 @@ from tests.curate.foreign.foreign_sets import clips, digests, failed, index, mix
 from tests.foreign_tars import by_tarfile, by_webdataset, video
 from tests.loader.dataset.test_dataset import write as write_dataset
 from tests.media import write_video
+from tests.thorough import beyond
 
 
 @pytest.fixture
@@ -141,7 +142,7 @@ def test_tars_of_our_own_writer_give_the_same_places(tmp_path: Path) -> None:
         assert (folder / "shards" / path.name).read_bytes() == path.read_bytes()
 
 
-@pytest.mark.parametrize("name", ["x.tar.gz", "sub/x.tgz"])
+@pytest.mark.parametrize("name", beyond(1, ["sub/x.tgz", "x.tar.gz"]))
 def test_packed_tars_are_refused(mixed: Path, name: str) -> None:
     (mixed / name).parent.mkdir(exist_ok=True)
     (mixed / name).write_bytes(b"\x1f\x8b")

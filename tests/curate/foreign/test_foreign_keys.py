@@ -15,6 +15,7 @@ from tests.curate.foreign.foreign_sets import failed, index, problems
 from tests.energon import energon_samples
 from tests.foreign_tars import Contents, by_tarfile, by_webdataset, picture
 from tests.loader.stream_clips import BUCKETS
+from tests.thorough import thorough
 
 SINGLE = StreamConfig(
     buckets=BUCKETS.model_copy(update={"frames": (1,), "sizes": ((64, 96),), "max_batch": 1}),
@@ -88,6 +89,7 @@ def test_names_stay_when_tars_with_the_same_keys_come_later_and_a_run_goes_on(tm
     assert sorted([*first.keys, *(key for batch in stream for key in batch.keys)]) == sorted(all_three)
 
 
+@thorough
 def test_an_index_by_parts_has_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "one").mkdir()
     for number in range(3):

@@ -138,6 +138,7 @@ def test_a_prefix_of_s3_is_read_once(mixed: Path, endpoint: str) -> None:
     assert dataset.index.equals(open_dataset(mixed).index)
 
 
+@thorough
 def test_a_killed_run_goes_on_and_reads_no_finished_tar_again(
     tmp_path: Path, raw: Path, endpoint: str, warm: Warm
 ) -> None:

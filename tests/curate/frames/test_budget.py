@@ -11,6 +11,7 @@ from curate.frames import budget
 from tests.cutting import curated
 from tests.filter_footage import encode
 from tests.media import write_video
+from tests.thorough import beyond
 
 
 def held(path: Path, frames: int = 40) -> Path:
@@ -39,7 +40,7 @@ def test_pictures_out_of_nothing_end_the_decoding(tmp_path: Path, monkeypatch: p
     assert f"{path.stat().st_size} bytes; probe.max_pixels_per_byte allows" in record.reason
 
 
-@pytest.mark.parametrize("ahead_mb", [0, 512])
+@pytest.mark.parametrize("ahead_mb", beyond(1, [512, 0]))
 def test_clips_too_large_for_their_source_fail_from_there_on(
     ahead_mb: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from curate.source_pass.scan import scan
 from loader.storage import StorageConfig, WebError, open_object
 from tests.httpserver import web_server
 from tests.media import CORPUS, NO_CORPUS, numbered_frame, read_number, write_video
+from tests.thorough import thorough
 
 CONFIG = ProbeConfig()
 HDR = {"x264-params": "colorprim=bt2020:transfer=smpte2084:colormatrix=bt2020nc"}
@@ -244,6 +245,7 @@ def test_the_numbers_of_a_test_video_can_be_read_back() -> None:
     assert read_number(numbered_frame(599, 160, 128)) == 599
 
 
+@thorough
 def test_a_film_of_the_web_decodes_like_a_file_and_is_fetched_once(tmp_path: Path) -> None:
     data = video(tmp_path, "a.mkv", scenes=(900,), codec="ffv1")
     config = StorageConfig(block_mib=1)

@@ -10,7 +10,7 @@ from curate.frames.frame_times import FrameTimes, timeline
 from curate.frames.sound_clock import SoundClock, SoundStamps, repaired_sound
 from tests.cutting import curated
 from tests.stepping import errors_s, stepping
-from tests.thorough import beyond
+from tests.thorough import beyond, thorough
 
 BOTH, PICTURE, SOUND = (1, 1), (1, 0), (0, 1)
 
@@ -32,7 +32,7 @@ def sound_of(path: Path, out: Path) -> list[str | float]:
 @pytest.mark.parametrize(
     ("name", "back_s", "who", "options", "clips"),
     beyond(
-        2,
+        1,
         [
             ("both.ts", 0.36, BOTH, {"resorted": True}, 2),
             ("sound.mkv", 0.12, SOUND, {"b_frames": 2}, 2),
@@ -50,6 +50,7 @@ def test_sound_stays_with_its_pictures_behind_a_step(name, back_s, who, options,
     assert all(isinstance(one, float) and one < 0.002 for one in found), found
 
 
+@thorough
 def test_sound_stays_with_pictures_that_a_remuxer_sorted_if_both_end_together(tmp_path: Path) -> None:
     path = stepping(tmp_path / "sorted.mkv", PICTURE, resorted=True)
     found = sound_of(path, tmp_path / "out")

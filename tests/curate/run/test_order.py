@@ -111,6 +111,7 @@ def test_where_the_kept_clip_has_no_caption_its_duplicate_takes_its_place(
     assert found[0] == found[1]
 
 
+@thorough
 def test_what_another_run_failed_to_caption_is_a_duplicate_all_the_same(
     raw: Path, model: Path, made: Path, tmp_path: Path
 ) -> None:
@@ -122,6 +123,7 @@ def test_what_another_run_failed_to_caption_is_a_duplicate_all_the_same(
     assert tree(folder) == tree(made)
 
 
+@thorough
 def test_another_model_under_the_same_path_captions_anew(
     raw: Path, model: Path, made: Path, tmp_path: Path
 ) -> None:

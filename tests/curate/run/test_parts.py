@@ -18,7 +18,7 @@ from loader.dataset.colour.light import light_of
 from tests.curate.run.test_run import SMALL_WORDS, config, tree
 from tests.media import write_video
 from tests.telecine import NTSC, fields_of, woven
-from tests.thorough import but, thorough
+from tests.thorough import but, nightly
 from tests.warm import Warm
 
 PARTS = {"part_s": 2.5}
@@ -99,7 +99,7 @@ def steps(films: Path, out: Path, **run: object) -> list[tuple[str, str]]:
     return [(Path(one[1]).name, one[3] or one[2]) for one in found if one]
 
 
-@pytest.mark.parametrize("write", but([usual], [usual, other]))
+@pytest.mark.parametrize("write", but([usual], [usual, other], ()))
 def test_in_parts_it_has_the_same_bytes(films: Making, write: Writing, tmp_path: Path) -> None:
     some, out = films(write), tmp_path / "dataset"
     done = steps(some.folder, out)
@@ -111,6 +111,7 @@ def test_in_parts_it_has_the_same_bytes(films: Making, write: Writing, tmp_path:
     assert not list((out / ".ledger").rglob("parts/*"))
 
 
+@nightly
 def test_on_ray_in_parts_it_has_the_same_bytes(films: Making, tmp_path: Path, ray_local: str) -> None:
     some, out = films(usual), tmp_path / "dataset"
     done = steps(some.folder, out, runner="ray", isolate=True)
@@ -118,7 +119,7 @@ def test_on_ray_in_parts_it_has_the_same_bytes(films: Making, tmp_path: Path, ra
     assert {film for film, end in done if end == "cut"} == some.names()
 
 
-@thorough
+@nightly
 def test_hdr_of_10_bits_in_parts_has_the_same_bytes(tmp_path: Path) -> None:
     """The join hands on depth and light, which only the first frame of the source tells."""
     light = "master-display=G(13250,34500)B(7500,3000)R(34000,16000)WP(15635,16450)L(10000000,50):max-cll=1000,400"

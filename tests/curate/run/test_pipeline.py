@@ -141,6 +141,7 @@ def test_a_stage_that_fails_says_why(runner: Runner) -> None:
         list(runner(ROWS, [Stage("fail", fail)]))
 
 
+@thorough
 def test_stages_that_do_not_fit_side_by_side_share_the_processors(ray_local: str) -> None:
     cpus = 2.0  # of two: a worker of either pool would hold them all
     stages = [
@@ -227,6 +228,7 @@ def unreadable(rows: list[dict]) -> list[Unreadable]:
     return [Unreadable() for _ in rows]
 
 
+@thorough
 def test_a_bug_of_ours_is_not_said_to_be_one_of_ray(ray_local: str) -> None:
     with pytest.raises(LookupError, match="a bug of ours"):
         list(run_on_ray(ROWS[:1], [Stage("unreadable", unreadable)]))
@@ -279,6 +281,7 @@ def test_ray_starts_no_worker_before_there_is_work(ray_started: Started) -> None
     assert ray_started.idle_workers == 0
 
 
+@thorough
 def test_workers_are_started_while_it_runs_as_measured(ray_local: str) -> None:
     rows = [{"name": str(number), "parts": 2} for number in range(60)]
     stages = [Stage("split", split, cpus=0.5), Stage("slow", slow, keeps=True, cpus=0.6, memory_mb=1)]
@@ -341,6 +344,7 @@ def test_a_cluster_that_is_not_there_is_missed_at_once(monkeypatch: pytest.Monke
             list(run_on_ray(ROWS, [Stage("same", same)]))
 
 
+@thorough
 def test_a_ray_that_does_not_start_says_why() -> None:
     reasons = {
         "RAY_ADDRESS=127.0.0.1": "the Ray cluster at RAY_ADDRESS=127.0.0.1 cannot be joined: ValueError",

@@ -12,6 +12,7 @@ from loader.dataset import Row, open_dataset, verify
 from loader.dataset.tables.parquet import to_rows
 from loader.errors import UsageError
 from tests.filter_footage import encode, pan
+from tests.thorough import thorough
 
 
 def made(raw: Path, out: Path, *, update: bool = False, **dedup: Any) -> list[Row]:
@@ -69,6 +70,7 @@ def test_a_dataset_is_cleaned_of_an_evaluation_set_but_not_of_an_older_one(
     assert found["1.mp4"][0] == "kept"
 
 
+@thorough
 def test_another_content_of_the_same_name_is_noticed(
     folders: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:

@@ -316,6 +316,7 @@ def awkward(tmp_path: Path) -> list[Path]:
     return [Path(shutil.copy(CORPUS / "broken/whole.mp4", tmp_path / name)) for name in names]
 
 
+@thorough
 def test_awkward_names_are_names_like_others(awkward: list[Path], tmp_path: Path) -> None:
     for number, path in enumerate(awkward):
         out = tmp_path / f"dataset {number}"

@@ -164,6 +164,7 @@ class Poisonous(CutSource):
         return super().__call__(source)
 
 
+@thorough
 def test_a_source_that_kills_its_worker_is_quarantined_by_name(
     raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ def test_a_transition_that_no_shot_follows_is_none() -> None:
     assert spans([0, 0, 0.9, 0.9], [0, 0, 0.9, 0.9]) == []
 
 
+@thorough
 def test_windows_are_judged_as_frames_come_just_as_over_the_whole_video() -> None:
     frames = small(as_bytes(still(1, 42), still(2, 20), still(3, 24)))
     detector = make_detector(ShotConfig(detector="transnetv2"), fps=25)

@@ -15,6 +15,7 @@ from loader.dataset.schema import INDEX, PLACEMENT
 from loader.errors import RunError, UsageError
 from loader.storage import open_storage
 from tests.energon import energon_samples
+from tests.thorough import thorough
 
 
 def make_sample(number: int, caption: str = "a red kite over the sea", **changes: object) -> Sample:
@@ -244,6 +245,7 @@ def test_webdataset_reads_it(folder: Path) -> None:
     )
 
 
+@thorough
 def test_ray_reads_it(folder: Path, ray_local: str) -> None:
     import ray
 

@@ -7,6 +7,7 @@ from loader.buckets.cost import LinearQuadraticCost, PowerCost, seconds
 from loader.paper.simulate import PlannedStep, SimulatedPlan, planned_steps, simulate
 from loader.paper.workloads import WORKLOADS
 from loader.plan.policy import POLICIES, Policy, StepLayout, budgets_of, place
+from tests.thorough import beyond, thorough
 
 
 def planned(name: str, policy: Policy, ranks: int, microbatches: int, steps: int) -> SimulatedPlan:
@@ -24,13 +25,14 @@ def planned(name: str, policy: Policy, ranks: int, microbatches: int, steps: int
 
 
 @pytest.mark.parametrize(
-    ("ranks", "steps", "four", "eight"), [(16, 60, 0.01, 0.001), (128, 12, 0.015, 0.001)]
+    ("ranks", "steps", "four", "eight"), beyond(1, [(128, 12, 0.015, 0.001), (16, 60, 0.01, 0.001)])
 )
 def test_a_wide_mixture_is_balanced(ranks: int, steps: int, four: float, eight: float) -> None:
     assert planned("koala-wide", "balanced", ranks, 4, steps).metrics.idle <= four
     assert planned("koala-wide", "balanced", ranks, 8, steps).metrics.idle <= eight
 
 
+@thorough
 def test_a_wide_mixture_is_balanced_on_a_thousand_ranks() -> None:
     assert planned("koala-wide", "balanced", 1024, 4, 2).metrics.idle <= 0.025
     assert planned("koala-wide", "balanced", 1024, 8, 1).metrics.idle <= 0.005
@@ -51,6 +53,7 @@ def test_without_planning_a_wide_mixture_idles() -> None:
     assert 0.33 < planned("koala-wide", "dual_constraint", 16, 1, 200).metrics.idle < 0.38
 
 
+@thorough
 def test_one_bucket_for_all_is_even_and_makes_steps_of_one_kind() -> None:
     same, balanced = (
         planned("koala-wide", policy, 128, 4, 20).metrics for policy in ("same_bucket", "balanced")

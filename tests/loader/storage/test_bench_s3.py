@@ -1,8 +1,10 @@
 """The benchmark of reading from S3, on few samples and with many faults."""
 
 from tests.bench.loader_s3 import KINDS, as_streamed, bench
+from tests.thorough import thorough
 
 
+@thorough
 def test_no_sample_is_lost_whatever_goes_wrong() -> None:
     result = bench(as_streamed(4), samples=60, rounds=1, share=0.4)
     assert set(result["faulty"]["injected"]) == set(KINDS)

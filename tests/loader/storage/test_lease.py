@@ -23,6 +23,7 @@ from loader.storage.names import LEASE
 from tests.loader.dataset.test_dataset import make_sample
 from tests.loader.dataset.test_revisions import accounted
 from tests.s3server import FaultyProxy, make_bucket, s3_server
+from tests.thorough import beyond
 
 LASTS_S = 1.2
 
@@ -131,7 +132,7 @@ def test_a_stopped_holder_keeps_a_folder(tmp_path: Path) -> None:
     writer.kill()
 
 
-@pytest.mark.parametrize("still_there", [True, False], ids=["next at work", "next has ended"])
+@pytest.mark.parametrize("still_there", beyond(1, [True, False]), ids=["next at work", "next has ended"])
 def test_a_stopped_holder_that_was_followed_writes_nothing_more(
     endpoint: str, tmp_path: Path, still_there: bool
 ) -> None:

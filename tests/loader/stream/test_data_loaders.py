@@ -18,7 +18,7 @@ from loader.dataset import Dataset
 from loader.errors import UsageError
 from loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import EVERY_KEY, small
-from tests.thorough import but
+from tests.thorough import beyond, but, thorough
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:'set_vital'")
 
@@ -52,7 +52,7 @@ def keys(batches: Iterator[Microbatch] | list[Microbatch]) -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "workers", "taken", "later", "microbatches"),
     but(
-        [("plain", 0, 4, 2, 1), ("persistent", 2, 5, 2, 3), ("stateful", 2, 4, 3, 3), ("nodes", 0, 5, 0, 3)],
+        [("plain", 0, 4, 2, 1), ("stateful", 2, 4, 3, 3), ("nodes", 0, 5, 0, 3)],
         [
             ("stream", 0, 4, 0, 3),
             ("plain", 0, 4, 2, 1),
@@ -109,7 +109,7 @@ def test_torchdata_goes_on_by_itself_at_the_next_microbatch(
 
 @pytest.mark.parametrize(
     ("loader_type", "workers", "taken"),
-    [(DataLoader, 2, 4), (DataLoader, 2, 100), (StatefulDataLoader, 1, 4)],
+    beyond(1, [(DataLoader, 2, 4), (DataLoader, 2, 100), (StatefulDataLoader, 1, 4)]),
 )
 def test_a_second_pass_over_worker_processes_is_refused_until_the_stream_is_moved(
     dataset: Dataset, loader_type: type[DataLoader], workers: int, taken: int
@@ -147,6 +147,7 @@ def test_a_torchdata_loader_that_has_finished_does_not_begin_again_unasked(datas
         next(iter(again))
 
 
+@thorough
 def test_streams_read_in_turns_by_this_process_and_by_others_go_on(dataset: Dataset) -> None:
     stream = make(dataset)
     found = list(islice(stream, 3))

@@ -3,10 +3,10 @@
 from importlib.util import find_spec
 
 from pipelines.benchmarks.decode import SCENES, bench_decode
-from tests.thorough import thorough
+from tests.thorough import nightly
 
 
-@thorough
+@nightly
 def test_stream_and_decoders_decode_the_same_clips() -> None:
     result = bench_decode(scenes=SCENES[1:2], frames=34, copies=2, rounds=1)
     assert result["clips"] == 4

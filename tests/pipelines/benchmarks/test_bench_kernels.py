@@ -27,6 +27,7 @@ SMALL = (
 SMALL_PAIRS = [Pair(12, 3, 8, across, rotated, F32) for across in (False, True) for rotated in (False, True)]
 
 
+@thorough
 @pytest.mark.parametrize(
     ("make", "case"),
     [
@@ -48,6 +49,7 @@ def test_peers_compute_what_the_operators_compute(make, case) -> None:
     torch.testing.assert_close(list(gradients[: len(inputs)]), list(theirs))
 
 
+@thorough
 def test_every_pass_is_measured_for_everyone() -> None:
     result = bench_kernels(Plan(TRIAL, compiled=False, runs=2), CPU, {"reference": EAGER})
     rows = [GoalRow(**row) for row in result["rows"]]

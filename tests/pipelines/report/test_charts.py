@@ -11,6 +11,7 @@ from pipelines.report.web.charts import Chart, bars, histogram, lines, overlaid
 from pipelines.report.web.files import Files, assets, publish
 from pipelines.report.web.template import render
 from tests.browser import PHONE_PX, Browser, draw_all
+from tests.thorough import beyond
 
 NASTY = "</script><img src=x onerror=alert(1)> 'quoted' \u2028"
 
@@ -43,7 +44,7 @@ def test_specifications_are_those_of_vega_lite(chart: Chart) -> None:
     altair.Chart.from_dict({**chart.spec, "config": {}}, validate=True)
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (PHONE_PX, True)])
+@pytest.mark.parametrize(("width", "dark"), beyond(1, [(PHONE_PX, True), (1280, False)]))
 def test_they_are_drawn_under_the_policy_without_sideways_scrolling(
     page: Path, browser: Browser, width: int, dark: bool
 ) -> None:

@@ -19,6 +19,7 @@ from pipelines.report.clips.lookup import find_rows
 from tests.commands import reelweave
 from tests.loader.stream_clips import make_sample, write
 from tests.pipelines.report.conftest import NASTY
+from tests.thorough import thorough
 
 
 def row_of(dataset: Path, source: str, state: str) -> dict[str, Any]:
@@ -144,6 +145,7 @@ def test_damaged_bytes_are_never_written(curated: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "clip.mp4").exists()
 
 
+@thorough
 def test_a_large_dataset_is_shown_as_a_small_one(curated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = default_config(StorageConfig())
 

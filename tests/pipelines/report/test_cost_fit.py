@@ -54,6 +54,7 @@ def fitted(batch: np.ndarray, length: np.ndarray, step_s: np.ndarray) -> np.ndar
     return np.linalg.lstsq(columns / step_s[:, None], np.ones_like(step_s), rcond=None)[0]
 
 
+@thorough
 def test_the_numbers_are_those_of_a_fit_made_here(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["--workload", "koala-wide", "--world-size", "4", "--steps", "3", "--shapes", str(bench)]
     found = said(capsys, *asked)
@@ -111,6 +112,7 @@ def test_a_target_and_memory_decide_the_buckets_and_the_page_shows_the_fit(
         assert "tokens per second" in text
 
 
+@thorough
 def test_a_fit_that_cannot_be_trusted_changes_nothing_and_says_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

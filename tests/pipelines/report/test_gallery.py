@@ -79,6 +79,7 @@ def test_every_row_has_a_card_with_its_text(gallery: Path, browser: Browser) -> 
     assert any(len(caption) > 3000 for caption in captions.values())
 
 
+@thorough
 def test_a_phone_shows_it_without_sideways_scrolling(gallery: Path, browser: Browser) -> None:
     with seen(browser, gallery, width=PHONE_PX, dark=True) as page:
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE_PX
@@ -133,6 +134,7 @@ def test_addresses_keep_facets_and_name_clips(gallery: Path, browser: Browser) -
         assert page.locator("dialog[open]").count() == 0
 
 
+@thorough
 def test_keys_lead_from_card_to_card_and_from_clip_to_clip(gallery: Path, browser: Browser) -> None:
     with seen(browser, gallery, "state=kept") as page:
         page.locator("#cards a.card").first.focus()
@@ -157,6 +159,7 @@ def test_duplicates_stand_beside_what_was_kept(gallery: Path, browser: Browser) 
         assert states == ["kept", "duplicate: dedup.source"]
 
 
+@thorough
 def test_counts_of_the_report_lead_to_their_clips(gallery: Path, browser: Browser) -> None:
     report = gallery.parent / "index.html"
     with browser.opened(report) as page:

@@ -140,6 +140,7 @@ def test_a_rectangle_opens_the_gallery_with_exactly_its_clips(
         assert shown_captions(page, 1) == [f"{NASTY} {ODD}"]
 
 
+@thorough
 def test_a_rectangle_is_drawn_with_the_mouse(dataset: Dataset, table: pd.DataFrame, browser: Browser) -> None:
     with browser.opened(page_of(dataset, "map.html")) as page:
         draw_all(page)

@@ -52,6 +52,7 @@ def test_many_points_are_painted_where_the_axes_have_them(report: Path, browser:
             assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+@thorough
 def test_a_rectangle_and_a_click_choose_among_all_points(report: Path, browser: Browser) -> None:
     table = pd.read_parquet(report / "map.parquet")
     with browser.opened(report / "map.html") as page:

@@ -158,6 +158,7 @@ def test_two_runs_are_overlaid_and_their_differences_named(
         opened.wait_for_function("document.querySelector('video').videoWidth === 24")
 
 
+@thorough
 def test_without_scripts_the_tables_are_there(
     folders: tuple[Path, Path], browser: Browser, capsys: pytest.CaptureFixture[str]
 ) -> None:

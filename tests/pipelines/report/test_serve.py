@@ -27,6 +27,7 @@ from tests.browser import Browser
 from tests.commands import reelweave
 from tests.loader.stream_clips import make_sample, write
 from tests.s3server import make_bucket, s3_server
+from tests.thorough import thorough
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -101,6 +102,7 @@ def test_clips_come_whole_and_in_parts(server: ReportServer, curated: Path, stat
     assert (status, headers["Content-Length"], body) == (200, str(len(clip)), b"")
 
 
+@thorough
 def test_a_clip_plays_in_the_browser(server: ReportServer, curated: Path, browser: Browser) -> None:
     for state in ("kept", "filtered"):
         key, _ = clip_of(curated, state)
@@ -221,6 +223,7 @@ def test_a_port_that_is_taken_is_named(server: ReportServer) -> None:
         ReportServer(server.pages, "127.0.0.1", server.port)
 
 
+@thorough
 def test_clips_are_read_from_a_bucket(curated: Path) -> None:
     with s3_server() as endpoint:
         make_bucket(endpoint, "served")

@@ -14,6 +14,7 @@ from pipelines.report.serve.server import ReportServer
 from tests.browser import Browser
 from tests.pipelines.report.runs import cascaded, configured, recorded
 from tests.pipelines.report.test_serve import ask, running
+from tests.thorough import thorough
 
 NASTY = "</script><img src=x onerror=alert(1)> \u2028"
 VIDEO = b"\0\0\0\x18ftypmp42, as far as a server is concerned"
@@ -76,6 +77,7 @@ def test_new_numbers_come_to_an_open_page(run: Path, server: ReportServer, brows
         assert page.locator(".sheet tbody th").all_text_contents() == [NASTY]
 
 
+@thorough
 def test_videos_and_timelines_are_read_from_the_run(
     run: Path, server: ReportServer, browser: Browser
 ) -> None:

@@ -27,7 +27,7 @@ from pipelines.report.numbers.workload import SAMPLES, WorkloadConfig, workload_
 from pipelines.report.steps_config import StepsConfig
 from tests.browser import PHONE_PX, Browser, draw_all
 from tests.loader.samples import plan_index
-from tests.thorough import thorough
+from tests.thorough import beyond, nightly, thorough
 
 POLICIES = ("equal_token", "dual_constraint", "same_bucket", "balanced")
 WIDE = WORKLOADS["koala-wide"]
@@ -50,7 +50,7 @@ def test_the_json_is_the_numbers(wide: dict[str, Any], capsys: pytest.CaptureFix
     assert said(capsys, *asked) == json.loads(json.dumps(wide))
 
 
-@pytest.mark.parametrize("regime", ["step", "slot"])
+@pytest.mark.parametrize("regime", beyond(1, ["slot", "step"]))
 def test_figures_of_a_policy_follow_from_the_plan_it_writes(
     regime: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -144,9 +144,13 @@ def test_lengths_are_counted_on_a_logarithmic_axis() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param({"compute_budget": None}, marks=thorough),
-        {"compute_budget": 1e9},  # half of what the longest sample costs
-        {"compute_budget": None, "cost": LinearQuadraticCost(fixed_s=0.2, token_s=2e-5, square_s=1e-9)},
+        pytest.param({"compute_budget": None}, marks=nightly),
+        # Half of what the longest sample costs.
+        pytest.param({"compute_budget": 1e9}, marks=nightly),
+        pytest.param(
+            {"compute_budget": None, "cost": LinearQuadraticCost(fixed_s=0.2, token_s=2e-5, square_s=1e-9)},
+            marks=thorough,
+        ),
         {
             "compute_budget": None,
             "cost": LinearQuadraticCost(fixed_s=0.2, token_s=2e-5, square_s=1e-9),

@@ -119,6 +119,7 @@ def test_the_command_it_tells_gives_those_counts(
     assert open_dataset(own).manifest.totals.samples == told["kept"]
 
 
+@thorough
 def test_a_line_is_dragged_in_its_chart(page: Any) -> None:
     page.locator("#score-duration_s").scroll_into_view_if_needed()
     canvas = page.locator("#score-duration_s canvas").bounding_box()
@@ -176,6 +177,7 @@ def test_numbers_are_those_of_the_tables(dataset: Path, rows: list[dict[str, Any
     assert told["duration_s"]["rejected"] == sum(row["scores"]["duration_s"] < 0.9 for row in rows)
 
 
+@thorough
 def test_json_is_what_the_page_is_made_of(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(dataset), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)

@@ -162,6 +162,7 @@ def test_a_killed_run_on_two_ranks_goes_on_and_makes_the_same_videos(
     ]
 
 
+@thorough
 @pytest.mark.parametrize("stage", beyond(1, ["denoise", "decode"]))
 def test_a_rank_that_fails_ends_all_in_words(
     ranks: Ranks, trained: Path, prompts: Path, tmp_path: Path, stage: str
@@ -307,6 +308,7 @@ def test_a_layout_of_training_that_cannot_be_is_said(
     assert told in capsys.readouterr().err
 
 
+@thorough
 def test_training_degrees_that_do_not_divide_the_model_are_said(
     ranks: Ranks, trained: Path, prompts: Path, tmp_path: Path
 ) -> None:

@@ -193,6 +193,7 @@ def raw(made):
     return (q, k), (how.get("weight_q"), how.get("weight_k"), cos, sin, *flags)
 
 
+@thorough
 @pytest.mark.parametrize(
     ("weights", "rotation"), beyond(1, [("bare", "interleaved"), ("head", "half"), ("all", "none")])
 )

@@ -64,6 +64,7 @@ def test_a_run_is_the_same_to_the_last_bit(clips, whole, mixed, tmp_path, way):
     assert losses(mixed, tmp_path / "mixed", way=way) == on_the_fly
 
 
+@thorough
 def test_float16_is_the_same_but_for_its_rounding(clips, whole, tmp_path):
     dataset = version(clips, tmp_path / "set", latents={"dtype": "float16"}).dataset
     found = losses(dataset.storage.root, tmp_path / "half")

@@ -16,7 +16,7 @@ from loader.storage import StorageConfig
 from loader.stream.video_stream import VideoStream
 from tests.energon import energon_samples
 from tests.s3server import make_bucket, s3_server
-from tests.thorough import thorough
+from tests.thorough import nightly, thorough
 from tests.train.clips import tiny_config
 from tests.train.latents.latent_versions import (
     contents,
@@ -72,13 +72,14 @@ def test_a_killed_run_goes_on_to_the_same_bytes(ranks, clips, undisturbed, tmp_p
     assert contents(tmp_path / "set") == contents(undisturbed)
 
 
-@thorough
+@nightly
 def test_workers_of_ray_write_the_same_bytes(ray_local, clips, undisturbed, tmp_path):
     made = version(clips, tmp_path / "set", latents=SMALL | {"runner": "ray", "workers": 2})
     assert verify(made.dataset.storage).ok
     assert contents(tmp_path / "set") == contents(undisturbed)
 
 
+@thorough
 def test_it_works_on_s3(clips, undisturbed, tmp_path):
     with s3_server() as endpoint:
         make_bucket(endpoint, "bucket")
@@ -93,6 +94,7 @@ def test_it_works_on_s3(clips, undisturbed, tmp_path):
         assert there == here
 
 
+@thorough
 def test_energon_opens_it(tmp_path):
     version(write_clips(tmp_path, count=4, shapeless=False), tmp_path / "new")
     made = open_dataset(tmp_path / "new")

@@ -40,7 +40,7 @@ def on_gpu(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", beyond(1, ["bfloat16", "float32"]))
-@pytest.mark.parametrize("kind", but(("mmdit",), ["dit", "st_dit", "mmdit"]))
+@pytest.mark.parametrize("kind", but(("mmdit",), ["dit", "st_dit", "mmdit"], ()))
 def test_training_takes_the_same_way(tmp_path, monkeypatch, request, kind, dtype):
     config = config_of(kind, dtype=dtype, parallel={"activation_checkpointing": "selective"})
     Trainer(config, ClipStream(), tmp_path / "eager").run()
@@ -51,7 +51,7 @@ def test_training_takes_the_same_way(tmp_path, monkeypatch, request, kind, dtype
     assert found == pytest.approx(expected, rel=ROUNDED if dtype == "float32" else COARSE)
 
 
-@pytest.mark.parametrize("kind", beyond(1, ["dit", "st_dit", "mmdit"]))
+@pytest.mark.parametrize("kind", but(["dit"], ["dit", "st_dit", "mmdit"], ()))
 def test_a_compiled_block_has_the_same_gradients(on_gpu, kind):
     config = config_of(kind, model=MODEL | {"kind": kind, "layers": 1})
     draw = torch.Generator().manual_seed(0)

@@ -18,7 +18,7 @@ from pipelines.commands.train.train import train
 from pipelines.configuration.train_config import HeldOutConfig, TrainRunConfig
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
-from tests.thorough import beyond, but
+from tests.thorough import beyond, but, thorough
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.ranks import Ranks
 from train.config.parallel import ParallelConfig
@@ -116,6 +116,7 @@ def count_groups(dataset: str, out: str) -> None:
     assert by_command == by_trainer + 1 > 1
 
 
+@thorough
 def test_loader_and_trainer_share_their_process_groups(
     dataset: Dataset, tmp_path: Path, ranks: Ranks
 ) -> None:

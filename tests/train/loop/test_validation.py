@@ -10,7 +10,7 @@ from PIL import Image
 from pydantic import ValidationError
 
 from loader.errors import UsageError
-from tests.thorough import beyond, but, chosen
+from tests.thorough import but, chosen, thorough
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.loop.validation_runs import (
     ALONE,
@@ -45,7 +45,7 @@ def runs(tmp_path_factory, ranks, request):
 
 
 ALWAYS = ("pp-fsdp",)
-OFTEN = ("cascade", "ulysses-fsdp", "zero-bfloat16", "tp-ring")
+OFTEN = ("cascade", "zero-bfloat16", "tp-ring")
 
 
 def lines(path):
@@ -99,8 +99,10 @@ def test_its_videos_are_those_of_the_checkpoint(runs, name):
             assert said["layout"].items() >= degrees.items()
 
 
+@thorough
 @pytest.mark.parametrize(
-    ("layout", "size", "failed"), beyond(1, [("fsdp", 2, 1), ("pp-fsdp", 4, 1), ("tp-ring", 4, 0)])
+    ("layout", "size", "failed"),
+    but([("fsdp", 2, 1)], [("fsdp", 2, 1), ("pp-fsdp", 4, 1), ("tp-ring", 4, 0)], ()),
 )
 def test_a_rank_that_fails_ends_all_in_words(ranks, tmp_path, layout, size, failed):
     ended = ranks.run(failing, size, str(tmp_path), layout, str(failed), grace_s=30)

@@ -14,7 +14,7 @@ from loader.buckets.assignment import Bucket, BucketConfig
 from loader.errors import UsageError
 from pipelines.cli import main
 from tests.bench.docs_commands import TRAIN
-from tests.thorough import beyond, nightly, thorough
+from tests.thorough import beyond, but, nightly, thorough
 from tests.train.clips import tiny_config
 from tests.train.published import run_config
 from train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
@@ -108,9 +108,10 @@ def _one_thread():
 
 @pytest.mark.parametrize(
     ("kind", "policy"),
-    beyond(
-        1,
+    but(
+        [("st_dit", "selective")],
         [("st_dit", "selective"), ("mmdit", "full"), ("dit", "none"), ("st_dit", "none"), ("mmdit", "none")],
+        [("mmdit", "full"), ("dit", "none")],
     ),
 )
 def test_a_step_takes_what_was_predicted(kind, policy):
@@ -123,8 +124,9 @@ def test_a_step_takes_what_was_predicted(kind, policy):
             assert found.kept == pytest.approx(saved, rel=1e-3)
 
 
+@thorough
 @pytest.mark.parametrize(
-    ("policy", "kind"), beyond(1, [("none", "dit"), ("none", "st_dit"), ("full", "dit")])
+    ("policy", "kind"), but([("none", "dit")], [("none", "dit"), ("none", "st_dit"), ("full", "dit")], ())
 )
 def test_with_autocast_too(kind, policy):
     model = KINDS[kind].model_copy(update={"layers": 4})
@@ -139,8 +141,8 @@ def test_with_autocast_too(kind, policy):
         assert found.step - found.state == pytest.approx(most, rel=1e-3)
 
 
-@pytest.mark.parametrize("lora", [pytest.param(None, marks=thorough), {"rank": 4}], ids=["whole", "adapters"])
-@pytest.mark.parametrize("fused", [False, True], ids=["as published", "fused"])
+@pytest.mark.parametrize("lora", [pytest.param(None, marks=nightly), {"rank": 4}], ids=["whole", "adapters"])
+@pytest.mark.parametrize("fused", beyond(1, [True, False]), ids=["fused", "as published"])
 def test_published_models_too(lora, fused, tmp_path):
     config = run_config(tmp_path, "wan", lora=lora)
     config = config.model_copy(update={"model": config.model.model_copy(update={"fused": fused})})
@@ -186,6 +188,7 @@ def test_layouts_divide_what_they_divide():
     assert whole.update == whole.state + 4 * weights
 
 
+@thorough
 def test_fp8_needs_no_gpu_here():
     config = config_of(dtype="bfloat16").model_copy(update={"fp8": Fp8Config()})
     [found] = dry_run(config, SHAPES[:1])
@@ -202,7 +205,7 @@ ONCE = FSDP | {"reduce_gradients": "step", "activation_checkpointing": "selectiv
     ("kind", "parallel", "dtype", "shapes"),
     [
         ("dit", {"activation_checkpointing": "full"}, "bfloat16", [LARGE]),
-        pytest.param("dit", {"activation_checkpointing": "full"}, "bfloat16", [SMALL], marks=thorough),
+        pytest.param("dit", {"activation_checkpointing": "full"}, "bfloat16", [SMALL], marks=nightly),
         pytest.param("mmdit", FSDP | {"ulysses": 2}, "bfloat16", [LARGE], marks=thorough),
         pytest.param("dit", ONCE, "float32", [LARGE], marks=nightly),
         pytest.param("mmdit", {"tp": 2}, "float32", [LARGE], marks=nightly),

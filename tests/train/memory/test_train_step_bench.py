@@ -7,7 +7,7 @@ import pytest
 from tests.bench.train_step import markdown, run
 from tests.bench.train_step_cases import CASES, SMALL, TINY, WAN, measured
 from tests.bench.train_step_goals import PEER, PEER_FULL, Row, goals
-from tests.thorough import thorough
+from tests.thorough import nightly
 
 ROWS = [
     Row("nvrtc", 2.0, 0.01, 33_272, 850.0, 100.0, 99.0),
@@ -49,7 +49,7 @@ def test_the_shape_is_that_of_wan():
     assert len({case.name for case in CASES}) == len(CASES)
 
 
-@thorough
+@nightly
 def test_it_runs_from_end_to_end(tmp_path):
     device, rows = run(tiny=True, out=tmp_path, only=("fp8 tensorwise",))
     assert device["tflops"] > 0

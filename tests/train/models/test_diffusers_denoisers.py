@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from torch.utils.flop_counter import FlopCounterMode
 
 from loader.errors import RunError, UsageError
-from tests.thorough import beyond, but
+from tests.thorough import but
 from tests.train.clips import ClipStream
 from tests.train.published import SPECIAL, drawn, publish, run_config
 from tests.train.saved import losses
@@ -186,7 +186,10 @@ class Ended(ClipStream):
         return itertools.islice(super().__iter__(), 4)
 
 
-@pytest.mark.parametrize("variant", beyond(1, ["wan", "cogvideox, rotary", "hunyuan, distilled", "cosmos"]))
+LEARNING = ["wan", "cogvideox, rotary", "hunyuan, distilled", "cosmos"]
+
+
+@pytest.mark.parametrize("variant", but(["wan"], LEARNING, ["hunyuan, distilled"]))
 def test_a_published_model_learns_and_goes_on_after_a_break(tmp_path, variant):
     config = run_config(tmp_path / "published", variant, steps=24)
     result = Trainer(config, ClipStream(), tmp_path / "whole").run()

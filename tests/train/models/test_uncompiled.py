@@ -3,6 +3,7 @@ import sys
 
 import torch
 
+from tests.thorough import thorough
 from train.models.uncompiled import uncompiled
 
 
@@ -31,6 +32,7 @@ def test_no_graph_holds_it_nor_any_part_of_it():
     ]
 
 
+@thorough
 def test_a_process_that_compiles_nothing_imports_no_compiler():
     code = "import sys, train.sampling.generate; sys.exit('torch._dynamo' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from tests.thorough import thorough
 from tests.train.clips import ClipStream
 from tests.train.parallel.layouts import FSDP, Case, config_of
 from tests.train.ranks import Ranks
@@ -170,6 +171,7 @@ def sent(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, di
     return json.loads((out / "0.json").read_text())
 
 
+@thorough
 @pytest.mark.parametrize("name", ["ddp", "zero"])
 def test_replicas_reduce_once_in_a_step_and_within_the_backward(sent: dict[str, dict[str, int]], name: str):
     told = sent[name]
@@ -181,11 +183,13 @@ def test_replicas_reduce_once_in_a_step_and_within_the_backward(sent: dict[str, 
         assert told["reduce_scatter"] == pytest.approx(3 / 4 * whole, rel=0.15)  # rows are padded
 
 
+@thorough
 def test_hsdp_sums_between_replicas_once_in_a_step(sent: dict[str, dict[str, int]]):
     assert sent["hsdp"]["among some"] == sent["hsdp-once"]["among some"]
     assert sent["hsdp"]["among some"] == pytest.approx(sent["hsdp"]["dit"] / 2, rel=0.1)
 
 
+@thorough
 @pytest.mark.parametrize("name", ["fsdp", "hsdp"])
 def test_fsdp_reduces_after_each_microbatch_or_once_in_a_step(sent: dict[str, dict[str, int]], name: str):
     assert sent[name]["reduce_scatter"] == 3 * sent[f"{name}-once"]["reduce_scatter"] > 0

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from loader.errors import UsageError
+from tests.thorough import beyond
 from tests.train.diffusers_models import inputs_of, model_of
 from tests.train.parallel.context_models import TINY
 from train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
@@ -143,7 +144,7 @@ def test_what_is_not_a_number_is_computed():
     assert cache.hits == 0
 
 
-@pytest.mark.parametrize("family", ["wan", "cogvideox", "hunyuan", "cosmos"])
+@pytest.mark.parametrize("family", beyond(1, ["hunyuan", "wan", "cogvideox", "cosmos"]))
 def test_published_models_run_through_the_cache(family):
     torch.manual_seed(0)
     theirs = model_of(family)

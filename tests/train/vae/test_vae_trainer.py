@@ -130,6 +130,7 @@ def test_a_frozen_encoder_stays(folder, tmp_path):
     assert {name.split(".")[0] for name in tensors(tmp_path)} == {"decoder", "post_quant_conv"}
 
 
+@thorough
 def test_bfloat16_follows_float32(folder, tmp_path):
     for dtype in ("float32", "bfloat16"):
         VaeTrainer(config(folder, 5, dtype=dtype), MixedStream(), tmp_path / dtype).run()

@@ -317,6 +317,7 @@ def test_a_stage_that_cannot_be_loaded_ends_the_run_in_words(raw: Path, own: Pat
         curate([str(raw / "30.mp4")], str(tmp_path / "dataset"), config(own))
 
 
+@thorough
 def test_a_forecast_runs_stages_and_its_work_is_kept(raw: Path, own: Path, tmp_path: Path) -> None:
     out = tmp_path / "dataset"
     found = forecast_curation([str(raw)], str(out), config(own), ForecastConfig())

@@ -16,7 +16,7 @@ from curate.run.stages.clip_stages import ClipStage, ReadClip, clip_identity
 from curate.run.stages.model_stages import split_for_gpu
 from curate.source_pass.tasks import ClipTask, CurationTask
 from loader.storage import open_storage
-from tests.thorough import beyond
+from tests.thorough import but
 
 CLIPS = 6
 
@@ -74,7 +74,7 @@ def found(tasks: Sequence[CurationTask]) -> list[tuple[int, tuple[str, ...], str
     )
 
 
-@pytest.mark.parametrize("runner", beyond(1, [run_sequentially, run_on_ray]))
+@pytest.mark.parametrize("runner", but([run_sequentially], [run_sequentially, run_on_ray], ()))
 def test_three_steps_leave_what_one_leaves(
     runner: Callable[..., object], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -28,10 +28,12 @@ def test_dits_whose_weights_are_sharded_give_them_too_and_no_rank_holds_more_tha
     assert told["idle"] > 0, "some block has no DiT in some plan"
 
 
+@thorough
 def test_they_do_with_little_room_for_handoffs(ranks):
     run(ranks, programs.check_plans, 4, 20, 4, "float64", 46_300)
 
 
+@thorough
 def test_one_process_needs_no_groups(ranks):
     run(ranks, programs.check_plans, 1, 0, 4, "float64")
 
@@ -50,7 +52,7 @@ def test_what_a_module_gives_comes_to_the_last_bit(ranks):
     run(ranks, programs.check_handoffs, 4)
 
 
-@pytest.mark.parametrize(("limit_mib", "most_mib"), [(None, 12), (2, 2)])
+@pytest.mark.parametrize(("limit_mib", "most_mib"), beyond(1, [(2, 2), (None, 12)]))
 def test_handoffs_keep_to_their_room_and_leave_nothing_behind(ranks, limit_mib, most_mib):
     run(ranks, programs.check_room, 4, limit_mib, most_mib)
 

@@ -35,7 +35,7 @@ def test_never_worse_than_doing_nothing_and_valid(seed):
     assert executed_s <= slowed(before, slow).makespan_s * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(("factor", "most"), [(1.1, 1.1), (1.5, 1.15), (3.0, 1.15)])
+@pytest.mark.parametrize(("factor", "most"), beyond(1, [(1.5, 1.15), (1.1, 1.1), (3.0, 1.15)]))
 @pytest.mark.parametrize("rank", beyond(1, [5, 10]))
 def test_a_slow_gpu_costs_less_than_it_is_slow(factor, most, rank):
     """Of 16 GPUs one; where it is last of the menu, a group of 6 stays without it on its node."""

@@ -68,16 +68,18 @@ def runs(tmp_path_factory, text, ranks, request):
     return out
 
 
-ALWAYS = (
+ALWAYS = ("slow rank", "sharded mmdit")
+"""Weights whole and sharded, groups made anew, and a run that goes on statically."""
+
+
+OFTEN = (
     "a rank without a DiT",
     "zero packs",
-    "slow rank",
-    "sharded mmdit",
+    "st_dit by representatives",
+    "stored latents",
+    "frozen text, resumed",
+    "static, then sharded",
 )
-"""Each kind of layout and batch once; the last one goes on statically."""
-
-
-OFTEN = ("st_dit by representatives", "stored latents", "frozen text, resumed", "static, then sharded")
 
 
 @pytest.mark.parametrize("name", but(ALWAYS, CASES, OFTEN))
@@ -95,6 +97,7 @@ def test_groups_are_made_anew_around_a_slow_rank_once(runs):
     assert "groups made anew around stragglers: 1 times" in said
 
 
+@thorough
 def test_a_lost_rank_ends_the_others_and_the_run_goes_on(ranks, tmp_path):
     ended = ranks.run(killed, 2, str(tmp_path / "whole"), -1, 0)
     assert ended.codes == [0, 0], ended.errors

@@ -8,7 +8,7 @@ import torch
 
 from loader.buckets.assignment import Bucket
 from loader.errors import RunError, UsageError
-from tests.thorough import beyond, thorough
+from tests.thorough import beyond, nightly, thorough
 from tests.train.clips import clip
 from tests.train.models.diffusers_vaes import tokenizer
 from tests.train.sampling.decode.decode_cases import CASES, cut_small, latents_of
@@ -43,7 +43,7 @@ def small(folder, family, **settings):
     return made
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=thorough)])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=nightly)])
 @pytest.mark.parametrize("family", beyond(2, [family for family in CASES if family != "cosmos"]))
 def test_tiles_are_diffusers_own_to_the_bit(tmp_path, family, dtype):
     made = small(tmp_path, family, dtype=dtype)

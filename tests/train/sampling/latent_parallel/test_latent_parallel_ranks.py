@@ -18,10 +18,11 @@ def findings(tmp_path_factory, ranks, request):
     return [json.loads((out / f"{rank}.json").read_text()) for rank in range(4)]
 
 
-ALWAYS = ("unite, overlap 0.0", "paper, overlap 0.4", "balanced, overlap 0.4")
+ALWAYS = ("balanced, overlap 0.4",)
+OFTEN = ("unite, overlap 0.0", "paper, overlap 0.4")
 
 
-@pytest.mark.parametrize("blend", but(ALWAYS, BLENDS, ()))
+@pytest.mark.parametrize("blend", but(ALWAYS, BLENDS, OFTEN))
 def test_each_mode_blends_what_one_process_blends_and_is_exact_where_tokens_are_apart(findings, blend):
     for rank in findings:
         found = rank["modes"]

@@ -120,6 +120,7 @@ def test_a_trained_model_goes_on_from_the_picture():
     assert bool((errors.diagonal() < 0.7 * errors.flip(1).diagonal()).all()), errors
 
 
+@thorough
 def test_every_exact_layout_makes_the_video_of_one_process(ranks, tmp_path):
     ended = ranks.run(first_frames_ranks.compute, 4, str(tmp_path))
     assert ended.codes == [0] * 4, ended.errors
