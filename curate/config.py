@@ -67,8 +67,8 @@ class RunConfig(Settings):
     part_s: float = Field(
         900.0,
         ge=1,
-        description="length of parts, seconds. Parts of a source of two or more are worked on side by side and"
-        " resume by themselves, to the same bytes. max_source_s is for each part",
+        description="length of parts, seconds. The parts of a long source run in parallel and resume independently,"
+        " to the same bytes. max_source_s holds for each part",
     )
     worker_memory_mb: int = Field(
         1536, gt=0, description="memory that Ray reserves for each cutting worker, megabytes"

@@ -14,8 +14,8 @@ class CutConfig(Settings):
 
     mode: Literal["encode", "copy", "auto"] = Field(
         "encode",
-        description="treatment of clips. encode: encode every clip; copy: copy the source's packets without loss,"
-        " and fail spans where a copy is not exact; auto: copy where exact, else encode",
+        description="treatment of clips. encode: encode every clip. copy: copy the source's packets without loss,"
+        " and fail spans where a copy is not exact. auto: copy where exact, else encode",
     )
     trim_s: float = Field(
         0.0,

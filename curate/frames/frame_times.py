@@ -219,8 +219,8 @@ def timeline(
 
     Args:
         pts: Presentation stamp of each frame in ticks, from the decoder. Stamps that do not rise are repaired
-            locally. Where most are missing or disordered (AVI stores none), frames lie on the grid of the
-            stated rate, or of the usual distance of the stamps where that is larger.
+            locally. Where most are missing or disordered (AVI stores none), frames lie on a grid. Its step
+            is that of the stated rate, or the usual distance of the stamps if larger.
         time_base: Seconds per tick.
         last_duration: Duration of the last frame in ticks, when known.
         stated_rate: Frame rate in the container, frames per second.
@@ -254,8 +254,8 @@ def timeline(
 def _counted_rate(pts: list[int | None], time_base: Fraction, stated: Fraction | None) -> Fraction:
     """Return the rate of frames whose stamps are times of coding, or none.
 
-    It is the stated one, unless that is the rate of ticks of which each frame takes several (AVI), or no rate of
-    cameras where the stamps show one (ASF, whose stated rate is an average).
+    It is the stated rate, with two exceptions. In AVI it may be a rate of ticks, of which each frame takes several.
+    In ASF it is an average, so a camera's rate that the stamps show replaces it.
     """
     rate = stated or Fraction(25)
     gaps = np.diff(np.unique([tick for tick in pts if tick is not None]))

@@ -23,8 +23,8 @@ def deinterlaced(frames: Iterable[VideoFrame], pulldown: FieldOrder | None = Non
 
     Args:
         frames: Frames in display order.
-        pulldown: Order of fields where the second field of each picture may lie in the frame before or after;
-            pictures that no field completes are deinterlaced.
+        pulldown: Order of fields, if the second field of a picture may lie in the frame before or after. Pictures
+            that no field completes are deinterlaced.
     """
     graph: Graph | None = None
     made_for: tuple[object, ...] = ()

@@ -29,8 +29,8 @@ class EmbedConfig(Settings):
 
     backend: str = Field(
         "perceptual",
-        description="embedding of clips. none; perceptual: their look, without weights; open_clip: their content by"
-        " a CLIP model, searchable by text; stages.NAME: the vectors of a stage of your own",
+        description="embedding of clips. none: no embedding. perceptual: their look, without weights. open_clip:"
+        " their content by a CLIP model, searchable by text. stages.NAME: the vectors of a stage of your own",
     )
     model: str = Field(
         "ViT-B-32",

@@ -80,8 +80,8 @@ def curate(
         beside: Further files of the dataset by path, which no checksum covers; see `write_beside`.
 
     Raises:
-        UsageError: no source is found, a model is not available, or ``out`` holds a finished dataset of other
-            inputs or configuration and ``update`` is not given.
+        UsageError: no source is found, a model is not available, or ``update`` is missing although ``out``
+            holds a finished dataset of other inputs or configuration.
         RunError: the environment failed; finished work is kept for the next run.
     """
     with leased(open_storage(out, config.storage), COMMAND) as storage:

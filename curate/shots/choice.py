@@ -23,8 +23,8 @@ class ShotConfig(Settings):
 
     detector: Literal["colour", "hybrid", "transnetv2", "fixed"] = Field(
         "colour",
-        description="shot detector. colour: fast, on the CPU; transnetv2: a neural network, twenty times as slow;"
-        " hybrid: colour, with the network for doubtful transitions; fixed: cuts at a fixed stride",
+        description="shot detector. colour: fast, on the CPU. transnetv2: a neural network, twenty times as slow."
+        " hybrid: colour, with the network for doubtful transitions. fixed: cuts at a fixed stride",
     )
     device: Device = Field(
         "cpu",

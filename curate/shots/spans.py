@@ -49,7 +49,7 @@ class SpanConfig(Settings):
     long_shots: Literal["full", "equal", "stride"] = Field(
         "full",
         description="splitting of long shots. full: parts of max_clip_s, the last but one shortened where the last"
-        " would be too short; equal: equal parts, cut in a second pass; stride: parts of max_clip_s and the rest",
+        " would be too short. equal: equal parts, cut in a second pass. stride: parts of max_clip_s and the rest",
     )
 
     @model_validator(mode="after")

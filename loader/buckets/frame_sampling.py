@@ -15,9 +15,8 @@ class FrameSampling(Settings):
     """Choice of a bucket's frames from a clip that has more.
 
     window: consecutive frames from a random one on. all: consecutive frames from the first one on. stride: every
-    ``stride``-th frame from a random one on. fps: resampled to ``fps`` frames per second, from a random frame on;
-    frames
-    repeat where the clip has fewer per second.
+    ``stride``-th frame from a random one on. fps: resampled to ``fps`` frames per second, from a random frame on.
+    Frames repeat where the clip has fewer per second.
     """
 
     mode: Literal["window", "all", "stride", "fps"] = Field(

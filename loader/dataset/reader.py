@@ -172,8 +172,8 @@ class Dataset(TableReader):
     def shards(self) -> list[ShardRecord]:
         """Return every shard with its index rows, in the order of the manifest and of the tars.
 
-        Rows of a large index lie in a temporary folder, which is removed with the shards; they are read by parts, so
-        that shards one after the other are read fast.
+        Rows of a large index lie in a temporary folder, which is removed with the shards. They are read by parts, so
+        that reading the shards in order is fast.
         """
         rows, first = RowsByShard(self.manifest.shards), 0
         for table in self.table_parts("index"):

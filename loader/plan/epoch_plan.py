@@ -38,8 +38,8 @@ class PlannedMicrobatch:
         first: first place in ``EpochPlan.order``.
         rows: int64 [B], index rows.
         passes: int64 [B], number of earlier draws of each sample.
-        weight: B over the samples of the step on all ranks, so that the weighted sum of all microbatches' mean losses
-            is the mean over these samples; 0 for a filler (``plan_epoch``).
+        weight: B over the samples of the step on all ranks; 0 for a filler (``plan_epoch``). The weighted sum of all
+            microbatches' mean losses is the mean over these samples.
         rank: rank that runs the microbatch.
         slot: place among the rank's microbatches of the step.
     """
@@ -256,8 +256,8 @@ def plan_epoch(
 
     In the pack regime, samples of all buckets are shuffled together and packed step by step (`loader.plan.packing`).
 
-    With one synchronization per step, a step's samples depend only on its number of microbatches, ranks x m: 8 x 1,
-    4 x 2 and 2 x 4 train the same steps.
+    With one synchronization per step, a step's samples depend only on its number of microbatches, ranks x m. So 8 x
+    1, 4 x 2 and 2 x 4 train the same steps.
 
     Args:
         assignment: samples in buckets.

@@ -22,8 +22,8 @@ class Locality:
         requests_per_sample: number of requests per sample; 1 if no request reads two samples.
         bytes_per_step: bytes transferred per step.
         waste: ratio of gap bytes between samples to bytes of samples.
-        neighbours: share of samples with an adjacent sample of the shard in the same step; for an even shuffle about
-            the step's share of the dataset.
+        neighbours: share of samples with an adjacent sample of the shard in the same step. For an even shuffle it is
+            about the step's share of the dataset.
     """
 
     requests_per_step: float

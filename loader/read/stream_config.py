@@ -58,8 +58,8 @@ class StreamConfig(Settings):
     shuffle: Shuffle = Field(default=SORTED, description="shuffle of samples within their buckets")
     node_folder: Path | None = Field(
         default=None,
-        description="folder where one rank of a machine stores plans for all, on a local disk or in memory, such as"
-        " /dev/shm; null: each rank plans for itself",
+        description="folder on a local disk or in memory, such as /dev/shm. One rank of a machine stores plans there"
+        " for all; null: each rank plans for itself",
     )
     lookahead: PositiveInt = Field(
         default=4, le=1024, description="`regime: slot`: window in steps within which microbatches may move"

@@ -57,8 +57,8 @@ class StorageConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False,
     )
     allowed_prefixes: tuple[str, ...] = Field(
         (),
-        description="prefixes that lists on the web and on S3 may refer to besides their own host or bucket:"
-        " https://host/folder/, s3://bucket/folder/, /folder/. https:// allows every public host",
+        description="prefixes that lists on the web and on S3 may refer to besides their own host or bucket."
+        " Examples: https://host/folder/, s3://bucket/folder/, /folder/. https:// allows every public host",
     )
     allow_private: bool = Field(
         False,

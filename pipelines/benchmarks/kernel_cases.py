@@ -1,7 +1,7 @@
 """Operators of `train.kernels` in the benchmark: inputs, one pass of a provider, PyTorch's own chains.
 
-The chains are what people write without fused operators: ``bf16`` in the type of the activations, ``fp32`` as Wan's
-block does (norm and modulation in float32, then the type of the activations again).
+The chains are common code without fused operators. ``bf16`` computes in the type of the activations. ``fp32`` computes
+norm and modulation in float32 and then casts back, as Wan's block does.
 """
 
 from collections.abc import Sequence

@@ -67,8 +67,8 @@ def motion_smoothness_linear(video_CTHW: NDArray[np.uint8]) -> float | None:
 def motion(grey_THW: NDArray[np.float32], fps: float) -> dict[str, float | None]:
     """Return ``motion``, as curation scores clips, and ``dynamic_degree``, VBench's rule.
 
-    ``motion``: mean motion in picture diagonals per second. ``dynamic_degree``: 1 or 0, whether
-    the fastest part moves by more than 6 / 256 of the short side in a quarter of the frames, of 8 per second.
+    ``motion``: mean motion in picture diagonals per second. ``dynamic_degree``: 1 if the fastest
+    part moves by more than 6 / 256 of the short side in a quarter of the frames, of 8 per second; else 0.
     Its mean over videos is the share of dynamic ones. Motion is by phase correlation of windows, where VBench has RAFT
     and the fastest 5 % of pixels.
     """

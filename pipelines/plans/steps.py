@@ -61,8 +61,8 @@ def add_arguments(plan: argparse._ArgumentGroup) -> None:
         "--regime",
         choices=("step", "slot", "pack"),
         default="step",
-        help="synchronization of ranks: step: once a step; slot: after every microbatch; pack: once a step, with packs"
-        " of samples of any shape as microbatches (default: step)",
+        help="synchronization of ranks (default: step). step: once a step. slot: after every microbatch. pack: once a"
+        " step, with packs of samples of any shape as microbatches",
     )
     plan.add_argument(
         "--lookahead",

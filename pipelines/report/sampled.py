@@ -3,7 +3,7 @@
 DATASET/report/sampled/videos.json     what was sampled, and which clip each video is nearest to
 DATASET/report/sampled/000.mp4         video
 DATASET/report/sampled/000.png         strip of its frames, above one of the clip's
-They show clips, so a take-down of a clip removes them with the report.
+The videos show clips, so a take-down of a clip removes them with the report.
 """
 
 import base64

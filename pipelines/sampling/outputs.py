@@ -1,7 +1,7 @@
 """Files of sampled videos, of which each is made once.
 
 OUT/000012.mp4                  video of request number 12
-OUT/records/000012.json         what it is of: written last, so that a video with a record is done
+OUT/records/000012.json         its request; written last, so that a video with a record is done
 OUT/latents/000012.safetensors  latents, from the end of denoising until the record is there
 OUT/manifest.jsonl              all records, by number
 """

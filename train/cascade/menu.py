@@ -61,7 +61,7 @@ def block_starts(gpus: int, degree: int) -> tuple[int, ...]:
     """Return the first GPUs of all blocks of a degree, rising.
 
     Blocks begin at the degree's multiples, as the groups of a static layout do. A degree that is no power of two
-    also has the two ends of each aligned power of two that encloses it: 6 of 8 GPUs are 0 to 5 or 2 to 7.
+    also has the two ends of each aligned power of two that encloses it. For example, 6 of 8 GPUs are 0 to 5 or 2 to 7.
     """
     found = set(range(0, gpus - degree + 1, degree))
     around = 1 << (degree - 1).bit_length()

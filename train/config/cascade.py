@@ -53,14 +53,14 @@ class CascadeConfig(Settings):
     memory_gib: float | None = Field(
         None,
         gt=0,
-        description="memory of one GPU that plans may use, as the cost model predicts it. null: what the CUDA"
-        " context and the communicators leave of the smallest GPU; unlimited on a CPU",
+        description="memory of one GPU that plans may use, as the cost model predicts it. null: the memory that"
+        " CUDA context and communicators leave on the smallest GPU; unlimited on a CPU",
     )
     topology: str | None = Field(
         None,
-        description="cluster topology, whose nodes handoffs prefer to stay in: dgx-h100, dgx-h200, pcie, single, or a"
-        " YAML or JSON file of train.cascade.placement.topology.Topology, as for `reelweave plan`; null: one node of"
-        " all ranks",
+        description="cluster topology; handoffs prefer to stay in a node. dgx-h100, dgx-h200, pcie, single, or a YAML"
+        " or JSON file of train.cascade.placement.topology.Topology, as for `reelweave plan`. null: one node of all"
+        " ranks",
     )
     handoff_mib: float | None = Field(
         None,
@@ -72,8 +72,8 @@ class CascadeConfig(Settings):
     )
     gradient_sum: Literal["all", "representatives"] = Field(
         "all",
-        description="gradient reduction. all: one all-reduce of partial gradients over all ranks; representatives:"
-        " Arachne's representatives, for replicas only; steps in which they would count a sample twice use all",
+        description="gradient reduction. all: one all-reduce of partial gradients over all ranks. representatives:"
+        " Arachne's representatives, for replicas only. Steps in which they would count a sample twice use all",
     )
     correction: CorrectionConfig | None = Field(
         None,

@@ -56,8 +56,8 @@ class ParallelConfig(Settings):
     )
     text_encoder: Literal["auto", "whole", "shard", "offload"] = Field(
         "auto",
-        description="memory of a frozen text encoder. whole: all of it on every rank; shard: divided over the ranks"
-        " of a node, which gather it layer by layer and so encode in step; offload: on the host, copied to the GPU"
+        description="memory of a frozen text encoder. whole: all of it on every rank. shard: divided over the ranks"
+        " of a node, which gather it layer by layer and so encode in step. offload: on the host, copied to the GPU"
         " layer by layer. auto: shard under FSDP, whose ranks run in step anyway, and whole otherwise",
     )
     attention: AttentionBackend = Field(

@@ -60,8 +60,8 @@ class TrainConfig(Settings):
     )
     denominator: Literal["step", "epoch", "step_tokens"] = Field(
         "step",
-        description="divisor of a sample's gradient. step: samples of its step; epoch: mean samples of all steps, so"
-        " that samples of small steps weigh no more; step_tokens: video tokens of its step, with samples weighted"
+        description="divisor of a sample's gradient. step: samples of its step. epoch: mean samples of all steps, so"
+        " that samples of small steps weigh no more. step_tokens: video tokens of its step, with samples weighted"
         " by theirs",
     )
     lost_after_s: float = Field(

@@ -57,8 +57,8 @@ def dry_run(
         overlapped: False if gradients are summed behind the last backward of a step only, as by cascades.
 
     Raises:
-        UsageError: the layout is invalid, or the dry run does not support it: checkpointing by the
-            compiler, pipeline stages, or a model that depends on values.
+        UsageError: the layout is invalid, or the dry run does not support it. Not supported are
+            checkpointing by the compiler, pipeline stages, and models that depend on values.
     """
     if config.parallel.activation_checkpointing == "memory_budget":
         raise UsageError(

@@ -28,8 +28,8 @@ class SampleConfig(Settings):
     )
     solver: Solver = Field(
         "euler",
-        description="solver. euler: order 1; heun: order 2, two evaluations per step; res and unipc: order 2, one"
-        " evaluation per step; unipc3: order 3; few_step: for distilled weights, new noise in each step",
+        description="solver. euler: order 1. heun: order 2, two evaluations per step. res and unipc: order 2, one"
+        " evaluation per step. unipc3: order 3. few_step: for distilled weights, new noise in each step",
     )
     guidance: float = Field(
         5.0,
@@ -75,9 +75,9 @@ class LatentParallelConfig(Settings):
 
     mode: Literal["balanced", "paper", "unite"] = Field(
         "balanced",
-        description="rules of the division. paper: strict rotation, ceil parts, linear ramps (arXiv 2512.07350v1);"
+        description="rules of the division. paper: strict rotation, ceil parts, linear ramps (arXiv 2512.07350v1)."
         " unite: phases of axes, cosine ramps, falling overlap, an exact first step and aids to guidance, as in its"
-        " authors' code; balanced: no empty part, ramps without wasted ends",
+        " authors' code. balanced: no empty part, ramps without wasted ends",
     )
     overlap: float | None = Field(
         None, ge=0, le=4, description="overlap of neighbours, in units of a part (paper: 0.5, else 0.4)"

@@ -2,7 +2,7 @@
 
 Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") numbers every value, so that any
 part can be drawn alone. The normal numbers (Box and Muller 1958) come from sums, products, quotients and square roots
-of float64 alone: IEEE 754 fixes those to the last bit, where logarithms and cosines of two libraries differ.
+of float64 alone. IEEE 754 fixes those to the last bit, where logarithms and cosines of two libraries differ.
 """
 
 import math

@@ -11,7 +11,7 @@ class PatchDiscriminator(nn.Module):
     """Patch discriminator; logits are positive for real patches of a clip or image.
 
     PatchGAN (Isola et al., "Image-to-Image Translation with Conditional Adversarial Networks", 2017, section
-    3.2) with convolutions over time: ``layers`` of them halve rows, columns and frames, two more keep them.
+    3.2) with convolutions over time. ``layers`` of them halve rows, columns and frames; two more keep the size.
     Group norm replaces batch norm, so that a clip's logits depend on no other clip and no rank. Images are
     clips of one frame.
 

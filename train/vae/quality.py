@@ -47,8 +47,8 @@ def ssim(made_BCTHW: torch.Tensor, video_BCTHW: torch.Tensor) -> torch.Tensor:
 
     Wang et al., "Image Quality Assessment: From Error Visibility to Structural Similarity", 2004, eq. 13:
     Gaussian window of 11 x 11 and deviation 1.5, K = (0.01, 0.03). The mean is over colours and over positions
-    with the whole window inside the frame, as in the authors' code. torchmetrics also counts positions beyond
-    the border.
+    with the whole window inside the frame, as in the authors' code. By contrast, torchmetrics also counts
+    positions beyond the border.
     """
     offsets_11 = (
         torch.arange(SSIM_LEAST_PX, dtype=video_BCTHW.dtype, device=video_BCTHW.device) - SSIM_LEAST_PX // 2

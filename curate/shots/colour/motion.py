@@ -31,8 +31,8 @@ _FLOOR = np.float32(20 * _PIXELS)  # energy of coding noise in a block, grey lev
 class BlockMotion:
     """Block motion of frames, computed as they arrive; the first frame is repeated as its own past.
 
-    Some BLAS round a row of a product by its place among the rows, so each frame has the same place in products of one
-    shape, however frames arrive.
+    Some BLAS libraries round a row of a product by its place among the rows. So each frame has the same place in
+    products of one shape, however frames arrive.
     """
 
     def __init__(self) -> None:

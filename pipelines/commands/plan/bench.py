@@ -1,8 +1,8 @@
 """Measure one part on this machine, each against a floor or a peer in the same run.
 
-shots, curate: precision of shot detection, cost of curation; need --videos. loader: reading and decoding. kernels:
-fused operators on a GPU. lp: bytes and work of Latent Parallelism, computed. shapes, cascades: microbatches of a
-training run; need --config, and write a CSV for `reelweave fit`.
+shots: precision of shot detection; needs --videos. curate: cost of curation; needs --videos. loader: reading and
+decoding. kernels: fused operators on a GPU. lp: bytes and work of Latent Parallelism, computed. shapes, cascades:
+microbatches of a training run; need --config, and write a CSV for `reelweave fit`.
 """
 
 import argparse

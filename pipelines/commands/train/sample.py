@@ -117,10 +117,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--layout",
         default="together",
         metavar="L",
-        help="ranks under torchrun; together: all make each video, exactly, in the layout that the advisor expects to"
-        " be the fastest; prompts: each makes its own; or degrees, such as cfg=2,ulysses=4 (prompts, cfg, lp, ring,"
-        " ulysses, vae_ranks). For a model that does not fit one GPU: training (train.parallel of its run), or"
-        " its degrees, as in tp=2,dp_shard=4 (dp_replicate, dp_shard, tp, pp, ring, ulysses) (default: together)",
+        help="use of the ranks under torchrun (default: together). together: all make each video, exactly, in the"
+        " layout that the advisor expects to be the fastest. prompts: each makes its own videos. Or degrees, such as"
+        " cfg=2,ulysses=4 (prompts, cfg, lp, ring, ulysses, vae_ranks). For a model that does not fit one GPU:"
+        " training (train.parallel of its run), or degrees such as tp=2,dp_shard=4 (dp_replicate, dp_shard, tp, pp,"
+        " ring, ulysses)",
     )
     parser.add_argument(
         "--decode-gib",

@@ -21,7 +21,7 @@ class Links(Settings):
     balanced: bool = Field(
         False,
         description="true: groups lie evenly on as few nodes as possible, so that only traffic for other nodes uses"
-        " the network. false: all traffic uses it, as in the paper",
+        " the network. false: all traffic uses the network, as in the paper",
     )
 
     def bytes_per_s(self, degrees_K: Places) -> Floats:

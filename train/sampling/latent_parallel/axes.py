@@ -12,9 +12,9 @@ def axis_of(kind: Axes, number: int, total: int, grid: Sequence[int], parts: int
     """Return the divided axis: 0 time, 1 rows, 2 columns.
 
     Args:
-        kind: strict: time, rows, columns in turn; phases: the same until 70 % of the steps, then without time, then
-            rows and columns in turn, at last rows alone; eligible: those with a patch for every part, in turn;
-            fixed: the first of these.
+        kind: rule. strict: time, rows, columns in turn. phases: the same until 70 % of the steps, then rows instead of
+            time; from 80 % rows and columns in turn, from 92 % rows. eligible: the axes with a patch for every part,
+            in turn. fixed: the first eligible axis.
         number: index of the step, from 0.
         total: number of steps.
         grid: patches along time, rows and columns.

@@ -13,8 +13,8 @@ def ramp(length: int, kind: Ramp) -> torch.Tensor:
 
     Args:
         length: latent rows of the overlap.
-        kind: linear (Eq. 12) and cosine: at (j + 1/2) / length, so that no row has weight 0; closed_cosine: from 0
-            to 1 with both ends, as in the artifact: an overlap of one row has weight 0.
+        kind: shape. linear (Eq. 12) and cosine: at (j + 1/2) / length, so that no row has weight 0. closed_cosine:
+            from 0 to 1 with both ends, as in the artifact. There an overlap of one row has weight 0.
     """
     j = torch.arange(length, dtype=torch.float64)
     if kind == "closed_cosine":
