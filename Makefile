@@ -8,18 +8,22 @@ BIN := .venv/bin
 # it, and on a busy machine Ray's processes then miss the seconds that they have to start.
 SLOW := rfc3987-syntax
 
+# uv downloads and unpacks several packages at a time. Only pip knows mirrors that pip alone was told of, so it has the last word.
+install = $(BIN)/python -m pip install --quiet --upgrade pip && { \
+    { $(BIN)/python -m pip install --quiet uv && \
+      $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[$(1)]'; } || \
+    $(BIN)/python -m pip install --quiet --editable '.[$(1)]'; }
+
 .venv/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(call install,dev)
 	$(BIN)/python -m pip uninstall --quiet --yes $(SLOW)
 	touch $@
 
 # What the demo needs and no more, unless everything is there already.
 .venv/.demo: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	test .venv/.installed -nt pyproject.toml || $(BIN)/python -m pip install --quiet --upgrade pip
-	test .venv/.installed -nt pyproject.toml || $(BIN)/python -m pip install --quiet --editable '.[ray]'
+	test .venv/.installed -nt pyproject.toml || { $(call install,ray); }
 	touch $@
 
 demo: .venv/.demo

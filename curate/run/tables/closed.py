@@ -17,8 +17,11 @@ from curate.run.tables.partitions import Partitions, partition_count, partition_
 from curate.source_pass.cut_source import STAGE, source_id
 from curate.sources.inputs import SourceRef
 
-_ENTRIES = 4096
-"""Entries that workers wrote one by one and that become a segment together, so that a restart reads few files."""
+_ENTRIES, _RECORDS = 4096, 1 << 16
+"""Entries that workers wrote one by one and that become a segment together, so that a restart reads few files.
+
+So many entries, or entries of so many records: these take 2.4 KB each as Python objects, and long sources come first.
+"""
 
 _OPEN = -1
 _ENTRY = "entry"
@@ -58,6 +61,7 @@ class ClosedSources:
         self._text_ids = np.zeros(len(sources), "S16")
         self._loose: dict[int, SourceSummary] = {}
         self._new: dict[int, SourceSummary] = {}  # whose clips are in no partition yet
+        self._loose_records = 0
         self.ids = pa.array([source_id(source) for source in sources], pa.string())
         ids = TextPlaces(self.ids)
         for entries in ledger.tables(STAGE, fingerprint, source_summary):
@@ -68,16 +72,17 @@ class ClosedSources:
         """Add a source that is closed in the ledger; many become a segment."""
         number = self.numbers[uri]
         self._loose[number] = self._new[number] = summary
+        self._loose_records += len(summary.records)
         self._entry[number], self._text_ids[number] = len(self._tags), b""  # of the table that they become
         self._cpu_s[number], self._pixel_s[number] = summary.cpu_s or 0.0, summary.pixel_s or 0.0
         states = Counter(record.state for record in summary.records)
         self._counts[number] = [states[state] for state in _STATES]
         self.version += 1
-        if len(self._loose) >= _ENTRIES:
+        if len(self._loose) >= _ENTRIES or self._loose_records >= _RECORDS:
             entries = {source_id(self.sources[one]): found for one, found in self._loose.items()}
             self._ledger.append(STAGE, self._fingerprint, entries)
             self._settle()
-            self._loose = {}
+            self._loose, self._loose_records = {}, 0
 
     def drop(self, uris: Sequence[str]) -> None:
         """Count sources as not closed."""

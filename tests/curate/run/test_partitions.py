@@ -19,6 +19,7 @@ from curate.run.curate import curate
 from curate.run.shard import WriteShard
 from curate.run.stages.clip_stages import caption_identity
 from curate.run.state import CurationState
+from curate.run.tables.closed import ClosedSources
 from curate.run.tables.partitions import Partitions
 from curate.source_pass.cut_source import STAGE, arrays_name, source_id
 from curate.source_pass.tasks import clip_task
@@ -141,6 +142,27 @@ def test_without_perceptual_duplicates_no_arrays_are_read(
     monkeypatch.setattr(Ledger, "many_arrays", lambda *_: pytest.fail("arrays were read"))
     states = state.verdict(state.sources.keys(), set()).read(0).column("state").to_pylist()
     assert {"kept", "duplicate"} <= set(states)
+
+
+def test_sources_of_many_clips_become_a_segment_before_there_are_many_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("curate.run.tables.closed._RECORDS", 10)
+    make_list(tmp_path, 7)
+    sources = list_sources([str(tmp_path / "list.csv")], config().storage)
+    ledger = Ledger(open_storage(tmp_path / "dataset"))
+    closed = ClosedSources(ledger, "f", sorted(sources, key=lambda source: source.uri))
+    packed = tmp_path / "dataset/.ledger" / STAGE / "f/packed"
+    segments = []
+    for source in sources:
+        summary, _ = cut(source, CLIPS, 0)
+        ledger.close(STAGE, "f", source_id(source), summary)
+        closed.add(source.uri, summary)
+        segments.append(len(list(packed.glob("*.parquet"))))
+    assert segments == [0, 0, 1, 1, 1, 2, 2]
+    again = ClosedSources(ledger, "f", closed.sources)
+    assert again.clips(0).equals(closed.clips(0))
+    assert len(closed.clips(0)) == 7 * CLIPS
 
 
 def interrupted(write: Any, left: int) -> Any:
