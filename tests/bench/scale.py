@@ -66,7 +66,7 @@ INPUTS = (
     Input("cores", 20_000, "", "assumed", "processor cores for curation"),
     Input("driver_memory", 256e9, "B", "assumed", "memory of the machine that drives a curation"),
     Input("peak_flops", 989e12, "FLOP/s", "assumed", "dense bfloat16 of an H100 or H200, by its datasheet"),
-    Input("mfu", 0.4, "share", "assumed", "of that; one H200 with nobody to wait for reaches 46 %"),
+    Input("mfu", 0.4, "share", "assumed", "of that; a single H200, without waiting for others, reaches 46 %"),
     Input("gpus_per_node", 8, "", "assumed", "GPUs of a node"),
     Input("microbatches", 4, "", "assumed", "microbatches of a rank in a step"),
     Input(
