@@ -194,6 +194,7 @@ def test_a_wrong_call_exits_with_2_and_a_sentence(
     assert list(tmp_path.iterdir()) == []
 
 
+@thorough
 def test_a_process_of_a_wrong_call_exits_with_2_and_a_sentence(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pipelines.cli", "curate", ".", "--out", "x", "--set", "cut.crff=1"],

@@ -14,6 +14,7 @@ from curate.filters.ocr import check_ocr
 from loader.errors import UsageError
 from tests.filter_footage import HEIGHT, RATE, WIDTH, Picture, encode, over, pan, sample_of, still, texture
 from tests.media import CORPUS, NO_CORPUS, write_video
+from tests.thorough import beyond
 
 CONFIG = ScoreConfig()
 
@@ -99,7 +100,7 @@ def dust(draw: ImageDraw.ImageDraw, number: int) -> None:
 
 @pytest.mark.parametrize(
     ("draw", "level", "nothing"),
-    [(stars, 4, False), (moon, 6, False), (dancer, 3, False), (pen, 250, False), (dust, 10, True)],
+    beyond(3, [(stars, 4, False), (pen, 250, False), (dust, 10, True), (moon, 6, False), (dancer, 3, False)]),
 )
 def test_a_small_subject_on_an_even_ground_is_neither_black_nor_white_nor_frozen(
     tmp_path: Path, draw: Callable[[ImageDraw.ImageDraw, int], None], level: int, nothing: bool
@@ -164,7 +165,7 @@ def test_flicker_is_light_that_alternates_and_not_a_fade(tmp_path: Path, good: d
     assert good["flicker"] < 1
 
 
-@pytest.mark.parametrize("sigma", [4, 8, 16])
+@pytest.mark.parametrize("sigma", beyond(1, [4, 8, 16]))
 def test_blur_lowers_sharpness(tmp_path: Path, sigma: int, good: dict[str, float]) -> None:
     from PIL import Image, ImageFilter
 

@@ -24,7 +24,7 @@ from curate.run.runners.ray_token import keep_token
 from curate.run.runners.room import Share
 from loader.errors import RunError, UsageError
 from tests.ray_host import RESULTS, Started
-from tests.thorough import thorough
+from tests.thorough import beyond, thorough
 
 
 def split(rows: list[dict]) -> Iterator[dict]:
@@ -111,6 +111,7 @@ def test_every_second_of_a_stage_is_counted_once(runner: Runner) -> None:
         assert sum(spent.values()) <= elapsed_s
 
 
+@pytest.mark.parametrize("runner", beyond(1, [run_sequentially, run_on_ray]), indirect=True)
 def test_a_pool_keeps_its_workers(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("curate.run.runners.pipeline.AT_ONCE", 2)
     rows = ({"name": name, "parts": 2} for name in "abc")

@@ -2,10 +2,10 @@
 
 from pipelines.benchmarks.loader import bench_loader
 from pipelines.benchmarks.peers import installed_peers
-from tests.thorough import thorough
+from tests.thorough import nightly
 
 
-@thorough
+@nightly
 def test_it_reads_everything_and_is_no_slower_than_the_others() -> None:
     result = bench_loader(samples=200)
     assert all(speed > 0 for speed in result["mb_per_s"].values())

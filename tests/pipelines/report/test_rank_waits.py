@@ -11,7 +11,7 @@ from pipelines.report.run.numbers import read_runs
 from pipelines.report.run.rank_waits import MOST_BINS, MOST_SHOWN, RankTable, read_rank_waits
 from tests.browser import PHONE_PX, Browser, draw_all
 from tests.pipelines.report.runs import RANKS, SLOW_RANK, recorded, waited
-from tests.thorough import beyond
+from tests.thorough import beyond, thorough
 
 
 def test_waits_are_what_the_lines_say(tmp_path: Path) -> None:
@@ -88,6 +88,7 @@ def test_damaged_lines_are_left_out_and_counted(tmp_path: Path) -> None:
     assert f"left out: {len(wrong) + 1} lines of ranks.jsonl" in "\n".join(found.warnings)
 
 
+@thorough
 @pytest.mark.parametrize("runs", beyond(1, [2, 1]))
 def test_the_page_draws_waits_and_names_the_slow_rank(
     tmp_path: Path, browser: Browser, capsys: pytest.CaptureFixture[str], runs: int

@@ -76,7 +76,7 @@ def test_a_float32_modulation_of_half_activations_keeps_its_bits(op, dtype):
     assert max(error(a, b) for a, b in rows) <= limit
 
 
-@pytest.mark.parametrize("op", ["plain", "gated"])
+@pytest.mark.parametrize("op", beyond(1, ["gated", "plain"]))
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("rms", beyond(1, [False, True]), ids=["layer", "rms"])
 def test_gradcheck(op, form, rms):

@@ -206,7 +206,7 @@ ONCE = FSDP | {"reduce_gradients": "step", "activation_checkpointing": "selectiv
     [
         ("dit", {"activation_checkpointing": "full"}, "bfloat16", [LARGE]),
         pytest.param("dit", {"activation_checkpointing": "full"}, "bfloat16", [SMALL], marks=nightly),
-        pytest.param("mmdit", FSDP | {"ulysses": 2}, "bfloat16", [LARGE], marks=thorough),
+        pytest.param("mmdit", FSDP | {"ulysses": 2}, "bfloat16", [LARGE], marks=nightly),
         pytest.param("dit", ONCE, "float32", [LARGE], marks=nightly),
         pytest.param("mmdit", {"tp": 2}, "float32", [LARGE], marks=nightly),
     ],
@@ -220,6 +220,7 @@ def test_few_of_equal_blocks_tell_what_all_take(kind, parallel, dtype, shapes, m
     assert found == dry_run(config, shapes, 8)
 
 
+@thorough
 def test_equal_blocks_are_run_once_for_all():
     runs = 0
 

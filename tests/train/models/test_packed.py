@@ -13,6 +13,7 @@ from loader.batch import Microbatch, Pack
 from loader.buckets.assignment import Bucket
 from loader.errors import UsageError
 from loader.plan.position import Position
+from tests.thorough import beyond
 from tests.train.clips import clip, tiny_config
 from tests.train.comparison import gradients, relative, relative_errors
 from train.config.model import DiTConfig
@@ -131,7 +132,7 @@ def dense(queries, keys):
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("cross", [False, True])
+@pytest.mark.parametrize("cross", beyond(1, [True, False]))
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
 def test_all_ways_to_attend_agree(lengths, cross):
     queries, keys = lengths if cross else (lengths[0], lengths[0])

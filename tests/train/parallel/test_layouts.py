@@ -84,12 +84,9 @@ ALWAYS = ("ring-tp", "pp-zero-then-fsdp")
 OFTEN = (
     "hsdp-once",
     "st-dit-ulysses-fsdp",
-    "zero-replicated",
     "tp-fsdp",
-    "mmdit-ring-fsdp",
     "tp-then-ring-zero",
     "pp",
-    "pp-ulysses",
     "pp-tp",
     "tp-then-pp",
 )

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.thorough import beyond, thorough
+from tests.thorough import beyond, nightly, thorough
 from tests.train.cascade.execution import programs, sharded_programs
 from tests.train.ranks import Ranks
 
@@ -21,7 +21,7 @@ def test_random_plans_give_the_gradients_of_one_process(ranks, size, first, coun
     run(ranks, programs.check_plans, size, first, count, dtype)
 
 
-@thorough
+@nightly
 def test_dits_whose_weights_are_sharded_give_them_too_and_no_rank_holds_more_than_its_part(ranks, tmp_path):
     run(ranks, sharded_programs.measure_sharded, 4, "dit", 2, 0, 3, str(tmp_path / "told.json"))
     told = json.loads((tmp_path / "told.json").read_text())
