@@ -52,7 +52,7 @@ def forget(ledger: Ledger, down: TakeDowns) -> None:
     for name in ledger.array_names():
         if not name.startswith(_TEXT) and name not in sources:
             ledger.drop_arrays(name)
-    ledger.forget_arrays(of_them, sources)
+    ledger.forget_arrays(of_them, _with_keys(ledger, gone))
     for folder in (SHARD, PARTS):
         ledger.storage.delete_tree(f"{LEDGER}{folder}/")
     _forget_inputs(ledger, down, with_clips - keep_some)
@@ -67,6 +67,14 @@ def forget(ledger: Ledger, down: TakeDowns) -> None:
         for identity, left in after.items():
             if left:
                 ledger.close(CUT, name, identity, left)
+
+
+def _with_keys(ledger: Ledger, keys: Set[str]) -> Iterator[str]:
+    """Yield the names of the arrays of sources with one of these keys: there may be many without."""
+    for name in ledger.fingerprints(CUT):
+        for identity, entry in ledger.latest(CUT, name, source_summary):
+            if any(record.key in keys for record in entry.records):
+                yield f"{identity}-{name}"
 
 
 def _emptied_entry(entry: SourceSummary, down: TakeDowns) -> SourceSummary | None:

@@ -27,7 +27,7 @@ from loader.dataset.plan_index import (
 )
 from loader.dataset.samples.clip import TrainingSample, training_sample
 from loader.dataset.schema import PLACEMENT, Row
-from loader.dataset.shard import Sample, ShardRecord
+from loader.dataset.shard import Sample, ShardRecord, parsed_sample
 from loader.dataset.tables.rows_by_shard import RowsByShard
 from loader.dataset.tables.shard_rows import TableRows
 from loader.dataset.tables.table_reader import TableReader
@@ -189,10 +189,25 @@ class Dataset(TableReader):
     def sample(self, row_number: int) -> Sample:
         """Read a whole sample by one range read, for writing it into another shard.
 
+        Of a large dataset the row is read from the sample, too: the index would give a row group for each.
+
         Raises:
             RunError: the bytes contradict the index.
         """
-        return self.sample_of(self.row(row_number))
+        plan = None if self._at_once or self.manifest.foreign is not None else self.plan_index
+        if plan is None or plan.crc32 is None:
+            return self.sample_of(self.row(row_number))
+        where = self.shard_uri(shard := plan.shard.item(row_number))
+        with explained(where):
+            region = self.read_range(shard, plan.offset.item(row_number), plan.size.item(row_number))
+        try:
+            self._refuse_damaged(row_number, region)
+            sample = parsed_sample(region)
+        except RunError as error:
+            raise RunError(
+                f"{where}: sample {self.key(row_number)}: {error}; run `reelweave verify`"
+            ) from error
+        return sample or self.sample_of(self.row(row_number))
 
     def sample_of(self, row: Row) -> Sample:
         """Read the whole sample of a row of the index; errors as of `sample`."""
@@ -253,6 +268,12 @@ class Dataset(TableReader):
         Raises:
             RunError: the bytes contradict the index, or contain no clip.
         """
+        self._refuse_damaged(row_number, region)
+        clip = training_sample(region, foreign=self.manifest.foreign is not None)
+        prefix = self.manifest.shards[self.plan_index.shard.item(row_number)].key_prefix
+        return clip._replace(key=f"{prefix}{clip.key}") if prefix else clip
+
+    def _refuse_damaged(self, row_number: int, region: bytes | memoryview) -> None:
         crc32_N = self.plan_index.crc32
         if crc32_N is not None:
             intact = zlib.crc32(region) == crc32_N.item(row_number)
@@ -260,9 +281,6 @@ class Dataset(TableReader):
             intact = sha256(region) == self._sample_sha256[row_number].as_py()
         if not intact:
             raise RunError("it is damaged: its bytes are not those whose checksum the dataset holds")
-        clip = training_sample(region, foreign=self.manifest.foreign is not None)
-        prefix = self.manifest.shards[self.plan_index.shard.item(row_number)].key_prefix
-        return clip._replace(key=f"{prefix}{clip.key}") if prefix else clip
 
     @cached_property
     def _sample_sha256(self) -> pa.ChunkedArray:

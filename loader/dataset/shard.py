@@ -13,18 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from loader.dataset.samples.preview import summary, table
 from loader.dataset.schema import INDEX, MEMBER_ORDER, OPTIONAL, PLACEMENT, Row
+from loader.dataset.tables.parquet import to_rows, to_table
 from loader.dataset.tables.shard_rows import as_table
 from loader.dataset.tars.energon import ENERGON_COLUMNS, EnergonShard
 from loader.dataset.tars.tar_format import TAR_BLOCK
+from loader.dataset.tars.tar_samples import read_sample
 from loader.errors import RunError
 from loader.storage.base import Storage
 from loader.storage.scratch import Scratch
 
 _NAME_CHARS = 12  # characters of the digest in a shard's name, which distinguish attempts to write it
+_OWN = pa.schema([field for field in INDEX if field.name not in PLACEMENT])
 MAX_SAMPLE_BYTES = 2**32 - 1  # limit of the plan index; a USTAR header could state twice as much
 
 
@@ -122,6 +126,25 @@ def write_shard(storage: Storage, number: int, samples: Iterable[Sample]) -> Sha
         record = ShardRecord(path, local.stat().st_size, digest, rows)
     storage.write(f"{path}.idx", idx_bytes([row["offset"] for row in rows], end))
     return record
+
+
+def parsed_sample(region: bytes) -> Sample | None:
+    """Return a sample from its bytes in a shard; None if they do not hold its whole row, as other writers' may not.
+
+    Raises:
+        RunError: the bytes are not those of one sample.
+    """
+    key, members = read_sample(region)
+    try:
+        told = json.loads(bytes(members["json"]))
+        # A table, so that every column has the type of the index.
+        [row] = to_rows(to_table([{name: told[name] for name in _OWN.names}], _OWN))
+        embeddings = {suffix: bytes(members[suffix]) for suffix in row["embeddings"]}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, pa.ArrowException):
+        return None
+    if row["key"] != key or any(row[field.name] is None for field in _OWN if not field.nullable):
+        return None
+    return Sample(row, bytes(members["mp4"]) if "mp4" in members else None, embeddings)
 
 
 def idx_bytes(offsets: list[int], end: int) -> bytes:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from loader.dataset import Dataset
+from loader.dataset import ACCOUNTING, Dataset
 from pipelines.configuration.shell import shell_line
 from pipelines.report.numbers.places import places
 from pipelines.report.numbers.scores import Scores, ScoreStats
@@ -62,7 +62,12 @@ def _originals(dataset: Dataset, clips: pa.Table) -> NDArray[np.int64]:
     key, state = clips.column("key"), clips.column("state")
     kept_K = np.flatnonzero(pc.equal(state, "kept").to_numpy())
     copies_X = np.flatnonzero(pc.equal(state, "duplicate").to_numpy())
-    duplicates = dataset.accounting.filter(pc.field("state") == "duplicate").select(["key", "duplicate_of"])
+    names = ["key", "state", "duplicate_of"]
+    parts = (
+        part.filter(pc.field("state") == "duplicate") for part in dataset.table_parts("accounting", names)
+    )
+    empty = pa.schema([ACCOUNTING.field(name) for name in names]).empty_table()
+    duplicates = pa.concat_tables([empty, *parts])
     place_X = places(key.take(copies_X), duplicates.column("key"))
     of_X = duplicates.column("duplicate_of").take(pa.array(place_X, mask=place_X < 0))
     original_X = places(of_X, key.take(kept_K))

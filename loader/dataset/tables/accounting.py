@@ -1,14 +1,21 @@
 """Totals of the accounting: rows, sources and seconds by state and stage."""
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from loader.dataset.schema import STATES
 
 TOTALLED = ("source", "start_s", "end_s", "state", "stage")
 """Columns of which totals are made."""
+
+_Stage = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -30,22 +37,60 @@ class StageTotal:
     seconds: float
 
 
-def stage_totals(accounting: pa.Table) -> list[StageTotal]:
-    """Return the totals of an ``accounting.parquet``, of which it takes the columns `TOTALLED`.
+class Numbered:
+    """Numbers of different texts of a column that comes by parts.
+
+    Attributes:
+        names: the texts, each with its number, in the order in which they came.
+    """
+
+    def __init__(self) -> None:
+        self.names: dict[str, int] = {}
+
+    def of(self, column: pa.ChunkedArray) -> NDArray[np.int64]:
+        """Return the number of each text [n]."""
+        found = column.combine_chunks().dictionary_encode()
+        names = found.dictionary.to_pylist()
+        number_U = np.array([self.names.setdefault(name, len(self.names)) for name in names], np.int64)
+        number_n: NDArray[np.int64] = number_U[found.indices.to_numpy()]
+        return number_n
+
+
+def seconds_of(accounting: pa.Table) -> NDArray[np.float64]:
+    """Return the duration of each row's span [n]; 0 of sources without spans."""
+    seconds = pc.subtract(accounting.column("end_s"), accounting.column("start_s"))
+    found: NDArray[np.float64] = pc.fill_null(seconds, 0.0).to_numpy()
+    return found
+
+
+def grown(values: NDArray[Any], size: int) -> NDArray[Any]:
+    """Return an array with room for at least so many entries, zeros where it is new."""
+    if size <= len(values):
+        return values
+    return np.concatenate([values, np.zeros(max(size, 2 * len(values)) - len(values), values.dtype)])
+
+
+def stage_totals(parts: Iterable[pa.Table]) -> list[StageTotal]:
+    """Return the totals of an ``accounting.parquet`` that comes by parts, of which it takes the columns `TOTALLED`.
 
     Those of kept spans come first, then by stage.
     """
-    rows = accounting.select(["state", "stage", "source"]).append_column(
-        "seconds", pc.fill_null(pc.subtract(accounting.column("end_s"), accounting.column("start_s")), 0.0)
-    )
-    # One thread: sums of floats keep their order, and short processes end without waiting for others.
-    found = rows.group_by(["state", "stage"], use_threads=False).aggregate(
-        [("source", "count"), ("source", "count_distinct"), ("seconds", "sum")]
-    )
+    sources, rows, seconds = Numbered(), Counter[_Stage](), dict[_Stage, NDArray[np.float64]]()
+    seen: dict[_Stage, NDArray[np.bool_]] = {}
+    for table in parts:
+        number_n, seconds_n = sources.of(table.column("source")), seconds_of(table)
+        state_n, stage_n = (table.column(name).combine_chunks() for name in ("state", "stage"))
+        pairs = table.group_by(["state", "stage"], use_threads=False).aggregate([])
+        for state, stage in zip(*(column.to_pylist() for column in pairs.columns), strict=True):
+            own = np.flatnonzero(pc.and_(pc.equal(state_n, state), pc.equal(stage_n, stage)))
+            group = (state, stage)
+            rows[group] += len(own)
+            # One after the other, as in one part: sums of parts would differ in their last digits.
+            np.add.at(seconds.setdefault(group, np.zeros(1)), np.zeros(len(own), np.int64), seconds_n[own])
+            seen[group] = grown(seen.get(group, np.zeros(0, np.bool_)), len(sources.names))
+            seen[group][number_n[own]] = True
     totals = [
-        StageTotal(
-            row["state"], row["stage"], row["source_count"], row["source_count_distinct"], row["seconds_sum"]
-        )
-        for row in found.to_pylist()
+        StageTotal(state, stage, count, int(seen[state, stage].sum()), seconds[state, stage].item())
+        for (state, stage), count in rows.items()
     ]
     return sorted(totals, key=lambda total: (STATES.index(total.state), total.stage))

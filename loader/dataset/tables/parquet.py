@@ -86,7 +86,8 @@ class ParquetWriter:
             self._held = []
             self._write(whole.slice(0, GROUP_ROWS))
             self._rows -= GROUP_ROWS
-            self._held = [whole.slice(GROUP_ROWS)] if self._rows else []
+            # A copy: a slice would hold all of the part that it ends.
+            self._held = [whole.slice(GROUP_ROWS).take(pa.array(np.arange(self._rows)))] if self._rows else []
 
     def _write(self, table: pa.Table) -> None:
         self._writer.write_table(table.combine_chunks())

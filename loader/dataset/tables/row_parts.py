@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from loader.storage.scratch import Scratch
 
-ROWS = 1 << 18
+ROWS = 1 << 16
 """Rows of a part that are held in memory at a time."""
 
-_MOST_PARTS = 512  # files that are open at a time
+_MOST_PARTS = 4096
 _HELD_BYTES = 128 << 20
 
 
@@ -46,7 +46,7 @@ class RowParts:
         self._places: list[NDArray[np.integer[Any]]] = []
         self._bytes = 0
         self._folder: Path | None = None
-        self._writers: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
+        self._written: set[int] = set()
         self._open = ExitStack()
         self._sorted: tuple[pa.Table, Sequence[int]] | None = None
 
@@ -70,17 +70,18 @@ class RowParts:
     def read(self, part: int) -> pa.Table:
         """Return the rows of a part in the order in which they were added; no rows are added after that."""
         if self._sorted is None:
-            if self._writers:
+            if self._written:
                 self._flush()
-                for writer in self._writers.values():
-                    writer.close()
             self._sorted = self._by_part()
             self._held = []
         table, starts = self._sorted
-        if part not in self._writers:
+        if part not in self._written:
             return table.slice(starts[part], starts[part + 1] - starts[part])
+        tables = []
         with pa.OSFile(self._path(part)) as file:
-            return pa.ipc.open_stream(file).read_all()
+            while file.tell() < file.size():
+                tables.append(pa.ipc.open_stream(file).read_all())
+        return pa.concat_tables(tables)
 
     def _by_part(self) -> tuple[pa.Table, Sequence[int]]:
         """Return the held rows by part, and the first row of each part."""
@@ -95,17 +96,17 @@ class RowParts:
 
     def _flush(self) -> None:
         table, starts = self._by_part()
+        options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
         for part in range(self.parts):
             if rows := starts[part + 1] - starts[part]:
-                self._writer(part).write_table(table.slice(starts[part], rows).combine_chunks())
+                # Opened each time: processes may have few files open, and there may be many parts.
+                with (
+                    pa.OSFile(self._path(part), "ab") as file,
+                    pa.ipc.new_stream(file, self._schema, options=options) as writer,
+                ):
+                    writer.write_table(table.slice(starts[part], rows).combine_chunks())
+                self._written.add(part)
         self._held, self._places, self._bytes = [], [], 0
-
-    def _writer(self, part: int) -> pa.ipc.RecordBatchStreamWriter:
-        if part not in self._writers:
-            options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
-            file = self._open.enter_context(pa.OSFile(self._path(part), "wb"))
-            self._writers[part] = pa.ipc.new_stream(file, self._schema, options=options)
-        return self._writers[part]
 
     def _path(self, part: int) -> str:
         if self._folder is None:

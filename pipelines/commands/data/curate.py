@@ -207,4 +207,4 @@ def print_accounting(dataset: Dataset) -> None:
 
 
 def _totals(dataset: Dataset) -> list[StageTotal]:
-    return stage_totals(dataset.read_columns("accounting", TOTALLED))
+    return stage_totals(dataset.table_parts("accounting", TOTALLED))

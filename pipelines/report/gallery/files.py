@@ -19,7 +19,7 @@ from loader.dataset import Dataset
 from loader.errors import RunError
 from pipelines.report.clips.media import ClipBytes, clip_bytes, staged_clips
 from pipelines.report.gallery.choice import pictured_rows
-from pipelines.report.gallery.rows import GalleryRows
+from pipelines.report.gallery.rows import COLUMNS, GalleryRows
 from pipelines.report.gallery.strips import Strip, strip
 from pipelines.report.numbers.dataset_map import DatasetMap
 from pipelines.report.numbers.scores import Scores
@@ -73,8 +73,10 @@ def make_gallery(
         most_chars: characters after which captions are cut; None to keep them within their share of the files.
     """
     further = dataset.rows_at(mapped.shown_rows, ["key"]).column("key").to_pylist()
-    first = pictured_rows(dataset.accounting, config.max_clips, config.max_rejected, further)
-    rows = GalleryRows.of(dataset, first, scores.clips)
+    accounting = dataset.read_columns("accounting", COLUMNS)
+    first = pictured_rows(accounting, config.max_clips, config.max_rejected, further)
+    rows = GalleryRows.of(dataset, accounting, first, scores.clips)
+    del accounting  # rows hold a copy in another order
     strips: dict[str, bytes] = {}
     pictures = {}
     for row, made in _strips(dataset, rows, len(first)):

@@ -15,13 +15,16 @@ from loader.buckets.assignment import BucketConfig, assign
 from loader.dataset import Dataset
 from pipelines.report.numbers.places import places
 
+COLUMNS = ("source", "start_s", "end_s", "key", "state", "stage", "reason", "duplicate_of")
+"""Columns of the accounting that a gallery shows."""
+
 
 @dataclass(frozen=True)
 class GalleryRows:
     """Columns of the gallery [N].
 
     Attributes:
-        accounting: rows of the accounting in the gallery's order, without names of what was taken down.
+        accounting: columns `COLUMNS` of the accounting in the gallery's order, without names of what was taken down.
         index_N: row of each kept clip in the index; -1 for others.
         scored_N: row of each clip in the scores; -1 where it has none.
         of_N: gallery row of the clip that each duplicate repeats; -1 for others.
@@ -33,18 +36,20 @@ class GalleryRows:
     of_N: NDArray[np.int64]
 
     @classmethod
-    def of(cls, dataset: Dataset, first: NDArray[np.int64], scored: pa.Table) -> "GalleryRows":
+    def of(
+        cls, dataset: Dataset, accounting: pa.Table, first: NDArray[np.int64], scored: pa.Table
+    ) -> "GalleryRows":
         """Return the rows of a dataset.
 
         Args:
             dataset: its tables are read, no clip is.
+            accounting: columns `COLUMNS` of its accounting.
             first: rows of the accounting that come first.
             scored: key and source of the clips in the scores.
         """
-        whole = dataset.accounting
-        others = np.ones(len(whole), np.bool_)
+        others = np.ones(len(accounting), np.bool_)
         others[first] = False
-        table = _without_removed(whole.take(np.concatenate([first, np.flatnonzero(others)])))
+        table = _without_removed(accounting.take(np.concatenate([first, np.flatnonzero(others)])))
         key, kept_N = table.column("key"), pc.equal(table.column("state"), "kept").to_numpy()
         index_N = np.where(kept_N, places(key, dataset.column("key")), -1)
         kept_K = np.flatnonzero(kept_N)

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from loader.dataset import Dataset, StageTotal, stage_totals
+from loader.dataset import Dataset, StageTotal
+from pipelines.report.numbers.outcomes import Outcomes
 from pipelines.report.numbers.scores import BINS, Scores, bin_edges, drawn
 from pipelines.report.run.configuration import Configuration, differences, flat
 from pipelines.report.run.numbers import distinct_names
@@ -35,7 +36,7 @@ def compared_numbers(datasets: Sequence[Dataset]) -> dict[str, Any]:
             {"name": name, "dataset": one.storage.root, "totals": one.manifest.totals.model_dump()}
             for name, one in zip(names, datasets, strict=True)
         ],
-        "stages": _stages([stage_totals(one.accounting) for one in datasets]),
+        "stages": _stages([Outcomes.of(one, 0).stages for one in datasets]),
         "scores": _scores([Scores.of(one) for one in datasets]),
         "differences": [{"key": one.key, "values": one.values} for one in differences(configurations)],
         "keys": _keys([one.column("key") for one in datasets]),

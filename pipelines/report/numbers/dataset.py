@@ -6,14 +6,14 @@ from typing import Any
 
 from loader.buckets.assignment import BucketConfig
 from loader.buckets.stats import dataset_stats
-from loader.dataset import Dataset, stage_totals
+from loader.dataset import Dataset
 from pipelines.plans import mixture
 from pipelines.report.buckets import ReportConfig
 from pipelines.report.numbers.cost_fit import cost_fit_numbers
 from pipelines.report.numbers.curation_run import run_facts, run_notes
 from pipelines.report.numbers.dataset_map import DatasetMap, dataset_map
 from pipelines.report.numbers.lengths import length_distribution
-from pipelines.report.numbers.outcomes import duplicate_groups, lost_rows, source_totals
+from pipelines.report.numbers.outcomes import Outcomes, duplicate_groups
 from pipelines.report.numbers.scores import Scores
 from pipelines.report.numbers.steps.plan import plan_numbers
 from pipelines.report.numbers.taking_in import taking_in
@@ -40,14 +40,15 @@ def dataset_numbers(
     stats = dataset_stats(dataset.plan_index, keys, config.buckets).to_dict()
     mapped = mapped or dataset_map(dataset, config)
     timings = kept_timings(dataset.storage)
+    outcomes = Outcomes.of(dataset, config.max_lost)
     return {
         "dataset": dataset.storage.root,
         "totals": dataset.manifest.totals.model_dump(),
-        "stages": [asdict(total) for total in stage_totals(dataset.accounting)],
-        "lost": lost_rows(dataset.accounting, config.max_lost),
-        "sources": [asdict(total) for total in source_totals(dataset.accounting)],
+        "stages": [asdict(total) for total in outcomes.stages],
+        "lost": outcomes.lost,
+        "sources": [asdict(total) for total in outcomes.sources],
         "scores": [asdict(one) for one in (scores or Scores.of(dataset)).all_stats],
-        "duplicates": duplicate_groups(dataset, MAX_GROUPS),
+        "duplicates": duplicate_groups(dataset, outcomes.copies, MAX_GROUPS),
         "map": mapped.to_json(keys),
         "run": run_facts(dataset),
         "notes": run_notes(dataset),

@@ -1,5 +1,6 @@
 """Outcomes of a curation: totals per state and stage, lost rows, sources and duplicates."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,11 +8,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from loader.dataset import Dataset
+from loader.dataset import ACCOUNTING, Dataset, StageTotal, stage_totals
 from loader.dataset.schema import STATES
+from loader.dataset.tables.accounting import Numbered, grown, seconds_of
+from loader.errors import RunError
 
 _FIRST = {"failed": 0, "duplicate": 1, "filtered": 2}
 _BLENDED = "shots"  # stage of the blended frames of transitions, of which there are many
+_OF_LOST = ["state", "stage", "source", "start_s", "end_s", "key", "reason"]
+_OF_COPIES = ["source", "start_s", "end_s", "key", "stage", "reason", "duplicate_of"]
 
 
 @dataclass(frozen=True)
@@ -41,57 +46,128 @@ class SourceTotal:
     reason: str
 
 
-def lost_rows(accounting: pa.Table, most: int) -> dict[str, Any]:
-    """Return what was not kept: its number of rows, and the first of them with their reasons.
+@dataclass(frozen=True)
+class Outcomes:
+    """Numbers of an accounting.
+
+    Attributes:
+        stages: totals of each state and stage.
+        lost: number of the rows that were not kept, and the first of them with their reasons.
+        sources: totals of each source, by name.
+        copies: rows of duplicates, columns `_OF_COPIES`.
+    """
+
+    stages: list[StageTotal]
+    lost: dict[str, Any]
+    sources: list[SourceTotal]
+    copies: pa.Table
+
+    @staticmethod
+    def of(dataset: Dataset, most_lost: int) -> "Outcomes":
+        """Return the numbers of a dataset, whose accounting is read by parts.
+
+        Args:
+            dataset: the dataset.
+            most_lost: most rows of what was not kept.
+
+        Raises:
+            RunError: the accounting is damaged, or contradicts itself or the manifest.
+        """
+        lost, sources = _Lost(most_lost), _Sources()
+        copies = [pa.schema([ACCOUNTING.field(name) for name in _OF_COPIES]).empty_table()]
+
+        def parts() -> Iterator[pa.Table]:
+            for table in dataset.table_parts("accounting"):
+                lost.add(table)
+                sources.add(table)
+                copies.append(table.filter(pc.field("state") == "duplicate").select(_OF_COPIES))
+                yield table
+
+        stages = stage_totals(parts())
+        if (count := len(sources.numbered.names)) != dataset.manifest.totals.sources:
+            where = dataset.storage.uri(dataset.manifest.table("accounting").path)
+            raise RunError(
+                f"{where}: it has {count} sources, manifest.json counts {dataset.manifest.totals.sources};"
+                " run `reelweave verify` for all that is wrong"
+            )
+        return Outcomes(stages, lost.to_json(), sources.totals(), pa.concat_tables(copies))
+
+
+class _Lost:
+    """First rows of what was not kept, of an accounting that comes by parts.
 
     Failures come first, then duplicates, then filtered clips, and blended frames of transitions last.
     """
-    lost = accounting.filter(pc.field("state") != "kept")
-    states = pa.array(list(_FIRST))
-    order = pc.fill_null(pc.index_in(lost.column("state"), states), len(_FIRST)).to_numpy().astype(np.int64)
-    order += len(_FIRST) * (lost.column("stage").to_numpy() == _BLENDED)
-    first = np.argsort(order, kind="stable")[:most]
-    columns = ["state", "stage", "source", "start_s", "end_s", "key", "reason"]
-    return {"count": len(lost), "rows": lost.select(columns).take(first).to_pylist()}
+
+    def __init__(self, most: int) -> None:
+        self._most, self._count = most, 0
+        self._rows = pa.schema([ACCOUNTING.field(name) for name in _OF_LOST]).empty_table()
+
+    def add(self, accounting: pa.Table) -> None:
+        lost = accounting.filter(pc.field("state") != "kept").select(_OF_LOST)
+        self._count += len(lost)
+        rows = pa.concat_tables([self._rows, lost])
+        rank = pc.fill_null(pc.index_in(rows.column("state"), pa.array(list(_FIRST))), len(_FIRST))
+        order = rank.to_numpy().astype(np.int64)
+        order += len(_FIRST) * (rows.column("stage").to_numpy() == _BLENDED)
+        self._rows = rows.take(np.argsort(order, kind="stable")[: self._most])
+
+    def to_json(self) -> dict[str, Any]:
+        return {"count": self._count, "rows": self._rows.to_pylist()}
 
 
-def source_totals(accounting: pa.Table) -> list[SourceTotal]:
-    """Return the totals of every source, by name."""
-    if not len(accounting):
-        return []
-    seconds = pc.fill_null(pc.subtract(accounting.column("end_s"), accounting.column("start_s")), 0.0)
-    source = accounting.column("source").combine_chunks().dictionary_encode()
-    row_N = source.indices.to_numpy()
-    state_N = pc.fill_null(pc.index_in(accounting.column("state"), pa.array(STATES)), len(STATES)).to_numpy()
-    count = len(source.dictionary)
-    rows = {
-        state: np.bincount(row_N[state_N == number], minlength=count) for number, state in enumerate(STATES)
-    }
-    total = np.bincount(row_N, weights=seconds.to_numpy(), minlength=count)
-    kept = state_N == STATES.index("kept")
-    kept_total = np.bincount(row_N[kept], weights=seconds.to_numpy()[kept], minlength=count)
-    failed = accounting.filter(pc.field("state") == "failed").select(["source", "reason"]).to_pydict()
-    # Reversed, so that a source's first failure is the one that stays.
-    reasons = dict(zip(reversed(failed["source"]), reversed(failed["reason"]), strict=True))
-    names = source.dictionary.to_pylist()
-    return [
-        SourceTotal(
-            source=names[place],
-            **{state: int(rows[state][place]) for state in STATES},
-            seconds=float(total[place]),
-            kept_seconds=float(kept_total[place]),
-            kept_share=float(kept_total[place] / total[place]) if total[place] else None,
-            reason=reasons.get(names[place], ""),
-        )
-        for place in sorted(range(count), key=names.__getitem__)
-    ]
+class _Sources:
+    """Totals of each source, of an accounting that comes by parts.
+
+    Attributes:
+        numbered: numbers of the sources.
+    """
+
+    def __init__(self) -> None:
+        self.numbered = Numbered()
+        self._rows = {state: np.zeros(0, np.int64) for state in STATES}
+        self._total, self._kept = np.zeros(0), np.zeros(0)
+        self._reasons: dict[int, str] = {}
+
+    def add(self, accounting: pa.Table) -> None:
+        number_n, seconds_n = self.numbered.of(accounting.column("source")), seconds_of(accounting)
+        count = len(self.numbered.names)
+        for state, rows in self._rows.items():
+            own = np.flatnonzero(pc.equal(accounting.column("state"), state))
+            self._rows[state] = grown(rows, count)
+            np.add.at(self._rows[state], number_n[own], 1)
+            if state == "kept":
+                self._kept = grown(self._kept, count)
+                np.add.at(self._kept, number_n[own], seconds_n[own])
+            elif state == "failed":
+                reasons = accounting.column("reason").take(pa.array(own)).to_pylist()
+                for number, reason in zip(number_n[own].tolist(), reasons, strict=True):
+                    self._reasons.setdefault(number, reason)
+        self._total = grown(self._total, count)
+        np.add.at(self._total, number_n, seconds_n)
+
+    def totals(self) -> list[SourceTotal]:
+        return [
+            SourceTotal(
+                source=name,
+                **{state: int(rows[place]) for state, rows in self._rows.items()},
+                seconds=float(self._total[place]),
+                kept_seconds=float(self._kept[place]),
+                kept_share=float(self._kept[place] / self._total[place]) if self._total[place] else None,
+                reason=self._reasons.get(place, ""),
+            )
+            for name, place in sorted(self.numbered.names.items())
+        ]
 
 
-def duplicate_groups(dataset: Dataset, most: int) -> dict[str, Any]:
-    """Return the number of kept samples that have copies, and the largest groups with the copies dropped for each."""
-    accounting = dataset.accounting
-    columns = ["source", "start_s", "end_s", "key", "stage", "reason", "duplicate_of"]
-    copies = accounting.filter(pc.field("state") == "duplicate").select(columns)
+def duplicate_groups(dataset: Dataset, copies: pa.Table, most: int) -> dict[str, Any]:
+    """Return the number of kept samples that have copies, and the largest groups with the copies dropped for each.
+
+    Args:
+        dataset: the dataset.
+        copies: its rows of duplicates, as of `Outcomes`.
+        most: most groups.
+    """
     named = copies.column("duplicate_of").combine_chunks().dictionary_encode()
     groups: dict[str, list[int]] = {}
     for place, code in enumerate(named.indices.to_pylist()):

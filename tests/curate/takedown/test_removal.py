@@ -101,11 +101,13 @@ def test_the_ledger_keeps_nothing_of_it(folder: Path) -> None:
         ledger.close("cut", "c", f"s{place}", SourceSummary((record,)))
         ledger.close("captions", "a", f"{key}-1234-x", Caption("a kite", "input"))
         ledger.write_arrays(f"s{place}-c", {f"{key}-1234.perceptual": np.ones(2, np.float16)})
+    ledger.close("cut", "c", "s3", SourceSummary((Record("raw/3.mp4", key="other", sha256="1234"),)))
+    ledger.storage.write(".ledger/arrays/s3-c.npz", b"no arrays: those of other sources are not read")
     remove(open_storage(folder), removal(source="raw/1.mp4"))
     assert list(ledger.staged_clips()) == [f"{stays}-1234"]
     assert ledger.closed("captions", "a", clip_result).keys() == {f"{stays}-1234-x"}
     assert ledger.read_arrays("s2-c").keys() == {f"{stays}-1234.perceptual"}
-    assert ledger.closed("cut", "c", source_summary).keys() == {"s2"}
+    assert ledger.closed("cut", "c", source_summary).keys() == {"s2", "s3"}
 
 
 def test_what_is_not_there_is_said(folder: Path) -> None:

@@ -1,6 +1,9 @@
 """Datasets of many rows are checked and published part by part, with the same words and bytes."""
 
+import io
+import json
 import shutil
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,8 @@ import pytest
 
 from curate.takedown.removal import remove
 from loader.dataset import Content, Removal, open_dataset, publish
+from loader.dataset.schema import Row
+from loader.dataset.shard import parsed_sample
 from loader.dataset.tables import parquet, row_parts, table_reader
 from loader.errors import RunError
 from loader.storage import open_storage
@@ -151,6 +156,50 @@ def test_rows_of_a_large_index_are_read_by_row_groups(
         large.rows_at(np.array([0, SAMPLES]), ["key"])
 
 
+def test_samples_of_a_large_dataset_are_read_without_its_index(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = [open_dataset(made)[row] for row in range(SAMPLES)]
+    monkeypatch.setattr(table_reader, "GROUP_ROWS", 0)
+    copy = Path(shutil.copytree(made, tmp_path / "copy"))
+    large = open_dataset(copy)
+    (copy / "index.parquet").rename(copy / "index")
+    for row in (22, 3, -4):
+        assert (large[row].row, large[row].clip) == (small[row].row, small[row].clip)
+        assert large[row].embeddings == small[row].embeddings
+    (copy / "index").rename(copy / "index.parquet")
+    place = large.plan_index
+    with (copy / large.manifest.shards[place.shard[3]].path).open("r+b") as tar:
+        tar.seek(place.offset[3] + 700)
+        tar.write(b"\0damage")
+    with pytest.raises(RunError, match=r"000\d+-.*\.tar: sample [0-9a-f]+: it is damaged.*reelweave verify"):
+        large[3]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda row: row.pop("caption"),
+        lambda row: row.update(frames="many"),
+        lambda row: row.update(key="other"),
+    ],
+)
+def test_a_sample_without_its_whole_row_is_known(change: Callable[[Row], object]) -> None:
+    sample = make_sample(1)
+    row, contents = sample.finished()
+    told = json.loads(dict(contents)["json"])
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for suffix, content in contents:
+            if suffix == "json":
+                change(told)
+                content = json.dumps(told).encode()
+            member = tarfile.TarInfo(f"{row['key']}.{suffix}")
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    assert parsed_sample(buffer.getvalue()) is None
+
+
 def test_a_revision_by_parts_has_the_same_bytes(
     made: Path, tmp_path: Path, by_parts: Callable[[], None]
 ) -> None:
@@ -167,6 +216,17 @@ def test_a_revision_by_parts_has_the_same_bytes(
             remove(open_storage(folder), Removal(**gone, date="2026-01-01", reason="asked for", samples=0))
     assert tree(other) == tree(one)
     assert problems(other) == []
+
+
+def test_many_parts_need_few_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_parts, "_HELD_BYTES", 1)
+    table = pa.table({"row": np.arange(200)})
+    with row_parts.RowParts(table.schema, 100) as rows:
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        for part_N in (np.arange(200) % 100, np.arange(200)[::-1] // 2):
+            rows.add(table, part_N)
+        assert len(list(Path("/proc/self/fd").iterdir())) < before + 10
+        assert rows.read(7).column("row").to_pylist() == [7, 107, 184, 185]
 
 
 def test_a_sound_dataset_is_sound_by_parts(made: Path, by_parts: Callable[[], None]) -> None:
