@@ -16,10 +16,12 @@ from pydantic import BaseModel, Field, ValidationError
 
 from curate.shots import ShotDetector, Transition
 from curate.shots.scale import Scaler
+from loader.base.named_file import read_named_text
 from loader.errors import RunError, UsageError
 
 TOLERANCE = 1
 """Frames by which an edge may be off."""
+_MOST_BYTES = 16 << 20
 
 
 class TrueTransition(BaseModel, frozen=True):
@@ -127,9 +129,7 @@ def load_truth(path: Path) -> Truth:
         UsageError: The file is missing or breaks the format; the message names file and key.
     """
     try:
-        truth = Truth.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        truth = Truth.model_validate_json(read_named_text(path, _MOST_BYTES))
     except ValidationError as error:
         fault = error.errors()[0]
         key = ".".join(str(part) for part in fault["loc"]) or "the whole file"

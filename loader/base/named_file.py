@@ -1,5 +1,6 @@
 """Small files named by users: read whole, with bounded size and without blocking."""
 
+import io
 import os
 import stat
 from pathlib import Path
@@ -48,3 +49,11 @@ def read_named_text(path: Path, most_bytes: int, named: str = "") -> str:
         raise UsageError(
             f"{named or path}, line {line} is no text in UTF-8; save the file as UTF-8"
         ) from error
+
+
+def lines_of(text: str) -> list[str]:
+    r"""Return the lines of a text, which end in \n, \r\n or \r.
+
+    `str.splitlines` would also divide at characters such as U+2028, which a JSON string may hold as they are.
+    """
+    return [line.removesuffix("\n") for line in io.StringIO(text, newline=None)]

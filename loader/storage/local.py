@@ -7,7 +7,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import BinaryIO, NamedTuple
 from uuid import uuid4
 
@@ -144,12 +144,12 @@ class LocalStorage:
         for target in [self._writable(path) for path in paths]:  # check all before removing one
             with self._faults("delete", prefix):
                 target.unlink(missing_ok=True)
-        emptied = {folder for path in paths for folder in PurePosixPath(path).parents if folder.name}
-        for folder in sorted(emptied, reverse=True):
-            # Folders above the prefix stay, because other processes may be about to write into them.
-            if f"{folder}/".startswith(prefix):
+        # Also those that a failed writer left without a file. Folders above the prefix stay, because other processes
+        # may be about to write into them.
+        for folder, _, _ in os.walk(self.folder / prefix.rpartition("/")[0], topdown=False):
+            if f"{folder}/".startswith(f"{self.root}/{prefix}"):
                 with suppress(OSError):
-                    (self.folder / folder).rmdir()
+                    os.rmdir(folder)  # noqa: PTH106 - os.walk gives text
 
     def sweep(self) -> None:
         for left in self.folder.rglob(f"{_UNFINISHED}*"):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from loader.base.named_file import lines_of
 from loader.errors import RunError, UsageError, first_line
 from pipelines.evaluation.videos import VideoSet
 from pipelines.terminal.files import read_text, write_whole
@@ -56,7 +57,7 @@ def read_scores(run: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        lines = [json.loads(line) for line in read_text(path).splitlines()]
+        lines = [json.loads(line) for line in lines_of(read_text(path))]
         wrong = [
             name for line in lines for name, kind in _KEYS.items() if not isinstance(line.get(name), kind)
         ]

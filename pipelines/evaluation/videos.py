@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loader.base.named_file import lines_of
 from loader.errors import RunError, UsageError, first_line
 from pipelines.sampling.outputs import MANIFEST
 from pipelines.terminal.files import read_text
@@ -62,7 +63,7 @@ def video_set(folder: Path) -> VideoSet:
     if not manifest.exists():
         return VideoSet(folder, paths, {})
     try:
-        records = [json.loads(line) for line in read_text(manifest).splitlines()]
+        records = [json.loads(line) for line in lines_of(read_text(manifest))]
         return VideoSet(folder, paths, {str(record["file"]): record for record in records})
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunError(f"{manifest} is damaged: {first_line(error)}") from error

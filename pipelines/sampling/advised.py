@@ -95,7 +95,7 @@ def _sizes(bundle: Bundle, configs: Sequence[SampleConfig]) -> dict[int, tuple[i
     found = {}
     for size in {(config.frames, config.height, config.width) for config in configs}:
         with suppress(UsageError):
-            found[bundle.dit.tokens(bundle.tokenizer.latent_size(size))] = size
+            found[bundle.dit.tokens(bundle.latent_size(size))] = size
     return found
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError, field_validator
 
+from loader.base.named_file import lines_of
 from loader.errors import UsageError
 from loader.settings import Settings
 from pipelines.terminal.files import read_text
@@ -71,7 +72,7 @@ def read_requests(path: Path) -> list[Request]:
     Raises:
         UsageError: the file cannot be read or holds no prompt, or a line is no request.
     """
-    lines = read_text(path, "--prompts").splitlines()
+    lines = lines_of(read_text(path, "--prompts"))
     found = list(_requests(lines, path) if path.suffix == ".jsonl" else _captions(lines))
     found = [one.model_copy(update={"image": one.image and str(path.parent / one.image)}) for one in found]
     if not found:
@@ -91,7 +92,7 @@ def _requests(lines: list[str], path: Path) -> Iterator[Request]:
             values = json.loads(line)
             if not isinstance(values, Mapping):
                 raise UsageError(
-                    f"--prompts {path}, line {number}: is no JSON object such as {{'prompt': 'a cat'}}"
+                    f'--prompts {path}, line {number}: is no JSON object such as {{"prompt": "a cat"}}'
                 )
             yield Request.model_validate(values)
         except ValidationError as error:

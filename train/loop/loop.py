@@ -38,8 +38,10 @@ from train.step.step_losses import StepLosses
 
 Config = TypeVar("Config", TrainConfig, VaeTrainConfig)
 
-_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO)
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Errors of the run's folder: logs, pictures and timelines are written with Python's own files."""
+_UNUSABLE = (errno.EACCES, errno.EIO)
+"""Errors of a file that was written, or of one that was read, such as a model's; they do not say which."""
 
 _RANKS_PER_LINE = 128  # of ranks.jsonl, with one line each log.every_steps
 
@@ -138,12 +140,16 @@ class TrainingLoop(ABC, Generic[Config]):
             try:
                 return self._train(processes, self.task(processes.ranks), begins)
             except OSError as error:
-                if error.errno not in _UNWRITABLE:
+                if error.errno in _UNWRITABLE:
+                    fault = (
+                        f"{error.filename or self._out} cannot be written: {error.strerror}; make room there"
+                    )
+                elif error.errno in _UNUSABLE:
+                    where = error.filename or f"a file of the run, such as those of {self._out},"
+                    fault = f"{where} cannot be read or written: {error.strerror}; see to its permissions and disk"
+                else:
                     raise
-                raise RunError(
-                    f"{error.filename or self._out} cannot be written: {error.strerror}; make room there, or see to"
-                    " its permissions, and the same command goes on from the last checkpoint"
-                ) from error
+                raise RunError(f"{fault}, and the same command goes on from the last checkpoint") from error
 
     def _train(self, processes: Processes, task: TrainingTask, begins: Callable[[], None]) -> TrainResult:
         config, world = self._config, processes.ranks.world

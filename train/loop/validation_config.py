@@ -7,11 +7,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from loader.base.named_file import lines_of, read_named_text
 from loader.errors import UsageError
 from loader.settings import Settings
 from train.sampling.config import SampleConfig
 
 MOST_PROMPTS = 1000
+_MOST_PROMPT_BYTES = 64 << 20
 CaptionText = Annotated[str, Field(min_length=1, max_length=10_000)]
 
 
@@ -92,11 +94,7 @@ class ValidationConfig(SampleConfig):
 
 def _rows_of(path: Path) -> Iterator[ValidationPrompt]:
     named = f"validation.prompts={str(path)!r}"
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{named} cannot be read: {error}") from error
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines_of(read_named_text(path, _MOST_PROMPT_BYTES, named)), 1):
         if not line.strip():
             continue
         if path.suffix != ".jsonl":

@@ -87,6 +87,21 @@ class Bundle(nn.Module):
         """Return the trained parameters by name: none of frozen encoders, and only adapters under LoRA."""
         return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
 
+    def latent_size(self, size: tuple[int, int, int]) -> tuple[int, int, int]:
+        """Return frames, rows and columns of the latents of a video.
+
+        Raises:
+            UsageError: it does not divide into the tokens of tokenizer and model; the message says what would.
+        """
+        (_, rows, columns), (_, h, w) = self.tokenizer.compression, self.dit.patch
+        _, height, width = size
+        if height % (rows * h) or width % (columns * w):
+            raise UsageError(
+                f"{height}x{width} pixels do not fit the model: height must be a multiple of {rows * h},"
+                f" width a multiple of {columns * w}"
+            )
+        return self.tokenizer.latent_size(size)
+
     def _tokenizer(self) -> Tokenizer:
         config = self._config.tokenizer
         if self._stored.channels is not None:

@@ -99,7 +99,7 @@ class VideoSampler:
     def latent_size(self) -> tuple[int, int, int]:
         """Frames, rows and columns of the latents."""
         config = self.config
-        return self.bundle.tokenizer.latent_size((config.frames, config.height, config.width))
+        return self.bundle.latent_size((config.frames, config.height, config.width))
 
     @torch.no_grad()
     def encode(self, captions: Sequence[str], negatives: Sequence[str] | None = None) -> Sequence[Conditions]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from loader.errors import UsageError
 from pipelines.plans.advisor.shapes import OneGpu, SamplingMachine, VideoModel
 
 
@@ -11,7 +12,19 @@ def _latents(frames: int, height: int, width: int, channels: int = 16) -> int:
 
 
 def _grid(frames: int, height: int, width: int) -> tuple[int, int, int]:
-    return 1 + (frames - 1) // 4, height // 16, width // 16
+    """Return tokens along time, rows and columns; refuse what `reelweave sample` would refuse."""
+    if left := (frames - 1) % 4:
+        fits = frames - left
+        raise UsageError(
+            f"--frames {frames} do not fit the model: use {fits} or {fits + 4}, 1 + a multiple of 4"
+        )
+    return 1 + (frames - 1) // 4, *_places(height, width)
+
+
+def _places(height: int, width: int) -> tuple[int, int]:
+    if height % 16 or width % 16:
+        raise UsageError(f"--size {height}x{width} does not fit the model: use multiples of 16")
+    return height // 16, width // 16
 
 
 def wan_14b(name: str, frames: int = 81, height: int = 720, width: int = 1280, steps: int = 50) -> VideoModel:
@@ -44,7 +57,7 @@ def open_sora(
 ) -> VideoModel:
     """Return Open-Sora 1.2, an ST-DiT of 28 pairs of layers, as ScaleFusion's paper runs it."""
     T = max(1, -(-frames * 5 // 17))
-    grid, latents = (T, height // 16, width // 16), 4 * 4 * T * (height // 8) * (width // 8)
+    grid, latents = (T, *_places(height, width)), 4 * 4 * T * (height // 8) * (width // 8)
     return VideoModel(name, 56, 1152, 16, 4608, 1.1e9, grid, 300, 2, steps, latents, spatial_temporal=True)
 
 

@@ -108,6 +108,10 @@ def test_delete_tree_leaves_no_empty_folders_below_the_prefix(storage, tmp_path)
     for name in ["work/1/a/b", "work/1/c"]:
         storage.write(name, b"")
     storage.delete_tree("work/1/")
+    (tmp_path / "root" / "work" / "2" / "a").mkdir(
+        parents=True
+    )  # as a writer leaves it whose first file failed
+    storage.delete_tree("work/2/")
     assert list((tmp_path / "root").rglob("*")) == [tmp_path / "root" / "work"]
 
 

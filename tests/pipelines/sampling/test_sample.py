@@ -69,7 +69,7 @@ def test_the_same_call_gives_the_same_bytes_and_others_give_others(trained: Path
         (("--size", "16"), "--size 16 is no HEIGHTxWIDTH"),
         (("--size", "0x24"), "--size 0x24 is no HEIGHTxWIDTH"),
         (("--size", "15x24"), "even height and width"),
-        (("--size", "18x24"), "do not divide into model.patch"),
+        (("--size", "18x24"), "height must be a multiple of 4, width a multiple of 4"),
         (("--frames", "4"), "4 frames do not fit tokenizer.frames=2"),
         (("--steps", "0"), "--steps cannot be 0"),
         (("--guidance", "-1"), "--guidance cannot be -1"),

@@ -10,7 +10,8 @@ from PIL import Image
 
 from loader.storage import leased, open_storage
 from pipelines.cli import main
-from pipelines.evaluation.videos import read_video
+from pipelines.evaluation.videos import read_video, video_set
+from pipelines.sampling.requests import read_requests
 from tests.pipelines.sampling.sample_ranks import command, failing_in, killed_after
 from tests.thorough import beyond, thorough
 from tests.train.clips import ClipStream, tiny_config
@@ -192,6 +193,16 @@ def test_a_wrong_line_is_named(
     assert command(*words(trained, path, tmp_path / "out")) == 2
     assert told in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_line_ends_where_those_of_a_file_do(tmp_path: Path) -> None:
+    """JSON holds U+2028 and U+0085 as they are, and so do the manifests that we write."""
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "a\u2028wave"}\r\n\n{"prompt": "a\x85cat"}', "utf-8-sig")
+    assert [one.prompt for one in read_requests(path)] == ["a\u2028wave", "a\x85cat"]
+    (tmp_path / "000000.mp4").touch()
+    (tmp_path / "manifest.jsonl").write_text('{"file": "000000.mp4", "prompt": "a\u2028wave"}\n')
+    assert video_set(tmp_path).caption(tmp_path / "000000.mp4") == "a\u2028wave"
 
 
 @pytest.mark.parametrize(

@@ -235,6 +235,8 @@ def test_the_command_orders_layouts_and_names_what_is_missing(capsys):
         ([], "--one-gpu-s"),
         (["--one-gpu-s", "600", "--cascades"], "--cascades"),
         (["--one-gpu-s", "600", "--size", "big"], "--size"),
+        (["--one-gpu-s", "600", "--size", "480x840"], "--size 480x840 does not fit"),
+        (["--one-gpu-s", "600", "--frames", "80"], "use 77 or 81"),
     ):
         assert main([*asked, *more]) == 2
         assert said in capsys.readouterr().err

@@ -170,6 +170,7 @@ def test_a_failed_write_is_told_and_the_next_one_counts(tmp_path, caplog):
     storage.fails = True
     begin(checkpoints, 2)
     (tmp_path / "step-000002" / "model").mkdir(parents=True)
+    (tmp_path / "step-000002" / "ema").mkdir()  # of a rank whose first file failed
     (tmp_path / "step-000002" / "model" / "of-another-rank").write_bytes(b"part")
     train_until(checkpoints, lambda: "step-000002 could not be written (rank 0: no space left" in caplog.text)
     assert latest(storage) == 1

@@ -3,6 +3,7 @@ import math
 import os
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -89,6 +90,22 @@ def test_a_full_disk_under_the_log_is_told_in_words(tmp_path):
     config = config.model_copy(update={"log": config.log.model_copy(update={"every_steps": 1})})
     with pytest.raises(RunError, match="cannot be written: No space left on device; make room"):
         Trainer(config, FillsTheDisk(tmp_path), tmp_path).run()
+
+
+class ReadsNothing(ClipStream):
+    """A stream whose file cannot be read."""
+
+    def microbatch(self, step, slot=0):
+        with Path("/proc/self/mem").open("rb") as file:
+            file.read(1)
+
+
+def test_a_file_that_cannot_be_read_is_not_said_to_be_unwritable(tmp_path):
+    """EACCES and EIO do not say whether a file was read: "cannot be written" sent people to the wrong folder."""
+    with pytest.raises(
+        RunError, match=r"file of the run.* cannot be read or written: Input/output error; see to"
+    ):
+        Trainer(tiny_config(3), ReadsNothing(), tmp_path).run()
 
 
 def test_equal_seeds_give_equal_losses(tmp_path, undisturbed):

@@ -193,9 +193,14 @@ def test_what_cannot_be_sampled_is_said_when_the_run_starts(tmp_path):
     ):
         with pytest.raises(ValidationError, match=said):
             validation_config(**update)
-    (tmp_path / "prompts.txt").write_text("a wave\n\n a cat \n")
+    (tmp_path / "prompts.txt").write_text("a wave\n\n a cat \n", "utf-8-sig")
     rows = validation_config(prompts=tmp_path / "prompts.txt").rows()
     assert [row.prompt for row in rows] == ["a wave", "a cat"]
+    (tmp_path / "prompts.jsonl").write_text(
+        '{"prompt": "a\u2028wave"}\r\n{"prompt": "a\x85cat"}', "utf-8-sig"
+    )
+    rows = validation_config(prompts=tmp_path / "prompts.jsonl").rows()
+    assert [row.prompt for row in rows] == ["a\u2028wave", "a\x85cat"]
     for content in (b"\n", b"\xff"):
         (tmp_path / "prompts.txt").write_bytes(content)
         with pytest.raises(UsageError, match=r"validation\.prompts"):

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 from loader.base.arrays import Floats
-from loader.base.named_file import read_named
+from loader.base.named_file import read_named_text
 from loader.buckets.assignment import Bucket
 from loader.buckets.tokens import Compression, sequence_length
 from loader.errors import UsageError
@@ -80,7 +80,7 @@ def read_trace(file: Path) -> Trace:
         UsageError: the file is unreadable or invalid; names the wrong key.
     """
     try:
-        return Trace.model_validate_json(read_named(file, MAX_TRACE_BYTES, f"the trace {file}"))
+        return Trace.model_validate_json(read_named_text(file, MAX_TRACE_BYTES, f"the trace {file}"))
     except ValidationError as error:
         first = error.errors()[0]
         where = _where(first["loc"])

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from torch.utils.flop_counter import FlopCounterMode
 
 from loader.base.arrays import Floats, Places
-from loader.base.named_file import read_named
+from loader.base.named_file import read_named_text
 from loader.errors import UsageError
 from train.cascade.costs.cost_model import CostModel, Links
 from train.cascade.costs.vae_cost import FittedVAECost
@@ -156,7 +156,7 @@ def read_costs(path: Path) -> MeasuredCosts:
         UsageError: the file is unreadable or invalid; names the wrong key.
     """
     try:
-        data = read_named(path, MAX_COSTS_BYTES, f"train.cascade.costs={path}")
+        data = read_named_text(path, MAX_COSTS_BYTES, f"train.cascade.costs={path}")
         return MeasuredCosts(CostModel.model_validate_json(data))
     except ValidationError as error:
         first = error.errors()[0]

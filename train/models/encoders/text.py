@@ -228,7 +228,9 @@ def _load(config: PublishedTextConfig, key: str, meta: bool) -> tuple[Any, Any]:
     try:
         from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTokenizer
         from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING
+        from transformers.utils.logging import disable_progress_bar
 
+        disable_progress_bar()
         place = {"subfolder": config.subfolder, "trust_remote_code": False}
         description = AutoConfig.from_pretrained(config.name, **place)
         # The encoder's own class does not load a T5's decoder.

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from loader.base.named_file import read_named_text
 from loader.errors import UsageError, first_line
 
 MAX_DESCRIPTION_BYTES = 1 << 20
@@ -82,11 +83,9 @@ def read_json(path: Path, key: str) -> dict[str, Any]:
         UsageError: it is missing, too large, or no JSON object.
     """
     try:
-        if path.stat().st_size > MAX_DESCRIPTION_BYTES:
-            raise UsageError(f"{key}: {path} is larger than {MAX_DESCRIPTION_BYTES} bytes")
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{key}: {path} could not be read: {first_line(error)}") from error
+        values = json.loads(read_named_text(path, MAX_DESCRIPTION_BYTES, f"{key}: {path}"))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{key}: {path} is no JSON: {first_line(error)}") from error
     if not isinstance(values, dict):
         raise UsageError(f"{key}: {path} is no JSON object")
     return values
