@@ -107,6 +107,9 @@ def test_a_model_of_ours_becomes_a_folder(tmp_path: Path, capsys, group: str) ->
     assert main(command) == 2
     assert "exists" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+    (tmp_path / "file").touch()
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "file" / "out")]) == 2
+    assert "file/out cannot be written: Not a directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from loader.base.whole_file import whole_folder
 from loader.errors import UsageError, first_line
+from train.checkpoint.new_folder import check_new, new_folder
 from train.checkpoint.weights import Weights
 from train.config.vae import VaeTrainConfig
 from train.vae.network import VideoVae
@@ -26,11 +26,10 @@ def export(saved: Weights, out: Path) -> None:
         out: new folder.
 
     Raises:
-        UsageError: the folder exists, or the published VAE of the run is missing.
+        UsageError: the folder exists or cannot be written, or the published VAE of the run is missing.
         RunError: the checkpoint is damaged.
     """
-    if out.exists():
-        raise UsageError(f"{out} exists; export into a new folder")
+    check_new(out)
     try:
         config = VaeTrainConfig.model_validate(saved.state.config)
     except ValidationError as error:
@@ -43,7 +42,7 @@ def export(saved: Weights, out: Path) -> None:
         statistics = LatentStatistics(vae.channels, torch.device("cpu"))
         saved.load_group_("latents", statistics.tensors)
         _tell(vae.vae, statistics.tensors)
-    with whole_folder(out) as aside:
+    with new_folder(out) as aside:
         vae.vae.save_pretrained(aside, safe_serialization=True)
 
 

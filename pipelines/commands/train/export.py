@@ -75,6 +75,7 @@ def _file(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any]:
 
 
 def _folder(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any]:
+    from train.checkpoint.new_folder import check_new
     from train.checkpoint.weights import weights_of
     from train.distributed.world import join
     from train.sampling.trained.export import export
@@ -85,13 +86,15 @@ def _folder(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any
         raise UsageError(
             f"{options.out} is no local folder: only a .safetensors file can be written elsewhere"
         )
+    out = Path(options.out)
+    check_new(out)  # before a model is loaded
     saved = weights_of(options.checkpoint, options.weights, config)
     if saved.state.config.get("kind") == "vae":
         if options.merge:
             raise UsageError("--merge is for adapters; a tokenizer has none")
-        export_vae(saved, Path(options.out))
+        export_vae(saved, out)
         return {"step": saved.state.step, "weights": saved.group}
     with join("cpu") as world:
         trained = load_trained(options.checkpoint, world.device, options.weights, config)
-        export(trained, Path(options.out), options.merge)
+        export(trained, out, options.merge)
     return {"step": trained.step, "weights": trained.weights, "merged": options.merge}

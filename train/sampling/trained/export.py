@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from loader.base.whole_file import whole_folder
 from loader.errors import UsageError
+from train.checkpoint.new_folder import check_new, new_folder
 from train.config.lora import LoraConfig
 from train.config.model import DiffusersConfig
 from train.models.bundle import Bundle
@@ -31,14 +31,13 @@ def export(trained: Trained, out: Path, merged: bool = False) -> None:
         merged: merge adapters into their layers and write the whole model.
 
     Raises:
-        UsageError: the folder exists, or there are no adapters to merge.
+        UsageError: the folder exists or cannot be written, or there are no adapters to merge.
     """
     bundle, lora = trained.bundle, trained.config.lora
-    if out.exists():
-        raise UsageError(f"{out} exists; export into a new folder")
+    check_new(out)
     if merged and lora is None:
         raise UsageError(f"{trained.checkpoint} has no adapters to merge; export it as it is")
-    with whole_folder(out) as aside:
+    with new_folder(out) as aside:
         if lora and not merged:
             _adapters(trained, lora, aside / LORA_FILE)
         else:

@@ -1,0 +1,38 @@
+"""New folder that an export writes."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from loader.base.whole_file import whole_folder
+from loader.errors import UsageError, first_line
+
+
+def check_new(path: Path) -> None:
+    """Check that nothing is there yet.
+
+    Raises:
+        UsageError: something is.
+    """
+    if path.exists():
+        raise UsageError(f"{path} exists; export into a new folder")
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty hidden folder that becomes ``path`` when the body, which only writes into it, succeeds.
+
+    Raises:
+        UsageError: something is there, or it cannot be written; then nothing is left.
+    """
+    check_new(path)
+    try:
+        with whole_folder(path) as aside:
+            yield aside
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise UsageError(
+            f"{path} cannot be written: {reason}; name another folder, or make room there"
+        ) from error
