@@ -5,6 +5,7 @@ outgoing shot and `end_frame` the first unblended frame of the incoming one. A h
 start_frame + 1.
 """
 
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,12 +17,10 @@ from pydantic import BaseModel, Field, ValidationError
 
 from curate.shots import ShotDetector, Transition
 from curate.shots.scale import Scaler
-from loader.base.named_file import read_named_text
 from loader.errors import RunError, UsageError
 
 TOLERANCE = 1
 """Frames by which an edge may be off."""
-_MOST_BYTES = 16 << 20
 
 
 class TrueTransition(BaseModel, frozen=True):
@@ -129,7 +128,9 @@ def load_truth(path: Path) -> Truth:
         UsageError: The file is missing or breaks the format; the message names file and key.
     """
     try:
-        truth = Truth.model_validate_json(read_named_text(path, _MOST_BYTES))
+        truth = Truth.model_validate_json(path.read_bytes().removeprefix(BOM_UTF8))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except ValidationError as error:
         fault = error.errors()[0]
         key = ".".join(str(part) for part in fault["loc"]) or "the whole file"
