@@ -7,7 +7,8 @@ have lognormal costs, and clips cost in proportion. All ways of a shape run on o
 processes. In ``fixed`` the numbers of workers are those that would end first if nothing but sleep took time.
 ``planned`` is our runner, ``ray`` has pools without a maximum and Ray Data's defaults. Prints a JSON line for each,
 with the seconds and the ratio to ``fixed``. In the shape ``joins`` a second node joins after 10 s, in ``leaves`` it is
-killed after 10 s; ``fixed`` is then planned for the nodes of the beginning.
+killed after 10 s; ``fixed`` is then planned for the nodes of the beginning. Each clip must come once, as from one
+process, and at the end no worker may hold a processor.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import json
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -29,6 +31,7 @@ from curate.run.runners.replanning import Kept
 Row = dict[str, Any]
 
 _CHANGE_S = 10.0
+_MOST_FREED_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -78,9 +81,9 @@ class Cut:
     def __call__(self, sources: Sequence[Row]) -> Iterator[Row]:
         """Yield the clips of each source."""
         for source in sources:
-            for _ in range(source["clips"]):
+            for clip in range(source["clips"]):
                 time.sleep(source["cut_s"] / source["clips"])
-                yield {"weight": source["weight"]}
+                yield {"clip": f"{source['name']}-{clip}", "weight": source["weight"], "cut_on": _node()}
 
 
 class Ask:
@@ -98,15 +101,21 @@ class Ask:
             self._speed = self._speeds.get(_gpus_here() if self._speeds else "", 1.0)
         for clip in clips:
             time.sleep(self._model.clip_s * clip["weight"] / self._speed)
-            yield clip
+            yield {**clip, "asked_on": _node()}
+
+
+def _node() -> str:
+    """Return the identity of this node."""
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id())
 
 
 def _gpus_here() -> str:
     """Return the number of GPUs of this node."""
     import ray
 
-    own = ray.get_runtime_context().get_node_id()
-    (node,) = [node for node in ray.nodes() if node["NodeID"] == own]
+    (node,) = [node for node in ray.nodes() if node["NodeID"] == _node()]
     return f"{node['Resources'].get('GPU', 0):g}"
 
 
@@ -116,7 +125,8 @@ def sources(shape: Shape) -> list[Row]:
     weights = np.sort(chance.lognormal(-(shape.spread**2) / 2, shape.spread, shape.sources))[::-1]
     weights *= shape.sources / weights.sum()
     return [
-        {"clips": shape.clips, "cut_s": shape.cut_s * weight, "weight": float(weight)} for weight in weights
+        {"name": str(number), "clips": shape.clips, "cut_s": shape.cut_s * weight, "weight": float(weight)}
+        for number, weight in enumerate(weights)
     ]
 
 
@@ -136,7 +146,7 @@ def best(shape: Shape) -> dict[str, int]:
     return dict(zip(work, found[1] or [1] * len(work), strict=True))
 
 
-def by_ray(rows: list[Row], shape: Shape, split: dict[str, int] | None) -> int:
+def by_ray(rows: list[Row], shape: Shape, split: dict[str, int] | None) -> list[Row]:
     """Run on Ray Data as it is, with fixed numbers of workers or pools without a maximum; return the clips."""
     import ray
 
@@ -154,7 +164,7 @@ def by_ray(rows: list[Row], shape: Shape, split: dict[str, int] | None) -> int:
             num_cpus=share,
             num_gpus=model.gpus,
         )
-    return sum(1 for _ in data.iter_rows())
+    return list(data.iter_rows())
 
 
 class _Batches:
@@ -169,7 +179,7 @@ class _Batches:
             yield {name: [value] for name, value in row.items()}
 
 
-def by_us(rows: list[Row], shape: Shape) -> tuple[int, Kept]:
+def by_us(rows: list[Row], shape: Shape) -> tuple[list[Row], Kept]:
     """Run on our runner; return the clips and the workers that stages kept."""
     models = [
         Stage(name, Ask(model, shape.speeds), keeps=True, gpus=model.gpus)
@@ -177,7 +187,8 @@ def by_us(rows: list[Row], shape: Shape) -> tuple[int, Kept]:
     ]
     kept = Kept()
     # Memory keeps Ray from making one operator of cutting and a model, as it does in a curation.
-    return sum(1 for _ in run_on_ray(rows, [Stage("cut", Cut(), memory_mb=0.001), *models], kept)), kept
+    results = run_on_ray(rows, [Stage("cut", Cut(), memory_mb=0.001), *models], kept)
+    return [result.task for result in results], kept
 
 
 def run(shape: Shape, ways: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -200,7 +211,7 @@ def _on_one_ray(shape: Shape, ways: Sequence[str]) -> Iterator[dict[str, Any]]:
     others = [cluster.add_node(**node) for node in (nodes[1:] if shape.change != "joins" else [])]
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
     try:
-        warm = [{"clips": 1, "cut_s": 1.0, "weight": 1.0}] * sum(node[0] for node in shape.nodes)
+        warm = [{"name": "", "clips": 1, "cut_s": 1.0, "weight": 1.0}] * sum(node[0] for node in shape.nodes)
         list(run_on_ray(warm, [Stage("warm", Cut())]))
         changes = {
             "joins": lambda: cluster.add_node(**nodes[-1]),
@@ -232,9 +243,34 @@ def _timed(shape: Shape, way: str) -> dict[str, Any]:
     else:
         clips = by_ray(rows, shape, split if way == "fixed" else None)
     wall_s = time.monotonic() - began
-    assert clips == shape.sources * shape.clips
+    expected = [(f"{row['name']}-{clip}", row["weight"]) for row in rows for clip in range(row["clips"])]
+    assert sorted((clip["clip"], clip["weight"]) for clip in clips) == sorted(expected)
+    used = {
+        name: sorted(Counter(clip[name] for clip in clips).values(), reverse=True)
+        for name in ("cut_on", "asked_on")
+    }
     held = {"workers": split} if way == "fixed" else {"workers at most": kept.most} if kept.most else {}
-    return {"way": way, "wall_s": round(wall_s, 1), **held, "load": round(os.getloadavg()[0], 1)}
+    freed_s = _freed_s()
+    return {
+        "way": way,
+        "wall_s": round(wall_s, 1),
+        **held,
+        "clips by node": used,
+        "freed_s": freed_s,
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def _freed_s() -> float:
+    """Return the seconds until no worker holds a processor; fail where one does for a minute."""
+    import ray
+
+    began = time.monotonic()
+    while (left := ray.cluster_resources()["CPU"] - ray.available_resources().get("CPU", 0.0)) > 0:
+        if time.monotonic() - began > _MOST_FREED_S:
+            raise RuntimeError(f"workers hold {left:g} processors although all is done")
+        time.sleep(0.1)
+    return round(time.monotonic() - began, 1)
 
 
 def main() -> None:
