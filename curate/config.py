@@ -186,7 +186,7 @@ def content_of(config: BaseModel) -> dict[str, Any]:
     return values
 
 
-def fingerprint(*configs: BaseModel, models: Mapping[str, str] = MappingProxyType({})) -> str:
+def config_digest(*configs: BaseModel, models: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return a short digest of configurations and of the contents of the models they name."""
     values: list[dict[str, Any]] = []
     for config in configs:

@@ -10,7 +10,7 @@ from typing import Any
 import av
 import numpy as np
 
-from curate.config import CurateConfig, fingerprint
+from curate.config import CurateConfig, config_digest
 from curate.cut import CutClip, CutConfig, FailedClip, Observe, cut
 from curate.frames.frame_times import Decoder, FrameTimes, timeline
 from curate.frames.picture import Geometry, geometry
@@ -114,7 +114,7 @@ def curated(path: Path, out: Path, **sections: dict[str, Any]) -> list[tuple[Rec
     """Every record of one source, with its clip."""
     config = CurateConfig.model_validate(sections).source_stage()
     ledger = Ledger(open_storage(out))
-    work = CutSource(config, StorageConfig(), ledger, fingerprint(config))
+    work = CutSource(config, StorageConfig(), ledger, config_digest(config))
     (source,) = list_sources([str(path)], StorageConfig())
     records = work(source).records
     return [(record, ledger.read_clip(record.clip_id) if record.sha256 else b"") for record in records]

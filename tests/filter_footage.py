@@ -12,7 +12,7 @@ from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from curate.filters import ClipSample, MotionMeter, ScoreConfig, levels
+from curate.filters import ClipSample, MotionMeter, ScoreConfig, loudness_dbfs
 from curate.frames.picture import Finisher, geometry
 from curate.frames.source import open_video
 from curate.shots.scale import Scaler
@@ -139,7 +139,7 @@ def sample_of(
         frames=len(tiny),
         fps=rate,
         duration_s=len(tiny) / rate,
-        audio_dbfs=levels(path.read_bytes()),
+        audio_dbfs=loudness_dbfs(path.read_bytes()),
         motion_local=motion.motion_local,
         vectors_missing=motion.vectors_missing,
     )

@@ -28,7 +28,7 @@ class CutClip:
         audio: Sound track: "none", "copy:" and the codec for packets of the source, or the codec of encoded
             sound.
         audio_fault: Reason why the source's sound is not in the clip, or None.
-        audio_dbfs: Loudness of the sound track, as `curate.filters.sound.levels`; empty without one.
+        audio_dbfs: Loudness of the sound track, as `curate.filters.sound.loudness_dbfs`; empty without one.
     """
 
     span: Span

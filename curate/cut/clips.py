@@ -205,7 +205,7 @@ class _Pass:
         config, timeline, slots = self._config, self._timeline, self._slots(span)
         times = np.bincount(slots - span.first, minlength=span.last - span.first).tolist()
         encoder = encode.ClipEncoder(
-            encode.choose(config.encoder, self._size.bits), self._size, timeline.rate, config, max_bytes
+            encode.codec_name(config.encoder, self._size.bits), self._size, timeline.rate, config, max_bytes
         )
         try:
             for number, frame in self._frames_of(span):

@@ -143,7 +143,7 @@ def _light_of_x265(light: Light | None) -> Iterator[str]:
         yield "max-cll={},{}".format(*light.levels)
 
 
-def choose(encoder: Literal["x264", "nvenc", "auto"], bits: int = 8) -> str:
+def codec_name(encoder: Literal["x264", "nvenc", "auto"], bits: int = 8) -> str:
     """Return the encoder's name in FFmpeg.
 
     Args:

@@ -45,7 +45,7 @@ def verify(
         extent: Decoded part: the first and the last frame with their references, or all.
 
     Returns:
-        Loudness of its sound, as `curate.filters.sound.levels`.
+        Loudness of its sound, as `curate.filters.sound.loudness_dbfs`.
 
     Raises:
         DamagedSoundError: Its sound does not decode.

@@ -10,7 +10,7 @@ from curate.filters.overlay import overlay_scores
 from curate.filters.sample import ClipSample
 from curate.filters.shape import shape_scores
 from curate.filters.sharpness import sharpness_scores
-from curate.filters.sound import levels, sound_scores
+from curate.filters.sound import loudness_dbfs, sound_scores
 from curate.filters.still import still_scores
 from curate.filters.vectors import MotionMeter, SpanMotion, frame_motion
 
@@ -56,8 +56,8 @@ __all__ = [
     "decide",
     "find_bars",
     "frame_motion",
-    "levels",
     "light_scores",
+    "loudness_dbfs",
     "motion_scores",
     "ocr_scores",
     "overlay_scores",

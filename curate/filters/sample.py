@@ -28,7 +28,7 @@ class ClipSample:
         frames: Number of frames of the clip.
         fps: Frames per second of the clip.
         duration_s: Duration of the clip.
-        audio_dbfs: float32 [windows]: loudness of every 100 ms from `curate.filters.sound.levels`; empty: no
+        audio_dbfs: float32 [windows]: loudness of every 100 ms from `curate.filters.sound.loudness_dbfs`; empty: no
             sound track; None: not measured.
         motion_local: float32 [frames]: motion relative to the camera, in the form of ``motion``.
         vectors_missing: True when the codec has motion vectors, but exported none.

@@ -19,7 +19,7 @@ _MAX_CHANNELS = 64
 _AT_ONCE = 32  # frames that are measured together
 
 
-def levels(data: bytes) -> Floats:
+def loudness_dbfs(data: bytes) -> Floats:
     """Measure the loudness of the sound track of an encoded clip, decoded once in one thread.
 
     Args:
@@ -80,7 +80,7 @@ class LoudnessMeter:
         self._rest = rest[whole * size :]
 
     def take(self) -> Floats:
-        """Return the loudness of each window, as `levels` does."""
+        """Return the loudness of each window, as `loudness_dbfs` does."""
         self._measure()
         powers = self._powers
         if not powers and len(self._rest):

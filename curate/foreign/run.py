@@ -91,7 +91,7 @@ def _index(
 ) -> Indexed:
     """Index as the holder of the place's lease; ``folder`` is for tables of tars."""
     foreign = Foreign(uri=None if beside else tars.root)
-    found = choose(list(tars.list()), shards, tars.root)
+    found = chosen_tars(list(tars.list()), shards, tars.root)
     previous, with_sidecars = _begin(place, foreign, is_beside=beside)
     known = _known(place, found, folder)
     todo = [info for info in found if info.path not in known]
@@ -112,7 +112,7 @@ def _index(
     return Indexed(manifest, len(todo), tuple(notes))
 
 
-def choose(listed: Sequence[ObjectInfo], shards: str | None, root: str) -> list[ObjectInfo]:
+def chosen_tars(listed: Sequence[ObjectInfo], shards: str | None, root: str) -> list[ObjectInfo]:
     """Return the tars among the objects of a storage, by path.
 
     Raises:

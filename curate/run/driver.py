@@ -16,7 +16,7 @@ from curate.run.runners.passes import Pass, plan_notes, run_pass, total_seconds
 from curate.run.runners.pipeline import SILENCE_S, Kind, Stage, Startable, startable
 from curate.run.runners.progress import ClipMeter, Finished, Meter, Progress
 from curate.run.runners.ray_cluster import cluster_size
-from curate.run.runners.room import Share
+from curate.run.runners.reservations import Resources
 from curate.run.stages.clip_stages import ClipStage
 from curate.run.stages.footage import match_many
 from curate.run.stages.model_files import weights_mb
@@ -129,13 +129,13 @@ class Driver:
 
     def _await_cluster(self) -> None:
         run = self._state.config.run
-        least = Share(run.wait_for_cpus, run.wait_for_gpus)
-        if run.runner != "ray" or least == Share(0):
+        least = Resources(run.wait_for_cpus, run.wait_for_gpus)
+        if run.runner != "ray" or least == Resources(0):
             return
 
         total = run.wait_for_cpus + run.wait_for_gpus
 
-        def waiting(there: Share) -> None:
+        def waiting(there: Resources) -> None:
             done = int(min(there.cpus, least.cpus) + min(there.gpus, least.gpus))
             self._progress(Progress("cluster", done, total, done, total))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.config import CurateConfig, fingerprint
+from curate.config import CurateConfig, config_digest
 from curate.dedup import DedupClips, Duplicate, ManyPairs, Vectors, dedup
 from curate.dedup.fingerprint import Match
 from curate.dedup.text_hashes import TextPlaces
@@ -93,7 +93,7 @@ class CurationState:
         self._removed = [uri for uri in self._uris if uri in self._down.sources]
         self.sources = {uri: source for uri, source in by_uri.items() if uri not in self._down.sources}
         source_config = config.source_stage()
-        self.cut = CutSource(source_config, config.storage, ledger, fingerprint(source_config), self._down)
+        self.cut = CutSource(source_config, config.storage, ledger, config_digest(source_config), self._down)
         self.stages = clip_stages(config, ledger, models)
         self.earlier = [stage for stage in self.stages if not stage.after_dedup]
         self.later = [stage for stage in self.stages if stage.after_dedup]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from curate.config import fingerprint
+from curate.config import config_digest
 from curate.dedup.text_hashes import TextPlaces
 from curate.ledger.records import key_numbers
 from curate.run.runners.pipeline import Kind, Runner, Stage, run_sequentially, runner
@@ -164,7 +164,7 @@ def _written(
     progress: Callable[[Progress], None],
     kind: Callable[[], Kind],
 ) -> list[ShardRecord]:
-    ledger, name = state.ledger, fingerprint(state.config.shard)
+    ledger, name = state.ledger, config_digest(state.config.shard)
     closed = set(finished_shards(ledger, STAGE, name, ShardRecord))
     total, count = int(new.order.clip_bytes.sum()), len(new.order.clip_bytes)
     run: Runner | None = None

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from curate.config import SourceStageConfig
 from curate.cut.clip import CutError
-from curate.cut.encode import ClipEncoder, choose
+from curate.cut.encode import ClipEncoder, codec_name
 from curate.filters.vectors import VECTOR_CODECS
 from curate.frames.budget import most_bytes, most_frames, most_pixels
 from curate.frames.frame_times import FrameTimes, likely_rate, source_frames
@@ -250,7 +250,7 @@ class LookaheadEncoder:
             return
         self._rate, self._shown, self._slots = rate, array("L"), 0
         try:
-            codec = choose(config.encoder, self._size.bits)
+            codec = codec_name(config.encoder, self._size.bits)
             self._encoder = ClipEncoder(codec, self._size, rate, config, self._left_bytes)
         except CutError:
             self.close()  # the second pass says why

@@ -16,7 +16,7 @@ import av
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from curate.config import CurateConfig, fingerprint
+from curate.config import CurateConfig, config_digest
 from curate.frames.frame_times import Decoder
 from curate.frames.picture import Finisher, Geometry
 from curate.frames.source import open_video
@@ -45,7 +45,7 @@ def bench_curate(videos: str, config: CurateConfig) -> dict[str, Any]:
     files: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="reelweave-bench-") as folder:
         stage = config.source_stage()
-        work = CutSource(stage, config.storage, Ledger(open_storage(folder)), fingerprint(stage))
+        work = CutSource(stage, config.storage, Ledger(open_storage(folder)), config_digest(stage))
         for source in list_sources([videos], config.storage):
             began = time.process_time()
             records = work(source).records

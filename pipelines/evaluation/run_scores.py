@@ -16,7 +16,7 @@ SCORES = "scores.jsonl"
 _KEYS = {"step": int, "prompt_set": str, "videos": int, "metrics": dict, "sha256": str, "asked": dict}
 
 
-def is_run(folder: Path) -> bool:
+def has_validation_videos(folder: Path) -> bool:
     """Return whether a folder is a run that has sampled validation videos."""
     return any(folder.glob(f"{FOLDER}/step-*/{MANIFEST}"))
 
@@ -47,7 +47,7 @@ def validated(run: Path) -> list[VideoSet]:
     return [videos for _, videos in sorted(found, key=lambda each: each[0])]
 
 
-def read_scores(run: Path) -> list[dict[str, Any]]:
+def read_score_lines(run: Path) -> list[dict[str, Any]]:
     """Return the lines of a run's scores by step: step, prompt_set, videos, metrics, by_video; [] without a file.
 
     Raises:
@@ -81,7 +81,7 @@ class RunScores:
 
     def __init__(self, run: Path, asked: Mapping[str, Any]) -> None:
         self._run, self._asked = run, dict(asked)
-        self._known = {_key(line): line for line in read_scores(run)}
+        self._known = {_key(line): line for line in read_score_lines(run)}
 
     def known(self, videos: VideoSet) -> dict[str, Any] | None:
         """Return the line of these videos, as they are now and under these options; None: they are to be evaluated."""
@@ -103,7 +103,7 @@ class RunScores:
             "sha256": _digest(videos),
         }
         # Lines of another evaluation of this run that has ended meanwhile are kept.
-        self._known = {_key(one): one for one in read_scores(self._run)} | {_key(line): line}
+        self._known = {_key(one): one for one in read_score_lines(self._run)} | {_key(line): line}
         ordered = sorted(self._known.values(), key=_key)
         text = "".join(f"{json.dumps(one, ensure_ascii=False, allow_nan=False)}\n" for one in ordered)
         write_whole(self._run / SCORES, text.encode(), "scores")

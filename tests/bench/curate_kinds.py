@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from curate.config import CurateConfig, fingerprint
+from curate.config import CurateConfig, config_digest
 from curate.frames.picture import Finisher, Geometry
 from curate.frames.source import open_video
 from curate.ledger.ledger import Ledger
@@ -76,7 +76,7 @@ def times(source: SourceRef, config: CurateConfig) -> Times:
     """Curate one film and measure its floor."""
     stage = config.source_stage()
     with tempfile.TemporaryDirectory(prefix="reelweave-bench-") as folder:
-        work = CutSource(stage, config.storage, Ledger(open_storage(folder)), fingerprint(stage))
+        work = CutSource(stage, config.storage, Ledger(open_storage(folder)), config_digest(stage))
         began = time.process_time()
         records = work(source).records
         cpu_s = time.process_time() - began

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from curate.config import CurateConfig, fingerprint
+from curate.config import CurateConfig, config_digest
 from curate.ledger.ledger import Ledger
 from curate.source_pass.cut_source import CutSource
 from curate.sources.inputs import SourceRef, list_sources
@@ -149,7 +149,7 @@ def profile(source: SourceRef, config: CurateConfig) -> dict[str, float]:
                 owner, attribute, found = located(place)
                 stack.enter_context(patch.object(owner, attribute, watch.watched(found, name)))
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="reelweave-bench-"))
-        work = CutSource(stage, config.storage, Ledger(open_storage(folder)), fingerprint(stage))
+        work = CutSource(stage, config.storage, Ledger(open_storage(folder)), config_digest(stage))
         with watch.part("rest"):
             records = work(source).records
     kept = [record for record in records if record.state == "kept"]

@@ -4,15 +4,15 @@ import time
 from collections.abc import Callable
 
 from curate.run.runners.ray_cluster import cluster_size
-from curate.run.runners.room import Share
+from curate.run.runners.reservations import Resources
 from loader.errors import RunError
 
 
 def await_cluster(
-    least: Share,
+    least: Resources,
     limit_s: float,
-    waiting: Callable[[Share], None],
-    size: Callable[[], Share] = cluster_size,
+    waiting: Callable[[Resources], None],
+    size: Callable[[], Resources] = cluster_size,
     poll_s: float = 5.0,
 ) -> None:
     """Return once the cluster has the processors and GPUs; ask its autoscaler for them until then.
@@ -41,21 +41,21 @@ def await_cluster(
             waiting(there)
             time.sleep(min(poll_s, max(0.0, end - time.monotonic())))
     finally:
-        _ask_for(Share(0))  # a request that stands holds its nodes for ever
+        _ask_for(Resources(0))  # a request that stands holds its nodes for ever
 
 
-def _enough(there: Share, least: Share) -> bool:
+def _enough(there: Resources, least: Resources) -> bool:
     return there.cpus >= least.cpus and there.gpus >= least.gpus
 
 
-def _ask_for(least: Share) -> None:
+def _ask_for(least: Resources) -> None:
     from ray.autoscaler.sdk import request_resources
 
     # A bundle of one GPU each: nodes of any number of GPUs will do.
     request_resources(num_cpus=int(least.cpus), bundles=[{"GPU": 1}] * int(least.gpus))
 
 
-def _too_few(least: Share, there: Share, limit_s: float) -> str:
+def _too_few(least: Resources, there: Resources, limit_s: float) -> str:
     missing = [
         f"{has:g} of the {wanted:g} {name} of run.wait_for_{name.lower()}"
         for name, wanted, has in (("CPUs", least.cpus, there.cpus), ("GPUs", least.gpus, there.gpus))

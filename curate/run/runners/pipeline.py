@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 from curate.run.runners.ray_cluster import RayNotInstalledError, RayTooSlowError, cluster_nodes, start_ray
 from curate.run.runners.ray_errors import in_words
 from curate.run.runners.replanning import Kept, Setup, replanning
-from curate.run.runners.room import Share, fitted
+from curate.run.runners.reservations import Resources, fitted
 from curate.run.runners.workers import StageState
 
 Task = TypeVar("Task")
@@ -157,8 +157,8 @@ def run_on_ray(
     encoded as text. One task is one block while that is affordable: results arrive source by source and one slow
     source delays no other. Neighbouring stages that keep no workers run as one, since Ray reserves processors for each
     operator. How many workers the others keep is planned anew while all run (`curate.run.runners.workers`). Workers
-    share processors and GPUs where one of each stage would not find room (`curate.run.runners.room`). Many tasks are
-    made and handed to Ray's store, with disk behind it, some at a time; the stages start once for all.
+    share processors and GPUs where one of each stage would not find room (`curate.run.runners.reservations`). Many
+    tasks are made and handed to Ray's store, with disk behind it, some at a time; the stages start once for all.
 
     Raises:
         UsageError: Ray is not installed, or a stage can never find room.
@@ -242,7 +242,9 @@ def _keep_off_the_terminal() -> None:
 
 
 def placed(stages: Sequence[Stage[Task]]) -> list[Stage[Task]]:
-    """Return the stages with the resources that their workers reserve on the cluster; see `curate.run.runners.room`.
+    """Return the stages with the resources that their workers reserve on the cluster.
+
+    See `curate.run.runners.reservations`.
 
     Stages of one operator reserve the same.
 
@@ -251,7 +253,7 @@ def placed(stages: Sequence[Stage[Task]]) -> list[Stage[Task]]:
     """
     together = operators(stages)
     wanted = {
-        _name(one): Share(
+        _name(one): Resources(
             max(stage.cpus for stage in one),
             max(stage.gpus for stage in one),
             max(stage.memory_mb for stage in one),
@@ -282,7 +284,7 @@ def operators(stages: Sequence[Stage[Task]]) -> list[list[Stage[Task]]]:
 def _state(operator: Sequence[Stage[Task]]) -> StageState:
     """Return the state of an operator that has not begun."""
     first = operator[0]
-    share = Share(first.cpus, first.gpus, first.memory_mb)
+    share = Resources(first.cpus, first.gpus, first.memory_mb)
     return StageState(_name(operator), share, first.keeps, first.batch, first.most)
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from curate.run.runners.ray_errors import described
 from curate.run.runners.ray_token import keep_token
-from curate.run.runners.room import Share
+from curate.run.runners.reservations import Resources
 from loader.base.processors import memory_limit, processors
 from loader.errors import RunError, UsageError
 from loader.storage.names import redacted
@@ -145,17 +145,19 @@ def _ray(address: str | None) -> Any:
     return ray
 
 
-def cluster_nodes() -> list[Share]:
+def cluster_nodes() -> list[Resources]:
     """Return the resources of each node of the cluster that is alive."""
     ray = start_ray()
     found = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return [Share(one.get("CPU", 0.0), one.get("GPU", 0.0), one.get("memory", 0.0) / 1e6) for one in found]
+    return [
+        Resources(one.get("CPU", 0.0), one.get("GPU", 0.0), one.get("memory", 0.0) / 1e6) for one in found
+    ]
 
 
-def cluster_size() -> Share:
+def cluster_size() -> Resources:
     """Return the resources of all nodes together."""
     nodes = cluster_nodes()
-    return Share(
+    return Resources(
         sum(node.cpus for node in nodes) or 1.0,
         sum(node.gpus for node in nodes),
         sum(node.memory_mb for node in nodes),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from curate.run.runners.room import Share
+from curate.run.runners.reservations import Resources
 from curate.run.runners.workers import StageState, longest_calls, patience_s, planned
 
 
@@ -40,7 +40,7 @@ class Setup:
 
     operators: Sequence[StageState]
     total: int
-    nodes: Callable[[], list[Share]]
+    nodes: Callable[[], list[Resources]]
     kept: Kept
 
 

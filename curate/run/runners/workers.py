@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from curate.run.runners.room import Share, places
+from curate.run.runners.reservations import Resources, worker_capacity
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class Load:
 
     name: str
     seconds: float
-    share: Share
+    share: Resources
     most: int
 
 
-def balance(loads: Sequence[Load], machine: Share) -> dict[str, int]:
+def balance(loads: Sequence[Load], machine: Resources) -> dict[str, int]:
     """Return the workers of each stage with which the last stage to end does so earliest.
 
     Each stage gets one worker, whatever the machine has. Then the stage that would end last gets another one, until
@@ -46,7 +46,7 @@ def balance(loads: Sequence[Load], machine: Share) -> dict[str, int]:
         workers = more
 
 
-def _fits(loads: Sequence[Load], workers: Mapping[str, int], machine: Share) -> bool:
+def _fits(loads: Sequence[Load], workers: Mapping[str, int], machine: Resources) -> bool:
     tolerance = 1e-9  # shares such as 0.1 do not add up exactly
     return all(
         sum(getattr(load.share, resource) * workers[load.name] for load in loads)
@@ -75,7 +75,7 @@ class StageState:
     """
 
     name: str
-    share: Share
+    share: Resources
     pooled: bool
     batch: int = 1
     most: int | None = None
@@ -106,7 +106,7 @@ def longest_calls(longest: Sequence[float], new: int, each_s: float, workers: in
     return tuple(heapq.nlargest(workers, [*longest, *[each_s] * min(new, workers)]))
 
 
-def planned(stages: Sequence[StageState], total: int, nodes: Sequence[Share]) -> dict[str, int]:
+def planned(stages: Sequence[StageState], total: int, nodes: Sequence[Resources]) -> dict[str, int]:
     """Return the workers that stages should keep; stages without a plan yet are missing.
 
     Args:
@@ -118,7 +118,7 @@ def planned(stages: Sequence[StageState], total: int, nodes: Sequence[Share]) ->
     loads = _loads(stages, total, nodes)
     if loads is None:
         return _undisputed(running, total, nodes)
-    machine = Share(
+    machine = Resources(
         *(math.fsum(getattr(node, name) for node in nodes) for name in ("cpus", "gpus", "memory_mb"))
     )
     workers = balance(loads, machine) if loads else {}
@@ -129,7 +129,7 @@ def planned(stages: Sequence[StageState], total: int, nodes: Sequence[Share]) ->
     }
 
 
-def _loads(stages: Sequence[StageState], total: int, nodes: Sequence[Share]) -> list[Load] | None:
+def _loads(stages: Sequence[StageState], total: int, nodes: Sequence[Resources]) -> list[Load] | None:
     """Return the work left to each stage that runs; None where one has no measured rate."""
     loads = []
     entering = float(total)
@@ -147,7 +147,7 @@ def _loads(stages: Sequence[StageState], total: int, nodes: Sequence[Share]) -> 
     return loads
 
 
-def _undisputed(stages: Sequence[StageState], total: int, nodes: Sequence[Share]) -> dict[str, int]:
+def _undisputed(stages: Sequence[StageState], total: int, nodes: Sequence[Resources]) -> dict[str, int]:
     """Return all the workers there is room for, of a stage that is alone or alone on GPUs."""
     rivals = [stage for stage in stages if stage.share.gpus > 0] or stages
     if len(rivals) != 1 or not rivals[0].pooled:
@@ -156,9 +156,10 @@ def _undisputed(stages: Sequence[StageState], total: int, nodes: Sequence[Share]
     return {rivals[0].name: _at_most(rivals[0], useful, nodes)}
 
 
-def _at_most(stage: StageState, useful: float, nodes: Sequence[Share]) -> int:
+def _at_most(stage: StageState, useful: float, nodes: Sequence[Resources]) -> int:
     return max(
-        1, int(min(useful, places(stage.share, nodes), math.inf if stage.most is None else stage.most))
+        1,
+        int(min(useful, worker_capacity(stage.share, nodes), math.inf if stage.most is None else stage.most)),
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.config import fingerprint
+from curate.config import config_digest
 from curate.ledger.ledger import Ledger, digest
 from curate.ledger.records import ClipEmbedding, ClipResult, ClipScores, PackedArray
 from curate.models.clip_frames import ClipError, Fault
@@ -64,7 +64,7 @@ def custom_stage(
     clips = CustomClips(config.code, values, config.cpus, config.gpus > 0, reads, prepares)
     return ClipStage(
         own,
-        fingerprint(config, models=known | {"code": config.code.digest}),
+        config_digest(config, models=known | {"code": config.code.digest}),
         ledger,
         clips,
         captioned_identity if reads else clip_identity,

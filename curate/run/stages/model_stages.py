@@ -12,7 +12,7 @@ from curate.caption import availability as caption_availability
 from curate.caption.captioner import CaptionInput
 from curate.caption.types import NO_CAPTION, Caption
 from curate.caption.written import find_written
-from curate.config import CurateConfig, ShardConfig, fingerprint
+from curate.config import CurateConfig, ShardConfig, config_digest
 from curate.filters import FilterConfig, check_ocr
 from curate.ledger.ledger import Ledger, digest
 from curate.ledger.records import ClipEmbedding, ClipResult, PackedArray, Record, TextEmbedding
@@ -80,7 +80,7 @@ def clip_stages(config: CurateConfig, ledger: Ledger, models: Mapping[str, str])
 
     def named(*sections: str) -> str:
         own = {key: value for key, value in models.items() if section_of(key) in sections}
-        return fingerprint(*(getattr(config, section) for section in sections), models=own)
+        return config_digest(*(getattr(config, section) for section in sections), models=own)
 
     wanted = judge(config)
     by_model = has_model(CAPTIONS, config)

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Write the clip and print where it is."""
     from pipelines.report.clips.lookup import find_rows
-    from pipelines.report.clips.media import clip_bytes
+    from pipelines.report.clips.media import locate_clip
 
     if not options.key:
         raise UsageError("give the KEY of a clip, or its beginning")
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(
             f"{options.key!r} is a source; its clips are listed by {hint('show', options.dataset, options.key)}"
         )
-    found = clip_bytes(dataset, key)
+    found = locate_clip(dataset, key)
     if found is None:
         raise RunError(_gone(dataset, row))
     out = options.out or Path(f"{_UNSAFE.sub('_', key)[:200]}.{found.suffix}")

@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--lpips compares with --reference: give it, too")
     from pipelines.evaluation.evaluate import Evaluator
     from pipelines.evaluation.frechet import frechet_distance, read_features
-    from pipelines.evaluation.run_scores import RunScores, is_run, validated
+    from pipelines.evaluation.run_scores import RunScores, has_validation_videos, validated
     from pipelines.evaluation.videos import VideoSet, video_set
 
     asked = {
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     }
     sets: list[tuple[VideoSet, RunScores | None]] = []
     for folder in options.folders:
-        if is_run(folder):
+        if has_validation_videos(folder):
             if options.features is not None:
                 raise UsageError(f"--features are of one set of videos; name a step of {folder}/validation")
             kept = RunScores(folder, asked)

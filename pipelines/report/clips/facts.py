@@ -7,7 +7,7 @@ from typing import Any
 from loader.buckets.assignment import BucketConfig, assign
 from loader.dataset import Dataset, Row
 from pipelines.report.clips.lookup import rows_of_key
-from pipelines.report.clips.media import clip_bytes
+from pipelines.report.clips.media import locate_clip
 
 _FINITE = 1e300  # of a threshold in a manifest, which may be another program's
 
@@ -112,7 +112,7 @@ def _span(row: Row) -> dict[str, Any]:
 
 def _file(dataset: Dataset, key: str) -> dict[str, Any] | None:
     """Return where the clip's bytes lie; None if they were not kept."""
-    found = clip_bytes(dataset, key)
+    found = locate_clip(dataset, key)
     if found is None:
         return None
     return {"uri": found.storage.uri(found.path), "offset": found.offset, "size": found.size}

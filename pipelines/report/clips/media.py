@@ -49,7 +49,7 @@ class ClipBytes:
         return data
 
 
-def clip_bytes(dataset: Dataset, key: str) -> ClipBytes | None:
+def locate_clip(dataset: Dataset, key: str) -> ClipBytes | None:
     """Return where a clip's file lies; None if there is none."""
     number = dataset.row_number(key)
     if number is None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from loader.base.processors import processors
 from loader.dataset import Dataset
 from loader.errors import RunError
-from pipelines.report.clips.media import ClipBytes, clip_bytes, staged_clips
+from pipelines.report.clips.media import ClipBytes, locate_clip, staged_clips
 from pipelines.report.gallery.choice import pictured_rows
 from pipelines.report.gallery.rows import COLUMNS, GalleryRows
 from pipelines.report.gallery.strips import Strip, strip
@@ -132,7 +132,7 @@ def _strips(dataset: Dataset, rows: GalleryRows, count: int) -> Iterator[tuple[i
         key = keys[row]
         if key is None:
             return None
-        found = clip_bytes(dataset, key) if states[row] == "kept" or key in again else staged.get(key)
+        found = locate_clip(dataset, key) if states[row] == "kept" or key in again else staged.get(key)
         return None if found is None else _strip(found, frames[row])
 
     with ThreadPoolExecutor(min(_READERS, processors())) as readers:

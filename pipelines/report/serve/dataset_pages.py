@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from loader.dataset import Dataset
-from pipelines.report.clips.media import ClipBytes, clip_bytes
+from pipelines.report.clips.media import ClipBytes, locate_clip
 from pipelines.report.sampled import sampled_files
 from pipelines.report.web.files import Files, assets, data_file
 
@@ -46,7 +46,7 @@ class DatasetPages:
         if question := _SEARCH.fullmatch(path):
             return self._search(question[1])
         clip = _CLIP.fullmatch(path)
-        return clip_bytes(self.dataset, clip[1]) if clip else None
+        return locate_clip(self.dataset, clip[1]) if clip else None
 
     def _search(self, asked: str) -> bytes | None:
         """Return which rows have a text in their caption, as bits, the first row in the lowest one of the first byte.

@@ -13,7 +13,7 @@ from curate.cut import CutClip, CutConfig, FailedClip, cut
 from curate.cut.clip import CutError
 from curate.cut.encode import nvenc_fault
 from curate.cut.verify import verify
-from curate.filters import levels
+from curate.filters import loudness_dbfs
 from curate.frames.picture import Geometry
 from curate.shots.spans import Span
 from tests.cutting import clips_of, cut_file, describe, look
@@ -222,7 +222,7 @@ def test_damaged_sound_costs_a_clip_its_sound_alone(tmp_path: Path) -> None:
     path = write_video(tmp_path / "a.mp4", (40,), audio=True)
     (whole,) = clips_of(path)
     assert whole.audio == "copy:aac"
-    assert np.array_equal(whole.audio_dbfs, levels(whole.data))
+    assert np.array_equal(whole.audio_dbfs, loudness_dbfs(whole.data))
     path.write_bytes(spoilt(path.read_bytes(), 30, "audio"))
     (clip,) = clips_of(path)
     assert clip.audio == "none"

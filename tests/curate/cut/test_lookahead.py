@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from av.video.frame import VideoFrame
 
-from curate.config import CurateConfig, fingerprint
+from curate.config import CurateConfig, config_digest
 from curate.cut.clip import CutError
 from curate.cut.encode import ClipEncoder
 from curate.ledger.ledger import Ledger
@@ -37,7 +37,7 @@ def config(ahead_mb: float, **changes: Any) -> CurateConfig:
 def curated(path: Path, settings: CurateConfig, out: Path) -> tuple[SourceSummary, dict[str, str]]:
     """Summary of a source without its cost, and the digests of all its files."""
     stage = settings.source_stage()
-    work = CutSource(stage, settings.storage, Ledger(open_storage(out)), fingerprint(stage))
+    work = CutSource(stage, settings.storage, Ledger(open_storage(out)), config_digest(stage))
     (source,) = list_sources([str(path)], settings.storage)
     summary = replace(work(source), cpu_s=None)
     files = {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from curate.caption.types import Caption
-from curate.config import CurateConfig, SourceStageConfig, fingerprint
+from curate.config import CurateConfig, SourceStageConfig, config_digest
 from curate.ledger.ledger import Ledger, digest
 from curate.ledger.records import ClipResult, Record, SourceSummary, clip_result, source_summary
 from curate.models.clip_frames import Fault
@@ -172,7 +172,7 @@ def test_identities_tell_parts_apart() -> None:
 
 def test_code_that_gives_other_clips_starts_another_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     config = CurateConfig()
-    cut, captions = fingerprint(config.source_stage()), fingerprint(config.captions)
+    cut, captions = config_digest(config.source_stage()), config_digest(config.captions)
     monkeypatch.setattr(SourceStageConfig, "REVISION", SourceStageConfig.REVISION + 1)
-    assert fingerprint(config.source_stage()) != cut
-    assert fingerprint(config.captions) == captions
+    assert config_digest(config.source_stage()) != cut
+    assert config_digest(config.captions) == captions

@@ -21,7 +21,7 @@ from curate.run.runners.passes import plan_notes, run_pass
 from curate.run.runners.pipeline import Runner, Stage, dealt, run_on_ray, run_sequentially, startable
 from curate.run.runners.ray_cluster import cluster_size
 from curate.run.runners.ray_token import keep_token
-from curate.run.runners.room import Share
+from curate.run.runners.reservations import Resources
 from loader.errors import RunError, UsageError
 from tests.ray_host import RESULTS, Started
 from tests.thorough import beyond, thorough
@@ -156,13 +156,13 @@ def test_stages_that_do_not_fit_side_by_side_share_the_processors(ray_local: str
 
 
 def test_a_cluster_that_never_grows_is_waited_for_so_long(ray_local: str) -> None:
-    seen: list[Share] = []
-    await_cluster(Share(2), 0.0, seen.append)
+    seen: list[Resources] = []
+    await_cluster(Resources(2), 0.0, seen.append)
     assert seen == []
     # How often it looks until then is the machine's affair; the next test counts the looks.
     words = "2 of the 3 CPUs of run.wait_for_cpus and 0 of the 1 GPUs of run.wait_for_gpus"
     with pytest.raises(RunError, match=words):
-        await_cluster(Share(3, 1), 0.2, seen.append, poll_s=0.1)
+        await_cluster(Resources(3, 1), 0.2, seen.append, poll_s=0.1)
     assert {(there.cpus, there.gpus) for there in seen} <= {(2, 0)}
 
 
@@ -176,12 +176,12 @@ def test_a_cluster_is_asked_for_what_it_lacks_until_it_is_there(ray_local: str) 
     cluster_size()
     requests: list[list[dict[str, float]]] = []
 
-    def growing() -> Share:
+    def growing() -> Resources:
         requests.append(requested())
-        return Share(8, len(requests) - 1)
+        return Resources(8, len(requests) - 1)
 
-    seen: list[Share] = []
-    await_cluster(Share(4, 2), 60.0, seen.append, growing, poll_s=0.01)
+    seen: list[Resources] = []
+    await_cluster(Resources(4, 2), 60.0, seen.append, growing, poll_s=0.01)
     assert [there.gpus for there in seen] == [1]
     assert requests == [[], *[[{"CPU": 1}] * 4 + [{"GPU": 1}] * 2] * 2]
     assert requested() == []

@@ -7,11 +7,11 @@ import pytest
 
 from curate.run.runners.passes import Pass, plan_notes
 from curate.run.runners.replanning import Kept
-from curate.run.runners.room import Share, places
+from curate.run.runners.reservations import Resources, worker_capacity
 from curate.run.runners.workers import Load, StageState, balance, longest_calls, patience_s, planned
 
-CPU = Share(1.0)
-EIGHT = [Share(8, 0, 32_000)]
+CPU = Resources(1.0)
+EIGHT = [Resources(8, 0, 32_000)]
 CUT = StageState("cut", CPU, pooled=False, calls=10, rows=10, yielded=20, seconds=10.0)
 EMBED = StageState(
     "embed", CPU, pooled=True, workers=1, calls=11, rows=11, yielded=11, seconds=7.0, longest=(2.0,)
@@ -21,23 +21,23 @@ EMBED = StageState(
 def test_a_gpu_stage_twenty_times_slower_gets_the_gpus() -> None:
     loads = [
         Load("cut", 10.0, CPU, 64),
-        Load("embed", 10.0, Share(1, 0.25), 64),
-        Load("captions", 200.0, Share(1, 1), 8),
+        Load("embed", 10.0, Resources(1, 0.25), 64),
+        Load("captions", 200.0, Resources(1, 1), 8),
     ]
-    assert balance(loads, Share(64, 8))["captions"] == 7
+    assert balance(loads, Resources(64, 8))["captions"] == 7
 
 
 def test_processors_go_where_they_make_the_whole_faster() -> None:
     loads = [Load("cut", 1.0, CPU, 126), Load("captions", 20.0, CPU, 126)]
-    assert balance(loads, Share(126)) == {"cut": 6, "captions": 120}
+    assert balance(loads, Resources(126)) == {"cut": 6, "captions": 120}
 
 
-@pytest.mark.parametrize("machine", [Share(7), Share(16, 2), Share(40, 3, 30_000)])
-def test_no_other_split_is_faster(machine: Share) -> None:
+@pytest.mark.parametrize("machine", [Resources(7), Resources(16, 2), Resources(40, 3, 30_000)])
+def test_no_other_split_is_faster(machine: Resources) -> None:
     loads = [
         Load("a", 3.0, CPU, 99),
-        Load("b", 7.0, Share(2.0), 99),
-        Load("c", 1.0, Share(1, 0.5 if machine.gpus else 0, 900 if machine.memory_mb else 0), 99),
+        Load("b", 7.0, Resources(2.0), 99),
+        Load("c", 1.0, Resources(1, 0.5 if machine.gpus else 0, 900 if machine.memory_mb else 0), 99),
     ]
 
     def slowest_s(counts: tuple[int, ...]) -> float:
@@ -55,17 +55,17 @@ def test_no_other_split_is_faster(machine: Share) -> None:
 
 
 def test_a_stage_gets_no_more_workers_than_it_can_use() -> None:
-    assert balance([Load("a", 5.0, CPU, 2), Load("b", 1.0, CPU, 32)], Share(32))["a"] == 2
+    assert balance([Load("a", 5.0, CPU, 2), Load("b", 1.0, CPU, 32)], Resources(32))["a"] == 2
 
 
 def test_a_stage_without_work_keeps_one_worker_and_a_machine_too_small_one_of_each() -> None:
-    assert balance([Load("a", 0.0, CPU, 5), Load("b", 1.0, CPU, 5)], Share(5)) == {"a": 1, "b": 4}
-    assert balance([Load("a", 1.0, CPU, 5), Load("b", 1.0, CPU, 5)], Share(1)) == {"a": 1, "b": 1}
+    assert balance([Load("a", 0.0, CPU, 5), Load("b", 1.0, CPU, 5)], Resources(5)) == {"a": 1, "b": 4}
+    assert balance([Load("a", 1.0, CPU, 5), Load("b", 1.0, CPU, 5)], Resources(1)) == {"a": 1, "b": 1}
 
 
 def test_a_thousand_processors_and_twenty_stages_are_planned_at_once() -> None:
     loads = [Load(f"stage {number:02}", 1.0 + number, CPU, 10_000) for number in range(20)]
-    assert 9_900 < sum(balance(loads, Share(10_000)).values()) <= 10_000
+    assert 9_900 < sum(balance(loads, Resources(10_000)).values()) <= 10_000
 
 
 def test_calls_that_loaded_a_model_are_not_its_rate() -> None:
@@ -86,16 +86,16 @@ def test_work_is_what_waits_and_what_is_still_to_come() -> None:
 
 def test_new_nodes_are_used_and_lost_ones_are_not_counted() -> None:
     assert planned([CUT, EMBED], 100, EIGHT * 2) == {"embed": 8}
-    assert planned([CUT, EMBED], 100, [Share(2, 0, 32_000)]) == {"embed": 1}
+    assert planned([CUT, EMBED], 100, [Resources(2, 0, 32_000)]) == {"embed": 1}
 
 
 def test_nothing_is_planned_before_all_stages_are_measured_but_for_what_nobody_else_wants() -> None:
     fresh = StageState("embed", CPU, pooled=True)
-    on_gpu = StageState("captions", Share(1, 0.5), pooled=True, batch=8)
-    nodes = [Share(8, 2, 32_000)]
+    on_gpu = StageState("captions", Resources(1, 0.5), pooled=True, batch=8)
+    nodes = [Resources(8, 2, 32_000)]
     assert planned([CUT, fresh], 100, EIGHT) == {}
     assert planned([CUT, on_gpu], 100, nodes) == {"captions": 4}
-    assert planned([CUT, on_gpu, StageState("other", Share(1, 0.5), pooled=True)], 100, nodes) == {}
+    assert planned([CUT, on_gpu, StageState("other", Resources(1, 0.5), pooled=True)], 100, nodes) == {}
     assert planned([on_gpu], 17, nodes) == {"captions": 3}  # calls of eight
 
 
@@ -106,12 +106,12 @@ def test_workers_that_load_for_long_are_moved_seldom() -> None:
 
 
 def test_places_are_counted_by_node_and_device() -> None:
-    nodes = [Share(4, 1, 8000), Share(2, 2, 3000)]
-    assert places(CPU, nodes) == 6
-    assert places(Share(3), nodes) == 1
-    assert places(Share(0.5, 0.6), nodes) == 3
-    assert places(Share(1, 0, 2000), nodes) == 5
-    assert places(Share(1, 2), nodes) == 1
+    nodes = [Resources(4, 1, 8000), Resources(2, 2, 3000)]
+    assert worker_capacity(CPU, nodes) == 6
+    assert worker_capacity(Resources(3), nodes) == 1
+    assert worker_capacity(Resources(0.5, 0.6), nodes) == 3
+    assert worker_capacity(Resources(1, 0, 2000), nodes) == 5
+    assert worker_capacity(Resources(1, 2), nodes) == 1
 
 
 def test_a_note_says_how_busy_the_workers_of_a_model_were() -> None:

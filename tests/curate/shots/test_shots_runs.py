@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from curate.config import CurateConfig, fingerprint
+from curate.config import CurateConfig, config_digest
 from curate.ledger.ledger import Ledger
 from curate.ledger.records import Record
 from curate.run.runners.pipeline import Stage, runner
@@ -50,7 +50,7 @@ def cut(cases: Sequence[Case]) -> Iterator[Case]:
             }
         ).source_stage()
         (found,) = list_sources([case.source], StorageConfig())
-        work = CutSource(config, StorageConfig(), Ledger(open_storage(case.out)), fingerprint(config))
+        work = CutSource(config, StorageConfig(), Ledger(open_storage(case.out)), config_digest(config))
         stage = SourceStage(work, lambda _: True, isolate=False, attempts=1, max_source_s=100)
         closed, *_ = stage([SourceTask(found)])
         yield replace(case, records=closed.summary.records)

@@ -15,7 +15,7 @@ from pipelines.evaluation.metrics import (
     scores,
     temporal_flickering,
 )
-from pipelines.evaluation.run_scores import read_scores
+from pipelines.evaluation.run_scores import read_score_lines
 from pipelines.evaluation.videos import read_video
 from pipelines.terminal.mp4 import encode_mp4
 
@@ -218,14 +218,14 @@ def test_the_steps_of_a_run_are_scored_once_and_kept(
     monkeypatch.setattr("pipelines.evaluation.evaluate.read_video", counted)
     stops = 2  # a kill in the second step
     assert main(["evaluate", str(run), "--json"]) == 130
-    assert [line["step"] for line in read_scores(run)] == [3]
+    assert [line["step"] for line in read_score_lines(run)] == [3]
     stops = 0
     decoded.clear()
     assert main(["evaluate", str(run), "--json"]) == 0
     assert decoded == ["step-000020", "step-000100"]
     rows = json.loads(capsys.readouterr().out)["folders"]
     assert [row["step"] for row in rows] == [3, 20, 100]
-    lines = read_scores(run)
+    lines = read_score_lines(run)
     assert [(line["step"], line["metrics"]["dynamic_degree"]) for line in lines] == [
         (3, 1),
         (20, 1),
@@ -247,15 +247,15 @@ def test_the_steps_of_a_run_are_scored_once_and_kept(
     run_of(run, {100: 6})
     assert main(["evaluate", str(run), "--json"]) == 0
     assert decoded == ["step-000100"]
-    assert [line["metrics"]["dynamic_degree"] for line in read_scores(run)] == [1, 1, 1]
+    assert [line["metrics"]["dynamic_degree"] for line in read_score_lines(run)] == [1, 1, 1]
     manifest = run / "validation/step-000003/validation.json"
     manifest.write_text(manifest.read_text().replace("a cat", "a dog"))
     assert main(["evaluate", str(run), "--json"]) == 0
-    assert [line["step"] for line in read_scores(run)] == [3, 3, 20, 100]
+    assert [line["step"] for line in read_score_lines(run)] == [3, 3, 20, 100]
     decoded.clear()
     assert main(["evaluate", str(run), "--reference", str(run / "validation/step-000020"), "--json"]) == 0
     assert len(decoded) == 2 * 3
-    assert all("psnr" in line["metrics"] for line in read_scores(run)[-2:])
+    assert all("psnr" in line["metrics"] for line in read_score_lines(run)[-2:])
     capsys.readouterr()
     for path, told in (
         (run / "scores.jsonl", "scores.jsonl is damaged"),

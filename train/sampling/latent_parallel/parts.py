@@ -53,7 +53,7 @@ class LatentDivision:
         return slice(start * self.patch, end * self.patch)
 
 
-def parts_of(patches: int, count: int, overlap: float, cores: Cores) -> tuple[LatentPart, ...]:
+def divide_axis(patches: int, count: int, overlap: float, cores: Cores) -> tuple[LatentPart, ...]:
     """Divide an axis (Eqs. 7 and 8).
 
     Args:
@@ -96,4 +96,4 @@ def divide(
         return None
     axis = axis_of(rules.axes, number, total, grid, count)
     overlap = rules.overlap_at(number / max(1, total - 1))
-    return LatentDivision(axis, parts_of(grid[axis], count, overlap, rules.cores), patch[axis])
+    return LatentDivision(axis, divide_axis(grid[axis], count, overlap, rules.cores), patch[axis])

@@ -25,7 +25,7 @@ from train.sampling.latent_parallel.aids import (
 )
 from train.sampling.latent_parallel.parts import LatentDivision, divide
 from train.sampling.latent_parallel.rules import Rules
-from train.sampling.latent_parallel.weights import weights_of
+from train.sampling.latent_parallel.weights import blend_weights
 from train.sampling.prediction.guidance import Guided
 from train.sampling.prediction.predictor import SchedulePoint
 from train.sampling.ranks.agreement import check_same
@@ -98,7 +98,7 @@ class LatentParallel:
     def _blended(self, x_BCTHW: torch.Tensor, point: SchedulePoint, division: LatentDivision) -> torch.Tensor:
         """Return the prediction of all parts."""
         own, dim = self.groups.rank, 2 + division.axis
-        shares_KN = weights_of(division, self.rules.ramp).to(x_BCTHW.device, x_BCTHW.dtype)
+        shares_KN = blend_weights(division, self.rules.ramp).to(x_BCTHW.device, x_BCTHW.dtype)
         shares = [_along(shares_KN[k, division.rows(k)], dim) for k in range(self.groups.size)]
         rows, window, guided = division.rows(own), None, self.guided
         if self.rules.global_positions:

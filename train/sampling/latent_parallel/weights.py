@@ -23,7 +23,7 @@ def ramp(length: int, kind: Ramp) -> torch.Tensor:
     return middle if kind == "linear" else (1 - torch.cos(math.pi * middle)) / 2
 
 
-def weights_of(division: LatentDivision, kind: Ramp) -> torch.Tensor:
+def blend_weights(division: LatentDivision, kind: Ramp) -> torch.Tensor:
     """Return each part's share of every latent row along the axis, float64 [K, rows]; each row's shares sum to 1.
 
     Weights are 1 in a part's core, fall to its borders over overlaps, and are divided by their sum (Eqs. 12 to 17).

@@ -8,7 +8,7 @@ import pytest
 
 from curate.config import CurateConfig
 from curate.ledger.ledger import Ledger
-from curate.run.runners.room import Share
+from curate.run.runners.reservations import Resources
 from curate.run.runners.workers import Load, balance
 from curate.run.stages.model_files import model_digests, weights_mb
 from curate.run.stages.model_stages import clip_stages, pipeline_stages
@@ -96,8 +96,8 @@ def test_workers_with_a_model_are_no_more_than_memory_holds(model: Path) -> None
     )
     assert on_processors == {"captions": 21_000, "text_embed": 21_000}  # computed in 32 bits
     assert on_gpus == {"captions": 11_000, "text_embed": 11_000}
-    loads = [Load(name, 10.0, Share(1, 0, size), 64) for name, size in on_processors.items()]
-    assert balance(loads, Share(64, 0, 128_000)) == {"captions": 3, "text_embed": 3}
+    loads = [Load(name, 10.0, Resources(1, 0, size), 64) for name, size in on_processors.items()]
+    assert balance(loads, Resources(64, 0, 128_000)) == {"captions": 3, "text_embed": 3}
 
 
 def test_workers_that_make_inputs_reserve_what_preprocessing_loads(tmp_path: Path) -> None:

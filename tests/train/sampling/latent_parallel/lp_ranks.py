@@ -24,7 +24,7 @@ from train.sampling.latent_parallel.parts import divide
 from train.sampling.latent_parallel.predictor import LatentParallel
 from train.sampling.latent_parallel.rules import Rules
 from train.sampling.latent_parallel.volumes import LatentRun, sent_bytes
-from train.sampling.latent_parallel.weights import weights_of
+from train.sampling.latent_parallel.weights import blend_weights
 from train.sampling.layout import VideoLayout, build_layout
 from train.sampling.prediction.guidance import Guided
 from train.sampling.prediction.predictor import Predictor, SchedulePoint
@@ -82,7 +82,7 @@ class Serial:
             start = [0, 0, 0]
             start[division.axis] = rows.start
             found = self.guided(x[tuple(at)], point, Window(tuple(start), tuple(x.shape[2:])))
-            weights = weights_of(division, self.rules.ramp)[number, rows].to(x.dtype)
+            weights = blend_weights(division, self.rules.ramp)[number, rows].to(x.dtype)
             shape = [1] * 5
             shape[2 + division.axis] = -1
             total[tuple(at)] += found * weights.view(shape)

@@ -10,7 +10,7 @@ from loader.errors import UsageError
 from train.sampling.config import LatentParallelConfig
 from train.sampling.latent_parallel.aids import aided, channel_spread, rising, smoothed
 from train.sampling.latent_parallel.axes import steps_to_mix
-from train.sampling.latent_parallel.parts import divide, parts_of
+from train.sampling.latent_parallel.parts import divide, divide_axis
 from train.sampling.latent_parallel.rules import MODES, UNITE_AIDS, Aids, Rules
 from train.sampling.latent_parallel.volumes import (
     LatentRun,
@@ -21,7 +21,7 @@ from train.sampling.latent_parallel.volumes import (
     sent_bytes,
     shares,
 )
-from train.sampling.latent_parallel.weights import ramp, weights_of
+from train.sampling.latent_parallel.weights import blend_weights, ramp
 from train.sampling.ranks.agreement import fingerprint
 
 WAN = (16, (1, 2, 2))
@@ -92,7 +92,7 @@ def test_parts_cover_and_weights_sum_to_one(mode, overlap):
         assert division.patch == (1, 2, 2)[division.axis]
         cores = [range(*part.core) for part in division.parts]
         assert [n for core in cores for n in core] == list(range(patches))
-        weights_KN = weights_of(division, rules.ramp)
+        weights_KN = blend_weights(division, rules.ramp)
         assert weights_KN.shape == (parts, N)
         torch.testing.assert_close(weights_KN.sum(0), torch.ones(N, dtype=torch.float64), rtol=0, atol=1e-15)
         for number_, part in enumerate(division.parts):
@@ -115,9 +115,9 @@ def test_parts_cover_and_weights_sum_to_one(mode, overlap):
 def test_ceil_leaves_groups_idle_and_even_parts_do_not():
     """13 latent frames on 6 and 8 groups, which the paper plots."""
     for parts in (6, 8):
-        assert any(part.length == 0 for part in parts_of(13, parts, 0.5, "ceil"))
-        assert all(part.length > 0 for part in parts_of(13, parts, 0.5, "even"))
-    widths = [max(part.length for part in parts_of(13, 4, 1.0, cores)) for cores in ("ceil", "even")]
+        assert any(part.length == 0 for part in divide_axis(13, parts, 0.5, "ceil"))
+        assert all(part.length > 0 for part in divide_axis(13, parts, 0.5, "even"))
+    widths = [max(part.length for part in divide_axis(13, 4, 1.0, cores)) for cores in ("ceil", "even")]
     assert widths == [12, 11]
 
 
@@ -141,7 +141,7 @@ def reached(run, rules, first, steps):
         sees = torch.ones(len(places), len(places), dtype=torch.bool)
         if division is not None:
             # Weights of patches: of their first rows.
-            weights = weights_of(division, rules.ramp)
+            weights = blend_weights(division, rules.ramp)
             along = places[:, division.axis]
             sees = torch.zeros_like(sees)
             for number, part in enumerate(division.parts):

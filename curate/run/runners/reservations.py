@@ -16,7 +16,7 @@ _GRAIN = 10_000  # Ray counts resources in parts of this
 
 
 @dataclass(frozen=True)
-class Share:
+class Resources:
     """Resources of a node, or reserved by one worker.
 
     Attributes:
@@ -30,7 +30,7 @@ class Share:
     memory_mb: float = 0.0
 
 
-def fitted(wanted: Mapping[str, Share], nodes: Sequence[Share]) -> dict[str, Share]:
+def fitted(wanted: Mapping[str, Resources], nodes: Sequence[Resources]) -> dict[str, Resources]:
     """Return reservations with which the nodes hold one worker of each stage at the same time.
 
     Nothing changes where they fit. Otherwise a worker reserves no more than the largest node has. Processors,
@@ -59,12 +59,12 @@ def fitted(wanted: Mapping[str, Share], nodes: Sequence[Share]) -> dict[str, Sha
     )
 
 
-def places(share: Share, nodes: Sequence[Share]) -> int:
+def worker_capacity(share: Resources, nodes: Sequence[Resources]) -> int:
     """Return how many workers of a stage all nodes together have room for, if no other stage had any."""
     return sum(_places_on(node, share) for node in nodes)
 
 
-def _places_on(node: Share, share: Share) -> int:
+def _places_on(node: Resources, share: Resources) -> int:
     slack = 1 + 1e-9
     counts = [
         math.floor(has * slack / wants)
@@ -78,7 +78,7 @@ def _places_on(node: Share, share: Share) -> int:
     return min(counts, default=0)
 
 
-def _clamped(name: str, share: Share, nodes: Sequence[Share]) -> Share:
+def _clamped(name: str, share: Resources, nodes: Sequence[Resources]) -> Resources:
     """Return the share, limited to the resources of the best node for it."""
     if share.gpus > max(node.gpus for node in nodes):
         raise UsageError(
@@ -88,11 +88,11 @@ def _clamped(name: str, share: Share, nodes: Sequence[Share]) -> Share:
     home = max(
         (node for node in nodes if node.gpus >= share.gpus), key=lambda node: (node.cpus, node.memory_mb)
     )
-    return Share(min(share.cpus, home.cpus), share.gpus, min(share.memory_mb, home.memory_mb))
+    return Resources(min(share.cpus, home.cpus), share.gpus, min(share.memory_mb, home.memory_mb))
 
 
-def _divided(share: Share, cpu_parts: int, gpu_parts: int, memory_parts: int) -> Share:
-    return Share(
+def _divided(share: Resources, cpu_parts: int, gpu_parts: int, memory_parts: int) -> Resources:
+    return Resources(
         _floored(share.cpus / cpu_parts),
         share.gpus if share.gpus > 1 else _floored(share.gpus / gpu_parts),
         share.memory_mb / memory_parts,
@@ -104,7 +104,7 @@ def _floored(value: float) -> float:
     return math.floor(value * _GRAIN + 1e-6) / _GRAIN
 
 
-def _placed(shares: Sequence[Share], nodes: Sequence[Share]) -> bool:
+def _placed(shares: Sequence[Resources], nodes: Sequence[Resources]) -> bool:
     """Return whether first fit, the largest share first, finds a place for each."""
     free = [_Free(node) for node in nodes]
     ordered = sorted(shares, key=lambda share: (share.gpus, share.cpus, share.memory_mb), reverse=True)
@@ -114,11 +114,11 @@ def _placed(shares: Sequence[Share], nodes: Sequence[Share]) -> bool:
 class _Free:
     """Free resources of a node."""
 
-    def __init__(self, node: Share) -> None:
+    def __init__(self, node: Resources) -> None:
         self._cpus, self._memory_mb = node.cpus, node.memory_mb
         self._gpus = [1.0] * int(node.gpus)
 
-    def take(self, share: Share) -> bool:
+    def take(self, share: Resources) -> bool:
         """Take a share if there is room, and return whether there was. A fraction of a GPU lies on one device."""
         slack = 1e-9
         devices = [place for place, left in enumerate(self._gpus) if left + slack >= min(share.gpus, 1.0)]
