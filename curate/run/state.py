@@ -9,15 +9,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.config import CurateConfig, config_digest
-from curate.dedup import DedupClips, Duplicate, ManyPairs, Vectors, dedup
-from curate.dedup.fingerprint import Match
+from curate.dedup import DedupClips, Duplicate, Vectors, dedup
 from curate.dedup.text_hashes import TextPlaces
 from curate.ledger.ledger import Ledger
 from curate.ledger.records import Record, SourceSummary
 from curate.run.clip_arrays import ClipArrays
+from curate.run.dedup_input import dedup_clips, model_vectors
 from curate.run.reference_sets import known
 from curate.run.stages.clip_stages import ClipStage
-from curate.run.stages.footage import PAIRS_AT_ONCE, MatchMany
+from curate.run.stages.footage import MatchMany
 from curate.run.stages.model_stages import TEXT_EMBED, clip_stages, embedding_stage, judge
 from curate.run.tables.clips import CLIPS, by_span, clip_ids, from_records, joined, to_records
 from curate.run.tables.closed import ClosedSources
@@ -40,7 +40,6 @@ from curate.source_pass.tasks import ClipPlace, ClipTask, CurationTask, SourceTa
 from curate.sources.inputs import SourceRef
 from curate.takedown.takedown import TakeDowns, emptied
 from loader.dataset import Dataset
-from loader.errors import RunError
 
 Results = Mapping[str, pa.Table]
 """Results of stages by name, a row for each clip; see `curate.run.tables.results`."""
@@ -340,53 +339,13 @@ class CurationState:
         self, clips: KeptClips, tables: Partitions, match: MatchMany | None = None
     ) -> DedupClips:
         """Return kept clips of tables as `curate.dedup` compares them."""
-        places = clips.footage
-
-        def many(match: MatchMany) -> ManyPairs:
-            def compare(pairs: Sequence[tuple[int, int]], min_overlap: float) -> list[Match | None]:
-                fingerprint_place = self._arrays.fingerprint_place
-                named = [
-                    (fingerprint_place(int(places[one])), fingerprint_place(int(places[two])))
-                    for one, two in pairs
-                ]
-                return match(named, min_overlap)
-
-            return ManyPairs(PAIRS_AT_ONCE, compare)
-
-        return DedupClips(
-            keys=clips.keys,
-            sha256=clips.digests,
-            sources=pa.DictionaryArray.from_arrays(
-                pa.array(clips.sources), pa.array(self._uris, pa.string())
-            ),
-            quality=clips.quality,
-            old=clips.old,
-            footage=Vectors(
-                places >= 0, lambda rows: self._arrays.vectors(places[rows].astype(np.int64), np.float32)
-            ),
-            embedding=self._model_vectors(clips, tables),
-            fingerprint=lambda row: self._arrays.fingerprint(int(places[row])) if places[row] >= 0 else None,
-            many=None if match is None else many(match),
-        )
+        return dedup_clips(clips, self._uris, self._arrays, self._model_vectors(clips, tables), match)
 
     def _model_vectors(self, clips: KeptClips, tables: Partitions) -> Vectors:
         stage = embedding_stage(self.config)
         if stage is None or not len(clips):
             return Vectors(np.zeros(len(clips), bool), lambda rows: np.zeros((len(rows), 1), np.float32))
-        parts = []
-        for partition, table in enumerate(tables):
-            own = table.take(pa.array(clips.rows[clips.of_partition(partition)]))
-            parts.append(packed_arrays(self._known(partition, own)[stage]))
-        width = max(matrix.shape[1] for matrix, _ in parts)
-        kinds = {matrix.dtype for matrix, found in parts if found.any()} or {np.dtype(np.float16)}
-        if len({matrix.shape[1] for matrix, found in parts if found.any()}) > 1:
-            raise RunError("the vectors of clips have different sizes")
-        whole = np.zeros((len(clips), width), np.result_type(*kinds))
-        for partition, (matrix, found) in enumerate(parts):
-            if found.any():
-                whole[clips.of_partition(partition)] = matrix
-        there = np.concatenate([found for _, found in parts])
-        return Vectors(there, lambda rows: whole[rows].astype(np.float32))
+        return model_vectors(clips, tables, lambda partition, table: self._known(partition, table)[stage])
 
     def samples(self, partition: int, clips: pa.Table) -> pa.Table:
         """Return the kept clips of a partition as samples of shards; see `curate.run.tables.samples`."""

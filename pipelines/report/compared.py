@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pipelines.report.web.charts import Chart, bars, overlaid
+from pipelines.report.web.chart import Chart
+from pipelines.report.web.distributions import bars, overlaid
 from pipelines.report.web.template import render
 
 

@@ -12,7 +12,8 @@ from pipelines.report.sections.buckets import bucket_note, bucket_section
 from pipelines.report.sections.cost_fit import cost_fit_section
 from pipelines.report.sections.steps import steps_section
 from pipelines.report.thresholds import can_be_set, update_command
-from pipelines.report.web.charts import Chart, bars, histogram
+from pipelines.report.web.chart import Chart
+from pipelines.report.web.distributions import bars, histogram
 from pipelines.report.web.template import render
 
 if TYPE_CHECKING:

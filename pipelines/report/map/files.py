@@ -9,7 +9,8 @@ from pipelines.report.gallery.files import Gallery
 from pipelines.report.map.table import FILE, map_table
 from pipelines.report.numbers.dataset_map import DatasetMap
 from pipelines.report.numbers.vector_map import NEIGHBOURS
-from pipelines.report.web.charts import CLUSTER_COLOURS, Chart, scatter
+from pipelines.report.web.chart import CLUSTER_COLOURS, Chart
+from pipelines.report.web.curves import scatter
 from pipelines.report.web.template import render
 
 PAGE = "map.html"

@@ -12,7 +12,9 @@ from pipelines.report.run.numbers import RunNumbers, RunsNumbers
 from pipelines.report.run.samples import poster
 from pipelines.report.run.series import Series
 from pipelines.report.run.warnings import slow_ranks
-from pipelines.report.web.charts import Chart, bars, lines
+from pipelines.report.web.chart import Chart
+from pipelines.report.web.curves import lines
+from pipelines.report.web.distributions import bars
 from pipelines.report.web.template import render
 
 TEMPLATE = "run.html"

@@ -8,7 +8,9 @@ import numpy as np
 
 from loader.buckets.assignment import Budgets, batch_bounds
 from loader.buckets.tokens import Compression
-from pipelines.report.web.charts import Chart, bars, histogram, points_and_curves
+from pipelines.report.web.chart import Chart
+from pipelines.report.web.curves import points_and_curves
+from pipelines.report.web.distributions import bars, histogram
 
 _CLEARLY_OVER, _WORTH_ADVICE = 1.005, 1.2
 _MOST_BARS = 24

@@ -8,7 +8,8 @@ from pydantic import TypeAdapter
 
 from loader.buckets.cost import Cost, seconds
 from pipelines.report.numbers.cost_fit import fit_words
-from pipelines.report.web.charts import Chart, points_and_curves
+from pipelines.report.web.chart import Chart
+from pipelines.report.web.curves import points_and_curves
 
 _MOST_BATCHES, _CURVE_POINTS = 6, 40
 _COST: TypeAdapter[Cost] = TypeAdapter(Cost)

@@ -5,7 +5,8 @@ from typing import Any
 
 from pipelines.report.numbers.steps.recommendation import of_microbatches
 from pipelines.report.sections.cost_fit import cost_formula
-from pipelines.report.web.charts import Chart, lines
+from pipelines.report.web.chart import Chart
+from pipelines.report.web.curves import lines
 
 _SHARES = {
     "idle": "idle",

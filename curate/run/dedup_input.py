@@ -1,0 +1,85 @@
+"""Kept clips as `curate.dedup` compares them: digests, arrays of footage, and embeddings of a model."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from curate.dedup import DedupClips, ManyPairs, Vectors
+from curate.dedup.fingerprint import Match
+from curate.run.clip_arrays import ClipArrays
+from curate.run.stages.footage import PAIRS_AT_ONCE, MatchMany
+from curate.run.tables.kept import KeptClips
+from curate.run.tables.partitions import Partitions
+from curate.run.tables.results import packed_arrays
+from loader.errors import RunError
+
+
+def dedup_clips(
+    clips: KeptClips,
+    uris: Sequence[str],
+    arrays: ClipArrays,
+    embedding: Vectors,
+    match: MatchMany | None,
+) -> DedupClips:
+    """Return kept clips with everything that their comparison needs.
+
+    Args:
+        clips: Kept clips.
+        uris: URIs of all sources, by number.
+        arrays: Arrays of footage of the clips.
+        embedding: Embeddings of the clips; see `model_vectors`.
+        match: Comparison of many pairs at once; None compares one after the other, here.
+    """
+    places = clips.footage
+
+    def many(match: MatchMany) -> ManyPairs:
+        def compare(pairs: Sequence[tuple[int, int]], min_overlap: float) -> list[Match | None]:
+            named = [
+                (arrays.fingerprint_place(int(places[one])), arrays.fingerprint_place(int(places[two])))
+                for one, two in pairs
+            ]
+            return match(named, min_overlap)
+
+        return ManyPairs(PAIRS_AT_ONCE, compare)
+
+    return DedupClips(
+        keys=clips.keys,
+        sha256=clips.digests,
+        sources=pa.DictionaryArray.from_arrays(pa.array(clips.sources), pa.array(uris, pa.string())),
+        quality=clips.quality,
+        old=clips.old,
+        footage=Vectors(places >= 0, lambda rows: arrays.vectors(places[rows].astype(np.int64), np.float32)),
+        embedding=embedding,
+        fingerprint=lambda row: arrays.fingerprint(int(places[row])) if places[row] >= 0 else None,
+        many=None if match is None else many(match),
+    )
+
+
+def model_vectors(
+    clips: KeptClips, tables: Partitions, results: Callable[[int, pa.Table], pa.Table]
+) -> Vectors:
+    """Return the embeddings of kept clips, of one width.
+
+    Args:
+        clips: Kept clips, at least one.
+        tables: Tables of all clips.
+        results: Function that returns the results of the embedding stage for clips of a partition.
+
+    Raises:
+        RunError: the embeddings have different widths.
+    """
+    parts = []
+    for partition, table in enumerate(tables):
+        own = table.take(pa.array(clips.rows[clips.of_partition(partition)]))
+        parts.append(packed_arrays(results(partition, own)))
+    width = max(matrix.shape[1] for matrix, _ in parts)
+    kinds = {matrix.dtype for matrix, found in parts if found.any()} or {np.dtype(np.float16)}
+    if len({matrix.shape[1] for matrix, found in parts if found.any()}) > 1:
+        raise RunError("the vectors of clips have different sizes")
+    whole = np.zeros((len(clips), width), np.result_type(*kinds))
+    for partition, (matrix, found) in enumerate(parts):
+        if found.any():
+            whole[clips.of_partition(partition)] = matrix
+    there = np.concatenate([found for _, found in parts])
+    return Vectors(there, lambda rows: whole[rows].astype(np.float32))
