@@ -1,1 +1,1 @@
-"""Cascade plans from configurations and measurements."""
+"""Plans of steps, cascades and sampling layouts, from configurations and measurements."""
