@@ -6,24 +6,22 @@ import os
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.blend.config import MAX_EPOCH_SAMPLES
-from loader.blend.drawing import Mask, draw
 from loader.blend.latents import common
+from loader.blend.mixture import Mixture
+from loader.blend.past import MAX_REVISIONS_CHARS, BlendRevision, fingerprint_of, past_revision
 from loader.blend.reading import is_blend_file
 from loader.blend.resolve import resolve, split_rows
 from loader.blend.source import SampleSource
-from loader.blend.tree import Group, Leaf, LeafSize, epoch_draws, reweighted
+from loader.blend.tree import Group, Leaf
 from loader.dataset import Dataset, open_dataset
 from loader.dataset.draws import Draws
 from loader.dataset.latents import Latents
 from loader.dataset.plan_index import PlanIndex, joined
 from loader.dataset.samples.clip import TrainingSample
-from loader.errors import UsageError
 from loader.storage import StorageConfig
 
 
@@ -36,38 +34,41 @@ class Blend:
         datasets: distinct datasets.
         leaves: sets of samples to draw from.
         tree: mixture of the leaves.
-        begun: passes over each leaf before epoch 0; default: none.
     """
 
-    def __init__(
-        self,
-        datasets: Sequence[Dataset],
-        leaves: Sequence[Leaf],
-        tree: int | Group,
-        begun: Sequence[Fraction] = (),
-    ) -> None:
+    def __init__(self, datasets: Sequence[Dataset], leaves: Sequence[Leaf], tree: int | Group) -> None:
         self.datasets = tuple(datasets)
         self.leaves = tuple(leaves)
         self.tree = tree
-        self.begun = tuple(begun) or (Fraction(),) * len(self.leaves)
 
     def __getstate__(self) -> dict[str, object]:
-        return {
-            "datasets": self.datasets,
-            "leaves": self.leaves,
-            "tree": self.tree,
-            "begun": self.begun,
-        }
+        return {"datasets": self.datasets, "leaves": self.leaves, "tree": self.tree}
 
     @cached_property
     def fingerprint(self) -> str:
         """Hash of content and mixture, independent of locations and node names."""
-        leaves = [
-            [self.datasets[leaf.dataset].fingerprint, leaf.split, leaf.start, leaf.stop]
-            for leaf in self.leaves
-        ]
-        said = json.dumps({"leaves": leaves, "tree": _plain(self.tree)})
-        return hashlib.sha256(said.encode()).hexdigest()
+        return fingerprint_of([dataset.fingerprint for dataset in self.datasets], self.leaves, self.tree)
+
+    @cached_property
+    def revisions(self) -> str | None:
+        """Revision of each dataset, such as 0.3.1; None if there are too many for a state."""
+        said = ".".join(str(dataset.manifest.revision) for dataset in self.datasets)
+        return said if len(said) <= MAX_REVISIONS_CHARS else None
+
+    @cached_property
+    def now(self) -> BlendRevision:
+        """Current revision of all datasets."""
+        numbers = tuple(dataset.manifest.revision for dataset in self.datasets)
+        return BlendRevision(self.datasets, numbers, self.mixture)
+
+    def past(self, fingerprint: str, revisions: str) -> BlendRevision:
+        """Return an earlier revision, see `loader.blend.past.past_revision`."""
+        return past_revision(self.datasets, self.leaves, self.tree, fingerprint, revisions)
+
+    @cached_property
+    def mixture(self) -> Mixture:
+        """Leaves with their weights."""
+        return Mixture(self._rows, self.tree)
 
     @cached_property
     def plan_index(self) -> PlanIndex:
@@ -119,44 +120,15 @@ class Blend:
             UsageError: a node with a weight has no drawable sample, weights count tokens but lengths are missing, or an
                 epoch is too large.
         """
-        share = self.shares(lengths_N)
-        if sum(share) > MAX_EPOCH_SAMPLES:
-            raise UsageError(f"an epoch of {float(sum(share)):.3g} samples is more than {MAX_EPOCH_SAMPLES}")
-        return draw(self._rows, self._drawable(lengths_N), share, epoch, seed, self.begun)
+        return self.mixture.draws(epoch, seed, lengths_N)
 
     def shares(self, lengths_N: NDArray[np.int64] | None = None) -> list[Fraction]:
         """Return the mean draws of each leaf per epoch, exact; for arguments and errors see `draws`."""
-        if lengths_N is None and _counts_tokens(self.tree):
-            raise UsageError("weight_by: tokens needs the lengths of the samples")
-        held = [
-            LeafSize(int(drawable_n.sum()), 0 if lengths_N is None else int(lengths_N[rows_n].sum()))
-            for rows_n, drawable_n in zip(self._rows, self._drawable(lengths_N), strict=True)
-        ]
-        share = epoch_draws(self.tree, held)
-        return [share.get(leaf, Fraction()) for leaf in range(len(self.leaves))]
+        return self.mixture.shares(lengths_N)
 
     def reweighted(self, weights: Mapping[str, float] | Sequence[float]) -> "Blend":
         """Return the same blend with other weights, see `tree.reweighted`."""
-        return Blend(self.datasets, self.leaves, reweighted(self.tree, weights), self.begun)
-
-    def passes_after(self, epochs: int, lengths_N: NDArray[np.int64] | None = None) -> list[Fraction]:
-        """Return the exact number of passes over each leaf before epoch ``epochs``; for arguments see `draws`."""
-        held = (max(1, int(drawable_n.sum())) for drawable_n in self._drawable(lengths_N))
-        parts = zip(self.begun, self.shares(lengths_N), held, strict=True)
-        return [before + share * epochs / samples for before, share, samples in parts]
-
-    def begun_after(self, passes: Sequence[Fraction]) -> "Blend":
-        """Return the same blend, with given passes over each leaf before epoch 0; see `passes_after`.
-
-        With new weights or lengths, a leaf drawn one and a half times continues in the middle of its second pass.
-        """
-        return Blend(self.datasets, self.leaves, self.tree, passes)
-
-    def _drawable(self, lengths_N: NDArray[np.int64] | None) -> list[Mask]:
-        return [
-            np.ones(len(rows_n), np.bool_) if lengths_N is None else lengths_N[rows_n] > 0
-            for rows_n in self._rows
-        ]
+        return Blend(self.datasets, self.leaves, self.mixture.reweighted(weights).tree)
 
     def _of(self, number: int, starts: NDArray[np.int64]) -> tuple[Dataset, int]:
         """Return the dataset of a row or shard, and its number there."""
@@ -204,15 +176,3 @@ def open_blend(
 def open_source(uri: str | os.PathLike[str], config: StorageConfig | None = None) -> SampleSource:
     """Open a dataset, or the train split of a blend file if the path ends in .yaml."""
     return open_blend(uri, config=config) if is_blend_file(os.fspath(uri)) else open_dataset(uri, config)
-
-
-def _counts_tokens(node: int | Group) -> bool:
-    return isinstance(node, Group) and (
-        node.by == "tokens" or any(_counts_tokens(part.node) for part in node.parts)
-    )
-
-
-def _plain(node: int | Group) -> Any:
-    if isinstance(node, int):
-        return node
-    return [node.by, node.samples, [[str(part.factor), _plain(part.node)] for part in node.parts]]

@@ -172,8 +172,9 @@ class _Resolver:
         except (UsageError, RunError) as error:
             raise type(error)(f"{place.named}: {error}") from error
         samples = self._split_sizes[storage.root, split]
+        span = place.span or SampleRange()
         try:
-            start, stop = (place.span or SampleRange()).of(samples)
+            start, stop = span.of(samples)
         except ValueError as error:
             raise UsageError(
                 f"{place.named}: the subset {error} in split {split} of {redacted(uri)}"
@@ -181,7 +182,8 @@ class _Resolver:
         if start == stop:
             raise UsageError(f"{place.named} takes no sample; split {split} of {redacted(uri)} has {samples}")
         number = list(self.datasets).index(storage.root)
-        self.leaves.append(Leaf(place.name or _last(uri), number, split, start, stop, place.subflavors))
+        name = place.name or _last(uri)
+        self.leaves.append(Leaf(name, number, split, start, stop, place.subflavors, span))
         return len(self.leaves) - 1
 
 

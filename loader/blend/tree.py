@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
+from loader.blend.subset import SampleRange
 from loader.errors import UsageError
 
 
@@ -21,6 +22,7 @@ class Leaf:
         start: begin of its range, among the split's samples in the order of the shards.
         stop: end of its range, exclusive.
         subflavors: metadata of the samples, from the files.
+        span: the range as the files give it.
     """
 
     name: str
@@ -29,6 +31,7 @@ class Leaf:
     start: int
     stop: int
     subflavors: dict[str, Any]
+    span: SampleRange
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,11 @@ def epoch_draws(node: int | Group, held: Sequence[LeafSize]) -> dict[int, Fracti
     }
 
 
+def weighted_leaves(node: int | Group) -> set[int]:
+    """Return the leaves whose number of draws follows from weights, and not from their samples alone."""
+    return _leaves(node) - _repeated_leaves(node)
+
+
 def reweighted(tree: int | Group, weights: Mapping[str, float] | Sequence[float]) -> int | Group:
     """Return the same blend with other weights.
 
@@ -134,6 +142,20 @@ def reweighted(tree: int | Group, weights: Mapping[str, float] | Sequence[float]
 def exact(factor: float) -> Fraction:
     """Return a float's shortest decimal as a fraction: 0.1 is a tenth."""
     return Fraction(repr(float(factor)))
+
+
+def _leaves(node: int | Group) -> set[int]:
+    if isinstance(node, int):
+        return {node}
+    return set[int]().union(*(_leaves(part.node) for part in node.parts))
+
+
+def _repeated_leaves(node: int | Group) -> set[int]:
+    if isinstance(node, int):
+        return {node}
+    if node.by != "repetitions":
+        return set()
+    return set[int]().union(*(_repeated_leaves(part.node) for part in node.parts))
 
 
 def _weighted(node: int | Group) -> list[BlendNode]:

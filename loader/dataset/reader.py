@@ -157,6 +157,13 @@ class Dataset(TableReader):
         known = reversed(self.manifest.ancestors)
         return next((one.revision for one in known if one.index_sha256.startswith(fingerprint)), None)
 
+    def fingerprint_of(self, revision: int) -> str | None:
+        """Return the fingerprint of the current or an earlier revision by its number; None if unknown."""
+        if revision == self.manifest.revision:
+            return self.fingerprint
+        known = reversed(self.manifest.ancestors)
+        return next((one.index_sha256 for one in known if one.revision == revision), None)
+
     def plan_index_of(self, revision: int) -> PlanIndex:
         """Return the plan index of a revision known to `revision_of`."""
         if self.history is None or revision == self.manifest.revision:

@@ -5,7 +5,7 @@ into. A microbatch's content follows from its number (`loader.plan.microbatch_ta
 sample and 4 per microbatch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -225,15 +225,15 @@ class EpochPlan:
 class DoneSegment(NamedTuple):
     """Finished first part of an epoch: a number of steps under an assignment and a layout.
 
-    If the dataset changed afterwards, ``rows_after`` int64 [N] maps each row to its row in the next part, -1 if
-    removed.
+    If the dataset changed afterwards, ``entering`` returns the draws of the next part, and those that are over (bool),
+    for the draws that are over now.
     """
 
     assignment: Assignment
     layout: StepLayout
     steps: int
     shuffle: Shuffle = SORTED
-    rows_after: Places | None = None
+    entering: Callable[[Flags], tuple[Draws, Flags]] | None = None
 
 
 def plan_epoch(
@@ -265,7 +265,7 @@ def plan_epoch(
         epoch: number of the epoch, from 0.
         layout: layout of a step over the ranks.
         done: finished parts of this epoch, in order, under other assignments or layouts; the rest is planned.
-        draws: draws of the epoch; default: every row of the assignment once.
+        draws: draws of the epoch at its beginning; default: every row of the assignment once.
         shuffle: shuffle of samples within their buckets.
         near_N: place of each row in the order of the shards, for runs longer than 1; None is the row order.
         groups: groups of a permuted order from `group_draws`, to save computing them; only if nothing is done.
@@ -276,19 +276,27 @@ def plan_epoch(
     """
     if draws is None:
         draws = Draws.once(numbers(len(assignment.bucket_of)), epoch)
-    for part in done:
-        _check_fills(
-            len(part.assignment.bucket_of if part.rows_after is not None else draws.rows), part.layout
-        )
-    _check_fills(len(draws.rows), layout, assignment.unassigned, drawn=True)
-    changes = [number for number, part in enumerate(done) if part.rows_after is not None]
-    over_D = np.zeros(len(done[0].assignment.bucket_of) if changes else len(draws.rows), np.bool_)
+    most = len(draws.rows)
+    draws, over_D = finished(done, seed, epoch, draws, near_N)
+    # After a change of the dataset few draws may be left, which fillers make a step of.
+    _check_fills(max(most, len(draws.rows)), layout, assignment.unassigned, drawn=True)
+    rest = EpochPart(assignment, seed, epoch, len(done), layout, draws, over_D, shuffle, near_N)
+    plan = _part(rest, groups)
+    if not done:
+        _check_fills(len(plan.order), layout, assignment.unassigned)
+    return plan
+
+
+def finished(
+    done: Sequence[DoneSegment], seed: int, epoch: int, draws: Draws, near_N: Numbers | None = None
+) -> tuple[Draws, Flags]:
+    """Return the draws of an epoch after finished parts, and which of them are over; arguments as of `plan_epoch`."""
+    over_D, most = np.zeros(len(draws.rows), np.bool_), 0
     for number, part in enumerate(done):
-        # Before a change of the dataset the rows were others; a single dataset draws each row once.
-        once = changes and number <= changes[-1]
-        own = Draws.once(numbers(len(part.assignment.bucket_of)), epoch) if once else draws
+        most = max(most, len(draws.rows))
+        _check_fills(most, part.layout)
         before = _part(
-            EpochPart(part.assignment, seed, epoch, number, part.layout, own, over_D, part.shuffle, near_N)
+            EpochPart(part.assignment, seed, epoch, number, part.layout, draws, over_D, part.shuffle, near_N)
         )
         if part.steps > len(before):
             raise UsageError(
@@ -296,16 +304,9 @@ def plan_epoch(
             )
         for drawn in before.drawn_before(part.steps):
             over_D[drawn] = True
-        if part.rows_after is not None:
-            following = [*(each.assignment for each in done[number + 1 :]), assignment][0]
-            rows_now = part.rows_after[over_D]
-            over_D = np.zeros(len(following.bucket_of), np.bool_)
-            over_D[rows_now[rows_now >= 0]] = True
-    rest = EpochPart(assignment, seed, epoch, len(done), layout, draws, over_D, shuffle, near_N)
-    plan = _part(rest, groups)
-    if not done:
-        _check_fills(len(plan.order), layout, assignment.unassigned)
-    return plan
+        if part.entering is not None:
+            draws, over_D = part.entering(over_D)
+    return draws, over_D
 
 
 def _check_fills(

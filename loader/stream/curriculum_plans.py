@@ -5,27 +5,26 @@ import json
 import weakref
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from itertools import pairwise
+from functools import cached_property
 from typing import Any
 
 from pydantic import ValidationError
 
-from loader.base.arrays import Numbers, Places, numbers
+from loader.base.arrays import Numbers, Places
 from loader.base.node_files import Arrays, NodeFiles
 from loader.blend import Blend, Curriculum, CurriculumStage
 from loader.blend.source import SampleSource
 from loader.buckets.assignment import Assignment, BucketConfig, assign, with_cost
-from loader.dataset import Dataset
-from loader.dataset.draws import Draws
 from loader.errors import UsageError
 from loader.plan.epoch_order import group_draws
-from loader.plan.epoch_plan import DoneSegment, EpochPlan, plan_epoch
+from loader.plan.epoch_plan import EpochPlan, plan_epoch
 from loader.plan.policy import budgets_of
 from loader.plan.position import Position, Setting
 from loader.plan.shuffle import Grouped
 from loader.read.locality import near_rows
 from loader.read.stream_config import StreamConfig
 from loader.stream.shared_plan import shared_plan
+from loader.stream.source_draws import BlendDraws, DatasetDraws, SourceDraws, done_segments
 
 
 class CurriculumPlans:
@@ -55,13 +54,14 @@ class CurriculumPlans:
             try:
                 self._buckets.append(stage.buckets(budgets))
                 if stage.weights is not None:
-                    self._weighted(self._blend(), place)
+                    _blend(source).reweighted(stage.weights)
             except (UsageError, ValidationError) as error:
                 reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
                 raise UsageError(f"stream.curriculum.{place}: {reason}") from error
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_assignments": {}, "_grouped": {}, "_names": [], "_made": None, "_all": []}
+        state = {name: value for name, value in self.__dict__.items() if name != "_draws"}
+        return {**state, "_assignments": {}, "_grouped": {}, "_names": [], "_made": None, "_all": []}
 
     @property
     def count(self) -> int:
@@ -117,32 +117,18 @@ class CurriculumPlans:
         return plan
 
     def _made_here(self, position: Position, groups: Grouped | None = None) -> EpochPlan:
-        revisions = [self._revision(part.setting.revision) for part in position.parts]
-        *done, part = (
-            DoneSegment(
-                self.assignment(part.setting),
-                part.layout,
-                part.steps,
-                part.setting.shuffle,
-                self._rows_after(own, following),
-            )
-            for part, own, following in zip(
-                position.parts, revisions, [*revisions[1:], revisions[-1]], strict=True
-            )
-        )
-        draws = self._draws(position)
-        if position.part.setting.revision is not None:
-            draws = Draws.once(numbers(len(part.assignment.bucket_of)), position.epoch)
-        near_N = self._near() if any(one.shuffle.run > 1 for one in (*done, part)) else None
+        *done, part = position.parts
+        epoch, setting = self._draws.epoch(position), part.setting
+        runs = any(one.setting.shuffle.run > 1 for one in position.parts)
         return plan_epoch(
-            part.assignment,
+            self.assignment(setting),
             self._seed,
             position.epoch,
             part.layout,
-            done,
-            draws,
-            part.shuffle,
-            near_N,
+            done_segments(done, setting.revision, self.assignment, epoch),
+            epoch.draws,
+            setting.shuffle,
+            self._near() if runs else None,
             groups,
         )
 
@@ -165,29 +151,6 @@ class CurriculumPlans:
         """Return the place of each row in the order of the shards."""
         name = f"{_named([self._source.fingerprint])}.near"
         return self._kept(name, lambda: {"near": near_rows(self._source.plan_index)})["near"]
-
-    def _revision(self, name: str | None) -> int:
-        """Return the number of the revision that steps were planned on; 0 for a blend, which has only the current one.
-
-        Raises:
-            UsageError: the source has no record of the revision.
-        """
-        if not isinstance(self._source, Dataset):
-            if name is None:
-                return 0
-            raise UsageError("cannot resume: a dataset of the blend changed in the middle of the epoch")
-        found = self._source.revision_of(name or self._source.fingerprint)
-        if found is None:
-            raise UsageError(
-                f"cannot resume: steps of this epoch were planned on revision {name} of the dataset, which it does not"
-                " remember any more"
-            )
-        return found
-
-    def _rows_after(self, revision: int, later: int) -> Places | None:
-        if revision == later or not isinstance(self._source, Dataset):
-            return None
-        return self._source.rows_after(revision, later)
 
     def _kept(self, name: str, make: Callable[[], Arrays]) -> Arrays:
         return make() if self._node is None else self._node.arrays(name, make)
@@ -215,33 +178,27 @@ class CurriculumPlans:
         """Return the first step of the next stage; None in the last stage."""
         return self._curriculum.root[position.part.setting.stage].until_step
 
-    def _draws(self, position: Position) -> Draws:
-        if not isinstance(self._source, Blend):
-            name = f"{_named([self._source.fingerprint])}.rows"
-            rows = self._kept(name, lambda: {"rows": self._source.draws(0, self._seed).rows})["rows"]
-            return Draws.once(rows, position.epoch)
-        blend = self._source
-        for era, following in pairwise(position.eras):
-            weighted, lengths_N = self._weighted(blend, era.stage), self._assigned(era.stage).drawn_lengths()
-            blend = blend.begun_after(weighted.passes_after(following.epoch - era.epoch, lengths_N))
-        era = position.eras[-1]
-        weighted, lengths_N = self._weighted(blend, era.stage), self._assigned(era.stage).drawn_lengths()
-        return weighted.draws(position.epoch - era.epoch, self._seed, lengths_N)
+    def settled(self, position: Position) -> Position:
+        """Return the same position without what its draws do not need any more of earlier revisions of a blend."""
+        return self._draws.settled(position) if isinstance(self._draws, BlendDraws) else position
 
-    def _blend(self) -> Blend:
+    @cached_property
+    def _draws(self) -> SourceDraws:
         if not isinstance(self._source, Blend):
-            raise UsageError("a dataset alone has no weights; stream a blend file")
-        return self._source
+            return DatasetDraws(self._source, self._rows)
+        weights = [stage.weights for stage in self._curriculum.root]
+        return BlendDraws(self._source, self._seed, weights, self.assignment, self._lengths)
 
-    def _weighted(self, blend: Blend, place: int) -> Blend:
-        weights = self._curriculum.root[place].weights
-        return blend if weights is None else blend.reweighted(weights)
+    def _rows(self) -> Numbers:
+        name = f"{_named([self._source.fingerprint])}.rows"
+        return self._kept(name, lambda: {"rows": self._source.draws(0, self._seed).rows})["rows"]
+
+    def _lengths(self, place: int, revision: str | None) -> Places:
+        return self._assigned(place, revision).drawn_lengths()
 
     def _assigned(self, place: int, revision: str | None = None) -> Assignment:
         if (place, revision) not in self._assignments:
-            number, index = self._revision(revision), self._source.plan_index
-            if isinstance(self._source, Dataset):
-                index = self._source.plan_index_of(number)
+            index = self._draws.plan_index(revision)
             said = [self._source.fingerprint, revision, self._buckets[place].model_dump(mode="json")]
             name = f"{_named(said)}.buckets"
             self._assignments[place, revision] = assign(
@@ -250,6 +207,12 @@ class CurriculumPlans:
                 lambda make: self._kept(name, lambda: {"bucket": make()})["bucket"],
             )
         return self._assignments[place, revision]
+
+
+def _blend(source: SampleSource) -> Blend:
+    if not isinstance(source, Blend):
+        raise UsageError("a dataset alone has no weights; stream a blend file")
+    return source
 
 
 def _named(said: Any) -> str:

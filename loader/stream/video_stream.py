@@ -14,14 +14,16 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from loader.batch import Batch, Microbatch, Pack, UpcomingMicrobatch
+from loader.blend import Blend
 from loader.blend.source import SampleSource
 from loader.buckets.assignment import Assignment, Bucket, BucketConfig, buckets_of, shapes_of
 from loader.buckets.cost import Cost
 from loader.dataset import Dataset
 from loader.dataset.latents import Latents
+from loader.dataset.reader import NAME_CHARS
 from loader.errors import UsageError
 from loader.paper.idle_forecast import forecast_idle
-from loader.plan.position import EpochSegment, Position, Setting, read_state, state_of
+from loader.plan.position import EpochSegment, Position, Setting, StreamState, read_state, state_of
 from loader.read.cache import DiskCache
 from loader.read.collate import dtype_and_shape
 from loader.read.pipeline import ReadPipeline
@@ -177,17 +179,18 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
     def _load(self, state: dict[str, Any]) -> bool:
         """Move to a state; return False if the rest of its epoch is divided differently from when it was saved."""
         loaded, own = read_state(state), self._state(self._position)
-        position = loaded.position
-        later = isinstance(self.source, Dataset) and self.source.revision_of(loaded.dataset) is not None
-        if later and loaded.dataset != own["dataset"]:
-            position = _on_a_later_revision(position, loaded.dataset)
-        for key in ("seed", "config") if later else ("dataset", "seed", "config"):
+        position, earlier = loaded.position, _earlier(self.source, loaded)
+        if earlier is not None:
+            _check_may_enter(position)
+            position = self._stages.settled(position.planned_on(earlier, isinstance(self.source, Blend)))
+        for key in ("seed", "config") if earlier is not None else ("dataset", "seed", "config"):
             if (saved := getattr(loaded, key)) != own[key]:
                 raise UsageError(
                     f"cannot resume: {key} was {saved} when the state was saved and is {own[key]} now"
                     f" ({_MEANING[key]}); use the same one, or start without a state"
                 )
-        if any(part.setting.stage >= self._stages.count for part in position.parts):
+        stages = [era.stage for era in position.eras] + [setting.stage for setting in position.settings]
+        if max(stages) >= self._stages.count:
             raise UsageError("not a state of the loader: settings: names a stage that the curriculum has not")
         steps = len(self._stages.plan(position))
         if position.part.steps > steps:
@@ -196,7 +199,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
             )
         before = position.part.setting
         setting = self._position.part.setting.model_copy(update={"cost": before.cost, "stage": before.stage})
-        position = position.going_on(setting, self.world_size, self.config.microbatches)
+        position = position.going_on(setting, self.world_size, self.config.microbatches).entering()
         if not position.fits_a_state:
             raise UsageError(
                 "cannot resume: steps of this epoch were made in as many ways as a state can hold; until it ends, use"
@@ -206,14 +209,15 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         self._tracker.move(position)
         return bool(position == loaded.position)
 
-    def adopt(self, source: Dataset) -> None:
-        """Continue with a later revision of the dataset; call it on every rank between the same two steps.
+    def adopt(self, source: SampleSource) -> None:
+        """Continue with a later revision of the dataset, or of datasets of the blend; call it on every rank.
 
-        The rest of the epoch is planned anew: each added sample is trained on once in it, removed samples are not. An
-        iterator in use follows the old plan and is refused from then on; make a new one.
+        Call it between the same two steps. The rest of the epoch is planned anew: each added sample is trained on once
+        in it, removed samples are not; in a blend the draws of the changed datasets go on with the samples that are
+        there. An iterator in use follows the old plan and is refused from then on; make a new one.
 
         Args:
-            source: the same dataset, opened again.
+            source: the same dataset or blend, opened again.
 
         Raises:
             UsageError: `source` is no later revision, or has no record of the current one.
@@ -362,7 +366,10 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         return self.source.latents if self.config.latents and self.config.decode else None
 
     def _state(self, position: Position) -> dict[str, Any]:
-        return state_of(position, self.source.fingerprint, self._config_fingerprint, self.config.seed)
+        revisions = self.source.revisions if isinstance(self.source, Blend) else None
+        return state_of(
+            position, self.source.fingerprint, self._config_fingerprint, self.config.seed, revisions
+        )
 
     @cached_property
     def _config_fingerprint(self) -> str:
@@ -373,7 +380,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
 
 
 _MEANING = {
-    "dataset": "fingerprints of what `dataset` names; a dataset goes on with its later revision, a blend does not",
+    "dataset": "fingerprints of what `dataset` names; a run goes on with later revisions of a dataset",
     "seed": "stream.seed",
     "config": "fingerprints of stream.buckets and stream.curriculum, and of whether stream.policy is equal_token",
 }
@@ -466,14 +473,34 @@ def refuse_sharding() -> NoReturn:
     )
 
 
-def _on_a_later_revision(position: Position, fingerprint: str) -> Position:
-    """Return a position whose steps were planned on the revision with this fingerprint."""
+def _earlier(source: SampleSource, loaded: StreamState) -> str | None:
+    """Return the name of the earlier revision that a state was saved with; None for the current one or another source.
+
+    Raises:
+        UsageError: the source is a blend that was changed otherwise.
+    """
+    if loaded.dataset == source.fingerprint:
+        return None
+    if isinstance(source, Dataset):
+        return None if source.revision_of(loaded.dataset) is None else loaded.dataset[:NAME_CHARS]
+    if not isinstance(source, Blend) or loaded.revisions is None:
+        return None
+    try:
+        source.past(loaded.dataset, loaded.revisions)
+    except UsageError as error:
+        raise UsageError(
+            f"cannot resume: {error}; a blend goes on with later revisions of its datasets, and with its own weights,"
+            " repetitions and ranges: use the blend file that the state was saved with, or start without a state"
+        ) from error
+    return f"{loaded.dataset[:NAME_CHARS]}:{loaded.revisions}"
+
+
+def _check_may_enter(position: Position) -> None:
     if any(part.setting.shuffle.run > 1 for part in position.parts) and not position.begins_epoch:
         raise UsageError(
             "cannot resume: a later revision of the dataset cannot enter within an epoch whose shuffle keeps runs"
             " together, since where samples lay before is not known any more; let it enter between two epochs"
         )
-    return position.planned_on(fingerprint)
 
 
 def _check_shapes(latents: Latents, stages: Sequence[BucketConfig]) -> None:

@@ -1,0 +1,272 @@
+"""Draws of an epoch from a dataset or a blend, whose revisions may enter within it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+
+from loader.base.arrays import Flags, Numbers, Places, numbers
+from loader.blend import Blend
+from loader.blend.drawing import Progress
+from loader.blend.entering import Entry, EpochDraws, progress_entered
+from loader.blend.mixture import Mixture
+from loader.blend.past import BlendRevision
+from loader.blend.source import SampleSource
+from loader.buckets.assignment import Assignment
+from loader.dataset import Dataset
+from loader.dataset.draws import Draws
+from loader.dataset.plan_index import PlanIndex
+from loader.errors import UsageError
+from loader.plan.epoch_plan import DoneSegment, finished
+from loader.plan.position import EpochSegment, Era, Position, Setting
+
+Weights = Mapping[str, float] | Sequence[float] | None
+
+
+class EpochSource(Protocol):
+    """Draws of one epoch.
+
+    Attributes:
+        draws: draws at the beginning of the epoch.
+    """
+
+    draws: Draws
+
+    def enter(self, earlier: str | None, later: str | None, over_D: Flags) -> tuple[Draws, Flags]:
+        """Return the draws of the epoch in a later revision, and which of them are over.
+
+        Args:
+            earlier: name of the revision before, as in `loader.plan.position.Setting`.
+            later: name of the revision that enters.
+            over_D: bool [D], True for the finished draws of the revision before.
+        """
+
+
+class SourceDraws(Protocol):
+    """Draws and plan data of the revisions of a source."""
+
+    def plan_index(self, revision: str | None) -> PlanIndex:
+        """Return the plan data of a revision; None is the current one.
+
+        Raises:
+            UsageError: the source has no record of the revision.
+        """
+
+    def epoch(self, position: Position) -> EpochSource:
+        """Return the draws of a position's epoch.
+
+        Raises:
+            UsageError: the source has no record of a revision.
+        """
+
+
+def done_segments(
+    parts: Sequence[EpochSegment],
+    following: str | None,
+    assignment: Callable[[Setting], Assignment],
+    epoch: EpochSource,
+) -> list[DoneSegment]:
+    """Return finished segments of an epoch.
+
+    Args:
+        parts: the segments.
+        following: revision of the segment behind them.
+        assignment: function that returns the buckets of a setting.
+        epoch: draws of the epoch.
+    """
+    names = [*(part.setting.revision for part in parts), following]
+    return [
+        DoneSegment(
+            assignment(part.setting),
+            part.layout,
+            part.steps,
+            part.setting.shuffle,
+            None if earlier == later else partial(epoch.enter, earlier, later),
+        )
+        for part, (earlier, later) in zip(parts, pairwise(names), strict=True)
+    ]
+
+
+class DatasetDraws:
+    """Draws of a dataset: each sample once an epoch.
+
+    Args:
+        source: the dataset.
+        rows: function that returns the numbers of its rows.
+    """
+
+    def __init__(self, source: SampleSource, rows: Callable[[], Numbers]) -> None:
+        self._source, self._rows = source, rows
+
+    def plan_index(self, revision: str | None) -> PlanIndex:
+        """Return the plan data of a revision, see `SourceDraws`."""
+        if revision is None:
+            return self._source.plan_index
+        dataset, number = self._found(revision)
+        return dataset.plan_index_of(number)
+
+    def epoch(self, position: Position) -> EpochSource:
+        """Return the draws of a position's epoch, see `SourceDraws`."""
+        revision = position.parts[0].setting.revision
+        rows = self._rows() if revision is None else numbers(len(self.plan_index(revision)))
+        return _DatasetEpoch(self, Draws.once(rows, position.epoch), position.epoch)
+
+    def rows_after(self, earlier: str | None, later: str | None) -> Places:
+        """Map each row of a revision to its row in a later one, int64 [N]; -1 for removed samples.
+
+        Raises:
+            UsageError: the dataset has no record of a revision.
+        """
+        (dataset, old), (_, new) = self._found(earlier), self._found(later)
+        return dataset.rows_after(old, new)
+
+    def _found(self, revision: str | None) -> tuple[Dataset, int]:
+        """Return the dataset and the number of a revision."""
+        source = self._source
+        found = source.revision_of(revision or source.fingerprint) if isinstance(source, Dataset) else None
+        if found is None or not isinstance(source, Dataset):
+            raise UsageError(
+                f"cannot resume: steps of this epoch were planned on revision {revision} of the dataset, which it does"
+                " not remember any more"
+            )
+        return source, found
+
+
+class _DatasetEpoch:
+    def __init__(self, source: DatasetDraws, draws: Draws, epoch: int) -> None:
+        self._source, self.draws, self._epoch = source, draws, epoch
+
+    def enter(self, earlier: str | None, later: str | None, over_D: Flags) -> tuple[Draws, Flags]:
+        rows_now = self._source.rows_after(earlier, later)[over_D]
+        over = np.zeros(len(self._source.plan_index(later)), np.bool_)
+        over[rows_now[rows_now >= 0]] = True
+        return Draws.once(numbers(len(over)), self._epoch), over
+
+
+class BlendDraws:
+    """Draws of a blend: passes over each leaf, which go on from epoch to epoch and from revision to revision.
+
+    Args:
+        blend: the blend.
+        seed: seed of the run.
+        weights: weights of each curriculum stage.
+        assignment: function that returns the buckets of a setting.
+        lengths: function that returns the lengths of all samples, for a curriculum stage and a revision.
+    """
+
+    def __init__(
+        self,
+        blend: Blend,
+        seed: int,
+        weights: Sequence[Weights],
+        assignment: Callable[[Setting], Assignment],
+        lengths: Callable[[int, str | None], Places],
+    ) -> None:
+        self._blend, self._seed, self._weights = blend, seed, weights
+        self._assignment, self._lengths = assignment, lengths
+        self._revisions: dict[str | None, BlendRevision] = {}
+        self._begun: tuple[tuple[Era, ...], Mixture] | None = None
+
+    def revision(self, name: str | None) -> BlendRevision:
+        """Return a revision of the blend by its name.
+
+        Raises:
+            UsageError: the blend has no record of it.
+        """
+        if name not in self._revisions:
+            if name is None:
+                self._revisions[None] = self._blend.now
+            else:
+                fingerprint, _, numbers = name.partition(":")
+                try:
+                    self._revisions[name] = self._blend.past(fingerprint, numbers)
+                except UsageError as error:
+                    raise UsageError(f"cannot resume: {error}") from error
+        return self._revisions[name]
+
+    def plan_index(self, revision: str | None) -> PlanIndex:
+        """Return the plan data of a revision, see `SourceDraws`."""
+        return self._blend.plan_index if revision is None else self.revision(revision).plan_index
+
+    def epoch(self, position: Position) -> "EpochSource":
+        """Return the draws of a position's epoch, see `SourceDraws`."""
+        era = position.eras[-1]
+        return self._epoch(position.eras, era.stage, position.epoch - era.epoch)
+
+    def settled(self, position: Position) -> Position:
+        """Return the same position without eras that its draws do not need any more, if they are few numbers."""
+        last = position.eras[-1]
+        if len(position.eras) == 1 or not position.changed:
+            return position
+        lengths_N = self._lengths(last.stage, last.revision)
+        mixture = self._weighted(self._mixture(position.eras), last.stage)
+        progress = mixture.progress_after(position.epoch - last.epoch, self._seed, lengths_N)
+        if any(one.counts_n is not None for one in progress):
+            return position
+        begun = tuple((one.passes, one.skipped) for one in progress)
+        settled = replace(position, eras=(last._replace(epoch=position.epoch, parts=(), begun=begun),))
+        return settled if settled.fits_a_state else position
+
+    def entry(self, earlier: str | None, later: str | None, stage: int) -> Entry:
+        """Return what enters with a later revision, under the weights of a stage."""
+        old, new = self.revision(earlier), self.revision(later)
+        return Entry(
+            self._weighted(new.mixture, stage),
+            self._lengths(stage, later),
+            old.rows_after(new),
+            old.changed(new, self._blend.leaves),
+        )
+
+    def _epoch(self, eras: tuple[Era, ...], stage: int, epoch: int) -> "_BlendEpoch":
+        mixture = self._weighted(self._mixture(eras), stage)
+        lengths_N = self._lengths(stage, eras[-1].revision)
+        return _BlendEpoch(self, stage, EpochDraws.planned(mixture, epoch, self._seed, lengths_N))
+
+    def _mixture(self, eras: tuple[Era, ...]) -> Mixture:
+        """Return the mixture at the beginning of the last era."""
+        if self._begun is None or self._begun[0] != eras:
+            self._begun = eras, self._mixture_after(eras)
+        return self._begun[1]
+
+    def _mixture_after(self, eras: tuple[Era, ...]) -> Mixture:
+        *before, era = eras
+        own = self.revision(era.revision).mixture
+        if era.begun:
+            if len(era.begun) != len(own.rows):
+                raise UsageError(
+                    f"not a state of the loader: eras: {len(era.begun)} leaves of {len(own.rows)}"
+                )
+            return replace(
+                own, begun=tuple(Progress(passes, skipped=skipped) for passes, skipped in era.begun)
+            )
+        if not before:
+            return own
+        last = before[-1]
+        if era.parts:
+            epoch = self._epoch(tuple(before), last.stage, era.epoch - 1 - last.epoch)
+            done = done_segments(era.parts, era.revision, self._assignment, epoch)
+            finished(done, self._seed, era.epoch - 1, epoch.draws)
+            return replace(own, begun=epoch.drawn.progress_after)
+        mixture = self._weighted(self._mixture_after(tuple(before)), last.stage)
+        lengths_N = self._lengths(last.stage, last.revision)
+        progress = mixture.progress_after(era.epoch - last.epoch, self._seed, lengths_N)
+        if last.revision != era.revision:
+            entry = self.entry(last.revision, era.revision, last.stage)
+            progress = progress_entered(progress, mixture, lengths_N, entry, self._seed)
+        return replace(own, begun=progress)
+
+    def _weighted(self, mixture: Mixture, stage: int) -> Mixture:
+        weights = self._weights[stage]
+        return mixture if weights is None else mixture.reweighted(weights)
+
+
+class _BlendEpoch:
+    def __init__(self, source: BlendDraws, stage: int, drawn: EpochDraws) -> None:
+        self._source, self._stage, self.drawn, self.draws = source, stage, drawn, drawn.draws
+
+    def enter(self, earlier: str | None, later: str | None, over_D: Flags) -> tuple[Draws, Flags]:
+        self.drawn, over = self.drawn.entered(over_D, self._source.entry(earlier, later, self._stage))
+        return self.drawn.draws, over
