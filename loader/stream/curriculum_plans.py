@@ -5,6 +5,7 @@ import json
 import weakref
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -220,7 +221,7 @@ def _named(said: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    return value.model_dump(mode="json")
+    return str(value) if isinstance(value, Fraction) else value.model_dump(mode="json")
 
 
 def _begun(position: Position) -> Position:

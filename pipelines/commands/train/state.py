@@ -72,16 +72,15 @@ def describe(state: StreamState) -> dict[str, Any]:
 
 def _fit(state: StreamState, options: argparse.Namespace) -> dict[str, Any]:
     """Return whether a stream of as many ranks can resume from the state, and what is left of its epoch."""
-    from loader.dataset import Dataset
-    from loader.storage import open_storage
+    from loader.blend import open_source
     from loader.stream.video_stream import VideoStream
     from pipelines.configuration.train_config import TrainRunConfig
 
     own = [f"dataset={json.dumps(options.dataset)}"] if options.dataset else []
     config = resolve(TrainRunConfig, options.config, [*options.set, *own])
-    dataset = Dataset(open_storage(config.dataset, config.storage))
+    source = open_source(config.dataset, config.storage)
     try:
-        stream = VideoStream(dataset, config.stream, world_size=state.position.part.ranks)
+        stream = VideoStream(source, config.stream, world_size=state.position.part.ranks)
         stream.load_state_dict(state.model_dump(mode="json"))
     except UsageError as error:
         return {"fits": False, "why_not": str(error)}

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from curate.takedown.removal import remove
-from loader.blend import open_source
 from loader.dataset import (
     Dataset,
     Removal,
@@ -132,9 +131,6 @@ def test_what_cannot_be_gone_on_with_is_refused_in_words(
     runs = config(decode=False, shuffle=Shuffle(order="permuted", run=2))
     _, in_runs = run_steps(open_dataset(growing), runs, 1, None, 1)
     _, state = run_steps(open_dataset(growing), config(decode=False), 1, None, 1)
-    file = tmp_path / "mix.yaml"
-    file.write_text("splits: {train: {path: dataset}}")
-    _, blended = run_steps(open_source(str(file)), config(decode=False), 1, None, 1)
     other = open_dataset(write(tmp_path / "other", samples))
     with pytest.raises(UsageError, match="dataset was"):
         VideoStream(open_dataset(growing), config(decode=False)).adopt(other)
@@ -147,8 +143,6 @@ def test_what_cannot_be_gone_on_with_is_refused_in_words(
         if number == 0:
             with pytest.raises(UsageError, match="between two epochs"):
                 VideoStream(later, runs).load_state_dict(in_runs)
-            with pytest.raises(UsageError, match="dataset was"):
-                VideoStream(open_source(str(file)), config(decode=False)).load_state_dict(blended)
     with pytest.raises(UsageError, match="dataset was"):
         VideoStream(later, config(decode=False)).load_state_dict(state)
 

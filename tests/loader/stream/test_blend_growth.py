@@ -13,8 +13,11 @@ import yaml
 from loader.batch import Microbatch
 from loader.blend import open_blend
 from loader.dataset import Sample, open_dataset
+from loader.errors import UsageError
 from loader.read.stream_config import StreamConfig
+from loader.stream.step_loader import StepLoader
 from loader.stream.video_stream import VideoStream
+from tests.loader.blend.blend_datasets import leaf_keys
 from tests.loader.dataset.test_growth import add, take_down
 from tests.loader.stream.test_stream_resume import run_steps
 from tests.loader.stream_clips import BUCKETS, config, write
@@ -111,6 +114,48 @@ def test_a_running_stream_adopts_what_a_resumed_one_reads(folder: Path, samples:
     resumed.load_state_dict(json.loads(json.dumps(state)))
     assert stream.state_dict() == resumed.state_dict()
     assert [micro.keys for micro in stream] == [micro.keys for micro in resumed]
+
+
+def test_loaders_around_a_grown_blend_go_on_with_it(folder: Path, samples: list[Sample]) -> None:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    file, settings = (
+        mix(folder, blend_epochized=[{"path": "a"}, {"path": "b"}]),
+        config(epochs=1, decode=False),
+    )
+    stream = VideoStream(open_blend(file), settings)
+    steps = iter(StepLoader(stream))
+    found = [list(next(steps).batches)]
+    stream.load_state_dict(stream.state_dict())
+    loader = StatefulDataLoader(stream, batch_size=None, num_workers=0)
+    batches = iter(loader)
+    found.append([next(batches)])
+    state = loader.state_dict()
+    add(folder / "a", named(samples, ["a01", "a15"]))
+    later = VideoStream(open_blend(file), settings)
+    later.load_state_dict(state)
+    found += (list(step.batches) for step in StepLoader(later, processes=1, start="fork"))
+    assert counted(found) == Counter(keys_of(file))
+
+
+def test_another_blend_and_ranges_that_shrank_are_refused_in_words(
+    folder: Path, samples: list[Sample]
+) -> None:
+    settings = config(epochs=2, decode=False)
+    parts = [{"path": "a", "subset": {"range": ["0%", "50%"]}}, {"path": "b"}]
+    file = mix(folder, blend_epochized=parts)
+    _, state = step_on(file, settings, 1, None, 1)
+    add(folder / "a", named(samples, ["a01", "a15"]))
+    rest, _ = step_on(file, settings, 1, state, 10**4)
+    # Half of ten samples, which may be others than half of the eight before.
+    assert set(counted(rest, 1)) == {key for leaf in leaf_keys(open_blend(file)) for key in leaf}
+    with pytest.raises(UsageError, match="cannot resume: the blend has other weights, ranges or datasets"):
+        step_on(
+            mix(folder, blend_epochized=[*parts[:1], {"path": "b", "repetitions": 2}]), settings, 1, state, 1
+        )
+    take_down(folder / "a", "a02")
+    with pytest.raises(UsageError, match=r"samples were removed from .*/a, of which the blend takes a range"):
+        step_on(mix(folder, blend_epochized=parts), settings, 1, state, 1)
 
 
 def growths(folder: Path, seed: int) -> Iterator[tuple[str, list[str], bool]]:
