@@ -20,7 +20,7 @@ from loader.dataset.latents import empty_path
 from loader.dataset.manifest import MANIFEST
 from loader.dataset.shard import npy_bytes
 from loader.errors import RunError, UsageError
-from loader.settings import first_difference
+from loader.settings import differences, first_difference
 from loader.storage import Storage, leased, open_storage
 from pipelines.configuration.train_config import TrainRunConfig
 from pipelines.latents.buckets import described, plan_shards, size_of
@@ -98,6 +98,10 @@ def _make(
     asked = _asked(source, config)
     if storage.stat(MANIFEST) is not None:
         finished = Dataset(storage, config.storage)
+        if finished.latents is None:
+            raise UsageError(
+                f"{out} was made otherwise: it is a dataset without latents; choose another --out"
+            )
         _check_same(finished.manifest.config, asked, out)
         _tidy(finished)
         return True
@@ -199,8 +203,27 @@ def _startable(config: TrainRunConfig) -> TrainRunConfig:
 
 
 def _check_same(there: dict[str, Any], asked: dict[str, Any], out: str) -> None:
-    if differs := first_difference(there, asked):
-        raise UsageError(f"{out} was made, or begun, otherwise: {differs}; choose another --out")
+    found = next(differences(_by_key(there), _by_key(asked)), None)
+    if found is None:
+        return
+    key, before, now = found
+    if key == "dataset":
+        said = "its dataset has changed since, or was another one"
+    elif key.endswith("files"):
+        said = f"the files of {key.rpartition('.')[0]} were others"
+    else:
+        said = f"{key} was {before!r} and is {now!r} now"
+    raise UsageError(f"{out} was made, or begun, otherwise: {said}; choose another --out")
+
+
+def _by_key(asked: dict[str, Any]) -> dict[str, Any]:
+    """Return what was asked under the keys of a training configuration."""
+    return {
+        "dataset": asked["source_index"],
+        "latents": asked["latents"],
+        "stream": {"buckets": asked["shapes"], "seed": asked["seed"], "decoder": asked["decoder"]},
+        "train": {"tokenizer": asked["tokenizer"], "text": asked["text"]},
+    }
 
 
 def _measured(config: TrainRunConfig, assignment: Assignment, loaded: LoadedEncoders) -> list[MeasuredBucket]:

@@ -374,5 +374,9 @@ def _config(options: argparse.Namespace) -> SampleConfig:
         first = error.errors()[0]
         if not first["loc"]:
             raise UsageError(f"--timesteps: {first['msg'].removeprefix('Value error, ')}") from error
-        name = "-".join(str(part) for part in first["loc"]).replace("_", "-").removesuffix("-db")
+        name = (
+            "-".join(part for part in first["loc"] if isinstance(part, str))
+            .replace("_", "-")
+            .removesuffix("-db")
+        )
         raise UsageError(f"--{name} cannot be {first['input']!r}: {first['msg']}") from error

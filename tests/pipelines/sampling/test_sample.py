@@ -79,6 +79,7 @@ def test_the_same_call_gives_the_same_bytes_and_others_give_others(trained: Path
         (("--seed", "4294967296"), "--seed cannot be 4294967296"),
         (("--timesteps", "0.5,0.9,0.1"), "timesteps 0.5, 0.9, 0.1 must fall"),
         (("--timesteps", "1,0.5"), "--timesteps: steps is 3, but timesteps are 2"),
+        (("--timesteps", "1,a,0"), "--timesteps cannot be 'a'"),
         (("--lora", "adapters"), "--lora belongs to --config"),
         (("--layout", "ulysses=2"), "must divide the 1 ranks"),
         (("--prompt", ""), "--prompt is empty"),

@@ -179,8 +179,11 @@ def test_what_is_there_is_never_overwritten(clips, whole, tmp_path):
     assert version(clips, whole).already_there
     with pytest.raises(UsageError, match=r"latents\.dtype was 'float32' and is 'float16' now"):
         version(clips, whole, latents={"dtype": "float16"})
-    with pytest.raises(UsageError, match="made, or begun, otherwise"):
+    with pytest.raises(UsageError, match="made otherwise: it is a dataset without latents"):
         version(clips, clips)
+    (tmp_path / "grown").mkdir()
+    with pytest.raises(UsageError, match="otherwise: its dataset has changed since"):
+        version(write_clips(tmp_path / "grown", 16), whole)
     with pytest.raises(UsageError, match="is a version with latents itself"):
         version(whole, tmp_path / "new")
     (tmp_path / "full").mkdir()
