@@ -14,6 +14,7 @@ from loader.settings import Settings
 from pipelines.terminal.files import read_text
 from train.sampling.config import SEEDS, SampleConfig
 
+_TABLES = (".csv", ".tsv", ".json", ".parquet")
 _SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")
 
 
@@ -72,6 +73,11 @@ def read_requests(path: Path) -> list[Request]:
     Raises:
         UsageError: the file cannot be read or holds no prompt, or a line is no request.
     """
+    if path.suffix.lower() in _TABLES:
+        raise UsageError(
+            f"--prompts {path} would be read as a caption per line; write a .txt file of captions, or .jsonl with"
+            ' an object such as {"prompt": "a cat"} per line'
+        )
     lines = lines_of(read_text(path, "--prompts"))
     found = list(_requests(lines, path) if path.suffix == ".jsonl" else _captions(lines))
     found = [one.model_copy(update={"image": one.image and str(path.parent / one.image)}) for one in found]

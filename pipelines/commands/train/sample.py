@@ -155,10 +155,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Generate the videos and write them."""
     config = _config(options)
+    if options.config is not None and options.weights is not None:
+        raise UsageError("--weights belongs to --checkpoint; a published model has one kind")
     if options.prompts is None:
         if options.image_frames < 1:
             raise UsageError(f"--image-frames {options.image_frames} must be at least 1")
-        if not options.prompt:
+        if options.image is None and options.image_frames != 1:
+            raise UsageError("--image-frames belongs to --image: add it, or leave it out")
+        if not options.prompt.strip():
             raise UsageError("--prompt is empty; give the caption of the video")
         requests = [Request(prompt=options.prompt, image=options.image, image_frames=options.image_frames)]
     else:

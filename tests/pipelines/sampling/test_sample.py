@@ -82,7 +82,8 @@ def test_the_same_call_gives_the_same_bytes_and_others_give_others(trained: Path
         (("--timesteps", "1,a,0"), "--timesteps cannot be 'a'"),
         (("--lora", "adapters"), "--lora belongs to --config"),
         (("--layout", "ulysses=2"), "must divide the 1 ranks"),
-        (("--prompt", ""), "--prompt is empty"),
+        (("--prompt", " "), "--prompt is empty"),
+        (("--image-frames", "5"), "--image-frames belongs to --image"),
     ],
 )
 def test_a_wrong_call_is_told_in_words(
@@ -108,6 +109,8 @@ def test_a_configuration_without_published_weights_is_refused(
 ) -> None:
     config = Path(__file__).parents[3] / "pipelines/configs/train.yaml"
     size = ("--size", "16x24", "--frames", "5", "--out", str(tmp_path / "x.mp4"), "--device", "cpu")
+    assert main(["sample", "--config", str(config), "--weights", "ema", "--prompt", "a", *size]) == 2
+    assert "--weights belongs to --checkpoint" in capsys.readouterr().err
     assert main(["sample", "--config", str(config), "--prompt", "a wave", *size]) == 2
     assert "a model of ours, whose weights come from training" in capsys.readouterr().err
 

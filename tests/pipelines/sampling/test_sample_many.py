@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from loader.errors import UsageError
 from loader.storage import leased, open_storage
 from pipelines.cli import main
 from pipelines.evaluation.videos import read_video, video_set
@@ -200,6 +201,8 @@ def test_a_line_ends_where_those_of_a_file_do(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"prompt": "a\u2028wave"}\r\n\n{"prompt": "a\x85cat"}', "utf-8-sig")
     assert [one.prompt for one in read_requests(path)] == ["a\u2028wave", "a\x85cat"]
+    with pytest.raises(UsageError, match=r"prompts\.csv would be read as a caption per line"):
+        read_requests(path.rename(tmp_path / "prompts.csv"))
     (tmp_path / "000000.mp4").touch()
     (tmp_path / "manifest.jsonl").write_text('{"file": "000000.mp4", "prompt": "a\u2028wave"}\n')
     assert video_set(tmp_path).caption(tmp_path / "000000.mp4") == "a\u2028wave"
