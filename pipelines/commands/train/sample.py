@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from train.distributed.world import World
     from train.sampling.trained.load import Trained
 
+_MAX_FPS = 1000
+
 _FLAGS = {
     "frames": int,
     "steps": int,
@@ -172,8 +174,8 @@ def run(options: argparse.Namespace) -> int:
             )
         requests = read_requests(options.prompts)
     out = options.out or Path("sample.mp4" if options.prompts is None else "samples")
-    if options.prompts is None and out.exists() and out.suffix != ".mp4":
-        raise UsageError(f"--out {out} is there already and is no .mp4; name another file for the video")
+    if options.prompts is None and out.suffix.lower() != ".mp4":
+        raise UsageError(f"--out {out}: the video is an MP4 file; give a name that ends in .mp4")
     from train.distributed.sent_bytes import count_sent_bytes
     from train.distributed.world import join
     from train.models.attention.backend import attention_backend
@@ -359,8 +361,8 @@ def _config(options: argparse.Namespace) -> SampleConfig:
         raise UsageError(f"--size {error}") from error
     if options.decode_gib is not None and not options.decode_gib > 0:
         raise UsageError(f"--decode-gib {options.decode_gib:g} must be above 0")
-    if options.fps < 1:
-        raise UsageError(f"--fps {options.fps} must be at least 1")
+    if not 1 <= options.fps <= _MAX_FPS:
+        raise UsageError(f"--fps {options.fps} must be from 1 to {_MAX_FPS}")
     given: dict[str, Any] = {name: value for name in _FLAGS if (value := getattr(options, name)) is not None}
     if "timesteps" in given:
         given["timesteps"] = tuple(given["timesteps"].split(","))

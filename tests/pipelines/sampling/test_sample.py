@@ -99,9 +99,11 @@ def test_a_file_of_another_kind_is_not_written_over(
 ) -> None:
     config = tmp_path / "train.yaml"
     config.write_text("mine")
-    assert sampled(trained, config) == 2
-    assert "train.yaml is there already and is no .mp4" in capsys.readouterr().err
+    for out in (config, tmp_path / "video.avi", tmp_path / "video"):
+        assert sampled(trained, out) == 2
+        assert f"{out.name}: the video is an MP4 file" in capsys.readouterr().err
     assert config.read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [config]
 
 
 def test_a_configuration_without_published_weights_is_refused(

@@ -66,8 +66,8 @@ def plan_decode(
     while budget_bytes is not None and peak > budget_bytes:
         if max(steps) <= SMALLEST_STEP:
             raise UsageError(
-                f"a decode of {videos} x {size[0]} x {size[1]} x {size[2]} latents takes {peak / 2**30:.2f} GiB even"
-                f" in the smallest tiles, and {budget_bytes / 2**30:.2f} GiB are free: make fewer videos at once, or"
+                f"a decode of {videos} x {size[0]} x {size[1]} x {size[2]} latents takes {peak / 2**30:.3g} GiB even"
+                f" in the smallest tiles, and it may take {budget_bytes / 2**30:.3g}: make fewer videos at once, or"
                 " shorter or smaller ones"
             )
         steps = _finer(size[1:], steps)
