@@ -93,7 +93,7 @@ class Bundle(nn.Module):
         Raises:
             UsageError: it does not divide into the tokens of tokenizer and model; the message says what would.
         """
-        (_, rows, columns), (_, h, w) = self.tokenizer.compression, self.dit.patch
+        (_, rows, columns), (_, h, w) = self.tokenizer.compression, self._config.model.patch
         _, height, width = size
         if height % (rows * h) or width % (columns * w):
             raise UsageError(
