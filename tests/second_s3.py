@@ -7,9 +7,9 @@ As a plugin it replaces the server of `tests.s3server` before any test imports i
 
 import atexit
 import os
-import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -22,6 +22,8 @@ from tests import s3server
 
 KEY_ID, SECRET = "test-key-id", "test-secret"
 START_S = 60.0
+PROGRAM = Path(sys.executable).with_name("nanio")
+"""Beside the interpreter, whose folder need not be on the PATH."""
 
 
 def pytest_configure() -> None:
@@ -34,14 +36,13 @@ def pytest_configure() -> None:
 @cache
 def _started() -> tuple[str, Path]:
     """Start the one server of this process, which ends with it; return its URL and where it keeps objects."""
-    program = shutil.which("nanio")
-    assert program, "no nanio on the PATH: pip install nanio"
+    assert PROGRAM.exists(), f"no {PROGRAM}: pip install nanio"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     folder = tempfile.TemporaryDirectory(prefix="reelweave-nanio-")
     process = subprocess.Popen(
-        [program, "serve", "--data-dir", folder.name, "--host", "127.0.0.1", "--port", str(port)],
+        [str(PROGRAM), "serve", "--data-dir", folder.name, "--host", "127.0.0.1", "--port", str(port)],
         env=os.environ | {"NANIO_ACCESS_KEY": KEY_ID, "NANIO_SECRET_KEY": SECRET},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +10,8 @@ import pytest
 
 from loader.errors import RunError
 from loader.storage import StorageConfig, leased, open_storage
-from tests.second_s3 import make_bucket, server
-from tests.thorough import thorough
+from tests.second_s3 import PROGRAM, make_bucket, server
+from tests.thorough import nightly
 
 FOLDER = Path(__file__).parent
 NO_CONDITIONS = "nanio 0.1.7 ignores If-None-Match and If-Match of a PUT, and tells nobody"
@@ -28,6 +27,7 @@ DIFFERS = {
     "test_awkward_names_are_ordinary": NO_CONDITIONS,
     "test_a_create_whose_answer_is_lost_knows_its_own_object": NO_CONDITIONS,
     "test_a_swap_whose_answer_is_lost_knows_its_own_object": NO_CONDITIONS,
+    "test_a_large_file_is_created_once": NO_CONDITIONS,
     "test_a_create_that_lost_against_another_writer_knows_it": NO_CONDITIONS,
     "test_a_range_ends_where_the_object_ends": SHORT_RANGES,
     "test_an_empty_object_reads_as_empty": SHORT_RANGES,
@@ -37,11 +37,11 @@ DIFFERS = {
     "test_folder_markers_are_no_objects_and_go_with_the_tree": FILES,
 }
 pytestmark = pytest.mark.skipif(
-    shutil.which("nanio") is None, reason="no second S3 server on this machine: pip install nanio"
+    not PROGRAM.exists(), reason="no second S3 server beside this Python: pip install nanio"
 )
 
 
-@thorough  # a minute, and the same promises on moto
+@nightly  # a minute, and the same promises on moto
 def test_our_client_works_with_a_second_server_but_for_what_it_does_not_know() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.second_s3", "-p", "no:cacheprovider"]
     files = [str(FOLDER / name) for name in ("test_storage.py", "test_storage_s3.py")]
