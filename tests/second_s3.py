@@ -7,6 +7,7 @@ As a plugin it replaces the server of `tests.s3server` before any test imports i
 
 import atexit
 import os
+import shutil
 import socket
 import subprocess
 import sys
