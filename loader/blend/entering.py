@@ -104,7 +104,7 @@ class _LeafEpoch:
 
 
 @dataclass(frozen=True, eq=False)
-class EpochDraws:
+class BlendEpochDraws:
     """Draws of an epoch, with what a later revision needs to know of them.
 
     Attributes:
@@ -118,15 +118,15 @@ class EpochDraws:
     leaves: tuple[_LeafEpoch, ...]
 
     @classmethod
-    def planned(cls, mixture: Mixture, epoch: int, seed: int, lengths_N: Places) -> Self:
-        """Return the draws of an epoch at its beginning; for arguments see `Mixture.draws`."""
+    def planned(cls, mixture: Mixture, epoch: int, seed: int, lengths_N: Places, draws: Draws) -> Self:
+        """Return the draws of an epoch at its beginning, ``draws`` of `Mixture.draws`, with their leaves."""
         leaves = []
         for one, share in zip(mixture.sequences(seed, lengths_N), mixture.shares(lengths_N), strict=True):
             (start, stop), due = one.span(share, epoch), (one.due(share, epoch), one.due(share, epoch + 1))
             leaves.append(
                 _LeafEpoch(one, start, stop - start, due[0] - start, due[1] - stop, one.counts(start))
             )
-        return cls(mixture.draws(epoch, seed, lengths_N), seed, tuple(leaves))
+        return cls(draws, seed, tuple(leaves))
 
     @property
     def progress_after(self) -> tuple[Progress, ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Protocol
 
@@ -11,7 +11,7 @@ import numpy as np
 from loader.base.arrays import Flags, Numbers, Places, numbers
 from loader.blend import Blend
 from loader.blend.drawing import Progress
-from loader.blend.entering import Entry, EpochDraws, progress_entered
+from loader.blend.entering import Entry, BlendEpochDraws, progress_entered
 from loader.blend.mixture import Mixture
 from loader.blend.past import BlendRevision
 from loader.blend.source import SampleSource
@@ -27,7 +27,7 @@ Weights = Mapping[str, float] | Sequence[float] | None
 
 
 class EpochSource(Protocol):
-    """Draws of one epoch.
+    """Source of one epoch's draws, which later revisions may change.
 
     Attributes:
         draws: draws at the beginning of the epoch.
@@ -223,7 +223,7 @@ class BlendDraws:
     def _epoch(self, eras: tuple[Era, ...], stage: int, epoch: int) -> "_BlendEpoch":
         mixture = self._weighted(self._mixture(eras), stage)
         lengths_N = self._lengths(stage, eras[-1].revision)
-        return _BlendEpoch(self, stage, EpochDraws.planned(mixture, epoch, self._seed, lengths_N))
+        return _BlendEpoch(self, stage, mixture, epoch, self._seed, lengths_N)
 
     def _mixture(self, eras: tuple[Era, ...]) -> Mixture:
         """Return the mixture at the beginning of the last era."""
@@ -264,8 +264,17 @@ class BlendDraws:
 
 
 class _BlendEpoch:
-    def __init__(self, source: BlendDraws, stage: int, drawn: EpochDraws) -> None:
-        self._source, self._stage, self.drawn, self.draws = source, stage, drawn, drawn.draws
+    def __init__(
+        self, source: BlendDraws, stage: int, mixture: Mixture, epoch: int, seed: int, lengths_N: Places
+    ) -> None:
+        self._source, self._stage = source, stage
+        self.draws = mixture.draws(epoch, seed, lengths_N)
+        self._planned = partial(BlendEpochDraws.planned, mixture, epoch, seed, lengths_N)
+
+    @cached_property
+    def drawn(self) -> BlendEpochDraws:
+        """Draws of each leaf, which only a change of a dataset needs: they take 8 bytes a sample."""
+        return self._planned(self.draws)
 
     def enter(self, earlier: str | None, later: str | None, over_D: Flags) -> tuple[Draws, Flags]:
         self.drawn, over = self.drawn.entered(over_D, self._source.entry(earlier, later, self._stage))
