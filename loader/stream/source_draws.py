@@ -11,7 +11,7 @@ import numpy as np
 from loader.base.arrays import Flags, Numbers, Places, numbers
 from loader.blend import Blend
 from loader.blend.drawing import Progress
-from loader.blend.entering import Entry, BlendEpochDraws, progress_entered
+from loader.blend.entering import BlendEpochDraws, Entry, progress_entered
 from loader.blend.mixture import Mixture
 from loader.blend.past import BlendRevision
 from loader.blend.source import SampleSource
