@@ -9,7 +9,6 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, NoReturn, Self
 
-import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -18,19 +17,17 @@ from loader.blend import Blend
 from loader.blend.source import SampleSource
 from loader.buckets.assignment import Assignment, Bucket, BucketConfig, buckets_of, shapes_of
 from loader.buckets.cost import Cost
-from loader.dataset import Dataset
 from loader.dataset.latents import Latents
-from loader.dataset.reader import NAME_CHARS
 from loader.errors import UsageError
 from loader.paper.idle_forecast import forecast_idle
-from loader.plan.position import EpochSegment, Position, Setting, StreamState, read_state, state_of
+from loader.plan.position import EpochSegment, Position, Setting, read_state, state_of
 from loader.read.cache import DiskCache
-from loader.read.collate import dtype_and_shape
 from loader.read.pipeline import ReadPipeline
 from loader.read.sample_reader import SampleReader
 from loader.read.share import NO_WORKERS, Share
 from loader.read.stream_config import StreamConfig
 from loader.settings import first_difference
+from loader.stream.continued import continued_position
 from loader.stream.curriculum_plans import CurriculumPlans
 from loader.stream.lengths import EpochProgress, has_ended, microbatches_in_all, progress_of, steps_of_epoch
 from loader.stream.loader_state import (
@@ -43,6 +40,7 @@ from loader.stream.loader_state import (
 from loader.stream.own_rank import warn_of_other_ranks
 from loader.stream.position_tracker import PassStart, PositionTracker
 from loader.stream.rank_microbatches import rank_microbatches
+from loader.stream.upcoming import upcoming_step
 
 _log = logging.getLogger(__name__)
 
@@ -178,34 +176,16 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
 
     def _load(self, state: dict[str, Any]) -> bool:
         """Move to a state; return False if the rest of its epoch is divided differently from when it was saved."""
-        loaded, own = read_state(state), self._state(self._position)
-        position, earlier = loaded.position, _earlier(self.source, loaded)
-        if earlier is not None:
-            _check_may_enter(position)
-            position = self._stages.settled(position.planned_on(earlier, isinstance(self.source, Blend)))
-        for key in ("seed", "config") if earlier is not None else ("dataset", "seed", "config"):
-            if (saved := getattr(loaded, key)) != own[key]:
-                raise UsageError(
-                    f"cannot resume: {key} was {saved} when the state was saved and is {own[key]} now"
-                    f" ({_MEANING[key]}); use the same one, or start without a state"
-                )
-        stages = [era.stage for era in position.eras] + [setting.stage for setting in position.settings]
-        if max(stages) >= self._stages.count:
-            raise UsageError("not a state of the loader: settings: names a stage that the curriculum has not")
-        steps = len(self._stages.plan(position))
-        if position.part.steps > steps:
-            raise UsageError(
-                f"cannot resume: {position.part.steps} steps of the epoch are done, but it has {steps} steps"
-            )
-        before = position.part.setting
-        setting = self._position.part.setting.model_copy(update={"cost": before.cost, "stage": before.stage})
-        position = position.going_on(setting, self.world_size, self.config.microbatches).entering()
-        if not position.fits_a_state:
-            raise UsageError(
-                "cannot resume: steps of this epoch were made in as many ways as a state can hold; until it ends, use"
-                " the ranks, microbatches, policy, regime and lookahead that the state was saved with"
-                " (`reelweave state inspect` shows them)"
-            )
+        loaded = read_state(state)
+        position = continued_position(
+            loaded,
+            self._state(self._position),
+            self.source,
+            self._stages,
+            self._position.part.setting,
+            self.world_size,
+            self.config,
+        )
         self._tracker.move(position)
         return bool(position == loaded.position)
 
@@ -282,25 +262,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         None at the end of the stream, or if the next plan has not been made by reading yet.
         """
         self._tracker.check_unread()
-        position = self._stages.entered(self._position)
-        plan = self._stages.made(position)
-        if plan is None or position.part.steps == len(plan):
-            # The plan is gone once all of its epoch was read.
-            position = self._stages.entered(position.next_epoch())
-            plan = self._stages.made(position)
-        if plan is None or (self.config.epochs is not None and position.epoch >= self.config.epochs):
-            return None
-        assignment, packed = plan.assignment, position.part.setting.regime == "pack"
-        lengths_of = assignment.own_lengths if packed else assignment.padded_lengths
-        latents, found = self.latents, []
-        for micro in plan.step(position.part.steps).microbatches:
-            buckets = tuple(assignment.buckets[place] for place in assignment.bucket_of[micro.rows])
-            pixels = tuple(dtype_and_shape(bucket, latents)[0] == np.uint8 for bucket in buckets)
-            contexts = latents is not None and latents.text is not None
-            found.append(
-                UpcomingMicrobatch(buckets, tuple(lengths_of(micro.rows).tolist()), pixels, contexts)
-            )
-        return found
+        return upcoming_step(self._stages, self._position, self.config.epochs, self.latents)
 
     def _agree(self, share: Share) -> None:
         if get_worker_info() is not None:
@@ -377,13 +339,6 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         # Among policies, only this one changes B.
         said = json.dumps([plans, self.config.policy == "equal_token"], sort_keys=True)
         return hashlib.sha256(said.encode()).hexdigest()
-
-
-_MEANING = {
-    "dataset": "fingerprints of what `dataset` names; a run goes on with later revisions of a dataset",
-    "seed": "stream.seed",
-    "config": "fingerprints of stream.buckets and stream.curriculum, and of whether stream.policy is equal_token",
-}
 
 
 class StreamIterator:
@@ -471,36 +426,6 @@ def refuse_sharding() -> NoReturn:
         " ahead: prepare model and optimizer, not the loader, and move batches with batch.to(accelerator.device). With"
         " transformers' Trainer let get_train_dataloader return a StepLoader(stream)"
     )
-
-
-def _earlier(source: SampleSource, loaded: StreamState) -> str | None:
-    """Return the name of the earlier revision that a state was saved with; None for the current one or another source.
-
-    Raises:
-        UsageError: the source is a blend that was changed otherwise.
-    """
-    if loaded.dataset == source.fingerprint:
-        return None
-    if isinstance(source, Dataset):
-        return None if source.revision_of(loaded.dataset) is None else loaded.dataset[:NAME_CHARS]
-    if not isinstance(source, Blend) or loaded.revisions is None:
-        return None
-    try:
-        source.past(loaded.dataset, loaded.revisions)
-    except UsageError as error:
-        raise UsageError(
-            f"cannot resume: {error}; a blend goes on with later revisions of its datasets, and with its own weights,"
-            " repetitions and ranges: use the blend file that the state was saved with, or start without a state"
-        ) from error
-    return f"{loaded.dataset[:NAME_CHARS]}:{loaded.revisions}"
-
-
-def _check_may_enter(position: Position) -> None:
-    if any(part.setting.shuffle.run > 1 for part in position.parts) and not position.begins_epoch:
-        raise UsageError(
-            "cannot resume: a later revision of the dataset cannot enter within an epoch whose shuffle keeps runs"
-            " together, since where samples lay before is not known any more; let it enter between two epochs"
-        )
 
 
 def _check_shapes(latents: Latents, stages: Sequence[BucketConfig]) -> None:

@@ -13,9 +13,9 @@ import torch.distributed as dist
 
 from loader.batch import Microbatch, Pack
 from loader.dataset import open_dataset
-from loader.stream.shared_steps import SharedSteps
+from loader.stream.stealing.shared_steps import SharedSteps
+from loader.stream.stealing.step_split import WorkStealingConfig
 from loader.stream.video_stream import VideoStream
-from loader.stream.work_stealing import WorkStealingConfig
 from tests.loader.stream_clips import config
 
 SETTINGS = config(epochs=4, microbatches=3)

@@ -14,10 +14,10 @@ from loader.buckets.cost import PowerCost, seconds
 from loader.dataset import Dataset
 from loader.errors import UsageError
 from loader.paper.workloads import WORKLOADS
-from loader.stream.piece_queues import PieceQueues
-from loader.stream.shared_steps import SharedSteps
+from loader.stream.stealing.piece_queues import PieceQueues
+from loader.stream.stealing.shared_steps import SharedSteps
+from loader.stream.stealing.step_split import StepSplit, WorkStealingConfig, split_step, victims
 from loader.stream.video_stream import VideoStream
-from loader.stream.work_stealing import StepSplit, WorkStealingConfig, split_step, victims
 from tests.loader.stream.shared_steps_worker import BEFORE, run
 from tests.loader.stream_clips import SAMPLES, config
 from tests.train.ranks import Ranks

@@ -19,10 +19,10 @@ from loader.read.cache import DiskCache
 from loader.read.pipeline import ReadPipeline
 from loader.read.sample_reader import SampleReader
 from loader.stream.curriculum_plans import CurriculumPlans
-from loader.stream.piece_queues import PieceQueues
 from loader.stream.rank_microbatches import rank_microbatches
+from loader.stream.stealing.piece_queues import PieceQueues
+from loader.stream.stealing.step_split import StepSplit, WorkStealingConfig, split_step, victims
 from loader.stream.video_stream import VideoStream
-from loader.stream.work_stealing import StepSplit, WorkStealingConfig, split_step, victims
 
 
 class SharedSteps:

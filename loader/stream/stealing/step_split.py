@@ -2,7 +2,7 @@
 
 Predicted costs have errors: with 5 % per microbatch, 128 ranks idle 6 % under any static plan. A small part of each
 step is therefore cut into short pieces. Every piece has a home, the rank that runs it by plan, and a few more
-ranks that read it. The first free one claims it (`loader.stream.piece_queues`). Pure functions, without
+ranks that read it. The first free one claims it (`loader.stream.stealing.piece_queues`). Pure functions, without
 communication.
 """
 

@@ -1,0 +1,1 @@
+"""Work stealing: free ranks run the last small pieces of a step."""
