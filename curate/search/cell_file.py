@@ -19,7 +19,7 @@ from curate.dedup.cells import CellCentres
 from curate.search.vectors import MEMBER, Vector, read_vectors
 from loader.dataset import Dataset, read_manifest
 from loader.dataset.manifest import SEARCH, Manifest, search_folder
-from loader.dataset.tables.row_parts import RowParts, parts_of
+from loader.dataset.tables.row_parts import RowParts, part_count
 from loader.dataset.tars.members import members
 from loader.errors import RunError, UsageError
 from loader.storage import Storage
@@ -189,7 +189,7 @@ def write_cells(
     cells = CellCentres.of(sample, max(1, len(sample) // number))
     del sample
     dtype, width = np.dtype(np.float16), cells.fine.shape[1]
-    parts, sizes = parts_of(count), np.zeros(len(cells.fine), np.int64)
+    parts, sizes = part_count(count), np.zeros(len(cells.fine), np.int64)
     with (
         Scratch("reelweave-search-") as name,
         _partitions(width, parts) as sorted_rows,

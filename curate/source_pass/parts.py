@@ -45,7 +45,7 @@ def may_be_long(source: SourceRef, part_s: float) -> bool:
     return source.size == 0 or source.size >= 2 * part_s * _LEAST_BYTES_PER_S
 
 
-def parts_of(file: BinaryIO, config: SourceStageConfig, part_s: float) -> tuple[Part, ...]:
+def source_parts(file: BinaryIO, config: SourceStageConfig, part_s: float) -> tuple[Part, ...]:
     """Return the parts of a source, or none where it stays whole.
 
     Args:

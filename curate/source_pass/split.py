@@ -33,7 +33,7 @@ from curate.source_pass.join import JOIN, Joined, join
 from curate.source_pass.part_clips import PartClips, keep_clips
 from curate.source_pass.part_scan import scan_part
 from curate.source_pass.part_store import PARTS, Arrays, PartStore, StepNote
-from curate.source_pass.parts import Part, may_be_long, parts_of
+from curate.source_pass.parts import Part, may_be_long, source_parts
 from curate.source_pass.tasks import PartStep, PartTask
 from curate.sources.inputs import SourceRef
 from loader.errors import ObjectError, UsageError
@@ -108,7 +108,7 @@ class SplitCut:
             return ()
         try:
             with self._opened(source) as (file, _):
-                return parts_of(file, self.cut.config, self.part_s)
+                return source_parts(file, self.cut.config, self.part_s)
         except ObjectError:
             raise
         except Exception as error:  # noqa: BLE001 - those that are no fault of the source are raised again

@@ -234,12 +234,12 @@ def _checkpoint(ending: str) -> Reader:
         from loader.storage import open_storage
         from train.checkpoint.export import export
         from train.checkpoint.folder import located
-        from train.checkpoint.state import read_state
+        from train.checkpoint.state import read_checkpoint_state
 
         for path, content in made(folder).items():
             _file(folder / "run", path, data if path.endswith(ending) else content)
         storage, step = located(str(folder / "run"))
-        state = read_state(storage, step)
+        state = read_checkpoint_state(storage, step)
         return export(storage, step, state, "model", None, open_storage(folder / "out"), "w.safetensors")
 
     def seeds(folder: Path) -> list[bytes]:

@@ -20,7 +20,7 @@ from train.checkpoint.folder import drop_unfinished, latest, prune, sweep
 from train.checkpoint.names import STATE, folder_of, part
 from train.checkpoint.pieces import Piece, Tensors, local, piece_of
 from train.checkpoint.reading import copy_, shapes_of
-from train.checkpoint.state import CheckpointState, read_state
+from train.checkpoint.state import CheckpointState, read_checkpoint_state
 from train.checkpoint.writers import pieces_of_rank, shapes_everywhere
 from train.config.checkpoint import CheckpointConfig
 from train.distributed.world import RankError, World
@@ -99,7 +99,9 @@ class Checkpoints:
         """
         step = (latest(self._storage) if self._world.rank == 0 else None) or 0
         found = int(self._world.sums([step])[0])
-        return self._together(lambda: read_state(self._storage, folder_of(found))) if found else None
+        return (
+            self._together(lambda: read_checkpoint_state(self._storage, folder_of(found))) if found else None
+        )
 
     def load_(self, state: CheckpointState) -> None:
         """Load a checkpoint's tensors into those of this run.

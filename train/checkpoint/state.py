@@ -65,7 +65,7 @@ class CheckpointState(Settings):
         return data
 
 
-def read_state(storage: Storage, folder: str) -> CheckpointState:
+def read_checkpoint_state(storage: Storage, folder: str) -> CheckpointState:
     """Read the state of a checkpoint.
 
     Raises:

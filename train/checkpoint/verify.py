@@ -9,7 +9,7 @@ from loader.storage import Storage
 from train.checkpoint.files import StoredPiece, read_pieces, read_rows
 from train.checkpoint.names import STATE
 from train.checkpoint.pieces import uncovered
-from train.checkpoint.state import read_state
+from train.checkpoint.state import read_checkpoint_state
 
 _MOST_TENSORS = 1 << 16
 _AT_ONCE = 64 << 20  # bytes of one read
@@ -41,7 +41,7 @@ def verify(storage: Storage, folder: str, progress: Callable[[str], None] = lamb
         progress: called with the path of each part before it is read.
     """
     try:
-        state = read_state(storage, folder)
+        state = read_checkpoint_state(storage, folder)
     except RunError as error:
         return Verified(folder, 0, True, (str(error),))
     sizes = {found.path: found.size for found in storage.list(f"{folder}/")}

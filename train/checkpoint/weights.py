@@ -8,7 +8,7 @@ from loader.storage import Storage, StorageConfig
 from train.checkpoint.folder import located
 from train.checkpoint.pieces import Tensors, piece_of
 from train.checkpoint.reading import Shapes, load_, shapes_of
-from train.checkpoint.state import CheckpointState, read_state
+from train.checkpoint.state import CheckpointState, read_checkpoint_state
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def weights_of(
         RunError: it is damaged.
     """
     storage, folder = located(named, config)
-    state = read_state(storage, folder)
+    state = read_checkpoint_state(storage, folder)
     if not state.checked:
         _log.warning(
             "%s was written without checksums, by an earlier version: wrong bytes in it cannot be told",

@@ -56,14 +56,14 @@ class TokenLayout(NamedTuple):
     here_text: slice = slice(None)
     captions: Segments | None = None
     grids: Sequence[tuple[int, int, int]] = ()
-    within_frames: "Callable[[Attention, torch.Tensor], torch.Tensor] | None" = None
+    within_frames: "Callable[[MultiHeadAttention, torch.Tensor], torch.Tensor] | None" = None
     joint: JointSequence | None = None
 
 
 WHOLE_SAMPLES = TokenLayout()
 
 
-class Attention(nn.Module):
+class MultiHeadAttention(nn.Module):
     """Multi-head attention of x to a source, with queries and keys normalized per head."""
 
     def __init__(self, hidden: int, heads: int) -> None:
@@ -124,8 +124,8 @@ class Block(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         hidden, inner = config.hidden, config.inner
-        self.attend = Attention(hidden, config.heads)
-        self.cross_attend = Attention(hidden, config.heads)
+        self.attend = MultiHeadAttention(hidden, config.heads)
+        self.cross_attend = MultiHeadAttention(hidden, config.heads)
         self.mlp = nn.Sequential(nn.Linear(hidden, inner), nn.GELU("tanh"), nn.Linear(inner, hidden))
         self.modulation = modulation(hidden, 9, config.adaln_rank)
 

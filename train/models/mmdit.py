@@ -14,7 +14,7 @@ from train.config.model import MMDiTConfig
 from train.models.adaln import gate_residual, gate_residual_modulate, modulate
 from train.models.attention.joint import JointSequence
 from train.models.attention.segments import Segments
-from train.models.dit import EPS, Attention, DiT, Rotation, TokenLayout
+from train.models.dit import EPS, DiT, MultiHeadAttention, Rotation, TokenLayout
 from train.models.modulation import modulation
 from train.models.precision import at_least_float32
 
@@ -33,7 +33,7 @@ class TextSource(nn.Module):
     def project(self, h_BMD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return keys and values, [B, H, M, head width] each."""
         v_BHMD = self._split(self.value(h_BMD))
-        # As in `Attention`, norms are in float32 at any dtype of activations.
+        # As in `MultiHeadAttention`, norms are in float32 at any dtype of activations.
         k_BHMD = self.key_norm(at_least_float32(self._split(self.key(h_BMD))))
         return k_BHMD.to(v_BHMD.dtype), v_BHMD
 
@@ -47,7 +47,7 @@ class StreamLayers(nn.Module):
     def __init__(self, config: MMDiTConfig) -> None:
         super().__init__()
         hidden, inner = config.hidden, config.inner
-        self.attend = Attention(hidden, config.heads)
+        self.attend = MultiHeadAttention(hidden, config.heads)
         self.mlp = nn.Sequential(nn.Linear(hidden, inner), nn.GELU("tanh"), nn.Linear(inner, hidden))
         self.modulation = modulation(hidden, 6, config.adaln_rank)
 

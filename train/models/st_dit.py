@@ -10,7 +10,7 @@ from torch import nn
 from train.config.model import STDiTConfig
 from train.models.attention.attend import Attend
 from train.models.attention.spatial_temporal import SpatialTemporalAttention
-from train.models.dit import WHOLE_SAMPLES, Attention, Branches, DiT, Rotation, TokenLayout, through
+from train.models.dit import WHOLE_SAMPLES, Branches, DiT, MultiHeadAttention, Rotation, TokenLayout, through
 from train.models.modulation import modulation
 
 
@@ -23,10 +23,10 @@ class STBlock(nn.Module):
     def __init__(self, config: STDiTConfig) -> None:
         super().__init__()
         hidden, inner = config.hidden, config.inner
-        self.full = Attention(hidden, config.heads) if config.full_attention else None
-        self.spatial = Attention(hidden, config.heads)
-        self.temporal = Attention(hidden, config.heads)
-        self.cross_attend = Attention(hidden, config.heads)
+        self.full = MultiHeadAttention(hidden, config.heads) if config.full_attention else None
+        self.spatial = MultiHeadAttention(hidden, config.heads)
+        self.temporal = MultiHeadAttention(hidden, config.heads)
+        self.cross_attend = MultiHeadAttention(hidden, config.heads)
         self.mlp = nn.Sequential(nn.Linear(hidden, inner), nn.GELU("tanh"), nn.Linear(inner, hidden))
         self.modulation = modulation(hidden, 15 if config.full_attention else 12, config.adaln_rank)
 
@@ -41,7 +41,7 @@ class STBlock(nn.Module):
     ) -> torch.Tensor:
         """Map tokens [B, L, D] to [B, L, D]."""
 
-        def own(attention: Attention, h_BLD: torch.Tensor, seen: Attend | None) -> torch.Tensor:
+        def own(attention: MultiHeadAttention, h_BLD: torch.Tensor, seen: Attend | None) -> torch.Tensor:
             # Scores depend on position differences, which a slice preserves.
             y_BLD: torch.Tensor = attention(h_BLD, h_BLD, rotation, blocks=seen)
             return y_BLD

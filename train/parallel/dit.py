@@ -8,7 +8,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from loader.errors import UsageError
 from train.config.run import TrainConfig
 from train.models.denoiser import Denoiser
-from train.models.dit import Attention, DiT
+from train.models.dit import DiT, MultiHeadAttention
 from train.models.mmdit import TextSource
 from train.parallel.activations import checkpoint_block, compile_block
 from train.parallel.context.token_shard import check_heads, cuttable
@@ -71,11 +71,11 @@ def _divide(block: nn.Module, mesh: DeviceMesh) -> None:
     rank computes some and all gather them.
     """
     for module in list(block.modules()):
-        if isinstance(module, Attention):
+        if isinstance(module, MultiHeadAttention):
             share_inputs(module, mesh)
             divide_outputs(module.query, mesh)
             divide_inputs(module.out, mesh)
-        if isinstance(module, Attention | TextSource):
+        if isinstance(module, MultiHeadAttention | TextSource):
             divide_outputs(module.key, mesh)
             divide_outputs(module.value, mesh)
             module.heads //= mesh.size()

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from loader.dataset.manifest import Manifest
-from loader.dataset.tables.row_parts import RowParts, hashed, parts_of
+from loader.dataset.tables.row_parts import RowParts, hashed, part_count
 from loader.dataset.tars.members import media_members
 
 MAX_PROBLEMS = 1000
@@ -36,8 +36,8 @@ class CrossChecks:
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
         rows = manifest.totals.samples + sum(manifest.totals.accounting.values())
-        self._keys = RowParts(_KEYS, parts_of(rows))
-        self._spans = RowParts(_SPANS, parts_of(rows))
+        self._keys = RowParts(_KEYS, part_count(rows))
+        self._spans = RowParts(_SPANS, part_count(rows))
         self._samples: Counter[str] = Counter()
         self._splits: dict[str, set[str]] = {}
         self._dotted: list[str] = []

@@ -40,7 +40,7 @@ from loader.dataset.tables.parquet import (
     to_parquet,
     to_table,
 )
-from loader.dataset.tables.row_parts import RowParts, hashed, parts_of
+from loader.dataset.tables.row_parts import RowParts, hashed, part_count
 from loader.dataset.tables.shard_rows import MAYBE_CRC32, TableRows
 from loader.dataset.tars.energon import EnergonShard, energon_files
 from loader.dataset.tars.members import media_members
@@ -256,7 +256,7 @@ def _named(tars: Sequence[TarIndex], previous: Manifest | None) -> list[TarIndex
 def _repeat_each_other(tars: Sequence[TarIndex], old: Sequence[bool], qualified: Sequence[bool]) -> bool:
     """Return whether a key of a new tar also occurs in another tar, among the unqualified ones."""
     new = ~np.array(old, np.bool_)
-    with RowParts(_KEYS, parts_of(sum(tar.rows for tar in tars))) as keys:
+    with RowParts(_KEYS, part_count(sum(tar.rows for tar in tars))) as keys:
         for number, tar in enumerate(tars):
             if not qualified[number]:
                 table = tar.table
@@ -286,7 +286,7 @@ def _kept(tars: Sequence[TarIndex]) -> list[NDArray[np.bool_]]:
     """Return per tar a mask of the rows that become samples: usable, and the first with their key."""
     starts = np.cumsum([0, *(tar.rows for tar in tars)])
     kept = np.zeros(starts[-1], np.bool_)
-    with RowParts(_KEYS, parts_of(len(kept))) as keys:
+    with RowParts(_KEYS, part_count(len(kept))) as keys:
         for tar, start in zip(tars, starts.tolist(), strict=False):
             table = tar.table
             places = start + np.flatnonzero(np.asarray(_usable(table)))

@@ -30,7 +30,7 @@ from loader.dataset.publishing.payload import Payload, entry_of
 from loader.dataset.schema import ACCOUNTING, INDEX, SCORES, Row
 from loader.dataset.shard import ShardRecord, idx_bytes
 from loader.dataset.tables.parquet import ParquetWriter, to_table
-from loader.dataset.tables.row_parts import RowParts, hashed, parts_of
+from loader.dataset.tables.row_parts import RowParts, hashed, part_count
 from loader.dataset.tables.shard_rows import CRC32, MAYBE_CRC32, as_table
 from loader.dataset.tars.energon import ENERGON_COLUMNS, EnergonShard, energon_files
 from loader.errors import RunError
@@ -168,7 +168,7 @@ class IndexMaker:
     def __init__(self, shards: Sequence[ShardRecord], schema: pa.Schema = INDEX) -> None:
         self._shards, self._schema = shards, schema
         self.samples = sum(len(shard.rows) for shard in shards)
-        self.parts = parts_of(self.samples)
+        self.parts = part_count(self.samples)
         self.idx: list[FileEntry] = []
         self.splits: list[tuple[str, str]] = []
         self.duration_s: float = 0
@@ -262,7 +262,7 @@ def _clip_bytes(index: pa.Table) -> int:
 def write_accounting(path: Path, rows: AnyRows) -> tuple[Counter[str], int]:
     """Write the accounting, and return its rows by state, and the number of its sources."""
     states: Counter[str] = Counter()
-    parts = parts_of(len(rows)) if isinstance(rows, pa.Table | Sequence) else _PARTS_OF_UNKNOWN
+    parts = part_count(len(rows)) if isinstance(rows, pa.Table | Sequence) else _PARTS_OF_UNKNOWN
     with ParquetWriter(path, ACCOUNTING) as writer, RowParts(_SOURCES, parts) as sources:
         for table in _tables(rows, ACCOUNTING):
             writer.add(table)

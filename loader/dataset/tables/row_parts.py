@@ -19,7 +19,7 @@ _MOST_PARTS = 4096
 _HELD_BYTES = 128 << 20
 
 
-def parts_of(rows: int) -> int:
+def part_count(rows: int) -> int:
     """Return the number of parts for so many rows."""
     return min(_MOST_PARTS, -(-rows // ROWS)) or 1
 

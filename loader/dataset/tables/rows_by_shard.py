@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from loader.dataset.manifest import ShardEntry
 from loader.dataset.schema import INDEX
-from loader.dataset.tables.row_parts import RowParts, parts_of
+from loader.dataset.tables.row_parts import RowParts, part_count
 from loader.dataset.tables.shard_rows import CRC32, MAYBE_CRC32
 
 
@@ -31,7 +31,7 @@ class RowsByShard:
         self._number_of = {shard.path: number for number, shard in enumerate(shards)}
         ends = np.cumsum([shard.samples for shard in shards])
         samples = int(ends[-1]) if len(ends) else 0
-        parts = parts_of(samples)
+        parts = part_count(samples)
         self._part_S = np.clip((ends - 1) * parts // max(1, samples), 0, parts - 1)
         self._parts = RowParts(MAYBE_CRC32, parts)
         self.counts = np.zeros(len(shards), np.int64)

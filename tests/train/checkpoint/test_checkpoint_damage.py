@@ -97,10 +97,10 @@ def test_a_hundred_overwritten_bytes_are_never_used(made: Path, tmp_path: Path, 
 def test_only_the_blocks_that_are_read_are_checked(made: Path) -> None:
     from train.checkpoint.files import read_rows
     from train.checkpoint.reading import find
-    from train.checkpoint.state import read_state
+    from train.checkpoint.state import read_checkpoint_state
 
     storage = open_storage(made / "checkpoints")
-    [stored] = find(storage, LAST, read_state(storage, LAST), "model", 9)["w"]
+    [stored] = find(storage, LAST, read_checkpoint_state(storage, LAST), "model", 9)["w"]
     [path] = files(made / "checkpoints" / LAST / "model")
     whole = overwritten(path, stored.start + 1)
     try:

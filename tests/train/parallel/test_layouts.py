@@ -15,7 +15,7 @@ from tests.train.comparison import relative_errors
 from tests.train.parallel.layouts import CASES, Case, run_case, run_cases
 from train.checkpoint.export import export
 from train.checkpoint.folder import located
-from train.checkpoint.state import read_state
+from train.checkpoint.state import read_checkpoint_state
 from train.step.optimizer import STATE
 
 
@@ -66,7 +66,7 @@ def metrics_of(out: Path, key: str) -> list:
 def tensors(out: Path) -> dict[str, torch.Tensor]:
     """Weights, moments, steps and averages behind the last step, put together from what the ranks wrote."""
     storage, folder = located(str(out))
-    state, found = read_state(storage, folder), {}
+    state, found = read_checkpoint_state(storage, folder), {}
     for group, ending in (("model", ""), ("optimizer", ""), ("ema", ".ema")):
         export(storage, folder, state, group, None, open_storage(out), f"{group}.whole")
         wholes = load_file(out / f"{group}.whole")

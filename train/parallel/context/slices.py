@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from train.models.attention.spatial_temporal import SpatialTemporalAttention
-from train.models.dit import Attention, Rotation
+from train.models.dit import MultiHeadAttention, Rotation
 from train.models.transfer import send
 from train.parallel.context.exchange import exchange_rows
 
@@ -173,7 +173,7 @@ class WithinFrames:
     tokens: torch.Tensor
     rotation: Rotation
 
-    def __call__(self, attention: Attention, x_BLD: torch.Tensor) -> torch.Tensor:
+    def __call__(self, attention: MultiHeadAttention, x_BLD: torch.Tensor) -> torch.Tensor:
         """Apply an attention layer, [B, L, D], and return its outputs for the same tokens."""
         h_BMD = self.go(x_BLD)
         return self.back(attention(h_BMD, h_BMD, self.rotation, blocks=self.frames))
