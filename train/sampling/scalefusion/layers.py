@@ -6,7 +6,7 @@ from typing import NamedTuple, cast
 import torch
 
 from train.models.attention.spatial_temporal import SpatialTemporalAttention
-from train.models.dit import Attention, Branches, Rotation, through
+from train.models.dit import Branches, MultiHeadAttention, Rotation, through
 from train.models.st_dit import STBlock, STDiT
 from train.sampling.scalefusion.jagged import TokenDivision
 from train.sampling.scalefusion.schedule import KINDS, LayerKind
@@ -111,7 +111,7 @@ class SlicedLayers:
         # Tokens lie with the attended axis outermost, as time does in temporal attention.
         seen = SpatialTemporalAttention([grid], "place")
 
-        def own(attention: Attention, h_BLD: torch.Tensor) -> torch.Tensor:
+        def own(attention: MultiHeadAttention, h_BLD: torch.Tensor) -> torch.Tensor:
             y_BLD: torch.Tensor = attention(h_BLD, h_BLD, rotation, blocks=seen)
             return y_BLD
 

@@ -10,7 +10,7 @@ from train.models.attention.patches import join
 from train.models.attention.positions import Window
 from train.models.attention.spatial_temporal import SpatialTemporalAttention
 from train.models.denoiser import Denoiser
-from train.models.dit import Attention, Rotation, TokenLayout, tokens
+from train.models.dit import MultiHeadAttention, Rotation, TokenLayout, tokens
 from train.parallel.context.exchange import gather
 from train.parallel.context.partition import Partition
 from train.parallel.context.slices import SliceSharding
@@ -70,14 +70,14 @@ class _OverHeads:
     attend: Attend
     rotation: Rotation
 
-    def __call__(self, attention: Attention, h_BLD: torch.Tensor) -> torch.Tensor:
+    def __call__(self, attention: MultiHeadAttention, h_BLD: torch.Tensor) -> torch.Tensor:
         y_BLD: torch.Tensor = attention(h_BLD, h_BLD, self.rotation, blocks=self.attend)
         return y_BLD
 
 
 @dataclass(frozen=True, eq=False)
 class _Reordered:
-    """Attention of tokens in another order.
+    """MultiHeadAttention of tokens in another order.
 
     Attributes:
         inward: place of each token of the inner order in the outer one, int64 [L].
