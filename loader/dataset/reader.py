@@ -101,6 +101,11 @@ class Dataset(TableReader):
         """Description of the stored latents; None if there are none."""
         return self.manifest.latents
 
+    @property
+    def has_clips(self) -> bool:
+        """False if clips were left out where latents are stored."""
+        return self.latents is None or bool(self.manifest.config.get("latents", {}).get("clips", True))
+
     def latent_files(self) -> dict[str, bytes]:
         """Return the content by path of the files that belong to the latents but to no sample.
 

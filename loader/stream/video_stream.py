@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 import weakref
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from functools import cached_property
 from itertools import islice
 from typing import Any, NoReturn, Self
@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from loader.batch import Batch, Microbatch, Pack, UpcomingMicrobatch
 from loader.blend import Blend
 from loader.blend.source import SampleSource
-from loader.buckets.assignment import Assignment, Bucket, BucketConfig, buckets_of, shapes_of
+from loader.buckets.assignment import Assignment, Bucket, buckets_of
 from loader.buckets.cost import Cost
 from loader.dataset.latents import Latents
 from loader.errors import UsageError
@@ -26,7 +26,6 @@ from loader.read.pipeline import ReadPipeline
 from loader.read.sample_reader import SampleReader
 from loader.read.share import NO_WORKERS, Share
 from loader.read.stream_config import StreamConfig
-from loader.settings import first_difference
 from loader.stream.continued import continued_position
 from loader.stream.curriculum_plans import CurriculumPlans
 from loader.stream.lengths import EpochProgress, has_ended, microbatches_in_all, progress_of, steps_of_epoch
@@ -40,6 +39,7 @@ from loader.stream.loader_state import (
 from loader.stream.own_rank import warn_of_other_ranks
 from loader.stream.position_tracker import PassStart, PositionTracker
 from loader.stream.rank_microbatches import rank_microbatches
+from loader.stream.stored import check_clips, check_shapes
 from loader.stream.upcoming import upcoming_step
 
 _log = logging.getLogger(__name__)
@@ -67,8 +67,8 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         steps_per_epoch: optimizer steps of the first epoch if nothing changes it, equal on all ranks.
 
     Raises:
-        UsageError: the rank does not exist, the buckets hold fewer samples than ranks, or the stored latents belong to
-            other buckets.
+        UsageError: the rank does not exist, the buckets hold fewer samples than ranks, the stored latents belong to
+            other buckets, or the clips to read were left out.
     """
 
     def __init__(
@@ -90,7 +90,9 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         self.share = share
         self._stages = CurriculumPlans(source, config)
         if config.latents and source.latents is not None:
-            _check_shapes(source.latents, self._stages.buckets)
+            check_shapes(source.latents, self._stages.buckets)
+        elif config.decode and not config.latents:
+            check_clips(source, self.shapes)
         setting = Setting(
             policy=config.policy, regime=config.regime, lookahead=config.lookahead, shuffle=config.shuffle
         )
@@ -426,12 +428,3 @@ def refuse_sharding() -> NoReturn:
         " ahead: prepare model and optimizer, not the loader, and move batches with batch.to(accelerator.device). With"
         " transformers' Trainer let get_train_dataloader return a StepLoader(stream)"
     )
-
-
-def _check_shapes(latents: Latents, stages: Sequence[BucketConfig]) -> None:
-    for buckets in stages:
-        if differs := first_difference(latents.shapes, shapes_of(buckets)):
-            raise UsageError(
-                f"latents were stored for other buckets: stream.buckets.{differs}; train with the same, make another"
-                " version with `reelweave latents`, or set stream.latents=false where the clips are there"
-            )

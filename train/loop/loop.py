@@ -19,6 +19,7 @@ from train.checkpoint.saver import Checkpoints
 from train.checkpoint.state import CheckpointState
 from train.config.run import TrainConfig
 from train.config.vae import VaeTrainConfig
+from train.distributed.world import World
 from train.loop.logs.log import MetricLog
 from train.loop.logs.metrics import StepMetrics
 from train.loop.logs.scalars import open_scalars
@@ -166,9 +167,7 @@ class TrainingLoop(ABC, Generic[Config]):
             MetricLog(self._out, config.log, done, total_steps, writes, scalars) as log,
             Profiler(self._out, config.log, world, done) as profiler,
         ):
-            log.say(
-                f"training {task.description} on {world.size} x {world.device}, steps {done} to {total_steps}"
-            )
+            log.say(_beginning(task.description, world, done, total_steps))
             task.start(done, log)
             steps = _Steps(config, self._stream, processes, task, checkpoints, log, peak)
             last = steps.run(done, profiler)
@@ -183,6 +182,14 @@ class TrainingLoop(ABC, Generic[Config]):
             checkpoint=checkpoints.uri(last),
             stopped=stopped,
         )
+
+
+def _beginning(description: str, world: World, done: int, total_steps: int) -> str:
+    if done < total_steps:
+        return f"training {description} on {world.size} x {world.device}, steps {done} to {total_steps}"
+    return (
+        f"nothing to train: the last checkpoint has {done} steps, train.schedule.total_steps is {total_steps}"
+    )
 
 
 class _Steps(Generic[Config]):

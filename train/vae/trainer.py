@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+from loader.errors import UsageError
 from loader.storage import Storage
 from train.config.vae import VaeTrainConfig
 from train.loop.loop import TrainingLoop
 from train.parallel.mesh import Ranks
-from train.step.batches import BatchStream
+from train.step.batches import BatchStream, ShapedStream
 from train.vae.evaluation import Evaluation
+from train.vae.network import VideoVae
 from train.vae.task import VaeTask
 
 
@@ -34,4 +36,16 @@ class VaeTrainer(TrainingLoop[VaeTrainConfig]):
         self._look = look
 
     def task(self, ranks: Ranks) -> VaeTask:
-        return VaeTask(self._config, ranks.world, self._out, self._look)
+        task = VaeTask(self._config, ranks.world, self._out, self._look)
+        _check_shapes(self._stream, task.vae)
+        return task
+
+
+def _check_shapes(stream: BatchStream, vae: VideoVae) -> None:
+    """Check all shapes of a stream that knows them before the run begins: a rare one would end it after hours."""
+    for bucket in stream.shapes if isinstance(stream, ShapedStream) else ():
+        if (bucket.frames - 1) % vae.frames_step:
+            raise UsageError(
+                f"stream.buckets.frames (or those of a stage in stream.curriculum) has {bucket.frames}, of which"
+                f" {vae.family} would make another number of frames: take 1 + a multiple of {vae.frames_step}"
+            )

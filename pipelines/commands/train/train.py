@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from loader.batch import Microbatch, Pack
     from loader.blend.source import SampleSource
     from loader.read.stream_config import StreamConfig
+    from loader.storage import Storage
     from loader.stream.video_stream import VideoStream
     from pipelines.configuration.train_config import TrainRunConfig
     from pipelines.configuration.train_vae_config import VaeRunConfig
@@ -64,7 +65,6 @@ def train(config: "TrainRunConfig") -> "TrainResult":
     """Stream the dataset into the trainer, from the last checkpoint in ``config.out``."""
     from loader.blend import open_source
     from loader.read.share import Share
-    from loader.storage import open_storage
     from loader.stream.video_stream import VideoStream
     from train.distributed.run_lease import alone
     from train.loop.processes import enter
@@ -80,7 +80,7 @@ def train(config: "TrainRunConfig") -> "TrainResult":
             return VideoStream(open_source(dataset, config.storage), stream, data.rank, data.size, share)
 
         stream = open_stream(config.dataset, config.stream)
-        places = [open_storage(place, config.storage) for place in (config.out, config.checkpoints) if place]
+        places = places_of(config)
         held_out = _held_out(config, open_stream)
         stored = _stored(config, stream.source)
         with alone(ranks.world, places, "reelweave train") as held:
@@ -89,6 +89,24 @@ def train(config: "TrainRunConfig") -> "TrainResult":
                 config.train, stream, config.out, held_out, checkpoints, stored, _validation(config)
             )
             return trainer.run_on(processes, partial(keep_config, config, ranks.world.rank, "train"))
+
+
+def places_of(config: "TrainRunConfig | VaeRunConfig") -> "list[Storage]":
+    """Open the folder of a run, and the separate place of its checkpoints, if any.
+
+    Raises:
+        UsageError: one of them is a dataset.
+    """
+    from loader.dataset.manifest import MANIFEST
+    from loader.storage import open_storage
+
+    places = []
+    for key, place in (("out", config.out), ("checkpoints", config.checkpoints)):
+        if place:
+            places.append(open_storage(place, config.storage))
+            if places[-1].stat(MANIFEST) is not None:
+                raise UsageError(f"{key}: {place} is a dataset; give the run a folder of its own")
+    return places
 
 
 def keep_config(config: "TrainRunConfig | VaeRunConfig", rank: int, command: str) -> None:

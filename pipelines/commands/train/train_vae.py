@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pipelines.commands.train.train import add_arguments as add_arguments
-from pipelines.commands.train.train import finish, held_out_batches, keep_config
+from pipelines.commands.train.train import finish, held_out_batches, keep_config, places_of
 from pipelines.configuration.config import resolve
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ def run(options: argparse.Namespace) -> int:
 def train(config: "VaeRunConfig") -> "TrainResult":
     """Stream the dataset into the trainer, from the last checkpoint in ``config.out``."""
     from loader.blend import open_source
-    from loader.storage import open_storage
     from loader.stream.video_stream import VideoStream
     from train.distributed.run_lease import alone
     from train.loop.processes import enter
@@ -51,7 +50,7 @@ def train(config: "VaeRunConfig") -> "TrainResult":
             )
             look = Evaluation(config.held_out.every_steps, batches, config.held_out.shown)
         stream = open_stream(config.dataset, config.stream)
-        places = [open_storage(place, config.storage) for place in (config.out, config.checkpoints) if place]
+        places = places_of(config)
         with alone(world, places, "reelweave train-vae") as held:
             checkpoints = held[-1] if config.checkpoints else None
             trainer = VaeTrainer(config.train, stream, config.out, look, checkpoints)

@@ -210,9 +210,21 @@ def test_clips_can_be_carried_and_are_trained_on_when_asked(clips, whole, tmp_pa
         batch = next(iter(VideoStream(dataset, stream)))
         assert batch.latents_BCTHW is None
         assert batch.video_BCTHW.shape[2] > 0
-    stream = run_config("unused", tmp_path).stream.model_copy(update={"latents": False, "max_bad": 0})
+
+
+def test_a_version_without_the_clips_that_are_read_is_refused(whole, mixed, tmp_path):
+    config = run_config("unused", tmp_path).stream.model_copy(update={"latents": False, "max_bad": 0})
+    other = config.buckets.model_copy(update={"frames": (3,)})
+    elsewhere = config.model_copy(update={"buckets": other})
+    said = f"{whole} has latents in place of the clips of bucket .*: take .*set, or a version made with"
+    for stream in (config, elsewhere):
+        with pytest.raises(UsageError, match=said):
+            VideoStream(open_dataset(whole), stream)
+    with pytest.raises(UsageError, match="in place of the clips of bucket"):
+        VideoStream(open_dataset(mixed), config)
+    # At another number of frames some samples may have clips.
     with pytest.raises(RunError, match="stored without its clip"):
-        next(iter(VideoStream(open_dataset(whole), stream)))
+        list(VideoStream(open_dataset(mixed), elsewhere))
 
 
 def test_a_take_down_reaches_the_version(clips, tmp_path):

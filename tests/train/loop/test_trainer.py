@@ -169,9 +169,11 @@ def test_a_killed_run_resumes_to_the_same_end(ranks, tmp_path, undisturbed):
         torch.testing.assert_close(resumed[name], weight, rtol=0, atol=1e-6)
 
 
-def test_a_finished_run_has_nothing_left_to_do(tmp_path):
+def test_a_finished_run_has_nothing_left_to_do(tmp_path, capsys):
     first = Trainer(tiny_config(), ClipStream(), tmp_path).run()
-    assert Trainer(tiny_config(), ClipStream(), tmp_path).run() == first
+    capsys.readouterr()
+    assert Trainer(tiny_config(2), ClipStream(), tmp_path).run() == first
+    assert f"nothing to train: the last checkpoint has {first.steps} steps" in capsys.readouterr().err
 
 
 def test_total_steps_and_cadences_may_change_on_resume(tmp_path):

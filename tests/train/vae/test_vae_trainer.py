@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from loader.buckets.assignment import Bucket
 from loader.errors import UsageError
 from tests.thorough import beyond, thorough
 from tests.train.models import diffusers_vaes
@@ -198,6 +199,15 @@ def test_a_decoder_that_gives_other_clips_back_is_told_of(folder, tmp_path):
         UsageError, match=r"clips of 1 frames of 16x16 of clips of 3 .* to 1 \+ multiples of 4"
     ):
         VaeTrainer(config(folder, 1), Threes(), tmp_path).run()
+
+
+def test_a_rare_shape_that_does_not_come_back_is_refused_before_the_first_step(folder, tmp_path):
+    class Rare(MixedStream):
+        shapes = (*tiny.SHAPES, Bucket(7, 16, 16))
+
+    with pytest.raises(UsageError, match=r"frames .* has 7, .* take 1 \+ a multiple of 4"):
+        VaeTrainer(config(folder, 1), Rare(), tmp_path / "run").run()
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("family", beyond(2, FAMILIES))
