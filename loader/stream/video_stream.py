@@ -25,6 +25,7 @@ from loader.read.cache import DiskCache
 from loader.read.pipeline import ReadPipeline
 from loader.read.sample_reader import SampleReader
 from loader.read.share import NO_WORKERS, Share
+from loader.read.stored import check_clips, check_shapes
 from loader.read.stream_config import StreamConfig
 from loader.stream.continued import continued_position
 from loader.stream.curriculum_plans import CurriculumPlans
@@ -39,7 +40,6 @@ from loader.stream.loader_state import (
 from loader.stream.own_rank import warn_of_other_ranks
 from loader.stream.position_tracker import PassStart, PositionTracker
 from loader.stream.rank_microbatches import rank_microbatches
-from loader.stream.stored import check_clips, check_shapes
 from loader.stream.upcoming import upcoming_step
 
 _log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from loader.buckets.assignment import Bucket
-from loader.errors import UsageError
+from loader.errors import RunError, UsageError
 from tests.thorough import beyond, thorough
 from tests.train.models import diffusers_vaes
 from tests.train.models.diffusers_vaes import FAMILIES
@@ -181,6 +181,10 @@ def test_lpips_is_trained_on_and_reported(folder, tmp_path):
 def test_looks_are_recorded_once_after_a_resume_and_shown(folder, tmp_path):
     held_out = [MixedStream().microbatch(step) for step in range(3)]
     look = Evaluation(2, lambda: held_out, shown=2)
+    broken = MixedStream()
+    broken.ends_before = 0
+    with pytest.raises(RunError, match="ended"):  # before the first checkpoint
+        VaeTrainer(config(folder, 4), broken, tmp_path, look).run()
     VaeTrainer(config(folder, 4), MixedStream(), tmp_path, look).run()
     VaeTrainer(config(folder, 6), MixedStream(), tmp_path, look).run()
     lines = [json.loads(line) for line in (tmp_path / "reconstruction.jsonl").read_text().splitlines()]

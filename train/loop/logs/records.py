@@ -52,13 +52,13 @@ def _recorded(path: Path, last_step: int) -> Iterator[tuple[StepMetrics, bytes]]
 
 
 def forget_after(out: Path, last_step: int) -> None:
-    """Remove lines of later steps, which will be repeated after a resume."""
+    """Remove lines of later steps, which will be repeated after a resume; all lines if no step is left."""
     with whole_file(out / METRICS) as aside, aside.open("wb") as file:
         file.writelines(line for _, line in _recorded(out / METRICS, last_step))
     for path in (out / LOSSES, out / RECONSTRUCTION, out / VALIDATION, out / RANKS, out / CHECKPOINTS):
         if path.exists():
             with whole_file(path) as aside, path.open("rb") as lines, aside.open("wb") as file:
-                file.writelines(line for line in lines if _step(line) <= last_step)
+                file.writelines(line for line in lines if last_step and _step(line) <= last_step)
 
 
 def _known(kind: type[StepMetrics | StepTimes], record: dict[str, Any]) -> dict[str, Any]:
