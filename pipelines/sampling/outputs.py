@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from loader.errors import RunError, UsageError
+from loader.settings import first_difference
 from pipelines.terminal.files import read_text, write_whole
 
 MANIFEST = "manifest.jsonl"
@@ -92,11 +93,9 @@ class Outputs:
             size = record["bytes"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise RunError(f"{path} is damaged; remove it, and {video.name} is made again") from error
-        other = [key for key in _SAME if found[key] != expected[key]]
-        if other:
+        if differs := first_difference(found, {key: expected[key] for key in _SAME}):
             raise UsageError(
-                f"{video} was made with another {' and '.join(other)}; take a new --out, or repeat the command"
-                " that made it"
+                f"{video} was made otherwise: {differs}; take a new --out, or repeat the command that made it"
             )
         if not video.exists():
             return False

@@ -154,10 +154,8 @@ def lost_message(who: str, sign: str) -> str:
         who: lost ranks, in words.
         sign: evidence at this rank.
     """
-    return (
-        f"{who} was lost ({sign}); its own output may say why."
-        " The same command goes on from the last checkpoint"
-    )
+    cause = sign.partition(". This is typically caused")[0]  # Gloo's advice
+    return f"{who} was lost ({cause}); its own output may say why. The same command goes on where it stopped"
 
 
 def _in_words(ranks: list[int]) -> str:

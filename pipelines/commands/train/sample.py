@@ -259,24 +259,23 @@ def _first_model(options: argparse.Namespace, world: "World") -> "Trained":
 
 def _one(job: "SamplingRun", world: "World", path: Path) -> "Made":
     from pipelines.sampling.outputs import OneOutput
+    from train.distributed.first_rank import on_first
 
     outputs = OneOutput(path)
-    if world.rank == 0:
-        outputs.prepare()
+    on_first(world, outputs.prepare)
     return _with_progress(job, world, [0], outputs)
 
 
 def _many(job: "SamplingRun", world: "World", folder: Path) -> "Made":
     from loader.storage import open_storage
     from pipelines.sampling.outputs import Outputs
+    from train.distributed.first_rank import on_first
     from train.distributed.run_lease import alone
 
     outputs, expected = Outputs(folder), job.expected
-    if world.rank == 0:
-        outputs.prepare()
+    on_first(world, outputs.prepare)
     with alone(world, [open_storage(str(folder))], "reelweave sample"):
-        text = " ".join(map(str, outputs.pending(expected))) if world.rank == 0 else ""
-        pending = [int(number) for number in world.gather_text(text)[0].split()]
+        pending: list[int] = on_first(world, lambda: outputs.pending(expected))
         try:
             return _with_progress(job, world, pending, outputs)
         finally:

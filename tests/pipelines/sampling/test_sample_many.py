@@ -95,7 +95,9 @@ def test_a_restart_makes_what_is_missing_and_nothing_twice(
     assert json.loads(capsys.readouterr().out)["made"] == 0
     assert videos(out) == then
     assert command(*words(trained, prompts, out, "--solver", "res")) == 2
-    assert "000000.mp4 was made with another config" in capsys.readouterr().err
+    assert (
+        "000000.mp4 was made otherwise: config.solver was 'euler' and is 'res' now" in capsys.readouterr().err
+    )
     (out / "000002.mp4").write_bytes(b"cut")
     assert command(*words(trained, prompts, out)) == 1
     assert "000002.mp4 is not the file that" in capsys.readouterr().err
@@ -162,6 +164,14 @@ def test_a_killed_run_on_two_ranks_goes_on_and_makes_the_same_videos(
     assert [record["layout"]["cfg"] for record in manifest(out)] == [
         1 if f"{number:06d}" in kept else 2 for number in range(4)
     ]
+
+
+def test_what_the_first_rank_finds_in_the_folder_all_ranks_say(
+    ranks: Ranks, trained: Path, prompts: Path, whole: Path
+) -> None:
+    ended = ranks.run(command, 2, *words(trained, prompts, whole, "--fps", "3"))
+    assert ended.codes == [2, 2]
+    assert all("000000.mp4 was made otherwise: fps was " in said for said in ended.errors)
 
 
 @thorough
@@ -263,7 +273,7 @@ def test_an_image_to_video_model_is_given_the_picture_of_a_line(
     assert "first frames need a model that was trained with" in capsys.readouterr().err
     (tmp_path / "left.png").write_bytes((tmp_path / "right.png").read_bytes())
     assert command(*words(tmp_path / "run", prompts, out)) == 2
-    assert "was made with another image" in capsys.readouterr().err
+    assert "was made otherwise: image was" in capsys.readouterr().err
     (tmp_path / "left.png").write_bytes(b"none")
     assert command(*words(tmp_path / "run", prompts, tmp_path / "third")) == 2
     assert "left.png: the clip cannot be decoded" in capsys.readouterr().err

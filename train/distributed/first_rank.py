@@ -1,0 +1,32 @@
+"""Work of the first rank alone, with its result or its error on all ranks."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from loader.errors import RunError, UsageError
+from train.distributed.world import World
+
+_ERRORS = (UsageError, RunError)
+
+
+def on_first(world: World, work: Callable[[], Any]) -> Any:
+    """Return on all ranks what ``work`` returns on the first, a JSON value. A collective.
+
+    Raises:
+        UsageError: the work raised it; on all ranks, so that none says that another was lost.
+        RunError: likewise.
+    """
+    failure, told = None, ""
+    if world.rank == 0:
+        try:
+            told = json.dumps({"made": work()})
+        except _ERRORS as error:
+            failure = error
+            told = json.dumps({"kind": int(isinstance(error, RunError)), "said": str(error)})
+    found = json.loads(world.gather_text(told)[0])
+    if failure is not None:
+        raise failure
+    if "kind" in found:
+        raise _ERRORS[found["kind"]](found["said"])
+    return found["made"]
