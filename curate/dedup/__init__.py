@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from curate.dedup.clusters import clusters
 from curate.dedup.fingerprint import PICTURES_PER_S, Match, fingerprint, overlap
 from curate.dedup.neighbours import near_pairs, near_references
-from curate.dedup.products import Floats, Places
+from curate.dedup.products import Places
 from curate.dedup.text_hashes import hashes, may_repeat
 from curate.dedup.types import (
     DedupClips,
@@ -105,7 +105,7 @@ def contaminated(clips: DedupClips, evaluation: DedupClips, config: DedupConfig)
         ours, theirs = _with(vectors, _without(every, found)), _with(others, order)
         if enabled and len(ours) and len(theirs):
             pairs = near_references(
-                vectors.read(ours), others.read(theirs), least, _NEIGHBOURS, config.device
+                vectors.some(ours), others.some(theirs), least, _NEIGHBOURS, config.device
             )
             found |= _best(
                 (pair, compare(pair))
@@ -154,9 +154,7 @@ def _perceptual(
     seen = _left(clips, clips.footage, found)
     if not len(seen):
         return {}
-    pairs = _pairs(
-        clips, seen, clips.footage.read(seen), config.perceptual.candidate_similarity, config.device
-    )
+    pairs = _pairs(clips, seen, clips.footage, config.perceptual.candidate_similarity, config.device)
     return _stars(pairs, _footage(clips, clips, config.perceptual), _many_footage(clips, config.perceptual))
 
 
@@ -166,13 +164,15 @@ def _semantic(
     seen = _left(clips, clips.embedding, earlier)
     if not len(seen):
         return {}
-    semantic, vectors = config.semantic, clips.embedding.read(seen)
+    semantic = config.semantic
     by_key = pc.sort_indices(clips.keys.take(seen)).to_numpy()
     nearest = np.empty(len(seen), np.intp)
-    nearest[by_key] = clusters(vectors[by_key], semantic.cluster_size, semantic.iterations, config.device)
+    nearest[by_key] = clusters(
+        clips.embedding.some(seen[by_key]), semantic.cluster_size, semantic.iterations, config.device
+    )
     found: dict[int, Duplicate] = {}
     for members in _members(nearest):
-        pairs = _pairs(clips, seen[members], vectors[members], semantic.min_similarity, config.device)
+        pairs = _pairs(clips, seen[members], clips.embedding, semantic.min_similarity, config.device)
         found |= _stars(pairs, _kind(clips, semantic))
     return found
 
@@ -225,15 +225,15 @@ def _kind(kept_of: DedupClips, config: SemanticConfig) -> Compare:
     return compare
 
 
-def _members(nearest: Places) -> list[Places]:
+def _members(nearest: Places) -> Sequence[Places]:
     """Return the rising indices of each cluster's items."""
     order = np.argsort(nearest, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(nearest[order])) + 1)
 
 
-def _pairs(clips: DedupClips, rows: Places, vectors: Floats, least: float, device: Device) -> Iterator[Pair]:
+def _pairs(clips: DedupClips, rows: Places, vectors: Vectors, least: float, device: Device) -> Iterator[Pair]:
     """Yield (earlier, later, cosine) of similar rows of which the later one may be dropped."""
-    for earlier, later, cosine in near_pairs(vectors, least, _NEIGHBOURS, device):
+    for earlier, later, cosine in near_pairs(vectors.some(rows), least, _NEIGHBOURS, device):
         if not clips.old[rows[later]]:
             yield int(rows[earlier]), int(rows[later]), cosine
 

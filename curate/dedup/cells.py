@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from curate.dedup.kmeans import GRID, kmeans, on_grid
 from curate.dedup.products import Floats, Nominated, Places, slices, strongest
+from curate.dedup.vector_file import Matrix, VectorFile
 from curate.models.device import Device
 
 CELL = 1024
@@ -23,6 +25,7 @@ ITERATIONS = 10
 _COARSE_PROBES, _FIRST_PROBES = 16, 2
 _COARSE_SAMPLE, _FINE_SAMPLE = 256, 64  # vectors per centre that k-means looks at
 _ROWS = 65_536
+_AT_ONCE = 512  # rows that are compared with a cell together: their products stay in the processor's cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +44,12 @@ class CellCentres:
 
     @classmethod
     def of(
-        cls, vectors: Floats, cell: int | None = None, iterations: int = ITERATIONS, device: Device = "cpu"
+        cls, vectors: Matrix, cell: int | None = None, iterations: int = ITERATIONS, device: Device = "cpu"
     ) -> "CellCentres":
         """Divide vectors into cells.
 
         Args:
-            vectors: float32 [n, D], unit length, n at least 1.
+            vectors: Unit vectors [n, D], n at least 1.
             cell: Mean number of vectors in a cell; None: `CELL`.
             iterations: Maximum number of iterations of k-means.
             device: Device of k-means, as in `curate.dedup.neighbours.near_pairs`.
@@ -56,7 +59,7 @@ class CellCentres:
         coarse_count = max(1, round(np.sqrt(count)))
         sample = _spread(np.arange(len(vectors)), _COARSE_SAMPLE * coarse_count)
         coarse, _ = kmeans(on_grid(vectors[sample]), coarse_count, iterations, device)
-        owner = _nearest_of_all(vectors, cls(coarse, coarse, np.arange(coarse_count + 1)))
+        owner = owners(vectors, cls(coarse, coarse, np.arange(coarse_count + 1)))
         used, fine = [], []
         for centre, members in grouped(owner):
             number = max(1, round(len(members) / cell))
@@ -90,63 +93,81 @@ class InvertedFile:
     """Vectors sorted into cells, which nominates similar pairs.
 
     Attributes:
-        vectors: float32 [m, D], unit length.
         cells: Division of them.
-        owner: Cell of each vector, [m].
         members: Rising places of the vectors of each cell, one cell after the other, [m].
         starts: First of each cell in ``members``, and m, [F + 1].
+        vectors: The vectors in the order of ``members``.
     """
 
-    vectors: Floats
     cells: CellCentres
-    owner: Places
-    members: Places
+    members: NDArray[np.int32]
     starts: Places
+    vectors: VectorFile
 
     @classmethod
-    def of(
-        cls, vectors: Floats, cell: int | None = None, iterations: int = ITERATIONS, device: Device = "cpu"
-    ) -> "InvertedFile":
-        """Sort vectors into cells made for them; see `CellCentres.of`."""
-        cells = CellCentres.of(vectors, cell, iterations, device)
-        owner = _nearest_of_all(vectors, cells)
+    def of(cls, vectors: Matrix, cells: CellCentres) -> "InvertedFile":
+        """Sort unit vectors [m, D] into cells."""
+        owner = owners(vectors, cells)
         starts = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(cells.fine)))])
-        return cls(vectors, cells, owner, np.argsort(owner, kind="stable"), starts)
+        members = np.argsort(owner, kind="stable").astype(np.int32)
+        del owner
+        place, file = np.empty_like(members), VectorFile()
+        place[members] = np.arange(len(members))
+        for rows in slices(0, len(vectors), _ROWS):
+            order = np.argsort(place[rows])
+            file.put(place[rows][order], vectors[rows].astype(vectors.dtype)[order])
+        return cls(cells, members, starts, file)
 
     def near(
-        self, vectors: Floats, least: float, most: int, probes: int = PROBES, first: int | None = None
+        self,
+        vectors: Floats,
+        least: float,
+        most: int,
+        probes: int = PROBES,
+        before: NDArray[np.int32] | None = None,
     ) -> Nominated:
-        """Return products that reach ``least`` within the cells nearest to each row; columns are places in the file.
+        """Return products that reach ``least`` within the cells nearest to each row; columns are rows of the file.
 
         Args:
             vectors: float32 [n, D], unit length.
             least: Minimum product.
             most: Number of largest products of each row that are sure to be among them.
             probes: Number of cells that a row is compared with.
-            first: Place of row 0 among the file's own vectors, of which only earlier ones count; None: all count.
+            before: Place of each row, of which only members at lower places count, [n]; None: all count.
         """
         probed = self.cells.nearest(vectors, probes)
         # What the nearest cells hold bounds what can count of the others.
-        found = self._within(probed[:, :_FIRST_PROBES], vectors, np.full(len(vectors), least), most, first)
+        found = self._within(probed[:, :_FIRST_PROBES], vectors, np.full(len(vectors), least), most, before)
         bounds = np.maximum(found.bounds(most, len(vectors)), least)
         return Nominated.joined(
-            [found, self._within(probed[:, _FIRST_PROBES:], vectors, bounds, most, first)]
+            [found, self._within(probed[:, _FIRST_PROBES:], vectors, bounds, most, before)]
         )
 
     def _within(
-        self, probed: Places, vectors: Floats, least: Floats, most: int, first: int | None
+        self,
+        probed: Places,
+        vectors: Floats,
+        least: Floats,
+        most: int,
+        before: NDArray[np.int32] | None,
     ) -> Nominated:
         found = []
         for cell, at in grouped(probed.ravel()):
-            rows = at // probed.shape[1]
-            places = self.members[self.starts[cell] : self.starts[cell + 1]]
-            if first is not None:
-                places = places[: np.searchsorted(places, first + rows[-1])]
-            products = vectors[rows] @ self.vectors[places].T
-            if first is not None and len(places) and places[-1] >= first:
-                products[places >= first + rows[:, None]] = -1
-            near = strongest(products, least[rows, None], most)
-            found.append(Nominated(rows[near.row], places[near.column], near.product))
+            inside = slice(int(self.starts[cell]), int(self.starts[cell + 1]))
+            rows, places, columns = at // probed.shape[1], self.members[inside], self.vectors[inside]
+            if before is not None:
+                rows = rows[np.argsort(before[rows], kind="stable")]
+            for part in slices(0, len(rows), _AT_ONCE):
+                some, first, last = rows[part], len(places), len(places)
+                if before is not None:  # which of the cell's count for the first and for the last of some
+                    first, last = np.searchsorted(places, before[some[[0, -1]]])
+                products = vectors[some] @ columns[:last].T
+                if before is not None:
+                    products[:, first:][
+                        places[first:last] >= before[some, None]
+                    ] = -2  # less than any product
+                near = strongest(products, least[some, None], most)
+                found.append(Nominated(some[near.row], inside.start + near.column, near.product))
         return Nominated.joined(found)
 
 
@@ -159,8 +180,12 @@ def grouped(labels: Places) -> Iterator[tuple[int, Places]]:
         yield int(labels[order[start]]), order[start:end]
 
 
-def _nearest_of_all(vectors: Floats, cells: CellCentres) -> Places:
-    return np.concatenate([cells.nearest(vectors[rows], 1)[:, 0] for rows in slices(0, len(vectors), _ROWS)])
+def owners(vectors: Matrix, cells: CellCentres) -> NDArray[np.int32]:
+    """Return the cell of each vector, [n]."""
+    found = np.empty(len(vectors), np.int32)
+    for rows in slices(0, len(vectors), _ROWS):
+        found[rows] = cells.nearest(vectors[rows], 1)[:, 0]
+    return found
 
 
 def _spread(places: Places, most: int) -> Places:

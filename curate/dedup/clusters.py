@@ -1,18 +1,19 @@
 """Clusters of an embedding, within which semantic duplicates are sought (SemDeDup, Abbas et al. 2023)."""
 
-from curate.dedup.cells import InvertedFile
-from curate.dedup.kmeans import kmeans, on_grid
-from curate.dedup.products import Floats, Places
+from curate.dedup.cells import CellCentres, owners
+from curate.dedup.kmeans import OnGrid, kmeans
+from curate.dedup.products import Places
+from curate.dedup.vector_file import Matrix
 from curate.models.device import Device
 
 _FLAT = 256  # number of clusters above which they are made in two levels
 
 
-def clusters(vectors: Floats, size: int, iterations: int, device: Device = "cpu") -> Places:
+def clusters(vectors: Matrix, size: int, iterations: int, device: Device = "cpu") -> Places:
     """Assign each vector to a cluster, in the same way on every device.
 
     Args:
-        vectors: float32 [n, D], unit length.
+        vectors: Unit vectors [n, D].
         size: Mean number of vectors per cluster.
         iterations: Maximum number of iterations of k-means; they end early when nothing moves.
         device: Device of the products, as in `curate.dedup.neighbours.near_pairs`.
@@ -22,5 +23,5 @@ def clusters(vectors: Floats, size: int, iterations: int, device: Device = "cpu"
     """
     count = max(1, len(vectors) // size)
     if count > _FLAT:
-        return InvertedFile.of(vectors, size, iterations, device).owner
-    return kmeans(on_grid(vectors), count, iterations, device)[1]
+        return owners(vectors, CellCentres.of(vectors, size, iterations, device))
+    return kmeans(OnGrid(vectors), count, iterations, device)[1]

@@ -6,10 +6,14 @@ Coordinates are rounded to multiples of 1/2048. Products are then multiples of 2
 
 import numpy as np
 
-from curate.dedup.products import Floats, Places, nearest_centre
+from curate.dedup.products import Floats, Places, nearest_centre, slices
+from curate.dedup.vector_file import Matrix
 from curate.models.device import Device
 
 GRID = 2048
+
+
+_ROWS = 32_768
 
 
 def on_grid(vectors: Floats) -> Floats:
@@ -17,11 +21,30 @@ def on_grid(vectors: Floats) -> Floats:
     return np.asarray(np.round(vectors * np.float32(GRID)) / np.float32(GRID), np.float32)
 
 
-def kmeans(vectors: Floats, count: int, iterations: int, device: Device = "cpu") -> tuple[Floats, Places]:
+class OnGrid:
+    """Unit vectors with their coordinates rounded, whenever they are read.
+
+    Args:
+        vectors: The vectors.
+    """
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, vectors: Matrix) -> None:
+        self._vectors = vectors
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+    def __getitem__(self, rows: slice | Places, /) -> Floats:
+        return on_grid(self._vectors[rows])
+
+
+def kmeans(vectors: Matrix, count: int, iterations: int, device: Device = "cpu") -> tuple[Floats, Places]:
     """Divide vectors among centres; the first centres are spaced evenly over the vectors.
 
     Args:
-        vectors: float32 [n, D], unit length, on the grid.
+        vectors: Unit vectors [n, D], on the grid.
         count: Number of centres, from 1 to n.
         iterations: Maximum number of iterations; they end early when nothing moves.
         device: Device of the products, as in `curate.dedup.neighbours.near_pairs`.
@@ -32,13 +55,17 @@ def kmeans(vectors: Floats, count: int, iterations: int, device: Device = "cpu")
     centres = vectors[np.linspace(0, len(vectors) - 1, count).astype(np.intp)].copy()
     nearest = np.full(len(vectors), -1, np.intp)
     for _ in range(iterations):
-        previous, nearest = nearest, nearest_centre(vectors, centres, device)
+        previous, nearest = nearest, np.empty_like(nearest)
+        sums = np.zeros(centres.shape)  # of multiples of 1 / GRID: exact, whatever their order
+        for rows in slices(0, len(vectors), _ROWS):
+            some = vectors[rows]
+            nearest[rows] = nearest_centre(some, centres, device)
+            order = np.argsort(nearest[rows], kind="stable")
+            used, starts = np.unique(nearest[rows][order], return_index=True)
+            sums[used] += np.add.reduceat(some[order].astype(np.float64), starts, axis=0)
         if np.array_equal(previous, nearest):
             break
-        order = np.argsort(nearest, kind="stable")
-        used, starts = np.unique(nearest[order], return_index=True)
-        sums = np.add.reduceat(vectors[order].astype(np.float64), starts, axis=0)
         lengths = np.sqrt(np.square(sums).sum(axis=1))
         moved = lengths > 1e-6  # a centre without vectors, or whose vectors cancel out, is left unchanged
-        centres[used[moved]] = on_grid((sums[moved] / lengths[moved, None]).astype(np.float32))
+        centres[moved] = on_grid((sums[moved] / lengths[moved, None]).astype(np.float32))
     return centres, nearest

@@ -4,14 +4,18 @@ Products nominate pairs: all of them for few vectors, those within near cells fo
 computed separately in 64 bits, so that neighbours do not depend on the device.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from curate.dedup.cells import InvertedFile
+from curate.dedup.cells import CellCentres, InvertedFile
 from curate.dedup.products import SLACK, Blocks, Floats, Nominated, Places, blocks, slices
+from curate.dedup.vector_file import Matrix
 from curate.models.device import Device
+from loader.dataset.tables.row_parts import RowParts
 
 CELLS_FROM = 50_000
 """Number of vectors from which they are compared within near cells alone, whatever the device."""
@@ -19,15 +23,37 @@ CELLS_FROM = 50_000
 _ROWS, _COLUMNS = 1024, 16384  # size of a block: 67 MB
 _ROWS_OF_CELLS = 65_536
 _AT_ONCE = 4096  # batch of cosines in 64 bits
+_PART = 65_536  # vectors whose pairs lie together on disk
+
+
+class Pairs(NamedTuple):
+    """Similar pairs, [p].
+
+    Attributes:
+        earlier: Place of one.
+        later: Place of the other.
+        cosine: Its value in 64 bits.
+    """
+
+    earlier: Places
+    later: Places
+    cosine: NDArray[np.float64]
+
+    def each(self) -> Iterator[tuple[int, int, float]]:
+        """Yield one after the other."""
+        yield from zip(self.earlier.tolist(), self.later.tolist(), self.cosine.tolist(), strict=True)
+
+
+_PAIRS = pa.schema({"earlier": pa.int32(), "later": pa.int32(), "cosine": pa.float64()})
 
 
 def near_pairs(
-    vectors: Floats, least: float, most: int, device: Device = "cpu"
+    vectors: Matrix, least: float, most: int, device: Device = "cpu"
 ) -> Iterator[tuple[int, int, float]]:
     """Yield (earlier, later, cosine) of similar pairs, with a maximum number of earlier ones for each later one.
 
     Args:
-        vectors: float32 [n, D], unit length.
+        vectors: Unit vectors [n, D].
         least: Minimum cosine.
         most: Maximum number of pairs per ``later``; the nearest, ordered by ``later``, then by falling
             cosine.
@@ -40,20 +66,21 @@ def near_pairs(
     if len(vectors) >= CELLS_FROM:
         yield from _in_cells(vectors, None, least, most, device)
         return
-    products = blocks(vectors, vectors, device)
-    for rows in slices(0, len(vectors), _ROWS):
+    every = vectors[:]
+    products = blocks(every, every, device)
+    for rows in slices(0, len(every), _ROWS):
         columns = [*slices(0, rows.start, _COLUMNS), rows]
-        yield from _among_all(vectors, vectors, products, rows, columns, least, most)
+        yield from _among_all(every, every, products, rows, columns, least, most).each()
 
 
 def near_references(
-    vectors: Floats, others: Floats, least: float, most: int, device: Device = "cpu"
+    vectors: Matrix, others: Matrix, least: float, most: int, device: Device = "cpu"
 ) -> Iterator[tuple[int, int, float]]:
     """Yield (other, one, cosine) of similar pairs, with a maximum number of ``others`` for each vector.
 
     Args:
-        vectors: float32 [n, D], unit length.
-        others: float32 [m, D], unit length.
+        vectors: Unit vectors [n, D].
+        others: Unit vectors [m, D].
         least: Minimum cosine.
         most: Maximum number of pairs per vector, as in `near_pairs`.
         device: Device of the products, as in `near_pairs`; there, cells are those of ``others``.
@@ -61,21 +88,52 @@ def near_references(
     if len(others) >= CELLS_FROM:
         yield from _in_cells(vectors, others, least, most, device)
         return
-    products = blocks(vectors, others, device)
-    columns = list(slices(0, len(others), _COLUMNS))
-    for rows in slices(0, len(vectors), _ROWS):
-        yield from _among_all(vectors, others, products, rows, columns, least, most)
+    every = others[:]
+    columns = list(slices(0, len(every), _COLUMNS))
+    for part in slices(0, len(vectors), _ROWS_OF_CELLS):
+        some = vectors[part]
+        products = blocks(some, every, device)
+        for rows in slices(0, len(some), _ROWS):
+            pairs = _among_all(some, every, products, rows, columns, least, most)
+            yield from pairs._replace(later=pairs.later + part.start).each()
 
 
 def _in_cells(
-    vectors: Floats, others: Floats | None, least: float, most: int, device: Device
+    vectors: Matrix, others: Matrix | None, least: float, most: int, device: Device
 ) -> Iterator[tuple[int, int, float]]:
     """Yield the nearest of the near cells for each vector, among ``others`` or among the vectors before it."""
-    file = InvertedFile.of(vectors if others is None else others, device=device)
-    for rows in slices(0, len(vectors), _ROWS_OF_CELLS):
-        first = rows.start if others is None else None
-        found = file.near(vectors[rows], least - SLACK, most, first=first)
-        yield from _nearest(vectors, file.vectors, rows.start, found, least, most)
+    among = vectors if others is None else others
+    file = InvertedFile.of(among, CellCentres.of(among, device=device))
+    asked = None if others is None else InvertedFile.of(vectors, file.cells)
+    yield from _pairs_in_cells(file, asked, slices(0, len(vectors), _ROWS_OF_CELLS), least, most)
+
+
+def _pairs_in_cells(
+    file: InvertedFile, asked: InvertedFile | None, blocks: Iterable[slice], least: float, most: int
+) -> Iterator[tuple[int, int, float]]:
+    """Yield the pairs of blocks of vectors, block by block in the order of cells: neighbours ask for the same cells.
+
+    Pairs wait on disk until they are put in order.
+
+    Args:
+        file: Vectors to compare with.
+        asked: Vectors to compare, in the same cells; None: those of ``file``, each with those before it.
+        blocks: Rows of ``asked``.
+        least: Minimum cosine.
+        most: Maximum number of pairs per vector.
+    """
+    own = file if asked is None else asked
+    with RowParts(_PAIRS, -(-len(own.members) // _PART) or 1) as found:
+        for rows in blocks:
+            vectors, places = own.vectors[rows], own.members[rows]
+            near = file.near(vectors, least - SLACK, most, before=places if asked is None else None)
+            pairs = _nearest(vectors, file.vectors, near, file.members, least, most)
+            later = places[pairs.later]
+            found.add(pa.table([file.members[pairs.earlier], later, pairs.cosine], _PAIRS), later // _PART)
+        for part in range(found.parts):
+            earlier, later, cosine = (column.to_numpy() for column in found.read(part).columns)
+            order = np.argsort(later, kind="stable")
+            yield from Pairs(earlier[order], later[order], cosine[order]).each()
 
 
 def _among_all(
@@ -86,8 +144,8 @@ def _among_all(
     columns: list[slice],
     least: float,
     most: int,
-) -> Iterator[tuple[int, int, float]]:
-    """Yield the nearest columns for each row; of rows compared with themselves only earlier ones."""
+) -> Pairs:
+    """Return the nearest columns for each row; of rows compared with themselves only earlier ones."""
     found = []
     for part in columns:
         itself = part == rows and others is vectors
@@ -96,28 +154,46 @@ def _among_all(
         if itself:
             near = near.kept(near.column < near.row)
         found.append(near._replace(column=near.column + part.start))
-    yield from _nearest(vectors, others, rows.start, Nominated.joined(found), least, most)
+    pairs = _nearest(vectors[rows], others, Nominated.joined(found), None, least, most)
+    return pairs._replace(later=pairs.later + rows.start)
 
 
 def _nearest(
-    vectors: Floats, others: Floats, first: int, nominated: Nominated, least: float, most: int
-) -> Iterator[tuple[int, int, float]]:
-    """Yield nominated pairs that reach ``least``, by ``later``, then by falling cosine, at most ``most`` of each."""
+    vectors: Floats,
+    others: Matrix,
+    nominated: Nominated,
+    places: NDArray[np.int32] | None,
+    least: float,
+    most: int,
+) -> Pairs:
+    """Return nominated pairs that reach ``least``, by row, then by falling cosine, at most ``most`` of each row.
+
+    Args:
+        vectors: Rows of ``nominated``.
+        others: Its columns.
+        nominated: Rows and columns to look at.
+        places: Place of each column by which equal cosines are ordered; None: the column itself.
+        least: Minimum cosine.
+        most: Maximum number of pairs per row.
+    """
     nominated = nominated.strongest(most)
-    later, earlier = nominated.row + first, nominated.column
-    cosines = _cosines(vectors, others, later, earlier)
-    order = np.lexsort((earlier, -cosines, later))
-    given, last = 0, -1
-    for place in order[cosines[order] >= least]:
-        given = given + 1 if later[place] == last else 1
-        last = int(later[place])
-        if given <= most:
-            yield int(earlier[place]), last, float(cosines[place])
+    row, column = nominated.row, nominated.column
+    cosines = _cosines(vectors, others, row, column)
+    order = np.lexsort((column if places is None else places[column], -cosines, row))
+    order = order[cosines[order] >= least]
+    firsts = np.flatnonzero(np.diff(row[order], prepend=-1))
+    given = np.arange(len(order)) - np.repeat(firsts, np.diff(firsts, append=len(order)))
+    order = order[given < most]
+    return Pairs(column[order], row[order], cosines[order])
 
 
-def _cosines(vectors: Floats, others: Floats, later: Places, earlier: Places) -> NDArray[np.float64]:
-    parts = [
-        np.einsum("nd,nd->n", vectors[later[some]].astype(np.float64), others[earlier[some]])
-        for some in slices(0, len(later), _AT_ONCE)
-    ]
-    return np.concatenate([np.zeros(0), *parts])
+def _cosines(vectors: Floats, others: Matrix, rows: Places, columns: Places) -> NDArray[np.float64]:
+    """Return the cosines of pairs; each column is read once, and those that lie together are read together."""
+    found = np.empty(len(rows))
+    order = np.argsort(columns, kind="stable")
+    for part in slices(0, len(rows), _AT_ONCE):
+        some = order[part]
+        found[some] = np.einsum(
+            "nd,nd->n", vectors[rows[some]].astype(np.float64), others[columns[some]].astype(np.float64)
+        )
+    return found

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from curate.models.device import Device, pick_device
 
 Floats = NDArray[np.float32]
-Places = NDArray[np.intp]
+Places = NDArray[np.intp] | NDArray[np.int32]
 
 SLACK = 1e-4
 """Bound on the error of a 32-bit product."""

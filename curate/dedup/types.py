@@ -1,6 +1,7 @@
 """Inputs, results and settings of deduplication."""
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -11,8 +12,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from curate.dedup.fingerprint import Match
+from curate.dedup.products import Places
+from curate.dedup.vector_file import Chosen, Matrix, VectorFile
 from curate.models.device import Device
 from loader.settings import Settings
+
+_AT_ONCE = 4096  # vectors that are written together
 
 
 @dataclass(frozen=True)
@@ -21,20 +26,40 @@ class Vectors:
 
     Attributes:
         there: Rows that have one, [rows].
-        read: Function from such rows to their vectors, float32 [n, D], unit length.
+        read: Function from such rows, at least one, to their vectors, float32 [n, D], unit length.
+        dtype: Type in which they are stored.
     """
 
     there: NDArray[np.bool_]
-    read: Callable[[NDArray[np.intp]], NDArray[np.float32]]
+    read: Callable[[Places], NDArray[np.float32]]
+    dtype: np.dtype[Any]
 
     @staticmethod
-    def of(vectors: Sequence[NDArray[Any] | None]) -> "Vectors":
-        """Return the vectors of those rows that have one."""
+    def of(vectors: Iterable[NDArray[Any] | None]) -> "Vectors":
+        """Return the vectors of those rows that have one; they are read once, and few are in memory.
 
-        def read(rows: NDArray[np.intp]) -> NDArray[np.float32]:
-            return np.stack([np.asarray(vectors[row], np.float32) for row in rows.tolist()])
+        Raises:
+            RunError: they have different widths.
+        """
+        file = VectorFile()
+        places: list[NDArray[np.int32]] = []
+        rest = iter(vectors)
+        while some := list(itertools.islice(rest, _AT_ONCE)):
+            found = [vector for vector in some if vector is not None]
+            there = np.array([vector is not None for vector in some], bool)
+            places.append(np.where(there, len(file) + np.cumsum(there) - 1, -1).astype(np.int32))
+            if found:
+                file.append(np.stack(found))
+        return Vectors.placed(np.concatenate([np.zeros(0, np.int32), *places]), file)
 
-        return Vectors(np.array([vector is not None for vector in vectors], bool), read)
+    @staticmethod
+    def placed(places: NDArray[np.int32], file: VectorFile) -> "Vectors":
+        """Return vectors that lie in a file at places, -1 where there is none, [rows]."""
+        return Vectors(places >= 0, lambda rows: file[places[rows]], file.dtype)
+
+    def some(self, rows: Places) -> Matrix:
+        """Return the vectors of such rows, which are read when they are asked for."""
+        return Chosen(self.read, rows, self.dtype)
 
 
 class ManyPairs(NamedTuple):
@@ -81,7 +106,7 @@ class DedupClips:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def order(self, rows: NDArray[np.intp] | None = None) -> NDArray[np.intp]:
+    def order(self, rows: Places | None = None) -> Places:
         """Return rows, or all of them, old ones first, then by falling quality, then by key."""
         if rows is None:
             rows = np.arange(len(self))
@@ -95,7 +120,7 @@ class DedupClips:
         ours = len(rows)
 
         def joined(one: Vectors, other: Vectors) -> Vectors:
-            def read(wanted: NDArray[np.intp]) -> NDArray[np.float32]:
+            def read(wanted: Places) -> NDArray[np.float32]:
                 own = wanted < ours
                 parts = [(own, one, rows[wanted[own]]), (~own, other, wanted[~own] - ours)]
                 found = [(where, vectors.read(some)) for where, vectors, some in parts if len(some)]
@@ -104,7 +129,8 @@ class DedupClips:
                     matrix[where] = some
                 return matrix
 
-            return Vectors(np.concatenate([one.there[rows], other.there]), read)
+            there = np.concatenate([one.there[rows], other.there])
+            return Vectors(there, read, np.result_type(one.dtype, other.dtype))
 
         def fingerprint(row: int) -> NDArray[np.uint8] | None:
             return self.fingerprint(int(rows[row])) if row < ours else others.fingerprint(row - ours)

@@ -1,4 +1,4 @@
-"""Arrays of clips as deduplication and shards take them: vectors in memory, fingerprints read when asked for."""
+"""Arrays of clips as deduplication and shards take them: vectors on local disk, fingerprints read when asked for."""
 
 import bisect
 from collections import OrderedDict
@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
+from curate.dedup.vector_file import VectorFile
 from curate.ledger.ledger import Ledger
 from curate.run.tables.columns import Rows, places_in
 
@@ -63,6 +64,9 @@ class ClipArrays:
 
     Args:
         ledger: Ledger that holds them.
+
+    Attributes:
+        vectors: The embeddings that were read, by their places, on local disk.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -72,7 +76,7 @@ class ClipArrays:
         self._read: dict[str, int] = {}  # place in these lists
         self._ids: list[pa.Array] = []  # those of each call that read some
         self._firsts = [0]  # first vector of each such call, and the end
-        self._blocks: list[NDArray[Any]] = []
+        self.vectors = VectorFile()
         self._fingerprints = Fingerprints(ledger)
 
     def read(self, names: Iterable[str]) -> None:
@@ -85,10 +89,10 @@ class ClipArrays:
             self._starts.append(self._firsts[-1] + parts.count)
             if block := parts.add({key.removesuffix(_VECTOR): vector for key, vector in arrays.items()}):
                 ids.append(block[0])
-                self._blocks.append(block[1])
+                self.vectors.append(block[1])
         if block := parts.rest():
             ids.append(block[0])
-            self._blocks.append(block[1])
+            self.vectors.append(block[1])
         if ids:
             self._ids.append(pa.concat_arrays(ids))
             self._firsts.append(self._firsts[-1] + parts.count)
@@ -125,16 +129,11 @@ class ClipArrays:
                 found = np.where((found < 0) & (here >= 0), here + self._firsts[call], found)
         return found
 
-    def vectors(self, places: Rows, dtype: DTypeLike | None = None) -> NDArray[Any]:
-        """Return perceptual embeddings by their places, [places, D]; zeros for -1."""
-        if not self._blocks:
-            return np.zeros((len(places), 1), dtype or np.float16)
-        found = np.zeros((len(places), self._blocks[0].shape[1]), dtype or self._blocks[0].dtype)
-        first = 0
-        for block in self._blocks:
-            here = (places >= first) & (places < first + len(block))
-            found[here] = block[places[here] - first]
-            first += len(block)
+    def stored(self, places: Rows) -> NDArray[Any]:
+        """Return perceptual embeddings by their places as they are stored, [places, D]; zeros for -1."""
+        found = np.zeros((len(places), self.vectors.width or 1), self.vectors.dtype)
+        there = places >= 0
+        found[there] = self.vectors.read(places[there], self.vectors.dtype)
         return found
 
     def fingerprint_place(self, place: int) -> FingerprintPlace:

@@ -7,12 +7,12 @@ import pyarrow as pa
 
 from curate.dedup import DedupClips, ManyPairs, Vectors
 from curate.dedup.fingerprint import Match
+from curate.dedup.vector_file import VectorFile
 from curate.run.clip_arrays import ClipArrays
 from curate.run.stages.footage import PAIRS_AT_ONCE, MatchMany
 from curate.run.tables.kept import KeptClips
 from curate.run.tables.partitions import Partitions
 from curate.run.tables.results import packed_arrays
-from loader.errors import RunError
 
 
 def dedup_clips(
@@ -49,7 +49,7 @@ def dedup_clips(
         sources=pa.DictionaryArray.from_arrays(pa.array(clips.sources), pa.array(uris, pa.string())),
         quality=clips.quality,
         old=clips.old,
-        footage=Vectors(places >= 0, lambda rows: arrays.vectors(places[rows].astype(np.int64), np.float32)),
+        footage=Vectors.placed(places, arrays.vectors),
         embedding=embedding,
         fingerprint=lambda row: arrays.fingerprint(int(places[row])) if places[row] >= 0 else None,
         many=None if match is None else many(match),
@@ -69,17 +69,10 @@ def model_vectors(
     Raises:
         RunError: the embeddings have different widths.
     """
-    parts = []
+    file, places = VectorFile(), np.full(len(clips), -1, np.int32)
     for partition, table in enumerate(tables):
-        own = table.take(pa.array(clips.rows[clips.of_partition(partition)]))
-        parts.append(packed_arrays(results(partition, own)))
-    width = max(matrix.shape[1] for matrix, _ in parts)
-    kinds = {matrix.dtype for matrix, found in parts if found.any()} or {np.dtype(np.float16)}
-    if len({matrix.shape[1] for matrix, found in parts if found.any()}) > 1:
-        raise RunError("the vectors of clips have different sizes")
-    whole = np.zeros((len(clips), width), np.result_type(*kinds))
-    for partition, (matrix, found) in enumerate(parts):
-        if found.any():
-            whole[clips.of_partition(partition)] = matrix
-    there = np.concatenate([found for _, found in parts])
-    return Vectors(there, lambda rows: whole[rows].astype(np.float32))
+        here = clips.of_partition(partition)
+        matrix, found = packed_arrays(results(partition, table.take(pa.array(clips.rows[here]))))
+        places[here][found] = np.arange(len(file), len(file) + int(found.sum()))
+        file.append(matrix[found])
+    return Vectors.placed(places, file)

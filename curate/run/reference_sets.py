@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.config import CurateConfig
@@ -12,7 +13,7 @@ from curate.models.embed import STAGES
 from curate.run.clip_arrays import ClipArrays
 from curate.run.stages.custom_stages import stage_facts
 from curate.run.tables.clips import clip_ids
-from curate.run.tables.columns import column
+from curate.run.tables.columns import column, places_in
 from curate.run.tables.kept import half_digests
 from curate.search.vectors import stored_vector
 from loader.dataset import Dataset, open_dataset
@@ -46,9 +47,10 @@ def known(clips: DedupClips, config: CurateConfig) -> dict[str, tuple[str, Dupli
             found.setdefault(key, ("dedup.evaluation", twin))
     for uri in config.dedup.older:
         there = clips_of(uri, config)
-        names = set(there.keys.to_pylist())
-        for key, twin in dedup(clips.fresh(there), config.dedup).items():
-            if twin.of in names:
+        twins = dedup(clips.fresh(there), config.dedup)
+        theirs = places_in(pa.array([twin.of for twin in twins.values()], pa.string()), there.keys) >= 0
+        for (key, twin), known_there in zip(twins.items(), theirs.tolist(), strict=True):
+            if known_there:
                 found.setdefault(key, ("dedup.older", twin))
     return found
 
@@ -72,9 +74,9 @@ def clips_of(uri: str, config: CurateConfig) -> DedupClips:
         sources=column(samples, "source"),
         quality=np.zeros((len(samples), 0)),
         old=np.zeros(len(samples), bool),
-        footage=Vectors(places >= 0, lambda rows: arrays.vectors(places[rows], np.float32)),
+        footage=Vectors.placed(places.astype(np.int32), arrays.vectors),
         embedding=Vectors.of(
-            [stored_vector(dataset, row) if semantic else None for row in range(len(samples))]
+            stored_vector(dataset, row) if semantic else None for row in range(len(samples))
         ),
         fingerprint=lambda row: arrays.fingerprint(int(places[row])) if places[row] >= 0 else None,
     )

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from curate.config import CurateConfig, config_digest
 from curate.dedup import DedupClips, Duplicate, Vectors, dedup
 from curate.dedup.text_hashes import TextPlaces
+from curate.dedup.vector_file import VectorFile
 from curate.ledger.ledger import Ledger
 from curate.ledger.records import Record, SourceSummary
 from curate.run.clip_arrays import ClipArrays
@@ -344,7 +345,7 @@ class CurationState:
     def _model_vectors(self, clips: KeptClips, tables: Partitions) -> Vectors:
         stage = embedding_stage(self.config)
         if stage is None or not len(clips):
-            return Vectors(np.zeros(len(clips), bool), lambda rows: np.zeros((len(rows), 1), np.float32))
+            return Vectors.placed(np.full(len(clips), -1, np.int32), VectorFile())
         return model_vectors(clips, tables, lambda partition, table: self._known(partition, table)[stage])
 
     def samples(self, partition: int, clips: pa.Table) -> pa.Table:
@@ -362,7 +363,7 @@ class CurationState:
         if self.config.embed.backend == "none":
             return vector_column(np.zeros((len(clips), 1), np.float16), np.zeros(len(clips), bool))
         places = self._arrays.find(clip_ids(clips), self._read_arrays(clips))
-        return vector_column(self._arrays.vectors(places), places >= 0)
+        return vector_column(self._arrays.stored(places), places >= 0)
 
     def _read_arrays(self, clips: pa.Table) -> list[str]:
         """Read the arrays of clips' sources; return the names under which they lie."""

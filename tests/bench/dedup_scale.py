@@ -9,7 +9,6 @@ thread each), the share of pairs that cells find by their cosine, and the share 
 """
 
 import argparse
-import resource
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,10 +18,12 @@ import numpy as np
 from PIL import Image, ImageEnhance
 
 from curate.dedup import neighbours
-from curate.dedup.cells import PROBES, InvertedFile
+from curate.dedup.cells import PROBES, CellCentres, InvertedFile
 from curate.dedup.neighbours import near_pairs
 from curate.dedup.products import Floats, slices
+from curate.dedup.vector_file import VectorFile
 from curate.frames.perceptual import PICTURE, describe
+from tests.bench.curate_scale import peak_bytes
 
 LEAST, MOST = 0.5, 32  # as `curate.dedup` asks
 COPIES = 2000
@@ -69,40 +70,54 @@ def clips(scenes: Floats, count: int, random: np.random.Generator) -> Floats:
     return found
 
 
+def on_disk(scenes: Floats, count: int, random: np.random.Generator) -> VectorFile:
+    """Return clips as vectors of 16 bits."""
+    vectors = VectorFile()
+    for rows in slices(0, count, AT_ONCE):
+        vectors.append(clips(scenes, rows.stop - rows.start, random).astype(np.float16))
+    return vectors
+
+
 def measure(scenes: Floats, copies: dict[str, Floats], count: int, exhaustive: bool, share: float) -> None:
     """Print the rows of one number of clips."""
     random = np.random.default_rng(count)
-    vectors = clips(scenes, count, random)
+    vectors = on_disk(scenes, count, random)
     # Originals stand in the first half of the order, each with one copy in the second.
     number = min(COPIES, count // 4)
-    originals = random.permutation(count // 2)[:number]
-    places = count // 2 + random.permutation(count - count // 2)[:number]
+    originals = np.sort(random.permutation(count // 2)[:number])
+    places = count // 2 + np.sort(random.permutation(count - count // 2)[:number])
     chosen = random.integers(len(scenes), size=number)
     kinds = np.array(list(copies))[random.integers(len(copies), size=number)]
-    vectors[originals] = scenes[chosen]
-    vectors[places] = [copies[kind][at] for kind, at in zip(kinds, chosen, strict=True)]
+    vectors.put(originals, scenes[chosen].astype(np.float16))
+    vectors.put(
+        places,
+        np.stack([copies[kind][at] for kind, at in zip(kinds, chosen, strict=True)]).astype(np.float16),
+    )
 
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    before = peak_bytes()
     start = time.process_time()
-    file = InvertedFile.of(vectors)
+    file = InvertedFile.of(vectors, CellCentres.of(vectors))
     built = time.process_time()
-    blocks = list(slices(0, count, 65_536))
+    blocks = list(slices(0, count, neighbours._ROWS_OF_CELLS))
     # Of a part of the blocks, spaced evenly: the mean of their costs is that of all.
     some = [
         blocks[at] for at in np.linspace(0, len(blocks) - 1, max(1, round(share * len(blocks)))).astype(int)
     ]
     rows = sum(block.stop - block.start for block in some)
     began = time.process_time()
-    for block in some:
-        found = file.near(vectors[block], LEAST, MOST, first=block.start)
-        sum(1 for _ in neighbours._nearest(vectors, vectors, block.start, found, LEAST, MOST))
+    sum(1 for _ in neighbours._pairs_in_cells(file, None, some, LEAST, MOST))
     ended = time.process_time()
+    grown = peak_bytes() - before
+    owner = np.empty(count, np.int32)
+    owner[file.members] = np.repeat(np.arange(len(file.starts) - 1), np.diff(file.starts))
     probed = file.cells.nearest(vectors[places], PROBES)
-    hit = (probed == file.owner[originals][:, None]).any(axis=1)
+    hit = (probed == owner[originals][:, None]).any(axis=1)
     cosine = np.einsum("nd,nd->n", vectors[places].astype(float), vectors[originals])
     print(
         f"| {count:,} | {len(file.cells.fine):,} | {(built - start) / count * 1e6:.0f} |"
         f" {(ended - began) / rows * 1e6:.0f} | {hit[cosine >= LEAST].mean():.4f} of {(cosine >= LEAST).sum()} |"
-        f" {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} |",
+        f" {before / 1e6:.0f} | {grown / count:.0f} |",
         flush=True,
     )
     for kind in copies:
@@ -119,7 +134,7 @@ def measure(scenes: Floats, copies: dict[str, Floats], count: int, exhaustive: b
         near, seen = np.array(list(every.values())), np.zeros(len(every), bool)
         for rows in slices(0, len(later), AT_ONCE):
             probed = file.cells.nearest(vectors[later[rows]], PROBES)
-            seen[rows] = (probed == file.owner[earlier[rows], None]).any(axis=1)
+            seen[rows] = (probed == owner[earlier[rows], None]).any(axis=1)
         for least, most in ((0.5, 0.6), (0.6, 0.7), (0.7, 0.8), (0.8, 0.9), (0.9, 1.1)):
             inside = seen[(least <= near) & (near < most)]
             print(f"    cosine {least} to {most}: {inside.mean():.4f} of {len(inside):,} pairs")
@@ -139,7 +154,8 @@ def main() -> None:
     copies = {kind: described([change(picture) for picture in found]) for kind, change in CHANGES.items()}
     print(f"{len(scenes)} scenes\n")
     print(
-        "| clips | cells | us a clip: cells | search | copies found | peak GiB |\n|---|---|---|---|---|---|"
+        "| clips | cells | us a clip: cells | search | copies found | MB before | peak of bytes a clip |\n"
+        "|---|---|---|---|---|---|---|"
     )
     for count in options.clips:
         measure(scenes, copies, count, count <= options.exhaustive_up_to, options.share)

@@ -1,17 +1,20 @@
 """Near neighbours and clusters: the same whatever the blocks, and with torch."""
 
 import sys
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from curate.dedup import cells, neighbours, products
-from curate.dedup.cells import InvertedFile
+from curate.dedup import Vectors, cells, neighbours, products, vector_file
+from curate.dedup.cells import CellCentres, InvertedFile, owners
 from curate.dedup.clusters import clusters
-from curate.dedup.kmeans import on_grid
+from curate.dedup.kmeans import kmeans, on_grid
 from curate.dedup.neighbours import near_pairs, near_references
 from curate.dedup.products import TorchBlocks
-from loader.errors import UsageError
+from curate.dedup.vector_file import Chosen, VectorFile
+from loader.errors import RunError, UsageError
 
 
 def test_clusters_gather_what_is_near_and_every_near_pair_inside_is_seen() -> None:
@@ -92,12 +95,95 @@ def test_near_cells_hold_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(earlier < later for earlier, later, _ in near[0])
 
 
+def on_disk(vectors: np.ndarray, seed: int) -> Chosen:
+    """Vectors of 16 bits in a file, in another order than they are asked for."""
+    places = np.random.default_rng(seed).permutation(len(vectors)).astype(np.int32)
+    file = VectorFile()
+    file.put(np.arange(len(vectors)), vectors[np.argsort(places)].astype(np.float16))
+    found = Vectors.placed(places, file).some(np.arange(len(vectors)))
+    assert isinstance(found, Chosen)
+    return found
+
+
+def within_cells(
+    vectors: np.ndarray, others: np.ndarray, least: float, most: int, *, earlier: bool
+) -> list[tuple[int, int, float]]:
+    """All vectors of the near cells, compared one by one."""
+    centres = CellCentres.of(others)
+    owner, probed = owners(others, centres), centres.nearest(vectors, cells.PROBES)
+    found = []
+    for later, vector in enumerate(vectors.astype(np.float64)):
+        among = np.flatnonzero(np.isin(owner, probed[later]))
+        among = among[among < later] if earlier else among
+        cosines = np.array([np.einsum("nd,nd->n", vector[None], others[[at]])[0] for at in among])
+        order = np.lexsort((among, -cosines))
+        found += [(int(among[at]), later, cosines[at]) for at in order[cosines[order] >= least][:most]]
+    return found
+
+
+def test_vectors_on_disk_give_the_pairs_of_those_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for module, name, value in ((cells, "CELL", 20), (cells, "_ROWS", 300), (cells, "_AT_ONCE", 7)):
+        monkeypatch.setattr(module, name, value)
+    for name, value in (("_ROWS_OF_CELLS", 170), ("_AT_ONCE", 64), ("_PART", 128), ("_ROWS", 50)):
+        monkeypatch.setattr(neighbours, name, value)
+    monkeypatch.setattr(vector_file, "_RUN", 16)
+    monkeypatch.setattr(vector_file, "_GAP", 3)
+    arrays = [each.astype(np.float16).astype(np.float32) for each in (scenes(900, 24, 1), scenes(700, 24, 2))]
+    mine, others = (on_disk(each, seed) for seed, each in enumerate(arrays))
+    for cells_from in (1, 10_000):
+        monkeypatch.setattr(neighbours, "CELLS_FROM", cells_from)
+        pairs, across = list(near_pairs(mine, 0.5, 6)), list(near_references(mine, others, 0.5, 6))
+        assert min(len(pairs), len(across)) > 500
+        assert pairs == list(near_pairs(arrays[0], 0.5, 6))
+        assert across == list(near_references(*arrays, 0.5, 6))
+        if cells_from == 1:
+            assert pairs == within_cells(arrays[0], arrays[0], 0.5, 6, earlier=True)
+            assert across == within_cells(*arrays, 0.5, 6, earlier=False)
+    monkeypatch.setattr(neighbours, "CELLS_FROM", 1)
+    begun = near_pairs(mine, 0.5, 6)
+    next(begun)
+    begun.close()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("flat", [100, 10], ids=["one level", "two levels"])
+def test_clusters_of_vectors_on_disk(flat: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = unit(500, 8, 3).astype(np.float16)
+    monkeypatch.setattr(sys.modules[clusters.__module__], "_FLAT", flat)
+    expected = clusters(vectors.astype(np.float32), 20, 10)
+    monkeypatch.setattr(sys.modules[kmeans.__module__], "_ROWS", 64)
+    assert np.array_equal(clusters(on_disk(vectors, 0), 20, 10), expected)
+
+
+def test_a_file_of_vectors_keeps_all_of_them_in_the_narrowest_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector_file, "_RUN", 3)
+    file, first, second = VectorFile(), unit(10, 4, 0).astype(np.float16), unit(5, 4, 1)
+    file.append(first)
+    file.put(np.array([12, 13, 15]), first[:3])
+    assert file.dtype == np.float16
+    file.append(second)
+    assert (len(file), file.dtype) == (21, np.float32)
+    rows = np.array([20, 0, 13, 11, 13, 9])
+    nothing = np.zeros(4, np.float16)
+    assert np.array_equal(file[rows], np.stack([second[4], first[0], first[1], nothing, first[1], first[9]]))
+    assert np.array_equal(file[:], file[np.arange(21)])
+    with pytest.raises(RunError, match="4 and 3 numbers"):
+        file.append(unit(1, 3, 0))
+
+
 def test_cells_do_not_depend_on_the_order_of_additions() -> None:
     """Columns in another order are other sums: float32 alone would round them otherwise."""
     vectors = scenes(3000, 64, 3)
     order = np.random.default_rng(0).permutation(64)
-    made, again = (InvertedFile.of(each, 50) for each in (vectors, np.ascontiguousarray(vectors[:, order])))
-    assert np.array_equal(made.owner, again.owner)
+    made, again = (
+        InvertedFile.of(each, CellCentres.of(each, 50))
+        for each in (vectors, np.ascontiguousarray(vectors[:, order]))
+    )
+    assert np.array_equal(made.members, again.members)
+    assert np.array_equal(made.starts, again.starts)
     assert np.array_equal(made.cells.fine[:, order], again.cells.fine)
     one, other = on_grid(vectors) @ made.cells.fine.T, on_grid(vectors[:, order]) @ again.cells.fine.T
     assert np.array_equal(one, other)
@@ -106,9 +192,9 @@ def test_cells_do_not_depend_on_the_order_of_additions() -> None:
 
 def test_cells_of_any_vectors() -> None:
     for vectors in (np.ones((1, 1), np.float32), np.repeat(unit(1, 8, 0), 500, axis=0), scenes(300, 8, 4)):
-        file = InvertedFile.of(vectors, 20)
+        file = InvertedFile.of(vectors, CellCentres.of(vectors, 20))
         assert sorted(file.members) == list(range(len(vectors)))
-        assert set(file.owner) <= set(range(len(file.cells.fine)))
+        assert len(file.starts) == len(file.cells.fine) + 1
         found = file.near(vectors, 0.99, 5)
         assert set(found.row) == set(range(len(vectors)))
 

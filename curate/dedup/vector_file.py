@@ -1,0 +1,144 @@
+"""Vectors on local disk: written once, and read by runs of neighbouring rows."""
+
+import os
+import tempfile
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from curate.dedup.products import Floats, Places
+from loader.errors import RunError
+
+_GAP = 32
+"""Most rows between two others that are read together: a request takes as long as reading these."""
+_RUN = 8192
+"""Most rows that are read together."""
+
+
+class Matrix(Protocol):
+    """Vectors [n, D] that are read when they are asked for, or an array of float32."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type in which they are stored."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: slice | Places, /) -> Floats: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """Some rows of a table of vectors.
+
+    Attributes:
+        read: Function from rows of the table to their vectors.
+        rows: These rows.
+        dtype: Type in which they are stored.
+    """
+
+    read: Callable[[Places], Floats]
+    rows: Places
+    dtype: np.dtype[Any]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: slice | Places, /) -> Floats:
+        return self.read(self.rows[rows])
+
+
+class VectorFile:
+    """Vectors in a file without a name in the temporary folder: it is gone with this object, and with the process.
+
+    They are read as float32. The file's own pages are the kernel's, and no memory of this process.
+
+    Attributes:
+        width: D; 0 while there is no vector.
+        dtype: Type in which they are stored, the narrowest that holds all.
+    """
+
+    def __init__(self) -> None:
+        # Closed by the finalizer.
+        file = tempfile.TemporaryFile(prefix="reelweave-vectors-", buffering=0)  # noqa: SIM115
+        self._handle = file.fileno()
+        weakref.finalize(self, file.close)
+        self.width, self.dtype, self._count = 0, np.dtype(np.float16), 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, vectors: NDArray[Any]) -> None:
+        """Add vectors, [n, D].
+
+        Raises:
+            RunError: they have another width than those before.
+        """
+        self.put(np.arange(self._count, self._count + len(vectors)), vectors)
+
+    def put(self, rows: Places, vectors: NDArray[Any]) -> None:
+        """Write vectors into rising rows; rows between them that nobody writes are zero.
+
+        Raises:
+            RunError: they have another width than those before.
+        """
+        if not len(vectors):
+            return
+        self._fit(vectors)
+        data = np.ascontiguousarray(vectors, self.dtype)
+        starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
+        for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=True):
+            self._write(int(rows[start]), data[start:end])
+        self._count = max(self._count, int(rows[-1]) + 1)
+
+    def __getitem__(self, rows: slice | Places, /) -> Floats:
+        return self.read(rows, np.float32)
+
+    def read(self, rows: slice | Places, dtype: DTypeLike) -> NDArray[Any]:
+        """Return vectors by their rows, as another type."""
+        if isinstance(rows, slice):
+            start, end, _ = rows.indices(self._count)
+            return self._read(start, end).astype(dtype)
+        found = np.empty((len(rows), self.width), dtype)
+        order = np.argsort(rows, kind="stable")
+        rows = rows[order]
+        apart = (np.diff(rows) > _GAP) | (np.diff(rows // _RUN) > 0)
+        for some in np.split(np.arange(len(rows)), np.flatnonzero(apart) + 1) if len(rows) else ():
+            first = int(rows[some[0]])
+            run = self._read(first, int(rows[some[-1]]) + 1).astype(dtype)
+            found[order[some]] = run[rows[some] - first]
+        return found
+
+    def _fit(self, vectors: NDArray[Any]) -> None:
+        """Take up width and type of vectors that come."""
+        if not self._count:
+            self.width, self.dtype = vectors.shape[1], vectors.dtype
+        elif vectors.shape[1] != self.width:
+            raise RunError(
+                f"the vectors of clips have different sizes: {self.width} and {vectors.shape[1]} numbers"
+            )
+        narrow, self.dtype = self.dtype, np.result_type(self.dtype, vectors.dtype)
+        if narrow != self.dtype:
+            # From the end: nothing is overwritten before it is read.
+            for start in reversed(range(0, self._count, _RUN)):
+                part = self._read(start, min(start + _RUN, self._count), narrow)
+                self._write(start, part.astype(self.dtype))
+
+    def _read(self, start: int, end: int, dtype: np.dtype[Any] | None = None) -> NDArray[Any]:
+        found = np.empty((end - start, self.width), dtype or self.dtype)
+        left, at = found.reshape(-1).view(np.uint8).data, start * self.width * found.itemsize
+        while left:
+            size = os.preadv(self._handle, [left], at)
+            assert size, "rows end before their number does"
+            left, at = left[size:], at + size
+        return found
+
+    def _write(self, row: int, data: NDArray[Any]) -> None:
+        left, at = data.reshape(-1).view(np.uint8).data, row * self.width * data.itemsize
+        while left:
+            size = os.pwrite(self._handle, left, at)
+            left, at = left[size:], at + size
