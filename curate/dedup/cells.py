@@ -24,7 +24,7 @@ ITERATIONS = 10
 
 _COARSE_PROBES, _FIRST_PROBES = 16, 2
 _COARSE_SAMPLE, _FINE_SAMPLE = 256, 64  # vectors per centre that k-means looks at
-_ROWS = 65_536
+_ROWS = 16_384
 _AT_ONCE = 512  # rows that are compared with a cell together: their products stay in the processor's cache
 
 

@@ -21,7 +21,7 @@ CELLS_FROM = 50_000
 """Number of vectors from which they are compared within near cells alone, whatever the device."""
 
 _ROWS, _COLUMNS = 1024, 16384  # size of a block: 67 MB
-_ROWS_OF_CELLS = 65_536
+_ROWS_OF_CELLS = 24_576  # 26 MB as float32, which an allocator keeps
 _AT_ONCE = 4096  # batch of cosines in 64 bits
 _PART = 65_536  # vectors whose pairs lie together on disk
 

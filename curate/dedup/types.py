@@ -1,6 +1,6 @@
 """Inputs, results and settings of deduplication."""
 
-import itertools
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -16,8 +16,6 @@ from curate.dedup.products import Places
 from curate.dedup.vector_file import Chosen, Matrix, VectorFile
 from curate.models.device import Device
 from loader.settings import Settings
-
-_AT_ONCE = 4096  # vectors that are written together
 
 
 @dataclass(frozen=True)
@@ -36,21 +34,17 @@ class Vectors:
 
     @staticmethod
     def of(vectors: Iterable[NDArray[Any] | None]) -> "Vectors":
-        """Return the vectors of those rows that have one; they are read once, and few are in memory.
+        """Return the vectors of those rows that have one; each is read once, and none stays in memory.
 
         Raises:
             RunError: they have different widths.
         """
-        file = VectorFile()
-        places: list[NDArray[np.int32]] = []
-        rest = iter(vectors)
-        while some := list(itertools.islice(rest, _AT_ONCE)):
-            found = [vector for vector in some if vector is not None]
-            there = np.array([vector is not None for vector in some], bool)
-            places.append(np.where(there, len(file) + np.cumsum(there) - 1, -1).astype(np.int32))
-            if found:
-                file.append(np.stack(found))
-        return Vectors.placed(np.concatenate([np.zeros(0, np.int32), *places]), file)
+        file, places = VectorFile(), array("i")
+        for vector in vectors:
+            places.append(-1 if vector is None else len(file))
+            if vector is not None:
+                file.append(vector[None])
+        return Vectors.placed(np.array(places, np.int32), file)
 
     @staticmethod
     def placed(places: NDArray[np.int32], file: VectorFile) -> "Vectors":

@@ -1,6 +1,9 @@
 """Arrays of clips as deduplication and shards take them: vectors on local disk, fingerprints read when asked for."""
 
 import bisect
+import os
+import tempfile
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -11,7 +14,7 @@ from numpy.typing import NDArray
 
 from curate.dedup.vector_file import VectorFile
 from curate.ledger.ledger import Ledger
-from curate.run.tables.columns import Rows, places_in
+from curate.run.tables.columns import Rows, column, places_in
 
 _VECTOR, _FINGERPRINT = ".perceptual", ".fingerprint"
 _MOST_BYTES = 512 << 20
@@ -74,10 +77,10 @@ class ClipArrays:
         self._names: list[str] = []  # of the arrays that were read, in order
         self._starts: list[int] = []  # first vector of each
         self._read: dict[str, int] = {}  # place in these lists
-        self._ids: list[pa.Array] = []  # those of each call that read some
+        self._ids = _Ids()  # of each call that read some
         self._firsts = [0]  # first vector of each such call, and the end
-        self.vectors = VectorFile()
         self._fingerprints = Fingerprints(ledger)
+        self.vectors = VectorFile()
 
     def read(self, names: Iterable[str]) -> None:
         """Read the vectors that are kept under names in the ledger, as far as they are not read yet."""
@@ -94,7 +97,7 @@ class ClipArrays:
             ids.append(block[0])
             self.vectors.append(block[1])
         if ids:
-            self._ids.append(pa.concat_arrays(ids))
+            self._ids.add(pa.concat_arrays(ids))
             self._firsts.append(self._firsts[-1] + parts.count)
 
     def forget(self, name: str) -> None:
@@ -107,9 +110,7 @@ class ClipArrays:
         end = self._starts[place + 1] if place + 1 < len(self._starts) else self._firsts[-1]
         if start < end:
             call = bisect.bisect_right(self._firsts, start) - 1
-            ids, first = self._ids[call], self._firsts[call]
-            gone = pa.nulls(end - start, pa.string())
-            self._ids[call] = pa.concat_arrays([ids[: start - first], gone, ids[end - first :]])
+            self._ids.forget(call, slice(start - self._firsts[call], end - self._firsts[call]))
 
     def find(self, clip_ids: pa.Array, names: Iterable[str] | None = None) -> Rows:
         """Return the place of each clip's perceptual embedding, -1 where there is none.
@@ -125,7 +126,7 @@ class ClipArrays:
         found = np.full(len(clip_ids), -1, np.int64)
         for call in calls:
             if call < len(self._ids):
-                here = places_in(clip_ids, self._ids[call])
+                here = places_in(clip_ids, self._ids.read(call))
                 found = np.where((found < 0) & (here >= 0), here + self._firsts[call], found)
         return found
 
@@ -133,18 +134,49 @@ class ClipArrays:
         """Return perceptual embeddings by their places as they are stored, [places, D]; zeros for -1."""
         found = np.zeros((len(places), self.vectors.width or 1), self.vectors.dtype)
         there = places >= 0
-        found[there] = self.vectors.read(places[there], self.vectors.dtype)
+        found[there] = self.vectors.stored(places[there])
         return found
 
-    def fingerprint_place(self, place: int) -> FingerprintPlace:
-        """Return where the fingerprint of the clip lies whose embedding is at a place."""
-        name = self._names[bisect.bisect_right(self._starts, place) - 1]
-        call = bisect.bisect_right(self._firsts, place) - 1
-        return FingerprintPlace(name, self._ids[call][place - self._firsts[call]].as_py())
+    def fingerprint_place(self, place: int, clip_id: str) -> FingerprintPlace:
+        """Return where the fingerprint of a clip lies, whose embedding is at a place."""
+        return FingerprintPlace(self._names[bisect.bisect_right(self._starts, place) - 1], clip_id)
 
-    def fingerprint(self, place: int) -> NDArray[np.uint8] | None:
-        """Return the fingerprint of the clip whose embedding is at a place, or None."""
-        return self._fingerprints.read(self.fingerprint_place(place))
+    def fingerprint(self, place: int, clip_id: str) -> NDArray[np.uint8] | None:
+        """Return the fingerprint of a clip, whose embedding is at a place, or None."""
+        return self._fingerprints.read(self.fingerprint_place(place, clip_id))
+
+
+class _Ids:
+    """Identities of several calls in one file without a name; some were forgotten."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile(prefix="reelweave-ids-")  # noqa: SIM115 - closed by the finalizer
+        weakref.finalize(self, self._file.close)
+        self._starts: list[int] = []  # bytes before those of each call
+        self._gone: dict[int, list[slice]] = {}
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def add(self, ids: pa.Array) -> None:
+        """Add the identities of a call."""
+        self._starts.append(self._file.seek(0, os.SEEK_END))
+        table = pa.table({"id": ids})
+        with pa.ipc.new_stream(self._file, table.schema) as stream:
+            stream.write_table(table)
+
+    def forget(self, call: int, rows: slice) -> None:
+        """Forget the identities in some rows of a call."""
+        self._gone.setdefault(call, []).append(rows)
+
+    def read(self, call: int) -> pa.Array:
+        """Return the identities of a call, null where they were forgotten."""
+        self._file.seek(self._starts[call])
+        ids = column(pa.ipc.open_stream(self._file).read_all(), "id")
+        for rows in self._gone.get(call, ()):
+            nothing = pa.nulls(rows.stop - rows.start, pa.string())
+            ids = pa.concat_arrays([ids[: rows.start], nothing, ids[rows.stop :]])
+        return ids
 
 
 class _Parts:

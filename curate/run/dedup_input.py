@@ -8,7 +8,7 @@ import pyarrow as pa
 from curate.dedup import DedupClips, ManyPairs, Vectors
 from curate.dedup.fingerprint import Match
 from curate.dedup.vector_file import VectorFile
-from curate.run.clip_arrays import ClipArrays
+from curate.run.clip_arrays import ClipArrays, FingerprintPlace
 from curate.run.stages.footage import PAIRS_AT_ONCE, MatchMany
 from curate.run.tables.kept import KeptClips
 from curate.run.tables.partitions import Partitions
@@ -33,13 +33,15 @@ def dedup_clips(
     """
     places = clips.footage
 
+    def clip_id(row: int) -> str:
+        return f"{clips.keys[row]}-{clips.digests[row].as_py()[:8].hex()}"
+
+    def place(row: int) -> FingerprintPlace:
+        return arrays.fingerprint_place(int(places[row]), clip_id(row))
+
     def many(match: MatchMany) -> ManyPairs:
         def compare(pairs: Sequence[tuple[int, int]], min_overlap: float) -> list[Match | None]:
-            named = [
-                (arrays.fingerprint_place(int(places[one])), arrays.fingerprint_place(int(places[two])))
-                for one, two in pairs
-            ]
-            return match(named, min_overlap)
+            return match([(place(one), place(two)) for one, two in pairs], min_overlap)
 
         return ManyPairs(PAIRS_AT_ONCE, compare)
 
@@ -51,7 +53,9 @@ def dedup_clips(
         old=clips.old,
         footage=Vectors.placed(places, arrays.vectors),
         embedding=embedding,
-        fingerprint=lambda row: arrays.fingerprint(int(places[row])) if places[row] >= 0 else None,
+        fingerprint=lambda row: (
+            arrays.fingerprint(int(places[row]), clip_id(row)) if places[row] >= 0 else None
+        ),
         many=None if match is None else many(match),
     )
 

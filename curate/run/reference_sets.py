@@ -66,7 +66,8 @@ def clips_of(uri: str, config: CurateConfig) -> DedupClips:
     arrays = ClipArrays(ledger)
     arrays.read(ledger.array_names())
     samples = dataset.read_columns("index", ["key", "sha256", "source"]).combine_chunks()
-    places = arrays.find(clip_ids(samples))
+    ids = clip_ids(samples)
+    places = arrays.find(ids)
     semantic = config.dedup.semantic.enabled
     return DedupClips(
         keys=pc.binary_join_element_wise(f"{uri}#", column(samples, "key"), ""),
@@ -78,7 +79,9 @@ def clips_of(uri: str, config: CurateConfig) -> DedupClips:
         embedding=Vectors.of(
             stored_vector(dataset, row) if semantic else None for row in range(len(samples))
         ),
-        fingerprint=lambda row: arrays.fingerprint(int(places[row])) if places[row] >= 0 else None,
+        fingerprint=lambda row: (
+            arrays.fingerprint(int(places[row]), ids[row].as_py()) if places[row] >= 0 else None
+        ),
     )
 
 

@@ -13,7 +13,7 @@ from curate.dedup.clusters import clusters
 from curate.dedup.kmeans import kmeans, on_grid
 from curate.dedup.neighbours import near_pairs, near_references
 from curate.dedup.products import TorchBlocks
-from curate.dedup.vector_file import Chosen, VectorFile
+from curate.dedup.vector_file import Chosen, VectorFile, as_float32
 from loader.errors import RunError, UsageError
 
 
@@ -172,6 +172,12 @@ def test_a_file_of_vectors_keeps_all_of_them_in_the_narrowest_type(monkeypatch: 
     assert np.array_equal(file[:], file[np.arange(21)])
     with pytest.raises(RunError, match="4 and 3 numbers"):
         file.append(unit(1, 3, 0))
+
+
+def test_numbers_of_16_bits_become_those_of_32() -> None:
+    every = np.arange(65536, dtype=np.uint16).view(np.float16).reshape(-1, 64)
+    for some in (every, every[np.isfinite(every).all(axis=1)], every[::2]):
+        assert np.array_equal(as_float32(some), some.astype(np.float32), equal_nan=True)
 
 
 def test_cells_do_not_depend_on_the_order_of_additions() -> None:
