@@ -274,22 +274,24 @@ class CurationState:
             table = self._own_verdict(partition, self._clips(partition, wanted), failed)
             clips.add(partition, table)
             parts.append(self._compared(table))
-        every = KeptClips.joined(parts)
-        twins = copies_among(every.keys)
-        left = every.where(twins < 0)
+        left = KeptClips.joined(parts)
+        twins = copies_among(left.keys)
+        copies = np.flatnonzero(twins >= 0)
+        copied = left.partitions_of(copies), left.rows[copies].astype(np.int64), left.sources[twins[copies]]
+        left = left.where(twins < 0)
+        del twins
         outside: Mapping[str, tuple[str, Duplicate]] = {}
         if self.config.dedup.evaluation or self.config.dedup.older:
             outside = known(self._dedup_clips(left, clips), self.config)
             left = left.where(~mask_of(pc.is_in(left.keys, value_set=pa.array(list(outside), pa.string()))))
         found = dedup(self._dedup_clips(left, clips, match), self.config.dedup)
         del left
-        if not (found or outside or (twins >= 0).any()):
+        if not (found or outside or len(copies)):
             return clips
         for partition, table in enumerate(clips):
-            here = every.of_partition(partition)
-            copies = np.flatnonzero(twins[here] >= 0)
-            uris = [self._uris[number] for number in every.sources[twins[here][copies]].tolist()]
-            changed = without_copies(table, every.rows[here][copies].astype(np.int64), uris)
+            here = copied[0] == partition
+            uris = [self._uris[number] for number in copied[2][here].tolist()]
+            changed = without_copies(table, copied[1][here], uris)
             changed = without_duplicates(without_known(changed, outside), found)
             clips.replace(partition, changed)
         return clips

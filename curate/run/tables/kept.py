@@ -115,6 +115,10 @@ class KeptClips:
             footage=self.footage[mask],
         )
 
+    def partitions_of(self, places: Rows) -> Rows:
+        """Return the partition of each clip."""
+        return np.searchsorted(self.firsts, places, side="right") - 1
+
     def of_partition(self, partition: int) -> slice:
         """Return the places of a partition's clips."""
         return slice(int(self.firsts[partition]), int(self.firsts[partition + 1]))
