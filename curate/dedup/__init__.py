@@ -126,7 +126,7 @@ def _with(vectors: Vectors, rows: Places) -> Places:
 
 def _left(clips: DedupClips, vectors: Vectors, found: Mapping[int, Duplicate]) -> Places:
     """Return the rows that have a vector and are no duplicate so far, in the order of clips."""
-    return clips.order(_without(np.flatnonzero(vectors.there), found))
+    return clips.order(_without(np.flatnonzero(vectors.there), found)).astype(np.int32)
 
 
 def _followed(duplicate: Duplicate, found: Mapping[str, Duplicate]) -> Duplicate:
