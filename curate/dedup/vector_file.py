@@ -117,7 +117,7 @@ class VectorFile:
         run = np.empty((min(_RUN, self._count), self.width), self.dtype)
         apart = (np.diff(rows, prepend=-_RUN) > _GAP) | (np.diff(rows // _RUN, prepend=-1) > 0)
         starts = np.flatnonzero(apart)
-        ends = np.append(starts[1:], len(rows))
+        ends = np.append(starts, len(rows))[1:]
         bounds = (starts, ends, rows[starts], rows[ends - 1] + 1)
         for start, end, first, last in zip(*(bound.tolist() for bound in bounds), strict=True):
             if end - start == last - first:

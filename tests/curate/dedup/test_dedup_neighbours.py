@@ -170,6 +170,7 @@ def test_a_file_of_vectors_keeps_all_of_them_in_the_narrowest_type(monkeypatch: 
     nothing = np.zeros(4, np.float16)
     assert np.array_equal(file[rows], np.stack([second[4], first[0], first[1], nothing, first[1], first[9]]))
     assert np.array_equal(file[:], file[np.arange(21)])
+    assert file[np.zeros(0, np.intp)].shape == (0, 4)
     with pytest.raises(RunError, match="4 and 3 numbers"):
         file.append(unit(1, 3, 0))
 
