@@ -163,9 +163,8 @@ class InvertedFile:
                     first, last = np.searchsorted(places, before[some[[0, -1]]])
                 products = vectors[some] @ columns[:last].T
                 if before is not None:
-                    products[:, first:][
-                        places[first:last] >= before[some, None]
-                    ] = -2  # less than any product
+                    late = products[:, first:]
+                    late[places[first:last] >= before[some, None]] = -2  # less than any product
                 near = strongest(products, least[some, None], most)
                 found.append(Nominated(some[near.row], inside.start + near.column, near.product))
         return Nominated.joined(found)

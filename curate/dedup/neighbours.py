@@ -40,8 +40,9 @@ class Pairs(NamedTuple):
     cosine: NDArray[np.float64]
 
     def each(self) -> Iterator[tuple[int, int, float]]:
-        """Yield one after the other."""
-        yield from zip(self.earlier.tolist(), self.later.tolist(), self.cosine.tolist(), strict=True)
+        """Yield one after the other; few of them are Python's at a time."""
+        for some in slices(0, len(self.later), _AT_ONCE):
+            yield from zip(*(column[some].tolist() for column in self), strict=True)
 
 
 _PAIRS = pa.schema({"earlier": pa.int32(), "later": pa.int32(), "cosine": pa.float64()})

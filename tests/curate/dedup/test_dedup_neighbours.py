@@ -115,7 +115,7 @@ def within_cells(
     for later, vector in enumerate(vectors.astype(np.float64)):
         among = np.flatnonzero(np.isin(owner, probed[later]))
         among = among[among < later] if earlier else among
-        cosines = np.array([np.einsum("nd,nd->n", vector[None], others[[at]])[0] for at in among])
+        cosines = np.einsum("nd,nd->n", np.tile(vector, (len(among), 1)), others[among])
         order = np.lexsort((among, -cosines))
         found += [(int(among[at]), later, cosines[at]) for at in order[cosines[order] >= least][:most]]
     return found
