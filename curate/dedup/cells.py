@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from curate.dedup.kmeans import GRID, kmeans, on_grid
 from curate.dedup.products import Floats, Nominated, Places, slices, strongest
-from curate.dedup.vector_file import Matrix, VectorFile
+from curate.dedup.vector_file import Matrix, VectorFile, as_they_lie
 from curate.models.device import Device
 
 CELL = 1024
@@ -182,7 +182,7 @@ def grouped(labels: Places) -> Iterator[tuple[int, Places]]:
 def owners(vectors: Matrix, cells: CellCentres) -> NDArray[np.int32]:
     """Return the cell of each vector, [n]."""
     found = np.empty(len(vectors), np.int32)
-    for rows in slices(0, len(vectors), _ROWS):
+    for rows in as_they_lie(vectors, _ROWS):
         found[rows] = cells.nearest(vectors[rows], 1)[:, 0]
     return found
 

@@ -26,11 +26,13 @@ class Vectors:
         there: Rows that have one, [rows].
         read: Function from such rows, at least one, to their vectors, float32 [n, D], unit length.
         dtype: Type in which they are stored.
+        places: Where each lies in a file, [rows]; None: in several.
     """
 
     there: NDArray[np.bool_]
     read: Callable[[Places], NDArray[np.float32]]
     dtype: np.dtype[Any]
+    places: NDArray[np.int32] | None = None
 
     @staticmethod
     def of(vectors: Iterable[NDArray[Any] | None]) -> "Vectors":
@@ -49,11 +51,11 @@ class Vectors:
     @staticmethod
     def placed(places: NDArray[np.int32], file: VectorFile) -> "Vectors":
         """Return vectors that lie in a file at places, -1 where there is none, [rows]."""
-        return Vectors(places >= 0, lambda rows: file[places[rows]], file.dtype)
+        return Vectors(places >= 0, lambda rows: file[places[rows]], file.dtype, places)
 
     def some(self, rows: Places) -> Matrix:
         """Return the vectors of such rows, which are read when they are asked for."""
-        return Chosen(self.read, rows, self.dtype)
+        return Chosen(self.read, rows, self.dtype, None if self.places is None else self.places[rows])
 
 
 class ManyPairs(NamedTuple):
