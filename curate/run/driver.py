@@ -145,7 +145,8 @@ class Driver:
         """Send the chosen sources, and their clips that are still wanted, through the stages beside cutting."""
         state = self._state
         closed = state.closed
-        before = Finished(closed.__contains__, closed.pixel_s, closed.states(), closed.failed_whole)
+        unclosed = closed.unclosed()
+        before = Finished(lambda uri: uri not in unclosed, closed.pixel_s, closed.states(), closed.failed_whole)
         meter = Meter(state.sources.values(), before, self._progress, state.ledger)
         meter.show()
 
@@ -186,7 +187,7 @@ class Driver:
                 self._passes.append(run_pass("sources", tasks, stages, kind, take))
         SourceStage.close()
         self._cut = meter.last
-        if missing := sorted(uri for uri in chosen if uri not in state.closed):
+        if missing := sorted(uri for uri in closed.unclosed() if uri in chosen):
             raise RunError(
                 f"{missing[0]} and {len(missing) - 1} other sources gave no result; run the same command again"
             )

@@ -142,7 +142,8 @@ class CurationState:
 
         Large sources come first: one that came last would run alone.
         """
-        waiting = [source for uri, source in self.sources.items() if uri in chosen and uri not in self.closed]
+        unclosed = self.closed.unclosed() & self.sources.keys()
+        waiting = [self.sources[uri] for uri in unclosed if uri in chosen]
         tasks: list[CurationTask] = [
             self._source_task(source) for source in sorted(waiting, key=lambda one: (-one.size, one.uri))
         ]

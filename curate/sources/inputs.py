@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote, urljoin
 
@@ -296,7 +296,17 @@ def _read_list(uri: str, info: ObjectInfo, config: StorageConfig) -> Iterator[So
             for said, source in zip(good, found, strict=True):
                 # Neighbours often say the same, and then hold it once.
                 attributes = said.attributes if said.attributes != attributes else attributes
-                yield replace(source, caption=said.caption, attributes=attributes, listed_in=listed.listed_in)
+                # `replace` takes three times as long.
+                yield SourceRef(
+                    source.uri,
+                    source.size,
+                    source.version,
+                    said.caption,
+                    source.fault,
+                    attributes,
+                    source.address,
+                    listed.listed_in,
+                )
         if wrong and not usable:
             raise UsageError(f"list {shown(uri)}, {wrong.place} {wrong.reason}")
 

@@ -1,5 +1,6 @@
 """Opening of storages and objects by URI."""
 
+import functools
 import os
 import re
 from pathlib import Path
@@ -95,7 +96,12 @@ def _storage(text: str, config: StorageConfig, listed_in: str) -> Storage:
         )
     if "\0" in text:
         raise UsageError(f"{redacted(text)!r} is no path of this machine; leave out the NUL")
-    return LocalStorage(Path(text).absolute())
+    return _folder(text if text.startswith("/") else f"{os.getcwd()}/{text}")  # noqa: PTH109 - text is asked for
+
+
+@functools.lru_cache(256)  # files that a list names share few folders
+def _folder(absolute: str) -> LocalStorage:
+    return LocalStorage(Path(absolute))
 
 
 def _open_web_object(text: str, config: StorageConfig, listed_in: str) -> tuple[Storage, str]:

@@ -96,6 +96,10 @@ class ClosedSources:
     def __contains__(self, uri: str) -> bool:
         return bool(self._entry[self.numbers[uri]] != _OPEN)
 
+    def unclosed(self) -> set[str]:
+        """Return the URIs of the sources that are not closed; to ask for each source takes far longer."""
+        return {self.sources[number].uri for number in np.flatnonzero(self._entry == _OPEN).tolist()}
+
     def cpu_s(self, uri: str) -> float:
         """Return the processor seconds of the pass over a source; 0 for one that failed."""
         return float(self._cpu_s[self.numbers[uri]])

@@ -76,9 +76,10 @@ def refusal(target: str, listed_in: str, allowed: tuple[str, ...]) -> str | None
     """
     if not listed_in:
         return None
-    named, source = spot(target), spot(listed_in)
+    source = spot(listed_in)
     if source.kind == "file":  # local lists count as the user's own words
         return None
+    named = spot(target)
     if source.kind == named.kind and source.host == named.host:
         return None
     if any(_below(named, spot(prefix)) for prefix in allowed):
