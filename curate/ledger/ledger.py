@@ -108,18 +108,28 @@ class Ledger:
             seen |= here
 
     def tables(
-        self, stage: str, fingerprint: str, decode: "Callable[[Values], DataclassInstance]"
+        self,
+        stage: str,
+        fingerprint: str,
+        decode: "Callable[[Values], DataclassInstance]",
+        repeated: Sequence[str] = (),
     ) -> Iterator[pa.Table]:
         """Yield `closed` in parts as columns, later ones of which replace earlier ones.
 
         The columns are those of `curate.ledger.records.to_columns`, after the identity as ``id``; no part has a
         column that is null in all its rows.
+
+        Args:
+            stage: Name of the stage.
+            fingerprint: Digest of its configuration.
+            decode: Record of a JSON object, as for `closed`.
+            repeated: Leaves of columns that may come as dictionaries; see `from_parquet`.
         """
         segments, loose = self._listed(stage, fingerprint)
         for path in segments:
             with self._intact(path):
                 if path.endswith(_TABLE):
-                    table = self._table(path)
+                    table = self._table(path, repeated)
                 else:
                     table = _columns({name: decode(values) for name, values in self._entries(path)})
             yield table
@@ -298,9 +308,9 @@ class Ledger:
                     raise ValueError("it holds something else than entries")
                 yield str(entry["id"]), _object(entry["row"])
 
-    def _table(self, path: str) -> pa.Table:
+    def _table(self, path: str, repeated: Sequence[str] = ()) -> pa.Table:
         with self._intact(path):
-            table = from_parquet(self.storage.read(path))
+            table = from_parquet(self.storage.read(path), repeated=repeated)
             if "id" not in table.column_names:
                 raise ValueError("it holds something else than entries")
         return table

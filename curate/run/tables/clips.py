@@ -90,7 +90,9 @@ def wide_scores(scores: pa.Array) -> dict[str, pa.Array]:
     count = len(scores)
     offsets = scores.offsets.to_numpy()[: count + 1]
     inside = slice(int(offsets[0]), int(offsets[-1]))
-    names = scores.keys[inside.start : inside.stop].dictionary_encode()
+    names = scores.keys[inside.start : inside.stop]
+    if not pa.types.is_dictionary(names.type):
+        names = names.dictionary_encode()
     codes, values = names.indices.to_numpy(), scores.items[inside.start : inside.stop].to_numpy()
     there = np.zeros((len(names.dictionary), count), bool)
     matrix = np.zeros(there.shape)
@@ -107,6 +109,7 @@ def wide_scores(scores: pa.Array) -> dict[str, pa.Array]:
     found = {
         f"{SCORE}{name}": pa.array(own, mask=None if has.all() else ~has)
         for name, own, has in zip(names.dictionary.to_pylist(), matrix, there, strict=True)
+        if has.any()
     }
     return dict(sorted(found.items()))
 
@@ -165,8 +168,11 @@ def joined(tables: Iterable[pa.Table]) -> pa.Table:
 
 def by_span(table: pa.Table) -> pa.Table:
     """Return the rows sorted by source and span."""
-    order = np.lexsort((column(table, "part").to_numpy(), column(table, "source").to_numpy()))
-    return table if (np.diff(order) == 1).all() else table.take(pa.array(order))
+    part, source = column(table, "part").to_numpy(), column(table, "source").to_numpy()
+    later, same = source[1:] > source[:-1], source[1:] == source[:-1]
+    if (later | same & (part[1:] >= part[:-1])).all():
+        return table
+    return table.take(pa.array(np.lexsort((part, source))))
 
 
 def score_names(table: pa.Table) -> list[str]:

@@ -18,7 +18,8 @@ from loader.text import count_tokens
 
 _IN_WORDS = np.zeros(256, bool)
 _IN_WORDS[[*b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_"]] = True
-_AT_ONCE = 1 << 16
+_AT_ONCE = 1 << 12  # what more texts take is fresh memory each time
+_SHAPE = ("width", "height", "frames")
 
 
 def judged(
@@ -136,7 +137,7 @@ def _captioned(clips: pa.Table, left: Mask, results: Mapping[str, pa.Table], sha
     splits = [split_of(one, shard.val_share) for one in digests.dictionary.to_pylist()]
     values["text_tokens"] = tokens
     values["split"] = pa.array(splits, pa.string()).take(digests.indices)
-    values["bin"] = _bins(clips.filter(where), shard.bins)
+    values["bin"] = _bins(clips.select(_SHAPE).filter(where), shard.bins)
     return changed(clips, left, values)
 
 

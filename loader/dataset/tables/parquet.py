@@ -94,10 +94,26 @@ class ParquetWriter:
         self._written += len(table)
 
 
-def from_parquet(data: bytes | Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Parse a parquet file of our own making, or some of its columns, from its bytes or a file of this machine."""
+def from_parquet(
+    data: bytes | Path, columns: Sequence[str] | None = None, repeated: Sequence[str] = ()
+) -> pa.Table:
+    """Parse a parquet file of our own making, from its bytes or a file of this machine.
+
+    Args:
+        data: the file.
+        columns: columns to read; None for all.
+        repeated: leaves of columns, such as "scores.key_value.key", whose few different texts are read as a dictionary.
+    """
     # pq.read_table leaves threads behind that abort short processes at their exit.
-    return pq.ParquetFile(pa.BufferReader(data) if isinstance(data, bytes) else data).read(columns)
+    file = pq.ParquetFile(pa.BufferReader(data) if isinstance(data, bytes) else data)
+    if repeated:
+        there = {file.schema.column(place).path for place in range(len(file.schema))}
+        file = pq.ParquetFile(
+            pa.BufferReader(data) if isinstance(data, bytes) else data,
+            metadata=file.metadata,
+            read_dictionary=[name for name in repeated if name in there],
+        )
+    return file.read(columns)
 
 
 def batches_of_parquet(data: bytes | Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
