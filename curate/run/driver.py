@@ -146,7 +146,9 @@ class Driver:
         state = self._state
         closed = state.closed
         unclosed = closed.unclosed()
-        before = Finished(lambda uri: uri not in unclosed, closed.pixel_s, closed.states(), closed.failed_whole)
+        before = Finished(
+            lambda uri: uri not in unclosed, closed.pixel_s, closed.states(), closed.failed_whole
+        )
         meter = Meter(state.sources.values(), before, self._progress, state.ledger)
         meter.show()
 

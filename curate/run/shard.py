@@ -16,7 +16,7 @@ from curate.dedup.text_hashes import TextPlaces
 from curate.ledger.ledger import Ledger
 from curate.ledger.records import from_json
 from curate.run.stages.clip_stages import clip_bytes
-from curate.run.tables.columns import column
+from curate.run.tables.columns import column, copied
 from curate.run.tables.samples import embedding_digests, from_ipc, index_columns, to_ipc, vectors_of
 from curate.source_pass.tasks import ClipPlace
 from loader.dataset import Sample, ShardRecord, write_shard
@@ -49,7 +49,7 @@ class ShardPlan:
             name for name in samples.column_names if samples.column(name).null_count == len(samples)
         ]
         content = samples.drop_columns({*unmeasured, "place.shard", "place.offset", "place.size"})
-        digest = hashlib.sha256(to_ipc(content)).hexdigest()
+        digest = hashlib.sha256(to_ipc(copied(content))).hexdigest()
         return ShardPlan(number, f"{number:06d}-{digest[:16]}", samples)
 
     @property
@@ -142,9 +142,10 @@ def plans_of(
         ends: First place of each shard, and the place after the last one.
         first_number: Number of the first shard.
     """
-    order = np.argsort(places)
+    # Column by column: to take each shard from all columns would read memory here and there.
+    samples = samples.take(pa.array(np.argsort(places))).combine_chunks()
     return [
-        ShardPlan.of(number, samples.take(pa.array(order[first - ends[0] : end - ends[0]])))
+        ShardPlan.of(number, samples.slice(first - ends[0], end - first))
         for number, (first, end) in enumerate(itertools.pairwise(ends), first_number)
     ]
 

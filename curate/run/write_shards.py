@@ -112,7 +112,7 @@ class NewShards:
             samples = without_vectors(samples.append_column(_PLACE, pa.array(places)))
             store.scatter(samples, np.searchsorted(ends[first_shards], places, "right") - 1)
         for number in range(store.count):
-            samples = with_vectors(store.read(number))
+            samples = with_vectors(store.stacked(number))
             places = column(samples, _PLACE).to_numpy()
             first, after = bounds[number], bounds[number + 1]
             yield plans_of(

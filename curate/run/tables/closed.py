@@ -24,7 +24,8 @@ So many entries, or entries of so many records: these take 2.4 KB each as Python
 """
 
 _OPEN = -1
-_SCORE_NAMES = "records.list.element.scores.key_value.key"  # in a segment; a third of the time to read it
+_SCORE_NAMES = "records.list.element.scores.key_value.key"
+"""Leaf of a segment; read as texts rather than as a dictionary, names of scores take half as long again."""
 _ENTRY = "entry"
 _STATES = ("kept", "filtered", "duplicate", "failed")
 
@@ -149,16 +150,16 @@ class ClosedSources:
     def clips(self, partition: int) -> pa.Table:
         """Return the clips of a partition's sources, by source and span."""
         self._settle()
-        table = self._clips.read(partition)
         if self._whole[partition] == self.version + 1:
-            return table.drop_columns([_ENTRY])
+            return self._clips.read(partition).drop_columns([_ENTRY])
+        table = self._clips.stacked(partition)
         here = column(table, "source").to_numpy()
         current = by_span(kept(table, self._entry[here] == column(table, _ENTRY).to_numpy()))
         if current is not table or self._clips.parts(partition) > 1:
+            current = current.combine_chunks()
             self._clips.replace(partition, current)
-        table = current
         self._whole[partition] = self.version + 1
-        return table.drop_columns([_ENTRY])
+        return current.drop_columns([_ENTRY])
 
     def _settle(self) -> None:
         """Put the clips of this run that are in no partition yet into theirs."""

@@ -40,10 +40,17 @@ def places_in(values: pa.Array, among: pa.Array) -> Rows:
 def whole(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
     """Return all rows of tables; a column that one of them lacks is null there. One table alone is not copied."""
     filled = [table for table in tables if len(table)]
-    if len(filled) == 1:
-        return filled[0]
-    found = [schema.empty_table(), *filled]
-    return pa.concat_tables(found, promote_options="default").combine_chunks()
+    return filled[0] if len(filled) == 1 else stacked(filled, schema).combine_chunks()
+
+
+def stacked(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
+    """Return `whole` without a copy: each column is in as many pieces as there are tables."""
+    return pa.concat_tables([schema.empty_table(), *tables], promote_options="default")
+
+
+def copied(table: pa.Table) -> pa.Table:
+    """Return the rows in memory of their own; a slice written as bytes holds some of its neighbours' in gaps."""
+    return pa.concat_tables([table.slice(0, 0), table]).combine_chunks()
 
 
 def taken(table: pa.Table, rows: Rows) -> pa.Table:

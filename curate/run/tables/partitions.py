@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from curate.run.tables.columns import Rows, whole
+from curate.run.tables.columns import Rows, stacked, whole
 from loader.storage.scratch import Scratch
 
 SOURCES = 4096
@@ -79,6 +79,10 @@ class Partitions:
         """Return all rows of a partition."""
         return whole(self.tables(number), self._schema)
 
+    def stacked(self, number: int) -> pa.Table:
+        """Return all rows of a partition, in as many pieces as were added."""
+        return stacked(self.tables(number), self._schema)
+
     def tables(self, number: int) -> Iterator[pa.Table]:
         """Yield the rows of a partition, several at a time."""
         self._flush()
@@ -117,12 +121,13 @@ class Partitions:
             for table, _ in waiting:
                 self._put(0, table)
             return
-        table = whole([table for table, _ in waiting], self._schema)
+        table = stacked([table for table, _ in waiting], self._schema)
         numbers = np.concatenate([numbers for _, numbers in waiting])
-        del waiting
         if (np.diff(numbers) < 0).any():
             order = np.argsort(numbers, kind="stable")
             table, numbers = table.take(pa.array(order)), numbers[order]
+        del waiting
+        table = table.combine_chunks()  # what was taken is in one piece already
         there, starts = np.unique(numbers, return_index=True)
         for number, start, end in zip(
             there.tolist(), starts.tolist(), [*starts[1:].tolist(), len(numbers)], strict=True

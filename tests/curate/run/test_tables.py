@@ -26,7 +26,7 @@ from curate.ledger.records import (
     to_columns,
 )
 from curate.models.clip_frames import Fault
-from curate.run.shard import plan_shards
+from curate.run.shard import ShardPlan, plan_shards
 from curate.run.tables.clips import KEPT, from_records, joined, scores_map, to_records
 from curate.run.tables.columns import column
 from curate.run.tables.compare import qualities
@@ -262,6 +262,8 @@ def test_shards_are_filled_in_order_of_keys_up_to_their_limit() -> None:
             filled += size
     assert [column(plan.samples, "key").to_pylist() for plan in plans if plan.samples] == expected
     assert [plan.number for plan in plans] == list(range(5, 5 + len(expected)))
+    own = samples.take(pc.index_in(pa.array(expected[1]), column(samples, "key")))
+    assert ShardPlan.of(6, own).id == plans[1].id, "whatever lies beside it in memory"
     shuffled = samples.take(pc.sort_indices(column(samples, "sha256")))
     assert [plan.id for plan in plan_shards(shuffled, SHARD, 5)] == [plan.id for plan in plans]
     sent = pickle.dumps(plans[-1])
