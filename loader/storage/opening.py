@@ -96,12 +96,11 @@ def _storage(text: str, config: StorageConfig, listed_in: str) -> Storage:
         )
     if "\0" in text:
         raise UsageError(f"{redacted(text)!r} is no path of this machine; leave out the NUL")
-    return _folder(text if text.startswith("/") else f"{os.getcwd()}/{text}")  # noqa: PTH109 - text is asked for
+    here = "" if text.startswith("/") else f"{os.getcwd()}/"  # noqa: PTH109 - text is asked for
+    return LocalStorage(_path(f"{here}{text}"))
 
 
-@functools.lru_cache(256)  # files that a list names share few folders
-def _folder(absolute: str) -> LocalStorage:
-    return LocalStorage(Path(absolute))
+_path = functools.lru_cache(256)(Path)  # files that a list names share few folders
 
 
 def _open_web_object(text: str, config: StorageConfig, listed_in: str) -> tuple[Storage, str]:
