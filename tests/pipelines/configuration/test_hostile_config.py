@@ -19,6 +19,7 @@ from pipelines.configuration.train_config import TrainRunConfig
 from pipelines.configuration.train_vae_config import VaeRunConfig
 from pipelines.report.buckets import ReportConfig
 from tests.commands import reelweave
+from tests.httpserver import web_server
 from tests.thorough import but
 
 MODELS = [CurateConfig, ReportConfig, TrainRunConfig, VaeRunConfig, ForecastConfig]
@@ -228,11 +229,16 @@ def test_passwords_are_shown_by_no_command(tmp_path: Path) -> None:
         done = reelweave(*call)
         assert done.returncode == 2, call
         assert "PASS" not in done.stdout + done.stderr, call
-    unreachable = ("--config", address, "--set", "storage.max_attempts=1")
-    for call in (["curate", "a.mp4", "--out", tmp_path, *unreachable], ["state", "inspect", address]):
-        done = reelweave(*call)
-        assert done.returncode == 1, call
-        assert "PASS" not in done.stdout + done.stderr, call
+    done = reelweave(
+        "curate", "a.mp4", "--out", tmp_path, "--config", address, "--set", "storage.max_attempts=1"
+    )
+    assert done.returncode == 1
+    assert "PASS" not in done.stdout + done.stderr
+    with web_server() as server:  # one that answers: eight attempts to connect to none take 15 s
+        done = reelweave("state", "inspect", server.url.replace("//", "//user:PASS@") + "/x")
+    assert server.requests
+    assert done.returncode == 2
+    assert "PASS" not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
