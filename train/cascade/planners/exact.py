@@ -214,12 +214,21 @@ def _branch(
                 if makespan_s < limit_s:
                     placed = len(cells.block_B) == 0
                     if not placed:
-                        by_start_P = order_P[np.argsort(start_N[order_P], kind="mergesort")]
-                        first_P = np.zeros(total, np.int64)
-                        starts_P, ends_P = start_N[by_start_P], end_N[by_start_P]
-                        placed = blocks_for(starts_P, ends_P, chosen_N[by_start_P], degrees_K, cells, first_P)
+                        by_start_P = order_P.copy()
+                        _sort(by_start_P, start_N)
+                        k_P, first_P = _numbers(total), _numbers(total)
+                        starts_P, ends_P = np.zeros(total), np.zeros(total)
+                        for at in range(total):
+                            number = by_start_P[at]
+                            starts_P[at], ends_P[at], k_P[at] = (
+                                start_N[number],
+                                end_N[number],
+                                chosen_N[number],
+                            )
+                        placed = blocks_for(starts_P, ends_P, k_P, degrees_K, cells, first_P)
                         if placed:
-                            best.first_N[by_start_P] = first_P
+                            for at in range(total):
+                                best.first_N[by_start_P[at]] = first_P[at]
                         else:
                             refused_s = min(refused_s, makespan_s)
                     if placed:
@@ -294,8 +303,28 @@ def _branch(
 @compiled
 def _ordered(least_N: Floats) -> Places:
     """Return the existing cascades, longest first; equal ones by number."""
-    order_P = np.argsort(-least_N, kind="mergesort")
-    return order_P[least_N[order_P] < np.inf]
+    key_N, order_P, total = np.zeros(len(least_N)), _numbers(len(least_N)), 0
+    for number in range(len(least_N)):
+        if least_N[number] < np.inf:
+            key_N[number], order_P[total] = -least_N[number], number
+            total += 1
+    order_P = order_P[:total]
+    _sort(order_P, key_N)
+    return order_P
+
+
+@compiled
+def _sort(number_P: Places, key_N: Floats) -> None:
+    """Sort some numbers by their keys, in place; equal ones keep their order.
+
+    Numba compiles its own sorts, and lists of numbers as indices, for four seconds.
+    """
+    for end in range(1, len(number_P)):
+        number, at = number_P[end], end
+        while at > 0 and key_N[number_P[at - 1]] > key_N[number]:
+            number_P[at] = number_P[at - 1]
+            at -= 1
+        number_P[at] = number
 
 
 @compiled

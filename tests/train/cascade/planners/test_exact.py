@@ -24,7 +24,7 @@ def by_brute_force(problem: Problem) -> float:
     times_NK = problem.times_SMK.reshape(-1, len(problem.degrees_K))
     cells = Cells.of(np.array([problem.gpus]), problem.degrees_K, None)
     scratch, best_s = SerialScratch.of(problem.samples, problem.gpus), np.inf
-    orders = [np.array(order) for order in itertools.permutations(there)]
+    orders = [np.array(order, np.uint32) for order in itertools.permutations(there)]
     for chosen in itertools.product(*(np.flatnonzero(np.isfinite(times_NK[number])) for number in there)):
         shape = CascadeTable(
             np.zeros(len(times_NK), np.int64), np.zeros(len(times_NK)), np.zeros(len(times_NK), np.int64)

@@ -32,7 +32,7 @@ def shaped(problem: Problem, draw: np.random.Generator):
     return (
         degree_SM,
         CascadeTable(width_SM.ravel(), seconds_SM.ravel(), np.where(problem.has_SM, degree_SM, 0).ravel()),
-        np.concatenate([order_N[~dits], order_N[dits]]),
+        np.concatenate([order_N[~dits], order_N[dits]]).astype(np.uint32),
     )
 
 
@@ -78,7 +78,7 @@ def test_the_mean_end_counts_gpus_that_wait_and_not_those_that_are_done():
     shape = CascadeTable(
         np.array([1, 0, 1, 0, 0, 1]), np.array([1.0, 0.0, 2.0, 0.0, 0.0, 1.0]), np.zeros(6, np.int64)
     )
-    cost_s = lay(np.array([0, 5, 2]), 3, shape, 0, free_cell(2), np.inf, SerialScratch.of(2, 2))
+    cost_s = lay(np.array([0, 5, 2], np.uint32), 3, shape, 0, free_cell(2), np.inf, SerialScratch.of(2, 2))
     assert cost_s == pytest.approx((1 - MEAN) * 3 + MEAN * (3 + 1) / 2)
 
 
@@ -91,7 +91,7 @@ def test_the_order_of_starts_gives_no_later_schedule(seed):
     makespan_s = scratch.makespan[0]
     starts_N = np.where(shape.width_N > 0, scratch.start_N, 0.0)
     by_start_N = np.lexsort((np.arange(len(starts_N)) % MODULES, starts_N))
-    lay(by_start_N, len(by_start_N), shape, 0, gpus_of(problem), np.inf, scratch)
+    lay(by_start_N.astype(np.uint32), len(by_start_N), shape, 0, gpus_of(problem), np.inf, scratch)
     assert scratch.makespan[0] <= makespan_s + 1e-9
 
 
@@ -100,6 +100,8 @@ def test_a_dit_before_what_it_needs_is_no_order():
     problem = Problem(1, np.array([1]), seconds, np.ones_like(seconds), 1.0)
     shape = CascadeTable(np.array([0, 1, 1]), np.array([0.0, 1.0, 2.0]), np.zeros(3, np.int64))
     scratch = SerialScratch.of(1, 1)
-    assert lay(np.array([0, 1, 2]), 3, shape, 0, free_cell(1), np.inf, scratch) == pytest.approx(3.0)
-    assert lay(np.array([2, 1, 0]), 3, shape, 0, free_cell(1), np.inf, scratch) == np.inf
+    assert lay(np.array([0, 1, 2], np.uint32), 3, shape, 0, free_cell(1), np.inf, scratch) == pytest.approx(
+        3.0
+    )
+    assert lay(np.array([2, 1, 0], np.uint32), 3, shape, 0, free_cell(1), np.inf, scratch) == np.inf
     assert list(problem.cascades()) == [Cascade(0, Module.VAE), Cascade(0, Module.DIT)]
