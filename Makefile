@@ -41,12 +41,12 @@ test thorough nightly: .venv/.installed
 	# by default the long files of few tests come last, and one process waits for the others.
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "$(CASES)" $(PYTEST_ARGS)
 
-# What compiles: the kernels of csrc/ in the emulator, what it must find broken, and where nvcc is their code for every GPU
+# What compiles: the kernels of csrc/ in the emulator, a mutant of each kind, and where nvcc is their code for every GPU
 # architecture and their library.
 COMPILED := $(wildcard tests/train/kernels/test_csrc*.py) $(addprefix tests/train/kernels/test_kernels_,host.py library.py nvrtc.py)
 kernels: .venv/.installed
 	# Two files at a time: cubins wait for the assembler, mutants run in the emulator.
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m toolchain $(COMPILED)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "toolchain and not nightly" $(COMPILED)
 
 # The oldest PyTorch that pyproject.toml allows: the kernels' library is built, linked and loaded with it. Its wheels alone,
 # since CUDA's libraries beside the installed PyTorch serve both.

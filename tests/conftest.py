@@ -68,6 +68,11 @@ LONGEST = (
     "tests/train/step/test_unbiased.py",
     "tests/train/loop/",
     "tests/train/sampling/",
+    "tests/train/parallel/",
+    "tests/train/vae/test_vae_trainer.py",
+    "tests/pipelines/sampling/",
+    "tests/test_examples.py",
+    "tests/test_readme.py",
 )
 """Node ids that begin first, the longest first, where several processes share the tests: none waits at the end."""
 

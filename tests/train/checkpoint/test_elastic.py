@@ -63,14 +63,14 @@ def seen(out: Path) -> list[list]:
     return sorted(json.loads(line) for path in out.glob("seen-by-*") for line in path.open())
 
 
-def test_two_ranks_then_one_then_four_train_as_two_do(tmp_path: Path, ranks: Ranks, dataset: str) -> None:
+def test_four_ranks_then_two_then_eight_train_as_four_do(tmp_path: Path, ranks: Ranks, dataset: str) -> None:
     whole, changing, steps = tmp_path / "whole", tmp_path / "changing", 8
-    ended = ranks.run(worlds.train_dataset, 2, dataset, str(whole), steps, 4, None)
-    assert ended.codes == [0] * 2, ended.errors
+    ended = ranks.run(worlds.train_dataset, 4, dataset, str(whole), steps, 2, None)
+    assert ended.codes == [0] * 4, ended.errors
     for size, microbatches, stop_at, code in (
-        (2, 4, 3, EXIT_STOPPED),
-        (1, 8, 6, EXIT_STOPPED),
-        (4, 2, None, 0),
+        (4, 2, 3, EXIT_STOPPED),
+        (2, 4, 6, EXIT_STOPPED),
+        (8, 1, None, 0),
     ):
         ended = ranks.run(worlds.train_dataset, size, dataset, str(changing), steps, microbatches, stop_at)
         assert ended.codes == [code] * size, ended.errors

@@ -170,9 +170,10 @@ MUTANTS = {
         "head",
     ),
 }
+ALWAYS = ("one buffer for two rows", "a neighbour's sample")
 
 
-@pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.parametrize("mutant", but(ALWAYS, MUTANTS, ()))
 def test_the_emulator_sees_what_is_broken(mutant: str, tmp_path: Path) -> None:
     cuda_headers()
     old, new, weights = MUTANTS[mutant]
