@@ -139,6 +139,8 @@ def make_folder(folder: Path, named: str) -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise UsageError(f"{named} cannot be written: {folder} is a file; name another folder") from error
     except OSError as error:
         raise UsageError(f"{named} cannot be written: {error.strerror}") from error
     if not os.access(folder, os.W_OK | os.X_OK):

@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Encode, and print what is stored of each bucket and the state of every sample."""
+    from loader.buckets.assignment import assign
     from pipelines.configuration.train_config import TrainRunConfig
     from pipelines.latents.run import make_latents
 
@@ -44,18 +45,23 @@ def run(options: argparse.Namespace) -> int:
         )
     dataset, latents = outcome.dataset, outcome.dataset.latents
     assert latents is not None
+    without = assign(dataset.plan_index, config.stream.buckets).unassigned.counts()
     if options.json:
         print_json(
             {
                 **summary(dataset),
                 "already_there": outcome.already_there,
                 "latents": latents.model_dump(mode="json"),
+                "without_bucket": without,
             }
         )
         return 0
     if outcome.already_there:
         stdout().print(f"{options.out} was already complete; nothing changed", markup=False, soft_wrap=True)
     _print_chosen(latents)
+    for reason, count in without.items():
+        some = "sample fits no bucket and has" if count == 1 else "samples fit no bucket and have"
+        stdout().print(f"{count:,} {some} no latents: {reason}", markup=False, soft_wrap=True)
     if latents.seed is not None:
         stdout().print(
             f"clips longer than their bucket: choices of frames stored of each: {config.latents.views} (latents.views),"

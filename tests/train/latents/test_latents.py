@@ -249,8 +249,12 @@ def test_the_command_prints_what_it_chose_and_why(clips, tmp_path, capsys):
     assert "on_the_fly" in chosen[5, 16]["why"]
     assert chosen[9, 16]["latent"] == [24, 5, 8, 12]
     assert said["samples"] == 16
+    [(reason, count)] = said["without_bucket"].items()
+    assert count == 1
     assert main(command) == 0
-    assert "already complete" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "already complete" in printed
+    assert f"1 sample fits no bucket and has no latents: {reason}" in printed
     assert main(["report", str(tmp_path / "set"), "--json"]) == 0
 
 
