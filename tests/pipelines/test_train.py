@@ -1,13 +1,20 @@
-"""`reelweave train`: what is said before a run begins."""
+"""`reelweave train`: what is said before a run begins, and data that comes between two starts."""
 
+import json
 from pathlib import Path
 
 import pytest
 import yaml
 
+from loader.blend import open_blend
+from loader.read.stream_config import StreamConfig
 from pipelines.cli import main
+from tests.loader.dataset.test_growth import add
+from tests.loader.stream.test_stream_resume import run_steps
 from tests.loader.stream_clips import SHAPES, config, make_sample, write
 from tests.media import write_video
+from tests.train.clips import tiny_config
+from tests.train.saved import newest
 from train.config.run import TrainConfig
 
 
@@ -40,3 +47,34 @@ def test_held_out_clips_that_fill_no_step_and_folders_of_datasets_are_told_at_th
     assert main(["train", "--config", str(tmp_path / "train.yaml")]) == 2
     assert f"out: {tmp_path / 'clips'} is a dataset; give the run" in capsys.readouterr().err
     assert sorted(path.name for path in (tmp_path / "clips").iterdir()) == before
+
+
+def test_a_run_goes_on_with_a_blend_that_grew(tmp_path: Path) -> None:
+    """It draws what the stream by itself draws, whose own tests say that no draw is lost or repeated."""
+    frames, size = 5, (24, 16)
+    clip = write_video(tmp_path / "clip.mp4", (frames,), size=size).read_bytes()
+    for name, count in (("a", 6), ("b", 3)):
+        write(tmp_path / name, [make_sample(f"{name}{n}", clip, frames, size) for n in range(count)])
+    file = tmp_path / "mix.yaml"
+    file.write_text(yaml.safe_dump({"splits": {"train": {"blend": [{"path": "a"}, {"path": "b"}]}}}))
+    config = tiny_config(2)
+    buckets = {
+        "frames": [5], "sizes": [[16, 24]], "compression": config.compression.model_dump(),
+        "max_text_tokens": 9, "memory_tokens": 300, "max_batch": 2,
+    }  # fmt: skip
+    values = {
+        "dataset": str(file),
+        "out": str(tmp_path / "run"),
+        "stream": {"buckets": buckets, "workers": 1},
+    }
+    stream, state = StreamConfig.model_validate(values["stream"]), None
+    for done, total in ((0, 2), (2, 7)):
+        train = config.model_dump(mode="json")
+        train["schedule"]["total_steps"] = total
+        (tmp_path / "train.yaml").write_text(yaml.safe_dump(values | {"train": train}))
+        assert main(["train", "--config", str(tmp_path / "train.yaml")]) == 0
+        found, state = run_steps(open_blend(file), stream, 1, state, total - done)  # type: ignore[arg-type]
+        assert json.loads((newest(tmp_path / "run") / "state.json").read_text())["stream"] == state
+        if not done:
+            add(tmp_path / "a", [make_sample(f"new{n}", clip, frames, size) for n in range(2)])
+    assert any(key.startswith("new") for step in found for micro in step for key in micro.keys)
