@@ -4,9 +4,7 @@ import copy
 import json
 import multiprocessing
 import pickle
-import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -19,6 +17,7 @@ from loader.batch import Microbatch
 from loader.dataset import Dataset
 from loader.errors import UsageError
 from loader.stream.video_stream import VideoStream
+from tests.loader.refused import refused
 from tests.loader.stream_clips import EVERY_KEY, small
 from tests.thorough import beyond, but, thorough
 
@@ -45,19 +44,6 @@ def state_of(kind: str, loader: Any, stream: VideoStream, last: Microbatch) -> d
     """What a person would save behind a batch, as it comes back from a file."""
     state = loader.state_dict() if kind in ("stateful", "nodes") else stream.state_after(last)
     return json.loads(json.dumps(state))
-
-
-@contextmanager
-def refused(words: str) -> Iterator[None]:
-    """Expect a refusal, and forget its frames.
-
-    What a worker process raised is in a circle with the frame that raises it again, and so are the loaders of the test:
-    the next garbage collection, in whichever test, would wait 5 s for each of their processes.
-    """
-    with pytest.raises(UsageError, match=words) as found:
-        yield
-    traceback.clear_frames(found.tb)
-    del found  # or it is in a circle with this frame
 
 
 def keys(batches: Iterator[Microbatch] | list[Microbatch]) -> list[str]:
