@@ -134,7 +134,8 @@ class ClipArrays:
         """Return perceptual embeddings by their places as they are stored, [places, D]; zeros for -1."""
         found = np.zeros((len(places), self.vectors.width or 1), self.vectors.dtype)
         there = places >= 0
-        found[there] = self.vectors.stored(places[there])
+        if there.any():  # before the first vector there is no width
+            found[there] = self.vectors.stored(places[there])
         return found
 
     def fingerprint_place(self, place: int, clip_id: str) -> FingerprintPlace:

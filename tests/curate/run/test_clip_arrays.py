@@ -29,6 +29,7 @@ def test_clips_are_found_by_identity_until_their_source_is_cut_again(
     for name, arrays in written.items():
         ledger.write_arrays(name, arrays)
     clips = ClipArrays(ledger)
+    assert clips.stored(np.array([-1])).tolist() == [[0.0]], "before any was read"
     clips.read(["a", "b"])
     clips.read(["a", "c"])
     ids = ["1-4", "3-6", "9-9", "3-0"]
