@@ -150,7 +150,7 @@ def _parquet_records(file: BinaryIO, name: str) -> Iterator[_Record | InvalidEnt
 
     number = 0
     try:
-        table = pq.ParquetFile(file)
+        table = pq.ParquetFile(file, pre_buffer=False)  # or all bytes that were read stay in memory
         names = [column.name for column in table.schema_arrow if _is_plain(pa, column.type)]
         for batch in table.iter_batches(_PARQUET_ROWS, columns=names):
             try:

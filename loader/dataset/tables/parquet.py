@@ -105,20 +105,18 @@ def from_parquet(
         repeated: leaves of columns, such as "scores.key_value.key", whose few different texts are read as a dictionary.
     """
     # pq.read_table leaves threads behind that abort short processes at their exit.
-    file = pq.ParquetFile(pa.BufferReader(data) if isinstance(data, bytes) else data)
+    file = _opened(data)
     if repeated:
         there = {file.schema.column(place).path for place in range(len(file.schema))}
-        file = pq.ParquetFile(
-            pa.BufferReader(data) if isinstance(data, bytes) else data,
-            metadata=file.metadata,
-            read_dictionary=[name for name in repeated if name in there],
+        file = _opened(
+            data, metadata=file.metadata, read_dictionary=[name for name in repeated if name in there]
         )
     return file.read(columns)
 
 
 def batches_of_parquet(data: bytes | Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield some columns of such a file by parts."""
-    file = pq.ParquetFile(pa.BufferReader(data) if isinstance(data, bytes) else data)
+    file = _opened(data)
     yield from file.iter_batches(_BATCH_ROWS, columns=list(columns), use_threads=False)
 
 
@@ -162,9 +160,7 @@ def read_batches(
     left = max(_ANY_BYTES, _MOST_RATIO * size)
     names = pa.schema([schema.field(name) for name in wanted])
     with _explained(where):
-        file = pq.ParquetFile(
-            pa.BufferReader(source) if isinstance(source, bytes) else source, page_checksum_verification=True
-        )
+        file = _opened(source, page_checksum_verification=True)
         found = file.schema_arrow
     if not (found.equals(schema) if columns is None else _has(found, schema, columns)):
         there = ", ".join(name[:40] for name in found.names[:40])
@@ -194,6 +190,12 @@ def read_batches(
         raise RunError(f"{where} has {found_rows} rows and says it has {said}")
 
 
+def _opened(source: bytes | Path | BinaryIO, **options: Any) -> pq.ParquetFile:
+    # With pre_buffer, the default, all bytes that were read stay in memory until the file is closed.
+    file = pa.BufferReader(source) if isinstance(source, bytes) else source
+    return pq.ParquetFile(file, pre_buffer=False, **options)
+
+
 @contextmanager
 def _explained(where: str) -> Iterator[None]:
     """Replace what Arrow says of a damaged file."""
@@ -209,7 +211,7 @@ def _explained(where: str) -> Iterator[None]:
 def find_sorted(file: BinaryIO, where: str, column: str, value: str) -> int | None:
     """Return the row of a value in a sorted column, by the bounds that row groups state; None if it is not there."""
     with _explained(where):
-        parquet, first = pq.ParquetFile(file, page_checksum_verification=True), 0
+        parquet, first = _opened(file, page_checksum_verification=True), 0
         place = parquet.schema_arrow.get_field_index(column)
         for group in range(parquet.metadata.num_row_groups):
             facts = parquet.metadata.row_group(group)
@@ -232,7 +234,7 @@ def read_rows(file: BinaryIO, where: str, rows: Places, columns: Sequence[str]) 
         columns: columns to read.
     """
     with _explained(where):
-        parquet = pq.ParquetFile(file, page_checksum_verification=True)
+        parquet = _opened(file, page_checksum_verification=True)
         facts = parquet.metadata
         counts = [facts.row_group(group).num_rows for group in range(facts.num_row_groups)]
         firsts = np.cumsum([0, *counts])

@@ -1,6 +1,7 @@
 """Tables of rows: equal bytes however many batches they are made of."""
 
 import io
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from loader.dataset.schema import SCORES
 from loader.dataset.shard import npy_bytes
 from loader.dataset.tables import parquet
-from loader.dataset.tables.parquet import to_parquet, to_rows, to_table
+from loader.dataset.tables.parquet import read_batches, to_parquet, to_rows, to_table
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7, 8])
@@ -59,3 +60,38 @@ def test_a_table_that_comes_by_parts_has_the_same_bytes(
 def test_an_array_has_the_bytes_that_numpy_saves(array: np.ndarray) -> None:
     np.save(buffer := io.BytesIO(), array)
     assert npy_bytes(array) == buffer.getvalue()
+
+
+class Piece(bytearray):
+    """Bytes that were read; a weak reference tells when they are let go."""
+
+
+class CountedFile(io.BytesIO):
+    """File that counts its bytes that someone still holds, and the most of them at a time."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.held = self.most = 0
+
+    def read(self, size: int | None = -1) -> Piece:  # type: ignore[override]
+        piece = Piece(super().read(size))
+        self.held += len(piece)
+        self.most = max(self.most, self.held)
+        weakref.finalize(piece, self._let_go, len(piece))
+        return piece
+
+    def _let_go(self, size: int) -> None:
+        self.held -= size
+
+
+def test_a_table_read_by_parts_holds_the_bytes_of_one_row_group_at_a_time() -> None:
+    groups, rows = 40, 50
+    schema = pa.schema([pa.field(name, pa.binary(), nullable=False) for name in "abc"])
+    chance = np.random.default_rng(0)
+    table = pa.table({name: [chance.bytes(500) for _ in range(groups * rows)] for name in "abc"}, schema)
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, row_group_size=rows, write_page_checksum=True)
+    file = CountedFile(buffer.getvalue())
+    found = sum(len(batch) for batch in read_batches(file, len(buffer.getvalue()), "it", schema, None))
+    assert found == groups * rows
+    assert file.most < 3 * len(buffer.getvalue()) / groups
