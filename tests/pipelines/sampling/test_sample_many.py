@@ -273,7 +273,7 @@ def test_an_image_to_video_model_is_given_the_picture_of_a_line(
     assert "first frames need a model that was trained with" in capsys.readouterr().err
     (tmp_path / "left.png").write_bytes((tmp_path / "right.png").read_bytes())
     assert command(*words(tmp_path / "run", prompts, out)) == 2
-    assert "was made otherwise: image was" in capsys.readouterr().err
+    assert "was made otherwise: it was of another image" in capsys.readouterr().err
     (tmp_path / "left.png").write_bytes(b"none")
     assert command(*words(tmp_path / "run", prompts, tmp_path / "third")) == 2
     assert "left.png: the clip cannot be decoded" in capsys.readouterr().err
