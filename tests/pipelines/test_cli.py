@@ -90,6 +90,23 @@ def test_help_imports_no_library() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(("asked", "told"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
+def test_threads_of_pytorch_sleep_while_they_wait_unless_asked_otherwise(
+    asked: dict[str, str], told: str
+) -> None:
+    """OpenMP prints what it read when PyTorch loads it."""
+    code = "from pipelines.cli import main\nmain(['config', 'explain', 'memory_tokens'])\nimport torch"
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**environment, "OMP_DISPLAY_ENV": "TRUE", **asked},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"OMP_WAIT_POLICY = '{told}'" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
