@@ -5,6 +5,7 @@ import errno
 import importlib
 import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Sequence
 from types import ModuleType, TracebackType
@@ -111,7 +112,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise
-        return _fail(f"no room to write {error.filename or 'standard output'}: {error.strerror}", 1, verbose)
+        # Files without a name, and Arrow's, do not say where they are.
+        where = error.filename or f"standard output or the temporary folder {tempfile.gettempdir()} (TMPDIR)"
+        return _fail(f"no room to write {where}: {error.strerror}", 1, verbose)
     except KeyboardInterrupt:
         return _fail("interrupted; the same command goes on where it stopped", 130)
 

@@ -12,7 +12,6 @@ from curate.models.device import Device
 
 GRID = 2048
 
-
 _ROWS = 32_768
 
 

@@ -27,7 +27,7 @@ _PART = 65_536  # vectors whose pairs lie together on disk
 
 
 class Pairs(NamedTuple):
-    """Similar pairs, [p].
+    """Pairs of similar vectors, as columns [p].
 
     Attributes:
         earlier: Place of one.
@@ -110,22 +110,22 @@ def _in_cells(
 
 
 def _pairs_in_cells(
-    file: InvertedFile, asked: InvertedFile | None, blocks: Iterable[slice], least: float, most: int
+    file: InvertedFile, asked: InvertedFile | None, parts: Iterable[slice], least: float, most: int
 ) -> Iterator[tuple[int, int, float]]:
-    """Yield the pairs of blocks of vectors, block by block in the order of cells: neighbours ask for the same cells.
+    """Yield the pairs of parts of vectors, part by part in the order of cells: neighbours ask for the same cells.
 
     Pairs wait on disk until they are put in order.
 
     Args:
         file: Vectors to compare with.
         asked: Vectors to compare, in the same cells; None: those of ``file``, each with those before it.
-        blocks: Rows of ``asked``.
+        parts: Rows of ``asked``.
         least: Minimum cosine.
         most: Maximum number of pairs per vector.
     """
     own = file if asked is None else asked
     with RowParts(_PAIRS, -(-len(own.members) // _PART) or 1) as found:
-        for rows in blocks:
+        for rows in parts:
             vectors, places = own.vectors[rows], own.members[rows]
             near = file.near(vectors, least - SLACK, most, before=places if asked is None else None)
             pairs = _nearest(vectors, file.vectors, near, file.members, least, most)

@@ -83,7 +83,7 @@ class VectorFile:
         return self._count
 
     def append(self, vectors: NDArray[Any]) -> None:
-        """Add vectors, [n, D].
+        """Write vectors [n, D] behind those that are there.
 
         Raises:
             RunError: they have another width than those before.
@@ -122,7 +122,7 @@ class VectorFile:
         return self._at(several)[where]
 
     def _at(self, rows: Places) -> NDArray[Any]:
-        """Read rising rows."""
+        """Return vectors by rising rows; runs of neighbours are read together."""
         found = np.empty((len(rows), self.width), self.dtype)
         run = np.empty((min(_RUN, self._count), self.width), self.dtype)
         apart = (np.diff(rows, prepend=-_RUN) > _GAP) | (np.diff(rows // _RUN, prepend=-1) > 0)

@@ -8,7 +8,6 @@ from loader.dataset import Dataset
 from loader.dataset.reader import NAME_CHARS
 from loader.errors import UsageError
 from loader.plan.position import Position, Setting, StreamState
-from loader.read.stream_config import StreamConfig
 from loader.stream.curriculum_plans import CurriculumPlans
 
 _MEANING = {
@@ -25,7 +24,7 @@ def continued_position(
     stages: CurriculumPlans,
     setting: Setting,
     world_size: int,
-    config: StreamConfig,
+    microbatches: int,
 ) -> Position:
     """Return the position at which a stream continues a saved state.
 
@@ -36,7 +35,7 @@ def continued_position(
         stages: plans of the stream.
         setting: setting of the stream; cost and stage are those of the saved state.
         world_size: number of data-parallel ranks.
-        config: configuration of the stream.
+        microbatches: mean microbatches per rank and step.
 
     Raises:
         UsageError: the state belongs to another dataset, seed, bucket configuration or version, so its position
@@ -62,7 +61,7 @@ def continued_position(
         )
     before = position.part.setting
     setting = setting.model_copy(update={"cost": before.cost, "stage": before.stage})
-    position = position.going_on(setting, world_size, config.microbatches).entering()
+    position = position.going_on(setting, world_size, microbatches).entering()
     if not position.fits_a_state:
         raise UsageError(
             "cannot resume: steps of this epoch were made in as many ways as a state can hold; until it ends, use"

@@ -186,7 +186,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
             self._stages,
             self._position.part.setting,
             self.world_size,
-            self.config,
+            self.config.microbatches,
         )
         self._tracker.move(position)
         return bool(position == loaded.position)

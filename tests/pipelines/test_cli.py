@@ -8,6 +8,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -68,7 +69,8 @@ def test_a_full_disk_behind_the_output_is_said() -> None:
             timeout=240,
             check=False,
         )
-    said = "reelweave: no room to write standard output: No space left on device\n"
+    where = f"standard output or the temporary folder {tempfile.gettempdir()} (TMPDIR)"
+    said = f"reelweave: no room to write {where}: No space left on device\n"
     assert (done.returncode, done.stderr) == (1, said)
 
 

@@ -4,10 +4,10 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from loader.errors import RunError
 from loader.storage import Storage, leased
 from loader.storage.leases.fenced import Fence, FencedStorage
 from loader.storage.leases.file_lease import NoLocksError
+from train.distributed.first_rank import on_first
 from train.distributed.world import World
 
 _log = logging.getLogger(__name__)
@@ -29,17 +29,8 @@ def alone(world: World, places: Sequence[Storage], command: str) -> Iterator[lis
         RunError: another run holds one; on every rank.
     """
     with ExitStack() as stack:
-        ids: list[str] = []
-        refusal = ""
-        try:
-            for place in places if world.rank == 0 else ():
-                ids.append(_taken(stack, place, command))
-        except RunError as error:
-            refusal = str(error)
-        refused, told = (world.gather_text(text)[0] for text in (refusal, " ".join(ids)))
-        if refused:
-            raise RunError(refused)
-        fences = zip(places, told.split(), strict=True)
+        ids = on_first(world, lambda: [_taken(stack, place, command) for place in places])
+        fences = zip(places, ids, strict=True)
         yield [place if name == _NONE else FencedStorage(place, Fence(place, name)) for place, name in fences]
 
 

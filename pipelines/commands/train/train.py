@@ -80,7 +80,7 @@ def train(config: "TrainRunConfig") -> "TrainResult":
             return VideoStream(open_source(dataset, config.storage), stream, data.rank, data.size, share)
 
         stream = open_stream(config.dataset, config.stream)
-        places = places_of(config)
+        places = run_storages(config)
         held_out = _held_out(config, open_stream)
         stored = _stored(config, stream.source)
         with alone(ranks.world, places, "reelweave train") as held:
@@ -91,7 +91,7 @@ def train(config: "TrainRunConfig") -> "TrainResult":
             return trainer.run_on(processes, partial(keep_config, config, ranks.world.rank, "train"))
 
 
-def places_of(config: "TrainRunConfig | VaeRunConfig") -> "list[Storage]":
+def run_storages(config: "TrainRunConfig | VaeRunConfig") -> "list[Storage]":
     """Open the folder of a run, and the separate place of its checkpoints, if any.
 
     Raises:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pipelines.commands.train.train import add_arguments as add_arguments
-from pipelines.commands.train.train import finish, held_out_batches, keep_config, places_of
+from pipelines.commands.train.train import finish, held_out_batches, keep_config, run_storages
 from pipelines.configuration.config import resolve
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def train(config: "VaeRunConfig") -> "TrainResult":
             )
             look = Evaluation(config.held_out.every_steps, batches, config.held_out.shown)
         stream = open_stream(config.dataset, config.stream)
-        places = places_of(config)
+        places = run_storages(config)
         with alone(world, places, "reelweave train-vae") as held:
             checkpoints = held[-1] if config.checkpoints else None
             trainer = VaeTrainer(config.train, stream, config.out, look, checkpoints)
