@@ -17,7 +17,7 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class BadSample:
-    """Sample that could not be used and was replaced by another of its bucket.
+    """Sample that could not be used: another of its bucket replaces it, or it is missing in its batch.
 
     Attributes:
         key: key of the sample.
@@ -95,7 +95,9 @@ class Batch:
         slot: place among this rank's batches of the step, from 0.
         slots: number of this rank's batches of the step; ranks may differ.
         after: position of the stream behind this batch; within a step, the beginning of the step.
-        bad: samples replaced by samples of this batch.
+        bad: samples that could not be used: others of their bucket replace them, or their weight is `missing`.
+        missing: weight of planned samples that no other of their bucket could replace. They are left out of the batch;
+            if nothing is left, it is a black filler of weight 0. A step's weights and missing weights sum to 1.
         reads: numbers of this rank's reads since its last batch, including those for later batches.
         media: encoded clips, where the stream does not decode; there are no pixels then.
         contexts: stored text encoder output of each caption, [tokens, D]; None if none is stored.
@@ -113,6 +115,7 @@ class Batch:
     slots: int
     after: Position
     bad: tuple[BadSample, ...] = ()
+    missing: float = 0.0
     reads: ReadCounts = NO_READS
     media: EncodedClips | None = None
     contexts: tuple[torch.Tensor, ...] | None = None

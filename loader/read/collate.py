@@ -16,6 +16,7 @@ from loader.dataset.latents import CONTEXT, LATENT, Latents, array_of, view_of
 from loader.dataset.samples.clip import TrainingSample
 from loader.errors import RunError
 from loader.read.decode import DecoderName, decode
+from loader.read.filler import black_clip
 
 
 class CollatedSize(NamedTuple):
@@ -44,6 +45,14 @@ class Collator(Protocol):
 
         Raises:
             RunError: the clip is undecodable, or its latents contradict the manifest.
+        """
+
+    def blank(self, place: int, bucket: Bucket) -> CollatedSize:
+        """Add black pixels, zero latents or a black clip where no sample can be used.
+
+        Args:
+            place: number of the sample, from 0.
+            bucket: planned shape of the sample.
         """
 
     def joined(self) -> torch.Tensor:
@@ -95,6 +104,14 @@ class DecodedCollator:
             video[:] = view_of(_there(clip.latent, LATENT), str(video.dtype), (C, T, H, W), passed)
         return CollatedSize(video.nbytes, self._contexts[place].nbytes)
 
+    def blank(self, place: int, bucket: Bucket) -> CollatedSize:  # noqa: ARG002 - known since the beginning
+        video, latents = self._videos[place], self._latents
+        video[:] = 0
+        if latents is not None and latents.text is not None:
+            rows = 1 + bool(latents.text.pooled_width)  # the pooled embedding, and one token
+            self._contexts[place] = np.zeros((rows, latents.text.width), latents.dtype)
+        return CollatedSize(video.nbytes, self._contexts[place].nbytes)
+
     def joined(self) -> torch.Tensor:
         return self._values
 
@@ -127,6 +144,10 @@ class EncodedCollator:
     ) -> CollatedSize:
         self._clips[place] = _media(clip)
         return CollatedSize(len(clip.media))
+
+    def blank(self, place: int, bucket: Bucket) -> CollatedSize:
+        self._clips[place] = memoryview(black_clip(bucket))
+        return CollatedSize(len(self._clips[place]))
 
     def contexts(self) -> torch.Tensor:
         return torch.empty(0, dtype=torch.uint8)

@@ -2,26 +2,21 @@
 
 import logging
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
-from itertools import accumulate, chain, islice
+from itertools import chain, islice
 from types import TracebackType
-from typing import Any, NamedTuple, Self
-
-import numpy as np
-import torch
+from typing import NamedTuple, Self
 
 from loader.base.arrays import Places
 from loader.base.prefetch import prefetched
-from loader.batch import BadSample, EncodedClips, Microbatch, Pack
+from loader.batch import BadSample, Microbatch, Pack
 from loader.buckets.assignment import Bucket
 from loader.dataset.samples.clip import TrainingSample
 from loader.errors import RunError
-from loader.plan.epoch_plan import EpochPlan, PlannedMicrobatch
-from loader.plan.position import Position
-from loader.read.collate import CollatedSize, Collator, DecodedCollator, EncodedCollator, dtype_and_shape
+from loader.read.assembly import RankMicrobatch, assembled
+from loader.read.collate import CollatedSize, Collator, DecodedCollator, EncodedCollator
 from loader.read.fetch import Fetched, Fetcher
 from loader.read.sample_reader import BadSampleError, SampleReader
 from loader.read.share import DecodedSlice, LoadedSample, Share, divide
@@ -29,35 +24,8 @@ from loader.read.stream_config import StreamConfig
 
 _PLANNED_AHEAD = 8
 _STAND_INS = 16
-_NO_FRAMES = (3, 0, 0, 0)
+_REPLACED = "another stands in for it"
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, eq=False)
-class RankMicrobatch:
-    """Planned microbatch of this rank with the facts of its step.
-
-    Attributes:
-        plan: plan of its epoch.
-        micro: planned samples.
-        buckets: shape of each sample.
-        lengths: S of each sample.
-        slots: number of this rank's microbatches in the step.
-        samples: number of samples of the step on all ranks.
-        packed: True if the samples make one packed sequence.
-        before: position before the step.
-        after: position behind the step.
-    """
-
-    plan: EpochPlan
-    micro: PlannedMicrobatch
-    buckets: tuple[Bucket, ...]
-    lengths: tuple[int, ...]
-    slots: int
-    samples: int
-    packed: bool
-    before: Position
-    after: Position
 
 
 class _InFlight(NamedTuple):
@@ -97,7 +65,7 @@ class ReadPipeline:
         # Cache entries must not depend on the requests planned beside them, so a cache disables coalescing.
         self._fetcher = Fetcher(samples.read, config.readers, together=config.cache is None)
         self._decoders = ThreadPoolExecutor(config.workers, thread_name_prefix="decode")
-        self._seen, self._bad = 0, 0
+        self._seen, self._bad, self._known = 0, 0, set[tuple[str, int]]()
 
     def __enter__(self) -> Self:
         return self
@@ -181,10 +149,10 @@ class ReadPipeline:
     def _load(
         self, planned: RankMicrobatch, number: int, fetched: Fetched, contents: Collator, place: int
     ) -> LoadedSample:
-        """Load one sample, or its first usable replacement."""
+        """Load one sample, its first usable replacement, or a black filler if there is none."""
         micro, bucket, bad = planned.micro, planned.buckets[number], list[BadSample]()
         own = (micro.rows.item(number), micro.passes.item(number))
-        for row, passed in chain([own], islice(planned.plan.stand_ins(micro, number), _STAND_INS)):
+        for row, passed in chain([own], islice(_distinct(planned.plan.stand_ins(micro, number)), _STAND_INS)):
             if bad:
                 [fetched] = self._fetcher.fetch([self._samples.byte_range(row)])
             try:
@@ -199,62 +167,39 @@ class ReadPipeline:
                 continue
             frames = [] if self._config.decode else frames_T.tolist()
             return LoadedSample(clip.key, clip.caption, passed, filled.size, frames, bad, filled.text)
-        raise RunError(f"{len(bad)} samples of bucket {bucket} in a row cannot be used, the first: {bad[0]}")
+        blank, frames = contents.blank(place, bucket), range(0 if self._config.decode else bucket.frames)
+        return LoadedSample(bad[0].key, "", own[1], blank.size, list(frames), bad, blank.text, lost=True)
 
     def _frames(self, row: int, clip: TrainingSample, passed: int, bucket: Bucket) -> Places:
         words = f"{self._config.seed}/{passed}/{clip.key}"
         return self._config.buckets.sampling.frames(words, *self._samples.shape(row), bucket.frames)
 
     def _batch(self, part: DecodedSlice[RankMicrobatch]) -> Microbatch | Pack:
-        planned, micro, loaded = part.planned, part.planned.micro, part.loaded
-        bad = tuple(chain.from_iterable(one.bad for one in loaded))
-        self._count(len(loaded), bad)
-        common: dict[str, Any] = {
-            "keys": tuple(one.key for one in loaded),
-            "captions": tuple(one.caption for one in loaded),
-            "passes": tuple(one.passed for one in loaded),
-            "step": planned.before.step,
-            "epoch": planned.before.epoch,
-            "weight": micro.weight,
-            "step_samples": planned.samples,
-            "mean_samples": planned.plan.mean_samples,
-            "slot": micro.slot,
-            "slots": planned.slots,
-            "after": planned.after if micro.slot + 1 == planned.slots else planned.before,
-            "bad": bad,
-            "reads": self._samples.taken_counts(),
-        }
-        sizes, buckets = [one.size for one in loaded], planned.buckets
-        kinds = [dtype_and_shape(bucket, self._latents) for bucket in buckets]
-        if not self._config.decode:
-            frames = tuple(np.array(one.frames) for one in loaded)
-            common["media"] = EncodedClips(part.content, (0, *accumulate(sizes)), frames)
-            kinds, sizes = [(kind, _NO_FRAMES) for kind, _ in kinds], [0] * len(buckets)
-        if self._latents is not None and self._latents.text is not None:
-            rows = (-1, self._latents.text.width)
-            texts = torch.split(part.contexts, [one.text for one in loaded])
-            common["contexts"] = tuple(_viewed(own, self._latents.dtype, rows) for own in texts)
-        values = part.content[: sum(sizes)]
-        if planned.packed:
-            videos = zip(torch.split(values, sizes), kinds, strict=True)
-            common["videos"] = tuple(_viewed(own, str(kind), shape) for own, (kind, shape) in videos)
-            return Pack(buckets=buckets, lengths=planned.lengths, **common)
-        [(kind, shape), *_] = kinds
-        own_BCTHW = _viewed(values, str(kind), (len(buckets), *shape))
-        if kind != np.uint8:
-            common["latents_BCTHW"] = own_BCTHW
-            own_BCTHW = torch.empty(len(buckets), *_NO_FRAMES, dtype=torch.uint8)
-        return Microbatch(bucket=buckets[0], length=planned.lengths[0], video_BCTHW=own_BCTHW, **common)
+        self._count(part.loaded)
+        return assembled(part, self._latents, self._config.decode, self._samples.taken_counts())
 
-    def _count(self, samples: int, bad: tuple[BadSample, ...]) -> None:
-        for sample in bad:
-            _log.warning("%s; another stands in for it", sample)
-        self._seen, self._bad = self._seen + samples, self._bad + len(bad)
+    def _count(self, loaded: Sequence[LoadedSample]) -> None:
+        """Count bad samples; a few that come again and again, as in a small bucket, are those few.
+
+        Raises:
+            RunError: they are more than the configuration allows.
+        """
+        self._seen += len(loaded)
+        for one in loaded:
+            for sample in one.bad:
+                said = "no other of its bucket stands in, so its weight is missing" if one.lost else _REPLACED
+                _log.warning("%s; %s", sample, said)
+                self._known.add((sample.shard, sample.offset))
+            self._bad += bool(one.bad)
         config = self._config
-        if self._bad > config.max_bad + config.max_bad_share * self._seen:
+        if (
+            len(self._known) > config.max_bad
+            and self._bad > config.max_bad + config.max_bad_share * self._seen
+        ):
+            last = next(one.bad[-1] for one in reversed(loaded) if one.bad)
             raise RunError(
                 f"{self._bad} of {self._seen} samples cannot be used, more than stream.max_bad={config.max_bad} and"
-                f" stream.max_bad_share={config.max_bad_share:g} allow; the last: {bad[-1]};"
+                f" stream.max_bad_share={config.max_bad_share:g} allow; the last: {last};"
                 " run `reelweave verify` on the dataset"
             )
 
@@ -265,12 +210,13 @@ def _part(decoding: _Decoding) -> DecodedSlice[RankMicrobatch]:
     return DecodedSlice(planned, owners, contents.joined(), contents.contexts(), loaded)
 
 
-def _viewed(bytes_N: torch.Tensor, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return bytes viewed as numbers; copied if misaligned, such as behind pixels in a pack."""
-    kind: torch.dtype = getattr(torch, dtype)
-    if bytes_N.storage_offset() % kind.itemsize:
-        bytes_N = bytes_N.clone()
-    return bytes_N.view(kind).view(shape)
+def _distinct(draws: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the first draw of each row; a blend may draw one row many times."""
+    seen = set[int]()
+    for row, passed in draws:
+        if row not in seen:
+            seen.add(row)
+            yield row, passed
 
 
 def _taken(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from loader.plan.epoch_plan import EpochPlan, StepPlan
 from loader.plan.position import Position
-from loader.read.pipeline import RankMicrobatch
+from loader.read.assembly import RankMicrobatch
 from loader.read.stream_config import StreamConfig
 from loader.stream.curriculum_plans import CurriculumPlans
 

@@ -21,7 +21,8 @@ class LossSums(NamedTuple):
 
     Attributes:
         loss: Sum of mean losses, each times the microbatch's share of the step.
-        weight: Sum of these shares; 1 over all samples.
+        weight: Sum of these shares; with the missing ones 1 over all samples.
+        missing: Sum of the shares of samples that could not be read and nothing replaces.
         unit: Sum of mean video tokens times shares; of ones, where samples count alike.
         tokens: Text and video tokens.
         flops: Floating-point operations of forward and backward.
@@ -29,6 +30,7 @@ class LossSums(NamedTuple):
 
     loss: float
     weight: float
+    missing: float
     unit: float
     tokens: float
     flops: float
@@ -112,6 +114,7 @@ class StepLosses:
         return LossSums(
             loss=sum(done.batch.weight * mean for done, mean in zip(self._done, means, strict=True)),
             weight=sum(done.batch.weight for done in self._done),
+            missing=sum(done.batch.missing for done in self._done),
             unit=sum(done.batch.weight * done.unit for done in self._done),
             tokens=sum(work.tokens for work in works),
             flops=sum(work.flops for work in works),
@@ -119,6 +122,8 @@ class StepLosses:
 
     def mean(self, total: LossSums, world_size: int, data_ranks: int) -> tuple[float, ComputeTotals]:
         """Return loss and work of the step; `normalise_` divides by the same sum from here on.
+
+        The loss is the mean over the samples that are there; 0 if none is.
 
         Args:
             total: Sum of all ranks' `sums`.
@@ -128,14 +133,17 @@ class StepLosses:
         Raises:
             UsageError: The weights of the step's microbatches do not add up to 1.
         """
-        loss, weight, unit, tokens, flops = (value / (world_size // data_ranks) for value in total)
-        if abs(weight - 1) > 1e-6:
+        loss, weight, missing, unit, tokens, flops = (value / (world_size // data_ranks) for value in total)
+        if abs(weight + missing - 1) > 1e-6:
             raise UsageError(
-                f"the microbatch weights of a step add up to {weight:g} over {data_ranks} ranks, not to 1: "
+                f"the microbatch weights of a step add up to {weight + missing:g} over {data_ranks} ranks, not to 1: "
                 "open each rank's stream with its own rank and this world size"
             )
         if self._denominator == "step_tokens":
-            self._unit, loss = unit, loss / unit
+            self._unit = unit or 1.0
+            loss = loss / self._unit
+        elif missing:
+            loss = loss / (weight or 1.0)
         return loss, ComputeTotals(int(tokens), int(flops))
 
     @property

@@ -30,13 +30,10 @@ def out(tmp_path_factory: pytest.TempPathFactory, folder: Path, samples: list[Sa
     out = tmp_path_factory.mktemp("out")
     shutil.copytree(folder, out / "good")
     broken = {"key05", "key11"}
-    swapped = [
-        make_sample(key, b"not a video\n" * 400, 12, (80, 64))
-        if (key := sample.row["key"]) in broken
-        else sample
-        for sample in samples
-    ]
-    write(out / "bad", swapped)
+    whole_bucket = {"key03", "key08", "key13"}
+    bad = {key: make_sample(key, b"not a video\n" * 400, 12, (80, 64)) for key in broken}
+    bad |= {key: make_sample(key, b"not a video\n" * 400, 14, (64, 80)) for key in whole_bucket}
+    write(out / "bad", [bad.get(sample.row["key"], sample) for sample in samples])
     return out
 
 

@@ -212,13 +212,6 @@ def test_too_many_bad_samples_stop_the_run(damaged: Dataset, allowed: int, share
         list(stream)
 
 
-def test_a_bucket_without_a_good_sample_stops_the_run(tmp_path: Path) -> None:
-    none = [make_sample(f"key{number}", b"not a video\n" * 400, 12, (80, 64)) for number in range(3)]
-    stream = VideoStream(open_dataset(write(tmp_path, none)), config())
-    with pytest.raises(RunError, match="3 samples of bucket 9x64x80 in a row cannot be used"):
-        next(iter(stream))
-
-
 @pytest.mark.parametrize("damage", ["a flipped byte", "a cut shard", "a missing shard"])
 def test_a_damaged_shard_is_named(samples: list[Sample], tmp_path: Path, damage: str) -> None:
     dataset = open_dataset(write(tmp_path, samples))

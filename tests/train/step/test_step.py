@@ -92,3 +92,14 @@ def test_tokens_of_a_filler_do_not_count(bundle, mixed):
 def test_a_step_that_is_not_whole_is_told(bundle, mixed):
     with pytest.raises(UsageError, match=r"add up to 0\.6"):
         stepped(bundle, mixed[:1], "step")
+
+
+@pytest.mark.parametrize("denominator", ["step", "step_tokens"])
+def test_a_sample_that_nothing_replaces_is_left_out_of_the_loss(bundle, mixed, denominator):
+    images, videos, _ = mixed
+    lost = replace(videos, weight=0.0, missing=0.4)
+    loss, _, _ = stepped(bundle, [images, lost], denominator)
+    assert loss == pytest.approx(stepped(bundle, [replace(images, weight=1.0)], denominator)[0], rel=1e-5)
+    nothing, _, found = stepped(bundle, [replace(images, weight=0.0, missing=0.6), lost], denominator)
+    assert nothing == 0
+    assert not found.any()

@@ -15,7 +15,7 @@ def message(rank: int, ranks: int) -> StepMessage:
     first = 100.0 * rank
     spent = dict(zip(PARTS, torch.arange(first, first + len(PARTS)).tolist(), strict=True))
     return StepMessage(
-        losses=LossSums(*(first + number for number in range(5))),
+        losses=LossSums(*(first + number for number in range(6))),
         stops=float(rank == 1),
         checkpoint=SaveProgress(done=1.0, failed=float(rank == 2)),
         reads=ReadCounts(rank, 10, 2),
@@ -29,7 +29,7 @@ def test_sums_of_the_numbers_are_the_message_of_all_ranks():
     total = StepMessage.from_numbers(
         [sum(column) for column in zip(*(one.numbers() for one in own), strict=True)]
     )
-    assert total.losses == LossSums(300.0, 303.0, 306.0, 309.0, 312.0)
+    assert total.losses == LossSums(300.0, 303.0, 306.0, 309.0, 312.0, 315.0)
     assert (total.stops, total.checkpoint) == (1.0, SaveProgress(3.0, 1.0))
     assert total.reads == ReadCounts(3, 30, 6)
     at = PARTS.index("sync")

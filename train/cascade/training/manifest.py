@@ -15,7 +15,7 @@ from train.distributed.world import World
 
 _SAID = (
     *("keys", "captions", "passes", "step", "epoch", "weight"),
-    *("step_samples", "mean_samples", "slot", "slots"),
+    *("missing", "step_samples", "mean_samples", "slot", "slots"),
 )
 
 

@@ -1,0 +1,130 @@
+"""Assembly of a batch from its collated samples."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain
+from typing import Any
+
+import numpy as np
+import torch
+
+from loader.batch import EncodedClips, Microbatch, Pack, ReadCounts
+from loader.buckets.assignment import Bucket
+from loader.dataset.latents import Latents
+from loader.plan.epoch_plan import EpochPlan, PlannedMicrobatch
+from loader.plan.position import Position
+from loader.read.collate import dtype_and_shape
+from loader.read.share import DecodedSlice, LoadedSample
+
+_NO_FRAMES = (3, 0, 0, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class RankMicrobatch:
+    """Planned microbatch of this rank with the facts of its step.
+
+    Attributes:
+        plan: plan of its epoch.
+        micro: planned samples.
+        buckets: shape of each sample.
+        lengths: S of each sample.
+        slots: number of this rank's microbatches in the step.
+        samples: number of samples of the step on all ranks.
+        packed: True if the samples make one packed sequence.
+        before: position before the step.
+        after: position behind the step.
+    """
+
+    plan: EpochPlan
+    micro: PlannedMicrobatch
+    buckets: tuple[Bucket, ...]
+    lengths: tuple[int, ...]
+    slots: int
+    samples: int
+    packed: bool
+    before: Position
+    after: Position
+
+
+def assembled(
+    part: DecodedSlice[RankMicrobatch], latents: Latents | None, decode: bool, reads: ReadCounts
+) -> Microbatch | Pack:
+    """Return the batch of a whole microbatch, without samples that could not be used and nothing replaces.
+
+    Args:
+        part: all samples of the microbatch.
+        latents: description of the stored latents to use; None for pixels.
+        decode: False for encoded clips.
+        reads: numbers of this rank's reads.
+    """
+    planned, loaded = part.planned, part.loaded
+    used = [number for number, one in enumerate(loaded) if not one.lost]
+    kept = used or list(range(len(loaded)))  # a filler keeps the shape, since ranks wait for each other
+    own, buckets = [loaded[number] for number in kept], tuple(planned.buckets[number] for number in kept)
+    common = _facts(planned, loaded, own, len(used) / len(loaded)) | {"reads": reads}
+    contents = _chosen(torch.split(part.content, [one.size for one in loaded]), kept)
+    if latents is not None and latents.text is not None:
+        texts = _chosen(torch.split(part.contexts, [one.text for one in loaded]), kept)
+        common["contexts"] = tuple(_viewed(text, latents.dtype, (-1, latents.text.width)) for text in texts)
+    kinds = [dtype_and_shape(bucket, latents) for bucket in buckets]
+    if not decode:
+        frames = tuple(np.array(one.frames) for one in own)
+        common["media"] = EncodedClips(_joined(part.content, contents), _offsets(own), frames)
+        kinds, contents = [(kind, _NO_FRAMES) for kind, _ in kinds], [part.content[:0]] * len(own)
+    if planned.packed:
+        videos = tuple(
+            _viewed(one, str(kind), shape) for one, (kind, shape) in zip(contents, kinds, strict=True)
+        )
+        lengths = tuple(planned.lengths[number] for number in kept)
+        return Pack(buckets=buckets, lengths=lengths, videos=videos, **common)
+    [(kind, shape), *_] = kinds
+    values = _joined(part.content, contents) if decode else part.content[:0]
+    own_BCTHW = _viewed(values, str(kind), (len(buckets), *shape))
+    if kind != np.uint8:
+        common["latents_BCTHW"] = own_BCTHW
+        own_BCTHW = torch.empty(len(buckets), *_NO_FRAMES, dtype=torch.uint8)
+    return Microbatch(bucket=buckets[0], length=planned.lengths[0], video_BCTHW=own_BCTHW, **common)
+
+
+def _facts(
+    planned: RankMicrobatch, loaded: Sequence[LoadedSample], own: Sequence[LoadedSample], used: float
+) -> dict[str, Any]:
+    """Return the attributes of any batch; ``used`` is the share of its planned samples that are there."""
+    micro = planned.micro
+    return {
+        "keys": tuple(one.key for one in own),
+        "captions": tuple(one.caption for one in own),
+        "passes": tuple(one.passed for one in own),
+        "step": planned.before.step,
+        "epoch": planned.before.epoch,
+        "weight": micro.weight * used,
+        "missing": micro.weight * (1 - used),
+        "step_samples": planned.samples,
+        "mean_samples": planned.plan.mean_samples,
+        "slot": micro.slot,
+        "slots": planned.slots,
+        "after": planned.after if micro.slot + 1 == planned.slots else planned.before,
+        "bad": tuple(chain.from_iterable(one.bad for one in loaded)),
+    }
+
+
+def _chosen(parts: Sequence[torch.Tensor], kept: Sequence[int]) -> list[torch.Tensor]:
+    return [parts[number] for number in kept]
+
+
+def _joined(whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return parts of a tensor as one; without a copy if they are all of it."""
+    size = sum(map(len, parts))
+    return whole if size == len(whole) else torch.cat(list(parts))
+
+
+def _offsets(own: Sequence[LoadedSample]) -> tuple[int, ...]:
+    return (0, *accumulate(one.size for one in own))
+
+
+def _viewed(bytes_N: torch.Tensor, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return bytes viewed as numbers; copied if misaligned, such as behind pixels in a pack."""
+    kind: torch.dtype = getattr(torch, dtype)
+    if bytes_N.storage_offset() % kind.itemsize:
+        bytes_N = bytes_N.clone()
+    return bytes_N.view(kind).view(shape)
