@@ -119,7 +119,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 11
+    REVISION: ClassVar = 12
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -25,7 +25,7 @@ from curate.cut.feed import Feed, choose_sound
 from curate.cut.mp4 import fast_start, merge
 from curate.cut.verify import DamagedSoundError, verify
 from curate.frames.entry import Entry, EntryError, enter
-from curate.frames.frame_times import Decoder, FrameTimes, source_frames
+from curate.frames.frame_times import Decoder, FrameTimes
 from curate.frames.picture import Finisher, Geometry
 from curate.frames.sound_clock import SoundClock
 from curate.frames.source import open_video
@@ -171,8 +171,8 @@ class _Pass:
             deque(self._frames_of(span), maxlen=0)  # a later span needs decoding
         if picture is None:
             frames, picture = self._encoded(span, max_bytes)
-        sound = self._sound_of(span, frames / self._timeline.rate)
-        return self._assembled(span, mode, picture, frames, sound)
+        rate = self._timeline.clip_rate(span.first, span.last)
+        return self._assembled(span, mode, picture, frames, rate, self._sound_of(span, frames / rate))
 
     def _copied(self, span: Span) -> bytes | None:
         """Return the span's own packets, or None when it needs encoding."""
@@ -195,17 +195,18 @@ class _Pass:
             return None
         numbers = {unit.place: unit.number for unit in units[: span.last - span.first]}
         run = [(packet, numbers[place]) for place, packet in feed.video if place in numbers]
-        data = copy(self._stream, run, span.first, self._timeline.rate)
+        data = copy(self._stream, run, span.first, self._timeline.clip_rate(span.first, span.last))
         for number, frame in self._frames_of(span) if self._decodes else ():
             if self._observe is not None:
                 self._observe(span, number, frame, self._finished(frame))
         return data
 
     def _encoded(self, span: Span, max_bytes: float) -> tuple[int, bytes]:
-        config, timeline, slots = self._config, self._timeline, self._slots(span)
+        config, slots = self._config, self._slots(span)
+        rate = self._timeline.clip_rate(span.first, span.last)
         times = np.bincount(slots - span.first, minlength=span.last - span.first).tolist()
         encoder = encode.ClipEncoder(
-            encode.codec_name(config.encoder, self._size.bits), self._size, timeline.rate, config, max_bytes
+            encode.codec_name(config.encoder, self._size.bits), self._size, rate, config, max_bytes
         )
         try:
             for number, frame in self._frames_of(span):
@@ -220,7 +221,7 @@ class _Pass:
 
     def _slots(self, span: Span) -> NDArray[np.int64]:
         """Return the source frame for each frame of an encoded clip."""
-        return source_frames(self._timeline.times_s, span.first, span.last, self._timeline.rate)
+        return self._timeline.clip_frames(span.first, span.last)
 
     def _frames_of(self, span: Span) -> Iterator[tuple[int, VideoFrame]]:
         """Yield the frames of a span with their numbers; earlier frames are skipped."""
@@ -272,9 +273,15 @@ class _Pass:
         return 0 if stream is None or not stream.time_base else int(time_s // stream.time_base)
 
     def _assembled(
-        self, span: Span, mode: Literal["encode", "copy"], picture: bytes, frames: int, sound: Sound
+        self,
+        span: Span,
+        mode: Literal["encode", "copy"],
+        picture: bytes,
+        frames: int,
+        rate: Fraction,
+        sound: Sound,
     ) -> CutClip:
-        rate, size, extent = self._timeline.rate, self._size, self._config.verify
+        size, extent = self._size, self._config.verify
         if sound.data:
             try:
                 data = fast_start(merge(picture, sound.data))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from curate.cut.clip import CutError
 from curate.cut.mp4 import Mp4
 from curate.frames.entry import holds_idr
-from curate.frames.frame_times import FrameTimes, source_frames
+from curate.frames.frame_times import FrameTimes
 from curate.frames.picture import Geometry
 from loader.dataset.colour import hdr
 from loader.dataset.tars.orientation import Orientation, orientation_of
@@ -141,7 +141,7 @@ def _span_fault(
     form: SourceFormat, timeline: FrameTimes, units: Sequence[PacketInfo], first: int, last: int
 ) -> str | None:
     count = last - first
-    slots = source_frames(timeline.times_s, first, last, timeline.rate)
+    slots = timeline.clip_frames(first, last)
     if not np.array_equal(slots, np.arange(first, last)):
         return "its frame rate is not constant there"
     if not units or units[0].number != first or not units[0].idr:

@@ -1,8 +1,9 @@
 """Display time of each frame of a source, and the constant frame rate of its clips."""
 
+import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import av
@@ -16,18 +17,12 @@ from curate.frames.budget import check_pixels
 from curate.frames.clock import JUMP_S, repaired
 from curate.frames.interlace import FieldOrder, deinterlaced
 from curate.frames.probe import ProbeConfig, check_frame, check_size
+from curate.frames.rates import STANDARD_RATES, choose_clip_rate, choose_rate, snapped
 from curate.frames.source import SourceError
 
-STANDARD_RATES = tuple(
-    Fraction(rate)
-    for rate in ("24000/1001", "24", "25", "30000/1001", "30", "48", "50", "60000/1001", "60", "100", "120")
-)
-CONSTANT_TOLERANCE = 0.25  # frame durations; container ticks (1 ms in Matroska) move frames by less
-_SNAP_TOLERANCE = 0.01  # relative distance within which a measured rate snaps to a standard rate
-# A low percentile of the gaps shows the camera's rate where a recorder dropped still frames.
-_NOMINAL_GAP_PERCENTILE = 10
 _SEVERAL_TICKS = 1.5
 """Frames of the stated rate, in the usual distance of stamps, above which that rate is the one of ticks."""
+_LAST_FRAMES = 48  # that tell how long the last one lasts, if nothing says so
 _LEAST_GAPS = 4
 """Gaps above which the last one may be measured by the others."""
 
@@ -48,15 +43,16 @@ class FrameTimes:
     Attributes:
         times_s: float64 [frames + 1]: start of each frame, seconds after the first one; the last entry is the
             end of the last frame.
-        rate: Frames per second of clips made from this source.
+        rate: Frames per second of the source.
         constant: True when every frame lies on the grid of ``rate``, so that clips take the frames one for
-            one.
+            one. Else each clip has a rate of its own.
         damage: Damaged runs of frames, sorted and disjoint.
         deinterlace: True when frames are interlaced and clips show deinterlaced pictures.
         shifts_s: float64 [frames + 1]: ``times_s`` minus the source's own clock, where that was repaired;
             None: nowhere.
         breaks: Frames at which the source's clock jumps or restarts; no clip crosses one.
         pulldown: Order of fields of a telecined film; its frames of repeated fields last an instant.
+        max_fps: Upper limit of the rate of clips where the source's is not constant.
     """
 
     times_s: NDArray[np.float64]
@@ -67,11 +63,22 @@ class FrameTimes:
     shifts_s: NDArray[np.float64] | None = None
     breaks: tuple[int, ...] = ()
     pulldown: FieldOrder | None = None
+    max_fps: float = math.inf
 
     @property
     def frames(self) -> int:
         """Number of frames that decode."""
         return len(self.times_s) - 1
+
+    def clip_rate(self, first: int, last: int) -> Fraction:
+        """Return the frames per second of a clip of frames ``[first, last)``."""
+        if self.constant or self.pulldown is not None:
+            return self.rate
+        return choose_clip_rate(self.times_s[first:last], self.rate, self.max_fps)
+
+    def clip_frames(self, first: int, last: int) -> NDArray[np.int64]:
+        """Return the source frame for each frame of a clip of frames ``[first, last)``; see `source_frames`."""
+        return source_frames(self.times_s, first, last, self.clip_rate(first, last))
 
 
 class Decoder:
@@ -235,20 +242,26 @@ def timeline(
         return FrameTimes(np.arange(len(pts) + 1) / float(rate), rate, True, damage, deinterlace)
     times_s = (clock.ticks - clock.ticks[0]) * float(time_base)
     gaps_s = _clean_gaps_s(times_s, damage)
-    rate, constant = _choose_rate(times_s, gaps_s, stated_rate, damage, max_fps)
+    runs = clean_runs(len(times_s), damage)
+    rate, constant = choose_rate(times_s, gaps_s, stated_rate, runs, max_fps)
     if not constant and not damage and len(gaps_s) > _LEAST_GAPS:
-        others, all_but_last = _choose_rate(times_s[:-1], gaps_s[:-1], stated_rate, damage, max_fps)
+        but_last = [(0, len(times_s) - 1)]
+        others, all_but_last = choose_rate(times_s[:-1], gaps_s[:-1], stated_rate, but_last, max_fps)
         if all_but_last and gaps_s[-1] < 1 / others:
             # The decoder guesses the last stamp by the tick where AVI has empty packets between frames.
             rate, constant, times_s[-1] = others, True, times_s[-2] + 1 / float(others)
     last_s = 1 / float(rate)
     if not constant and last_duration:
         last_s = float(last_duration * time_base)
-    times_s = np.append(times_s, times_s[-1] + last_s)
+    elif not constant:
+        last_s = 1 / float(choose_clip_rate(times_s[-_LAST_FRAMES:], rate, math.inf))
+    line = FrameTimes(
+        np.append(times_s, times_s[-1] + last_s), rate, constant, damage, deinterlace, max_fps=max_fps
+    )
     if not clock.shifts.any():
-        return FrameTimes(times_s, rate, constant, damage, deinterlace)
+        return line
     shifts_s = np.append(clock.shifts, clock.shifts[-1]) * float(time_base)
-    return FrameTimes(times_s, rate, constant, damage, deinterlace, shifts_s, clock.breaks)
+    return replace(line, shifts_s=shifts_s, breaks=clock.breaks)
 
 
 def _counted_rate(pts: list[int | None], time_base: Fraction, stated: Fraction | None) -> Fraction:
@@ -264,19 +277,24 @@ def _counted_rate(pts: list[int | None], time_base: Fraction, stated: Fraction |
     period_s = int(np.median(gaps)) * time_base
     if 2 * np.count_nonzero(gaps == np.median(gaps)) > len(gaps) and rate * period_s > _SEVERAL_TICKS:
         return 1 / period_s
-    measured = _snapped(Fraction(1 / float(gaps.mean() * time_base)).limit_denominator(1001))
+    measured = snapped(Fraction(1 / float(gaps.mean() * time_base)).limit_denominator(1001))
     return measured if stated not in STANDARD_RATES and measured in STANDARD_RATES else rate
 
 
-def likely_rate(times_s: NDArray[np.float64], stated: Fraction | None, max_fps: float) -> Fraction:
-    """Return the rate that the timeline will have if later frames continue like the first ones.
+def likely_clip_rate(
+    times_s: NDArray[np.float64], first: int, last: int, stated: Fraction | None, max_fps: float
+) -> Fraction:
+    """Return the rate that a clip will have if later frames continue like those so far.
 
     Args:
-        times_s: float64 [frames], rising.
+        times_s: float64 [frames], rising: start of each frame of the source so far.
+        first: First frame of the clip.
+        last: One past its last frame so far.
         stated: Frame rate in the container, frames per second.
         max_fps: Upper limit of the rate for variable frame rate.
     """
-    return _choose_rate(times_s, np.diff(times_s), stated, (), max_fps)[0]
+    rate, constant = choose_rate(times_s, np.diff(times_s), stated, [(0, len(times_s))], max_fps)
+    return rate if constant else choose_clip_rate(times_s[first:last], rate, max_fps)
 
 
 def clean_runs(frames: int, damage: tuple[Damage, ...]) -> list[tuple[int, int]]:
@@ -296,37 +314,6 @@ def _clean_gaps_s(times_s: NDArray[np.float64], damage: tuple[Damage, ...]) -> N
     runs = clean_runs(len(times_s), damage)
     gaps = [np.diff(times_s[first:last]) for first, last in runs]
     return np.concatenate(gaps) if gaps else np.zeros(0)
-
-
-def _choose_rate(
-    times_s: NDArray[np.float64],
-    gaps_s: NDArray[np.float64],
-    stated: Fraction | None,
-    damage: tuple[Damage, ...],
-    max_fps: float,
-) -> tuple[Fraction, bool]:
-    if not len(gaps_s):
-        return stated or Fraction(25), True
-    measured = Fraction(1 / float(np.mean(gaps_s))).limit_denominator(1001)
-    for rate in (stated, _snapped(measured), measured):
-        if rate and _lies_on_grid(times_s, rate, damage):
-            return rate, True
-    nominal = 1 / float(np.percentile(gaps_s, _NOMINAL_GAP_PERCENTILE))
-    limited = Fraction(min(nominal, max_fps)).limit_denominator(1001)
-    return _snapped(limited), False
-
-
-def _snapped(rate: Fraction) -> Fraction:
-    nearest = min(STANDARD_RATES, key=lambda standard: abs(standard - rate))
-    return nearest if abs(nearest - rate) <= _SNAP_TOLERANCE * rate else rate
-
-
-def _lies_on_grid(times_s: NDArray[np.float64], rate: Fraction, damage: tuple[Damage, ...]) -> bool:
-    for first, last in clean_runs(len(times_s), damage):
-        ideal = np.arange(last - first) / float(rate)
-        if np.max(np.abs(times_s[first:last] - times_s[first] - ideal)) > CONSTANT_TOLERANCE / float(rate):
-            return False
-    return True
 
 
 def source_frames(times_s: NDArray[np.float64], first: int, last: int, rate: Fraction) -> NDArray[np.int64]:

@@ -23,7 +23,7 @@ from curate.filters import scores
 from curate.frames.budget import check_clips, most_bytes
 from curate.frames.entry import Entry
 from curate.frames.faults import fault_of
-from curate.frames.frame_times import FrameTimes, source_frames
+from curate.frames.frame_times import FrameTimes
 from curate.frames.perceptual import embed_pictures
 from curate.frames.picture import Geometry
 from curate.frames.probe import Probe
@@ -230,7 +230,7 @@ class CutSource:
         arrays: dict[str, NDArray[Any]],
     ) -> Record:
         span, line = clip.span, seen.timeline
-        shown = source_frames(line.times_s, span.first, span.last, line.rate)
+        shown = line.clip_frames(span.first, span.last)
         sample = collected.sample(clip, seen.stats, shown)
         record = replace(
             record,
@@ -255,7 +255,7 @@ class CutSource:
 def check_wanted(wanted: Sequence[Span], seen: Seen, config: SourceStageConfig) -> None:
     """Raise `SourceError` for clips that are too large for their source."""
     line, size = seen.timeline, seen.size
-    frames = sum(len(source_frames(line.times_s, span.first, span.last, line.rate)) for span in wanted)
+    frames = sum(len(line.clip_frames(span.first, span.last)) for span in wanted)
     check_clips(frames, line.frames, size.width * size.height, seen.source_bytes, config.probe)
 
 

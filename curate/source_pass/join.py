@@ -85,6 +85,7 @@ class Joined:
         return {
             "rate": [self.timeline.rate.numerator, self.timeline.rate.denominator],
             "constant": self.timeline.constant,
+            "max_fps": self.timeline.max_fps,
             "spans": [asdict(span) for span in self.spans],
             "size": self.size.to_json(),
             "source_bytes": self.source_bytes,
@@ -107,7 +108,7 @@ class Joined:
         values = note.found
         times_s = arrays["times_s"]
         return cls(
-            FrameTimes(times_s, Fraction(*values["rate"]), values["constant"], ()),
+            FrameTimes(times_s, Fraction(*values["rate"]), values["constant"], (), max_fps=values["max_fps"]),
             tuple(Span(**span) for span in values["spans"]),
             Geometry.from_json(values["size"]),
             FrameStats.of_values(arrays["luma"].tolist(), arrays["steps"].tolist()),

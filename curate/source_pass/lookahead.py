@@ -52,6 +52,11 @@ class Lookahead:
         self._gaps: list[int] = []  # frames displayed for too long to be in a clip
         self._timed = 0  # number of frames whose display time is known
 
+    @property
+    def known_end(self) -> int | None:
+        """End of the clip of the last frame, where it is known by now."""
+        return self._part_end
+
     def is_certain(self, frame: int, times_s: "array[float]") -> bool:
         """Return whether the clip of a frame is known, but for cuts that stitching may remove later.
 

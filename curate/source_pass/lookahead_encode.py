@@ -26,7 +26,7 @@ from curate.cut.clip import CutError
 from curate.cut.encode import ClipEncoder, codec_name
 from curate.filters.vectors import VECTOR_CODECS
 from curate.frames.budget import most_bytes, most_frames, most_pixels
-from curate.frames.frame_times import FrameTimes, likely_rate, source_frames
+from curate.frames.frame_times import FrameTimes, likely_clip_rate
 from curate.frames.memory import give_back
 from curate.frames.picture import Finisher, Geometry
 from curate.frames.probe import Probe
@@ -46,6 +46,7 @@ _VECTOR_BYTES = 0.7  # per pixel: 40 for each vector of a block of 8x8, two in B
 @dataclass(frozen=True)
 class _Encoded:
     last: int
+    rate: Fraction
     place: int  # in the spool: the clip, then the sample's pictures
     clip_bytes: int
     collected: ClipPictures  # without pictures
@@ -84,15 +85,15 @@ def shows(shown: NDArray[np.intp], span: Span, line: FrameTimes) -> bool:
         span: The span.
         line: Timeline of the source.
     """
-    slots = source_frames(line.times_s, span.first, span.last, line.rate)
+    slots = line.clip_frames(span.first, span.last)
     return np.array_equal(shown, np.bincount(slots - span.first, minlength=span.last - span.first))
 
 
 class LookaheadEncoder:
     """Encoder of the clips of one source while it is scanned; made by `encode_ahead`.
 
-    A source of variable rate is encoded at the rate of its frames so far. It gives up a source whose final rate
-    differs, that has two fields per frame or no rising time stamps, or that changes its size.
+    A clip of a source of variable rate is encoded at the rate of its frames so far. It gives up a source that has two
+    fields per frame or no rising time stamps, or that changes its size.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class LookaheadEncoder:
         assert found.rate is not None
         self._lookahead, self._pictures, self._spool, self._size = lookahead, pictures, spool, size
         self._stated, self._time_base, self._config = found.rate, float(time_base), config
-        self._rate: Fraction | None = None  # of the clips
+        self._rate = found.rate  # of the clip in work
         budget = config.cut.ahead_mb * 10**6
         self._finishes_first = (lookahead.lag + _TURN) * _decoded_bytes(found) > budget
         frame_bytes = _finished_bytes(found, config) if self._finishes_first else _decoded_bytes(found)
@@ -166,7 +167,7 @@ class LookaheadEncoder:
         """Encode the rest, once source and detector have ended."""
         if self._given_up:
             return
-        if self._rate not in (None, timeline.rate) or timeline.deinterlace:
+        if timeline.deinterlace:
             self.close()
             return
         self._timeline = timeline
@@ -184,7 +185,8 @@ class LookaheadEncoder:
         found = self._encoded.get(span.first) if isinstance(span, Span) else None
         if found is None or not isinstance(span, Span) or found.last != span.last or self._timeline is None:
             return False
-        if not shows(found.shown, span, self._timeline):
+        rate = self._timeline.clip_rate(span.first, span.last)
+        if found.rate != rate or not shows(found.shown, span, self._timeline):
             return False
         times_s = self._timeline.times_s
         true_s, taken_s = (np.asarray(times[span.first : span.last]) for times in (times_s, self._times_s))
@@ -204,12 +206,10 @@ class LookaheadEncoder:
 
     def taken(self) -> Iterator[AheadClip]:
         """Return, once, every clip so far, for a source whose spans are known elsewhere."""
-        assert self._rate is not None or not self._encoded
         for first, found in sorted(self._encoded.items()):
             data, collected = self._read(found)
             times_s = np.array(self._times_s[first : found.last + 1])
-            assert self._rate is not None
-            yield AheadClip(first, found.last, self._rate, data, collected, found.shown, times_s)
+            yield AheadClip(first, found.last, found.rate, data, collected, found.shown, times_s)
         self._encoded.clear()
 
     def _read(self, found: _Encoded) -> tuple[bytes, ClipPictures]:
@@ -240,14 +240,14 @@ class LookaheadEncoder:
             self._show(frame, number)
 
     def _open(self) -> None:
-        config = self._config.cut
-        if self._timeline is None:
-            rate = likely_rate(np.array(self._times_s), self._stated, config.max_fps)
-        else:
+        assert self._clip is not None
+        config, times_s = self._config.cut, np.array(self._times_s)
+        if self._timeline is not None:
+            times_s = times_s[:-1]
+        last = self._lookahead.known_end or len(times_s)
+        rate = likely_clip_rate(times_s, self._clip, last, self._stated, config.max_fps)
+        if self._timeline is not None and self._timeline.constant:
             rate = self._timeline.rate
-        if self._rate not in (None, rate):
-            self.close()
-            return
         self._rate, self._shown, self._slots = rate, array("L"), 0
         try:
             codec = codec_name(config.encoder, self._size.bits)
@@ -257,7 +257,6 @@ class LookaheadEncoder:
 
     def _show(self, frame: VideoFrame, number: int) -> None:
         assert self._encoder is not None
-        assert self._rate is not None
         assert self._clip is not None
         first_s, rate = self._times_s[self._clip], float(self._rate)
         before = self._slots
@@ -305,7 +304,7 @@ class LookaheadEncoder:
         shape = collected.pictures.shape
         slim = replace(collected, pictures=np.zeros((0, 1, 1, 3), np.uint8))
         shown = np.array(self._shown, np.intp)
-        self._encoded[self._clip] = _Encoded(last, place, len(clip), slim, shape, shown)
+        self._encoded[self._clip] = _Encoded(last, self._rate, place, len(clip), slim, shape, shown)
         self._pixels += (last - self._clip) * self._size.width * self._size.height
         if self._pixels > _GIVE_BACK_PIXELS:
             self._pixels = 0

@@ -83,7 +83,9 @@ class PartClips:
         shown, times_s, rate = self._index[span.first]
         line = self._line
         # Samples weigh frames by times that are the same to the last bit.
-        known = rate == line.rate and np.array_equal(times_s, line.times_s[span.first : span.last + 1])
+        known = rate == line.clip_rate(span.first, span.last) and np.array_equal(
+            times_s, line.times_s[span.first : span.last + 1]
+        )
         return known and shows(shown, span, line)
 
     def get(self, span: Span, /) -> bytes | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import av
+import numpy as np
 import pytest
 
 from curate.run.curate import curate
@@ -30,6 +31,8 @@ def usual(folder: Path) -> None:
     write_video(folder / "avc.mp4", SCENES, audio=True, options={"g": "30"})
     options = {"g": "30"}
     write_video(folder / "late sound.mkv", SCENES, rate=NTSC, audio=True, options=options, first_scene=10)
+    joined = np.cumsum([0.0, *np.repeat([1 / 30, 1 / 24, 1 / 25], [85, 70, 65])])[:-1].tolist()
+    write_video(folder / "joined.mp4", SCENES, times_s=joined, options=options, first_scene=60)
 
 
 def other(folder: Path) -> None:

@@ -1,0 +1,125 @@
+"""Frame rate of a source and of each of its clips, from the times at which frames are shown."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+STANDARD_RATES = tuple(
+    Fraction(rate)
+    for rate in ("24000/1001", "24", "25", "30000/1001", "30", "48", "50", "60000/1001", "60", "100", "120")
+)
+CONSTANT_TOLERANCE = 0.25  # frame durations; container ticks (1 ms in Matroska) move frames by less
+_MOST_OFF_S = 0.02  # time by which a clip of a variable source may move a frame
+_SNAP_TOLERANCE = 0.01  # relative distance within which a measured rate snaps to a standard rate
+_HALF_TOLERANCE = 0.001  # the same for whole and half rates, as webcams have: 15, 7.5
+# A low percentile of the gaps shows the camera's rate where a recorder dropped still frames.
+_NOMINAL_GAP_PERCENTILE = 10
+_NEAR = 0.25  # relative distance of gaps that are the same but for ticks
+_LEAST_GAPS = 4  # gaps that show a clip's own rate
+_FEW_GAPS = 12  # gaps below which most frames tell no rate
+_OFF, _MOST = (
+    0.15,
+    0.9,
+)  # frame durations by which gaps may differ from whole ones, and the share of gaps that keep it
+_CLOSE = 0.1  # relative distance within which an odd rate is the source's, measured on too few frames
+
+Seconds = NDArray[np.float64]
+Runs = Sequence[tuple[int, int]]
+
+
+def choose_rate(
+    times_s: Seconds, gaps_s: Seconds, stated: Fraction | None, runs: Runs, max_fps: float
+) -> tuple[Fraction, bool]:
+    """Return the rate of a source, and whether all its frames lie on the grid of that rate.
+
+    Args:
+        times_s: Start of each frame.
+        gaps_s: Gaps between neighbouring undamaged frames.
+        stated: Frame rate in the container, frames per second.
+        runs: Runs ``[first, last)`` of undamaged frames.
+        max_fps: Upper limit of the rate for variable frame rate.
+    """
+    if not len(gaps_s):
+        return stated or Fraction(25), True
+    measured = _measured(gaps_s)
+    for rate in (stated, snapped(measured), measured):
+        if rate and _lies_on_grid(times_s, rate, runs, CONSTANT_TOLERANCE / float(rate)):
+            return rate, True
+    return _nominal(gaps_s, max_fps), False
+
+
+def choose_clip_rate(times_s: Seconds, source: Fraction, max_fps: float) -> Fraction:
+    """Return the rate of a clip of a variable-rate source, from its own frames.
+
+    It is the rate of the grid on which all of them lie, or the rate of most of them.
+
+    Args:
+        times_s: Start of each frame of the clip.
+        source: Rate of the source, for clips of too few frames.
+        max_fps: Upper limit of the rate, frames per second.
+    """
+    gaps_s = np.diff(times_s)
+    if len(gaps_s) < _LEAST_GAPS:
+        return source
+    measured = _measured(gaps_s)
+    # A rate beside a usual one would differ from clip to clip with the jitter of their ends.
+    usual = _usual(measured)
+    rates = [source, usual] if usual is not None else [source, measured.limit_denominator(2), measured]
+    for rate in rates:
+        off_s = min(CONSTANT_TOLERANCE / float(rate), _MOST_OFF_S)
+        if _lies_on_grid(times_s, rate, ((0, len(times_s)),), off_s):
+            return rate if rate <= max_fps else Fraction(max_fps).limit_denominator(1001)
+    nominal = _nominal(gaps_s, max_fps)
+    if abs(nominal - source) <= _SNAP_TOLERANCE * source:
+        nominal = source
+    for rate in (nominal, source):
+        if _drops_frames(gaps_s, rate):
+            return rate
+    odd = _usual(nominal) is None and abs(nominal - source) <= _CLOSE * source
+    return source if odd or len(gaps_s) < _FEW_GAPS else nominal
+
+
+def snapped(rate: Fraction) -> Fraction:
+    """Return the standard rate that a measured one stands for, or the measured one."""
+    nearest = min(STANDARD_RATES, key=lambda standard: abs(standard - rate))
+    return nearest if abs(nearest - rate) <= _SNAP_TOLERANCE * rate else rate
+
+
+def _usual(rate: Fraction) -> Fraction | None:
+    """Return the rate that cameras have and a measured one stands for, or None."""
+    if (found := snapped(rate)) in STANDARD_RATES:
+        return found
+    half = rate.limit_denominator(2)
+    return half if abs(half - rate) <= _HALF_TOLERANCE * rate else None
+
+
+def _measured(gaps_s: Seconds) -> Fraction:
+    return Fraction(1 / float(np.mean(gaps_s))).limit_denominator(1001)
+
+
+def _nominal(gaps_s: Seconds, max_fps: float) -> Fraction:
+    """Return the rate of most frames, where some are held longer."""
+    low_s = float(np.percentile(gaps_s, _NOMINAL_GAP_PERCENTILE))
+    # Ticks of a millisecond show 24 frames per second as gaps of 41 and 42 ms.
+    near_s = gaps_s[np.abs(gaps_s - low_s) <= _NEAR * low_s]
+    usual = _usual(_measured(near_s)) if len(near_s) else None
+    if usual is not None and usual <= max_fps:
+        return usual
+    return snapped(Fraction(min(1 / low_s, max_fps)).limit_denominator(1001))
+
+
+def _drops_frames(gaps_s: Seconds, rate: Fraction) -> bool:
+    """Return whether frames lie on the grid of a rate but for some that are missing."""
+    slots = gaps_s * float(rate)
+    whole = (np.abs(slots - np.rint(slots)) <= _OFF) & (slots > _OFF)
+    return float(whole.mean()) >= _MOST
+
+
+def _lies_on_grid(times_s: Seconds, rate: Fraction, runs: Runs, off_s: float) -> bool:
+    for first, last in runs:
+        ideal = np.arange(last - first) / float(rate)
+        if np.max(np.abs(times_s[first:last] - times_s[first] - ideal)) > off_s:
+            return False
+    return True

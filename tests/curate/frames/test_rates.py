@@ -1,0 +1,94 @@
+"""Frame rate of each clip, from the frames in it."""
+
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from curate.frames.frame_times import timeline
+from tests.curate.cut.test_lookahead import config, curated, ready
+from tests.cutting import curated as records_of
+from tests.media import read_numbers, write_video
+from tests.thorough import beyond
+
+MS, TICK = Fraction(1, 1000), Fraction(1, 90000)
+
+
+def line(times_s, tick=TICK, max_fps=60.0):
+    pts = [round(float(one) / float(tick)) for one in times_s]
+    return timeline(pts, tick, None, Fraction(30), (), max_fps)
+
+
+def run(rate: float, seconds: float) -> list[float]:
+    return [1 / rate] * round(seconds * rate)
+
+
+def times(*gaps: list[float]) -> np.ndarray:
+    return np.cumsum([0.0, *np.concatenate(gaps)])[:-1]
+
+
+@pytest.mark.parametrize("tick", [TICK, MS])
+@pytest.mark.parametrize("rate", ["24000/1001", "24", "25", "30", "15", "15/2", "50", "60"])
+def test_a_part_of_a_joined_film_has_its_own_rate(rate: str, tick: Fraction) -> None:
+    rate = Fraction(rate)
+    part = run(float(rate), 10)
+    joined = line(times(run(48, 5), part, run(20, 5)), tick)
+    assert not joined.constant
+    assert joined.clip_rate(240, 240 + len(part)) == rate
+    assert joined.clip_frames(240, 240 + len(part)).tolist() == list(range(240, 240 + len(part)))
+    part = np.delete(part, [30, 31])
+    part[30] *= 3  # two frames were dropped
+    joined = line(times(run(48, 5), part.tolist(), run(20, 5)), tick)
+    assert joined.clip_rate(240, 240 + len(part)) == pytest.approx(rate, rel=0.0011)  # 60 or 59.94
+
+
+def test_what_stays_variable_within_a_clip_has_the_rate_of_most_frames() -> None:
+    ramp = line(times(run(30, 5), run(240, 1), run(30, 20)))
+    assert ramp.clip_rate(0, 150) == 30
+    assert ramp.clip_rate(100, 450) == 60  # cut.max_fps
+    assert ramp.clip_rate(150, 390) == 60
+    assert ramp.clip_rate(400, 700) == 30
+    assert ramp.clip_rate(400, 403) == ramp.rate  # too few frames of its own
+
+
+def test_a_clip_of_few_scattered_frames_has_the_rate_of_the_camera() -> None:
+    scattered = [number / 30 for number in (7, 11, 5, 13, 9, 7)]
+    film = line(times(run(30, 5), scattered, run(30, 5)))
+    assert film.clip_rate(150, 156) == 30
+
+
+def test_jitter_does_not_change_the_rate_from_clip_to_clip() -> None:
+    rng = np.random.default_rng(5)
+    gaps = np.full(1800, 1 / 30) + rng.uniform(-0.004, 0.004, 1800)
+    gaps[500] += 1
+    film = line(times(gaps.tolist()))
+    assert {film.clip_rate(first, first + 150) for first in range(0, 1650, 150)} == {Fraction(30)}
+
+
+@pytest.mark.parametrize("suffix", beyond(1, ["mp4", "mkv"]))
+def test_clips_of_a_ramp_and_of_joined_films_repeat_no_frame(suffix: str, tmp_path: Path) -> None:
+    parts = [run(30, 3), run(120, 1), run(24, 3), run(25, 3)]
+    ends = np.cumsum([len(part) for part in parts]).tolist()
+    scenes = tuple(len(part) for part in parts)
+    path = write_video(tmp_path / f"a.{suffix}", scenes, times_s=times(*parts), rate=30)
+    settings: dict[str, Any] = {"spans": {"min_clip_s": 0.5}}
+    found = [(record, clip) for record, clip in records_of(path, tmp_path / "out", **settings)]
+    rates = [record.fps for record, _ in found]
+    assert rates == [30, 60, 24, 25]
+    shown = [read_numbers(clip) for _, clip in found]
+    assert shown[0] == list(range(ends[0]))
+    assert len(shown[1]) == 60
+    assert shown[2:] == [list(range(*bounds)) for bounds in pairwise(ends[1:])]
+    assert [record.scores["duplicate_share"] for record, _ in found] == [0, 0, 0, 0]
+    for record, _ in found:
+        assert record.duration_s == pytest.approx(record.end_s - record.start_s, abs=0.02)
+
+
+def test_clips_of_several_rates_are_foreseen_and_the_same_in_one_pass_and_two(tmp_path: Path) -> None:
+    parts = [run(30, 2), run(24, 2), run(25, 2)]
+    path = write_video(tmp_path / "a.mp4", (60, 48, 50), times_s=times(*parts), rate=30)
+    assert curated(path, config(512), tmp_path / "a") == curated(path, config(0), tmp_path / "b")
+    assert all(ready(path, config(512)))
