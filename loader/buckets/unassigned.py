@@ -1,7 +1,7 @@
 """Samples without a bucket, each with its reason."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,10 +39,20 @@ class Unassigned:
         for row, reason in zip(self.rows, self.reason_of, strict=True):
             yield keys[int(row)].as_py(), self.reasons[reason]
 
+    def among(self, chosen_N: NDArray[np.bool_]) -> "Unassigned":
+        """Return those of some rows.
+
+        Args:
+            chosen_N: bool [N], True for the rows of the index that count.
+        """
+        own_X = chosen_N[self.rows]
+        return replace(self, rows=self.rows[own_X], reason_of=self.reason_of[own_X])
+
     def counts(self) -> dict[str, int]:
         """Return the number of rows by reason, most frequent first."""
         count_U = np.bincount(self.reason_of, minlength=len(self.reasons))
-        return {self.reasons[place]: int(count_U[place]) for place in np.argsort(-count_U, kind="stable")}
+        order = np.argsort(-count_U, kind="stable")
+        return {self.reasons[place]: int(count_U[place]) for place in order if count_U[place]}
 
 
 def unassigned(

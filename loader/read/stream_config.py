@@ -76,6 +76,13 @@ class StreamConfig(Settings):
         description="share of samples, beyond max_bad, that may be bad before the run stops",
     )
 
+    max_unassigned_share: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="share of samples that no bucket takes, above which a stream is refused; null: it is only told",
+    )
+
     @model_validator(mode="after")
     def _packs_have_policies_of_their_own(self) -> Self:
         if self.regime == "pack" and self.policy not in ("balanced", "equal_token"):

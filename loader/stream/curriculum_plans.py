@@ -81,6 +81,10 @@ class CurriculumPlans:
             return assignment
         return with_cost(assignment, setting.cost)
 
+    def stage_assignment(self, place: int) -> Assignment:
+        """Return the assignment of samples to the buckets of a stage, by the stage's number."""
+        return self._assigned(place)
+
     def plan(self, position: Position) -> EpochPlan:
         """Return the plan of the epoch segment that continues."""
         begun, made = _begun(position), self._made

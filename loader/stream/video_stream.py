@@ -27,6 +27,8 @@ from loader.read.sample_reader import SampleReader
 from loader.read.share import NO_WORKERS, Share
 from loader.read.stored import check_clips, check_shapes
 from loader.read.stream_config import StreamConfig
+from loader.stream.checks.own_rank import warn_of_other_ranks
+from loader.stream.checks.unassigned import check_unassigned, log_unassigned
 from loader.stream.continued import continued_position
 from loader.stream.curriculum_plans import CurriculumPlans
 from loader.stream.lengths import EpochProgress, has_ended, microbatches_in_all, progress_of, steps_of_epoch
@@ -37,7 +39,6 @@ from loader.stream.loader_state import (
     read_iterator_state,
     read_loader_state,
 )
-from loader.stream.own_rank import warn_of_other_ranks
 from loader.stream.position_tracker import PassStart, PositionTracker
 from loader.stream.rank_microbatches import rank_microbatches
 from loader.stream.upcoming import upcoming_step
@@ -67,8 +68,8 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         steps_per_epoch: optimizer steps of the first epoch if nothing changes it, equal on all ranks.
 
     Raises:
-        UsageError: the rank does not exist, the buckets hold fewer samples than ranks, the stored latents belong to
-            other buckets, or the clips to read were left out.
+        UsageError: the rank does not exist, the buckets hold fewer samples than ranks or a smaller share of them than
+            was asked for, the stored latents belong to other buckets, or the clips to read were left out.
     """
 
     def __init__(
@@ -99,7 +100,10 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         self._tracker = PositionTracker(
             Position(0, 0, (EpochSegment(setting, world_size, config.microbatches, 0),))
         )
+        check_unassigned(source, self._stages, config.max_unassigned_share)
         plan = self._stages.plan(self._position)
+        if rank == 0:
+            log_unassigned(source, self._stages)
         self.steps_per_epoch = len(plan)
         forecasts = rank == 0 and world_size > 1 and config.policy == "balanced" and config.regime != "slot"
         if forecasts and (advice := forecast_idle(plan).advice()):

@@ -6,6 +6,7 @@ from typing import Any
 
 from loader.buckets.assignment import BucketConfig
 from loader.buckets.stats import dataset_stats
+from loader.buckets.taking_in import taking_in
 from loader.dataset import Dataset
 from pipelines.plans import mixture
 from pipelines.report.buckets import ReportConfig
@@ -16,7 +17,6 @@ from pipelines.report.numbers.lengths import length_distribution
 from pipelines.report.numbers.outcomes import Outcomes, duplicate_groups
 from pipelines.report.numbers.scores import Scores
 from pipelines.report.numbers.steps.plan import plan_numbers
-from pipelines.report.numbers.taking_in import taking_in
 from pipelines.report.shapes import kept_timings
 
 MAX_GROUPS = 50

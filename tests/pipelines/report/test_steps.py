@@ -16,13 +16,13 @@ import yaml
 
 from loader.buckets.assignment import BucketConfig, assign
 from loader.buckets.cost import LinearQuadraticCost
+from loader.buckets.taking_in import taking_in
 from loader.paper.workloads import WORKLOADS
 from loader.read.stream_config import StreamConfig
 from pipelines.cli import main
 from pipelines.plans.mixture import workload
 from pipelines.report.numbers.lengths import length_distribution
 from pipelines.report.numbers.steps.plan import plan_numbers
-from pipelines.report.numbers.taking_in import taking_in
 from pipelines.report.numbers.workload import SAMPLES, WorkloadConfig, workload_numbers
 from pipelines.report.steps_config import StepsConfig
 from tests.browser import PHONE_PX, Browser, draw_all

@@ -8,6 +8,7 @@ import numpy as np
 import yaml
 
 from loader.base.arrays import Floats, Places
+from loader.base.columns import distinct
 from loader.buckets.assignment import BucketConfig, assign
 from loader.buckets.tokens import Compression
 from loader.dataset.plan_index import PlanIndex
@@ -45,12 +46,23 @@ def taking_in(index: PlanIndex, config: BucketConfig) -> dict[str, Any]:
         ``together``: words, keys and whole ``yaml`` of the changes that take in the most samples, without those that
         add nothing to the others; None where no change helps.
     """
-    rows_X = assign(index, config).unassigned.rows
-    outside = PlanIndex(**{name: column[rows_X] for name, column in index.columns().items()})
-    candidates = list(_candidates(outside, config)) if len(rows_X) else []
+    return taking_in_rows(index, assign(index, config).unassigned.rows, config)
+
+
+def taking_in_rows(index: PlanIndex, rows_X: Places, config: BucketConfig) -> dict[str, Any]:
+    """Return the same for some samples, all without a bucket.
+
+    Args:
+        index: plan index of the samples.
+        rows_X: int64 [X], their rows.
+        config: shapes and limits.
+    """
+    outside, count_U = _shapes(index, rows_X)
+    candidates = list(_candidates(outside, count_U, config)) if len(rows_X) else []
 
     def takes_in(keys: dict[str, Any]) -> int:
-        return len(rows_X) - len(assign(outside, config.model_copy(update=keys)).unassigned)
+        still = assign(outside, config.model_copy(update=keys)).unassigned.rows
+        return len(rows_X) - int(count_U[still].sum())
 
     changes = [Change(words, keys, takes_in(keys)) for words, keys in candidates]
     changes.sort(key=lambda change: -change.takes_in)
@@ -64,6 +76,17 @@ def taking_in(index: PlanIndex, config: BucketConfig) -> dict[str, Any]:
         "changes": [asdict(change) for change in changes],
         "together": _together(needed, config, most) if most else None,
     }
+
+
+def _shapes(index: PlanIndex, rows_X: Places) -> tuple[PlanIndex, Places]:
+    """Return a sample of each distinct length, rate and size among some rows, and the number of samples alike."""
+    code_X = np.zeros(len(rows_X), np.int64)
+    for name in ("frames", "fps", "height", "width"):
+        values, place_X = distinct(index.columns()[name][rows_X])
+        code_X = distinct(code_X * max(1, len(values)) + place_X)[1].astype(np.int64)
+    _, first_U, count_U = np.unique(code_X, return_index=True, return_counts=True)
+    rows_U = rows_X[first_U]
+    return PlanIndex(**{name: column[rows_U] for name, column in index.columns().items()}), count_U
 
 
 Candidate = tuple[str, dict[str, Any]]
@@ -93,16 +116,17 @@ def _joined(candidates: Sequence[Candidate], config: BucketConfig) -> dict[str, 
     return joined
 
 
-def _candidates(outside: PlanIndex, config: BucketConfig) -> Iterator[Candidate]:
+def _candidates(outside: PlanIndex, count_X: Places, config: BucketConfig) -> Iterator[Candidate]:
     """Yield changes for samples without a bucket, the ones that lose least of a sample first."""
     frames_X = config.sampling.available(outside.frames, outside.fps)
     short_X = frames_X < min(config.frames)
     if short_X.any():
         frames = _frames(int(frames_X[short_X].min()), config.compression)
         yield f"allow {frames} frames", {"frames": (*config.frames, frames)}
-    shape_U, count_U = np.unique(
-        np.stack([outside.height, outside.width]).astype(np.int64), axis=1, return_counts=True
+    shape_U, place_X = np.unique(
+        np.stack([outside.height, outside.width]).astype(np.int64), axis=1, return_inverse=True
     )
+    count_U = np.bincount(place_X.ravel(), count_X)
     height_U1, width_U1 = shape_U[:, :, None]
     height_K, width_K = np.array(config.sizes, dtype=np.float64).T
     upscale_UK = np.maximum(height_K / height_U1, width_K / width_U1)

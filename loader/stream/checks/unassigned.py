@@ -1,0 +1,161 @@
+"""Samples of a stream that no bucket takes: said at its start, or refused."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from loader.base.arrays import Flags, Floats, Places
+from loader.blend import Blend
+from loader.blend.source import SampleSource
+from loader.buckets.assignment import BucketConfig
+from loader.buckets.taking_in import taking_in_rows
+from loader.buckets.unassigned import Unassigned
+from loader.dataset.plan_index import PlanIndex
+from loader.errors import UsageError
+from loader.stream.curriculum_plans import CurriculumPlans
+
+WORTH_A_WARNING = 0.01
+"""Share of samples without a bucket from which rank 0 logs a warning."""
+
+_MOST_REASONS = 3
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class _LeftOut:
+    """Samples that no bucket of a curriculum stage takes.
+
+    Attributes:
+        stage: number of the stage.
+        config: buckets of the stage.
+        samples: number of samples of the source.
+        found: those without a bucket.
+    """
+
+    stage: int
+    config: BucketConfig
+    samples: int
+    found: Unassigned
+
+    @property
+    def share(self) -> float:
+        """Share of samples without a bucket."""
+        return len(self.found) / max(1, self.samples)
+
+
+@dataclass
+class _Tally:
+    """Samples without a bucket for one reason; ``frames`` has their numbers of frames if these are too few."""
+
+    frames: list[int] = field(default_factory=list)
+    samples: int = 0
+    seconds: float = 0.0
+
+    def said(self, reason: str) -> str:
+        if self.frames:
+            least, most = min(self.frames), max(self.frames)
+            reason = f"{least if least == most else f'{least} to {most}'} frames, {reason}"
+        return f"{self.samples:,} ({self.seconds:,.0f} s) since {reason}"
+
+
+def check_unassigned(source: SampleSource, stages: CurriculumPlans, most: float | None) -> None:
+    """Check the share of samples that no bucket takes.
+
+    Args:
+        source: samples of the stream.
+        stages: plans of the stream.
+        most: maximum share; None checks nothing.
+
+    Raises:
+        UsageError: the share is larger in some stage.
+    """
+    if most is None:
+        return
+    for left in _left_out(source, stages):
+        if left.share > most:
+            raise UsageError(
+                f"{_said(left, source.plan_index)}. That is more than stream.max_unassigned_share={most:g}: change the"
+                " buckets, or raise it"
+            )
+
+
+def log_unassigned(source: SampleSource, stages: CurriculumPlans) -> None:
+    """Log how many samples no bucket takes and what would take them in; a warning from 1 % on.
+
+    Args:
+        source: samples of the stream.
+        stages: plans of the stream.
+    """
+    for left in _left_out(source, stages):
+        level = logging.WARNING if left.share >= WORTH_A_WARNING else logging.INFO
+        if len(left.found) and _log.isEnabledFor(level):
+            _log.log(level, "%s (`reelweave report` shows them)", _said(left, source.plan_index))
+
+
+def _left_out(source: SampleSource, stages: CurriculumPlans) -> Iterator[_LeftOut]:
+    """Yield what every stage with other buckets than those before leaves out."""
+    drawn_N = _drawn(source)
+    known: list[BucketConfig] = []
+    for stage, config in enumerate(stages.buckets):
+        if config not in known:
+            known.append(config)
+            found = stages.stage_assignment(stage).unassigned.among(drawn_N)
+            yield _LeftOut(stage, config, int(drawn_N.sum()), found)
+
+
+def _drawn(source: SampleSource) -> Flags:
+    """Return True for the samples that the source draws; a blend may take parts of its datasets."""
+    if not isinstance(source, Blend):
+        return np.ones(len(source.plan_index), np.bool_)
+    drawn_N = np.zeros(len(source.plan_index), np.bool_)
+    for leaf in range(len(source.leaves)):
+        drawn_N[source.rows(leaf)] = True
+    return drawn_N
+
+
+def _said(left: _LeftOut, index: PlanIndex) -> str:
+    """Return samples and seconds by reason, and the changes that would take them in, in words."""
+    rows_X, count = left.found.rows, len(left.found)
+    second_X = _seconds(index, rows_X)
+    where = f" of stage {left.stage} (stream.curriculum)" if left.stage else ""
+    return (
+        f"no bucket{where} takes {count:,} of {left.samples:,} samples ({left.share:.2%}, {second_X.sum():,.0f} s),"
+        f" which are never trained on: {_reasons(left.found, second_X)}. {_advice(index, rows_X, left.config)}"
+    )
+
+
+def _seconds(index: PlanIndex, rows_X: Places) -> Floats:
+    """Return the seconds of samples; 0 of images."""
+    frames_X = index.frames[rows_X]
+    return np.where(frames_X > 1, frames_X / np.maximum(index.fps[rows_X], 1e-6), 0.0).astype(np.float64)
+
+
+def _reasons(found: Unassigned, second_X: Floats) -> str:
+    """Return samples and seconds by reason, most first; too few frames, of whatever number, are one reason."""
+    count_U = np.bincount(found.reason_of, minlength=len(found.reasons))
+    second_U = np.bincount(found.reason_of, second_X, minlength=len(found.reasons))
+    tallies: dict[str, _Tally] = {}
+    for reason, count, second in zip(found.reasons, count_U.tolist(), second_U.tolist(), strict=True):
+        if count:
+            frames, too_few, limit = reason.rpartition(" frames, ")
+            tally = tallies.setdefault(limit, _Tally())
+            tally.frames += [int(frames)] if too_few else []
+            tally.samples, tally.seconds = tally.samples + count, tally.seconds + second
+    ordered = sorted(tallies.items(), key=lambda one: -one[1].samples)
+    said = [tally.said(limit) for limit, tally in ordered[:_MOST_REASONS]]
+    more = [tally.samples for _, tally in ordered[_MOST_REASONS:]]
+    return "; ".join([*said, *([f"{sum(more):,} for {len(more)} other reasons"] if more else [])])
+
+
+def _advice(index: PlanIndex, rows_X: Places, config: BucketConfig) -> str:
+    found = taking_in_rows(index, rows_X, config)
+    if found["together"] is None:
+        return "No change of stream.buckets takes them in"
+    each = [f"{one['words']} ({one['takes_in']:,})" for one in found["changes"] if one["takes_in"]]
+    together = " and ".join(found["together"]["words"])
+    return (
+        f"What takes them in (stream.buckets): {', or '.join(each) or together}; most: {together}"
+        f" ({found['together']['takes_in']:,})"
+    )
