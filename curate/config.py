@@ -176,14 +176,23 @@ class CurateConfig(SourceStageConfig, frozen=True, extra="forbid"):
 
 
 def content_of(config: BaseModel) -> dict[str, Any]:
-    """Return a configuration as JSON values, without the fields in its ``SPEED_ONLY``, which change no result."""
-    values = config.model_dump(mode="json", exclude=set(getattr(config, "SPEED_ONLY", ())))
+    """Return a configuration as JSON values, without fields that change no result.
+
+    These are the fields in its ``SPEED_ONLY``, and those in its ``ADDED`` at their defaults: earlier versions did not
+    have them, and datasets of theirs stay as they are.
+    """
+    added = {name for name in getattr(config, "ADDED", ()) if getattr(config, name) == _default(config, name)}
+    values = config.model_dump(mode="json", exclude=set(getattr(config, "SPEED_ONLY", ())) | added)
     for name in values:
         if isinstance(part := getattr(config, name), BaseModel):
             values[name] = content_of(part)
         elif isinstance(part, dict):
             values[name] |= {key: content_of(own) for key, own in part.items() if isinstance(own, BaseModel)}
     return values
+
+
+def _default(config: BaseModel, name: str) -> Any:
+    return type(config).model_fields[name].default
 
 
 def config_digest(*configs: BaseModel, models: Mapping[str, str] = MappingProxyType({})) -> str:

@@ -4,9 +4,11 @@ import json
 import re
 import unicodedata
 from collections.abc import Mapping
+from typing import Any
 
 from curate.caption.config import CaptionConfig
 from curate.caption.types import NO_CAPTION, Caption
+from curate.sources.span_columns import names_spans
 from loader.errors import ObjectError
 from loader.storage.base import ObjectInfo, Storage
 from loader.text import first_text, words
@@ -28,6 +30,10 @@ _OF_SOFTWARE = re.compile(
 )
 
 
+class _SegmentsError(Exception):
+    """Reason why the captions of a sidecar are not those of the film."""
+
+
 def find_written(
     storage: Storage, path: str, caption: str | None, tags: Mapping[str, str], config: CaptionConfig
 ) -> Caption:
@@ -44,7 +50,7 @@ def find_written(
         config: Settings of the accepted origins.
 
     Raises:
-        ObjectError: A sidecar exists and cannot be read.
+        ObjectError: A sidecar exists and cannot be read, or lists captions of segments.
     """
     text = _clean(caption or "", config.max_chars)
     if text:
@@ -56,7 +62,10 @@ def find_written(
                 info = storage.stat(stem + suffix)
             except ObjectError:  # a signed address of the video rarely opens its neighbours
                 break
-            text = parse(_read_text(storage, info, config), config.max_chars) if info else ""
+            try:
+                text = parse(_read_text(storage, info, config), config.max_chars) if info else ""
+            except _SegmentsError as error:
+                raise ObjectError(f"{stem}{suffix} {error}") from error
             if text:
                 return Caption(text, f"sidecar:{stem.rsplit('/', 1)[-1]}{suffix}")
     if config.container:
@@ -105,7 +114,15 @@ def _from_json(text: str, max_chars: int) -> str:
     except (ValueError, RecursionError):  # no JSON, or nested too deeply
         return ""
     caption = value.get("caption") if isinstance(value, dict) else None
+    if isinstance(caption, list) and len(caption) > 1 and _lists_segments(value):
+        raise _SegmentsError(
+            "lists captions of segments; name them in a list of inputs instead (docs/inputs.md)"
+        )
     return _clean(first_text(caption), max_chars)
+
+
+def _lists_segments(value: Any) -> bool:
+    return any(isinstance(own, list) and names_spans(name) for name, own in value.items())
 
 
 def _clean(text: str, max_chars: int) -> str:

@@ -45,6 +45,7 @@ class Record:
         duplicate_of: Key of the sample that is kept instead.
         key: Key of the clip; None where none was cut.
         source_sha256: SHA-256 of the source's bytes.
+        segment: Place of the segment that a list names among those of the source; None outside of all.
         attributes: Columns of the input list, such as "licence".
         frames: Number of frames of the clip.
         fps: Frame rate of the clip.
@@ -76,6 +77,7 @@ class Record:
     duplicate_of: str | None = None
     key: str | None = None
     source_sha256: str = ""
+    segment: Annotated[int | None, Field(exclude_if=lambda place: place is None)] = None
     attributes: dict[str, str] = field(default_factory=dict)
     frames: int = 0
     fps: float = 0.0

@@ -4,7 +4,7 @@ import importlib.metadata
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from curate.run.tables.samples import accounting_table, scores_table
 from curate.run.write_shards import write_shards
 from curate.source_pass.part_store import PARTS
 from curate.sources.inputs import SourceRef, list_sources, shown
+from curate.sources.segments import Segment, from_stored
 from curate.takedown.forget import forget
 from curate.takedown.takedown import TakeDowns
 from loader.dataset import ACCOUNTING, SCORES, Content, Dataset, Manifest, publish, settle
@@ -160,7 +161,7 @@ def _curate(
     rejected = pa.concat_arrays([_rejected(table) for table in clips])
     seconds, said = driver.seconds(), driver.notes()
     del state, driver, clips  # publishing takes as much memory again
-    ledger.write_note("inputs", {"inputs": list(inputs), "sources": [_stored(source) for source in sources]})
+    ledger.write_note("inputs", {"inputs": list(inputs), "sources": [source.stored() for source in sources]})
     manifest = publish(storage, shards, content, dataset.manifest if dataset is not None else None)
     _tidy(ledger, Dataset(storage), config, rejected)
     finish_status(ledger)
@@ -187,11 +188,28 @@ def _joined(
     rows = [row for row in before["sources"] if row["uri"] not in listed]
     # A wrong line of a list that was read again is mended, or would have been found again.
     kept = [
-        SourceRef(**row) for row in rows if not (row["fault"] and row["uri"].rpartition("#")[0] in inputs)
+        SourceRef.from_stored(row)
+        for row in rows
+        if not (row["fault"] and row["uri"].rpartition("#")[0] in inputs)
     ]
     joined = list(dict.fromkeys([*before["inputs"], *inputs]))
-    notes = (f"{len(kept)} sources of earlier runs are not in the input and were kept",) if kept else ()
+    notes: tuple[str, ...] = ()
+    if kept:
+        notes = (f"{len(kept)} sources of earlier runs are not in the input and were kept",)
+    spans = {
+        row["uri"]: _spans(from_stored(row["segments"])) for row in before["sources"] if "segments" in row
+    }
+    if changed := sum(
+        spans.get(source.uri, _spans(source.segments)) != _spans(source.segments) for source in sources
+    ):
+        notes += (
+            f"{changed} films are listed with other segments than before, which replace the earlier ones",
+        )
     return joined, sorted([*sources, *kept], key=lambda source: source.uri), notes
+
+
+def _spans(segments: Sequence[Segment]) -> list[tuple[str, float, float, float]]:
+    return [segment.span for segment in segments]
 
 
 def _tidy(ledger: Ledger, dataset: Dataset, config: CurateConfig, rejected: pa.Array | None = None) -> None:
@@ -243,12 +261,7 @@ def _other_dataset(there: Mapping[str, Any], asked: Mapping[str, Any], out: str)
 
 def _sources_digest(sources: Sequence[SourceRef]) -> str:
     # The list that named a source says nothing of its bytes.
-    rows = map(_stored, sources)
+    rows = (source.stored() for source in sources)
     return digest_of(
         json.dumps({k: v for k, v in row.items() if k != "listed_in"}, sort_keys=True) for row in rows
     )
-
-
-def _stored(source: SourceRef) -> dict[str, object]:
-    """Return a source as it may be stored: without the address, which holds a password or a signature."""
-    return {**{one.name: getattr(source, one.name) for one in fields(source)}, "address": ""}

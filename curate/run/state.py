@@ -46,8 +46,8 @@ Results = Mapping[str, pa.Table]
 """Results of stages by name, a row for each clip; see `curate.run.tables.results`."""
 
 
-_IDENTITY = ("source", "key", "sha256")
-"""Columns that say whose a clip is, and of which bytes."""
+_IDENTITY = ("source", "segment", "key", "sha256")
+"""Columns that say whose a clip is, of which segment, and of which bytes."""
 
 
 class CurationState:
@@ -202,7 +202,8 @@ class CurationState:
         numbers = column(clips, "source").to_pylist()
         for number, record in zip(numbers, to_records(clips, self._uris), strict=True):
             source = self.listed[number]
-            yield ClipTask(record, source.caption, source.listed_in, self.closed.tags(number))
+            caption = source.caption_of(record.segment)
+            yield ClipTask(record, caption, source.listed_in, self.closed.tags(number))
 
     def places_of(self, ids: pa.Array) -> Iterator[ClipPlace | None]:
         """Yield the place of each clip in the present revision, by identity of its bytes."""

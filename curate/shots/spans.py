@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +19,16 @@ from loader.settings import Settings
 MISSING_MIN_S = 0.5
 MISSING_MIN_SHARE = 0.02
 
-_TICK_S = 0.0005  # rounding of container ticks, which are at least a millisecond
+TICK_S = 0.0005  # rounding of container ticks, which are at least a millisecond
 _USUAL_FRAMES = 3  # usual frame durations that a frame of a slow film may last without being a gap
-_OVER_S = 0.1
+OVER_S = 0.1
 """Time by which a part may exceed max_clip_s, so that it can end on a frame."""
 
 
 class SpanConfig(Settings):
     """Splitting of shots into clip spans."""
+
+    ADDED: ClassVar = frozenset({"listed"})
 
     min_clip_s: float = Field(
         2.0, ge=0, description="minimum clip length, seconds; shorter shots are filtered"
@@ -52,6 +54,12 @@ class SpanConfig(Settings):
         " would be too short. equal: equal parts, cut in a second pass. stride: parts of max_clip_s and the rest",
     )
 
+    listed: Literal["whole", "shots"] = Field(
+        "whole",
+        description="splitting of segments that a list names. whole: each is one clip, whatever shots it holds. shots:"
+        " each is split at its shots, and long shots as long_shots says",
+    )
+
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.min_clip_s > self.max_clip_s:
@@ -75,6 +83,7 @@ class Span:
         stage: Stage that found the fault.
         score: Value that a rule decided on.
         threshold: Threshold of that rule.
+        segment: Place of the segment that a list names among those of its source; None outside of all.
     """
 
     first: int
@@ -86,6 +95,7 @@ class Span:
     stage: str = ""
     score: float | None = None
     threshold: float | None = None
+    segment: int | None = None
 
 
 def spans(
@@ -96,6 +106,14 @@ def spans(
     Blended frames of gradual transitions, damaged frames, gaps and cropped frames become spans of their own,
     with a fault.
     """
+    found = spans_between(timeline, transitions, 0, timeline.frames, config)
+    return found + missing_span(timeline, promised_s)
+
+
+def spans_between(
+    timeline: FrameTimes, transitions: list[Transition], begin: int, end: int, config: SpanConfig
+) -> list[Span]:
+    """Return adjacent spans of frames ``[begin, end)``, as `spans` of a source that holds no others."""
     times_s = timeline.times_s
     found: list[Span] = []
 
@@ -105,13 +123,13 @@ def spans(
             found.append(Span(first, last, start_s, end_s, fault, state, stage))
 
     for hurt in timeline.damage:
-        add(hurt.first, hurt.last, hurt.reason, "failed", "decode")
-    longest_s = longest_hold_s(config, float(np.median(np.diff(times_s))))
+        add(max(hurt.first, begin), min(hurt.last, end), hurt.reason, "failed", "decode")
+    longest_s = usual_longest_s(timeline, config)
     runs: list[tuple[int, int]] = []
-    for clean_first, clean_last in clean_runs(timeline.frames, timeline.damage):
-        first = clean_first
-        for gap in gaps(times_s, clean_first, clean_last, longest_s):
-            found.append(_gap(times_s, *gap, longest_s))
+    for run_first, run_last in clean_runs(timeline.frames, timeline.damage):
+        first, clean_last = max(run_first, begin), min(run_last, end)
+        for gap in gaps(times_s, first, clean_last, longest_s) if first < clean_last else ():
+            found.append(gap_span(times_s, *gap, longest_s))
             runs.append((first, gap[0]))
             first = gap[1]
         runs.append((first, clean_last))
@@ -128,13 +146,22 @@ def spans(
             add(inner_last, last, "cropped at the end of a shot", "filtered", "spans")
             for part_first, part_last in _parts(times_s, inner_first, inner_last, config):
                 add(part_first, part_last)
-    found = [_checked(span, config) for span in sorted(found, key=lambda span: span.first)]
-    end_s = float(times_s[-1])
+    return [checked(span, config) for span in sorted(found, key=lambda span: span.first)]
+
+
+def missing_span(timeline: FrameTimes, promised_s: float | None) -> list[Span]:
+    """Return the span that a truncated source promises and does not hold, if any."""
+    end_s = float(timeline.times_s[-1])
     missing_s = (promised_s or 0) - end_s
     if promised_s and missing_s > max(MISSING_MIN_S, MISSING_MIN_SHARE * promised_s):
         fault = f"the file is cut off: it promises {promised_s:.2f} s and holds {end_s:.2f} s"
-        found.append(Span(timeline.frames, timeline.frames, end_s, promised_s, fault, "failed", "decode"))
-    return found
+        return [Span(timeline.frames, timeline.frames, end_s, promised_s, fault, "failed", "decode")]
+    return []
+
+
+def usual_longest_s(timeline: FrameTimes, config: SpanConfig) -> float:
+    """Return `longest_hold_s` of a source."""
+    return longest_hold_s(config, float(np.median(np.diff(timeline.times_s))))
 
 
 def longest_hold_s(config: SpanConfig, usual_s: float = 0.0) -> float:
@@ -144,7 +171,7 @@ def longest_hold_s(config: SpanConfig, usual_s: float = 0.0) -> float:
         config: Span settings.
         usual_s: Usual frame duration of the source, seconds, where known.
     """
-    return min(max(config.max_gap_s, _USUAL_FRAMES * usual_s), config.max_clip_s) + _TICK_S
+    return min(max(config.max_gap_s, _USUAL_FRAMES * usual_s), config.max_clip_s) + TICK_S
 
 
 def gaps(times_s: NDArray[np.float64], first: int, last: int, longest_s: float) -> list[tuple[int, int]]:
@@ -154,7 +181,8 @@ def gaps(times_s: NDArray[np.float64], first: int, last: int, longest_s: float) 
     return [(int(one), int(other)) for one, other in edges.reshape(-1, 2)]
 
 
-def _gap(times_s: NDArray[np.float64], first: int, last: int, longest_s: float) -> Span:
+def gap_span(times_s: NDArray[np.float64], first: int, last: int, longest_s: float) -> Span:
+    """Return the span of a gap, with its fault."""
     start_s, end_s = float(times_s[first]), float(times_s[last])
     held_s = float(np.diff(times_s[first : last + 1]).max())
     fault = f"a picture is held for {held_s:.2f} s, which is a gap between shots (spans.max_gap_s)"
@@ -163,10 +191,11 @@ def _gap(times_s: NDArray[np.float64], first: int, last: int, longest_s: float) 
 
 def long_enough(duration_s: float, config: SpanConfig) -> bool:
     """Return True when a clip of this duration is allowed."""
-    return duration_s >= config.min_clip_s - _TICK_S
+    return duration_s >= config.min_clip_s - TICK_S
 
 
-def _checked(span: Span, config: SpanConfig) -> Span:
+def checked(span: Span, config: SpanConfig) -> Span:
+    """Return a span, with a fault if it is shorter than min_clip_s."""
     duration_s = span.end_s - span.start_s
     if span.fault is not None or long_enough(duration_s, config):
         return span
@@ -207,7 +236,7 @@ def part_end(
         end_s = giving_way_s
         return max(first + 1, bisect.bisect_right(times_s, end_s + 1e-9, first, last) - 1)
     end = bisect.bisect_left(times_s, end_s - 1e-9, first, last)
-    return max(first + 1, end if times_s[end] <= end_s + _OVER_S else end - 1)
+    return max(first + 1, end if times_s[end] <= end_s + OVER_S else end - 1)
 
 
 def _parts(times_s: NDArray[np.float64], first: int, last: int, config: SpanConfig) -> list[tuple[int, int]]:
@@ -227,7 +256,7 @@ def _parts(times_s: NDArray[np.float64], first: int, last: int, config: SpanConf
 def _limited(
     times_s: NDArray[np.float64], first: int, last: int, config: SpanConfig
 ) -> list[tuple[int, int]]:
-    if times_s[last] - times_s[first] <= config.max_clip_s + _OVER_S:
+    if times_s[last] - times_s[first] <= config.max_clip_s + OVER_S:
         return [(first, last)]
     return _one_by_one(times_s, first, last, config)
 

@@ -32,6 +32,7 @@ from curate.frames.source import SourceError
 from curate.ledger.ledger import Ledger, digest
 from curate.ledger.records import Record, SourceSummary, clip_key
 from curate.models.device import one_thread
+from curate.shots.listed import listed_spans
 from curate.shots.spans import Span, spans
 from curate.source_pass.at_work import noted
 from curate.source_pass.sampling import ClipPictures, FrameStats, PictureCollector
@@ -121,7 +122,7 @@ class CutSource:
 
     def _cut(self, source: SourceRef, file: BinaryIO) -> SourceSummary:
         began_s = time.process_time()
-        with scan(file, self.config) as seen:
+        with scan(file, self.config, source.segments) as seen:
             records = tuple(self._clips(source, file, seen))
         tags = tags_of(seen.probe)
         duration_s = float(seen.timeline.times_s[-1])
@@ -131,9 +132,12 @@ class CutSource:
     def _clips(self, source: SourceRef, file: BinaryIO, seen: Scan) -> Iterator[Record]:
         # A clock that breaks promises nothing.
         promised_s = None if seen.timeline.breaks else seen.probe.promised_s
-        parts = spans(seen.timeline, seen.transitions, promised_s, self.config.spans)
-        if seen.packets is not None:
-            config = self.config
+        config = self.config
+        if source.segments:
+            parts = listed_spans(seen.timeline, seen.transitions, promised_s, config.spans, source.segments)
+        else:
+            parts = spans(seen.timeline, seen.transitions, promised_s, config.spans)
+        if seen.packets is not None and not source.segments:  # these are exact
             parts = trimmed(
                 parts, seen.packets, seen.begin_pts, seen.timeline, seen.size, config.cut, config.spans
             )
@@ -207,7 +211,7 @@ class CutSource:
             yield record
 
     def _planned(self, base: Record, part: int, span: Span) -> Record:
-        record = replace(base, part=part, start_s=span.start_s, end_s=span.end_s)
+        record = replace(base, part=part, start_s=span.start_s, end_s=span.end_s, segment=span.segment)
         if span.fault is not None:
             return replace(
                 record,
@@ -270,8 +274,9 @@ def failed_source(source: SourceRef, stage: str, reason: str) -> SourceSummary:
 
 
 def source_id(source: SourceRef) -> str:
-    """Return the identity of a source's bytes, as far as it is known without reading them."""
-    return digest(source.uri, str(source.size), source.version)
+    """Return the identity of a source's bytes, as far as it is known without reading them, and of its listed spans."""
+    spans = [[list(segment.span) for segment in source.segments]] if source.segments else []
+    return digest(source.uri, str(source.size), source.version, *spans)
 
 
 def arrays_name(source: SourceRef, fingerprint: str) -> str:

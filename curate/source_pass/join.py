@@ -22,7 +22,7 @@ from curate.frames.sound_clock import SoundClock, SoundStamps
 from curate.frames.source import SourceError, open_video
 from curate.frames.telecine import FieldDifferences, Pulldown
 from curate.ledger.records import Record
-from curate.shots import make_detector
+from curate.shots.listed import listed_spans
 from curate.shots.spans import Span, spans
 from curate.shots.stitch import SampleEmbeddings
 from curate.source_pass.cut_source import check_wanted, sha256_of, tags_of
@@ -30,7 +30,8 @@ from curate.source_pass.part_scan import PartSignals
 from curate.source_pass.part_store import Arrays, PartStore
 from curate.source_pass.parts import Part
 from curate.source_pass.sampling import FrameStats
-from curate.source_pass.scan import Decoded, shots
+from curate.source_pass.scan import Decoded, detector_for, shots, stitch_for
+from curate.sources.segments import Segment
 
 JOIN = "join"
 
@@ -121,7 +122,14 @@ class Joined:
         )
 
 
-def join(file: BinaryIO, config: SourceStageConfig, count: int, store: PartStore, sound_s: float) -> Joined:
+def join(
+    file: BinaryIO,
+    config: SourceStageConfig,
+    count: int,
+    store: PartStore,
+    sound_s: float,
+    segments: Sequence[Segment] = (),
+) -> Joined:
     """Join the parts of a source.
 
     Args:
@@ -130,6 +138,7 @@ def join(file: BinaryIO, config: SourceStageConfig, count: int, store: PartStore
         count: Number of parts.
         store: Place of what they saw.
         sound_s: Seconds before a clip from which its sound will be read.
+        segments: Segments that a list names.
 
     Raises:
         SourceError: the source has to stay whole; its words say why.
@@ -146,7 +155,7 @@ def join(file: BinaryIO, config: SourceStageConfig, count: int, store: PartStore
         depth = Geometry(0, 0)
         if (frame := next(frames, None)) is not None:
             depth = geometry(frame, found.pixel_aspect, config.cut.max_bits)
-    joiner = _Joiner(found, config, SoundStamps(tick_s))
+    joiner = _Joiner(found, config, SoundStamps(tick_s), segments)
     for number in range(count):
         note = store.note("scan", number)
         assert note is not None
@@ -177,9 +186,13 @@ def join(file: BinaryIO, config: SourceStageConfig, count: int, store: PartStore
     if _lead_s(joiner.sound, line, float(begin_pts * time_base)) > sound_s - 1:
         raise SourceError("its sound lies far ahead of its pictures")
     transitions = shots(joiner.detector, joiner.samples, line, config)
+    if segments:
+        parts = listed_spans(line, transitions, found.promised_s, config.spans, segments)
+    else:
+        parts = spans(line, transitions, found.promised_s, config.spans)
     joined = Joined(
         line,
-        tuple(spans(line, transitions, found.promised_s, config.spans)),
+        tuple(parts),
         replace(depth, width=joiner.size[0], height=joiner.size[1]),
         joiner.stats,
         source_bytes,
@@ -196,10 +209,12 @@ def join(file: BinaryIO, config: SourceStageConfig, count: int, store: PartStore
 class _Joiner:
     """Signals of all parts so far, in turn."""
 
-    def __init__(self, found: Probe, config: SourceStageConfig, sound: SoundStamps) -> None:
+    def __init__(
+        self, found: Probe, config: SourceStageConfig, sound: SoundStamps, segments: Sequence[Segment]
+    ) -> None:
         fps = float(found.rate or 25)
-        self.detector = make_detector(config.shots, fps)
-        self.samples = SampleEmbeddings(config.stitch, fps)
+        self.detector = detector_for(config, fps, segments)
+        self.samples = SampleEmbeddings(stitch_for(config, segments), fps)
         self.stats = FrameStats()
         inverts = config.probe.interlaced == "deinterlace"
         self._fields: FieldDifferences | None = FieldDifferences(found.rate if inverts else None)

@@ -9,7 +9,7 @@ import math
 import tempfile
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -33,8 +33,10 @@ from curate.frames.probe import Probe
 from curate.shots import LookaheadDetector, ShotDetector
 from curate.shots.spans import Span
 from curate.shots.stitch import SampleEmbeddings
+from curate.source_pass.listed_lookahead import ListedLookahead, listed_lookahead
 from curate.source_pass.lookahead import Lookahead
 from curate.source_pass.sampling import ClipPictures, PictureCollector
+from curate.sources.segments import Segment
 
 _TURN = 16
 _GIVE_BACK_PIXELS = 2 * 10**8  # a hundred frames of 1080p
@@ -98,7 +100,7 @@ class LookaheadEncoder:
 
     def __init__(
         self,
-        lookahead: Lookahead,
+        lookahead: Lookahead | ListedLookahead,
         pictures: Finisher,
         spool: IO[bytes],
         size: Geometry,
@@ -325,9 +327,10 @@ def lookahead_of(
     samples: SampleEmbeddings,
     found: Probe,
     config: SourceStageConfig,
+    segments: Sequence[Segment] = (),
     *,
     within: bool = False,
-) -> Lookahead | None:
+) -> Lookahead | ListedLookahead | None:
     """Return the lookahead of a source, or None where its clips cannot be encoded ahead within ``cut.ahead_mb``.
 
     Args:
@@ -335,14 +338,19 @@ def lookahead_of(
         samples: Stitching samples of the same source.
         found: Probe of the source.
         config: Configuration.
+        segments: Segments that a list names.
         within: See `Lookahead`.
     """
     cut, spans = config.cut, config.spans
-    if not isinstance(detector, LookaheadDetector) or not found.rate or not found.pixel_format:
+    lookahead: Lookahead | ListedLookahead | None = None
+    if not found.rate or not found.pixel_format or cut.mode != "encode":
         return None
-    if cut.mode != "encode" or spans.crop_s > 0 or spans.long_shots == "equal":
+    if segments:
+        lookahead = listed_lookahead(segments, spans, float(found.rate), within=within)
+    elif isinstance(detector, LookaheadDetector) and spans.crop_s == 0 and spans.long_shots != "equal":
+        lookahead = Lookahead(detector, samples, config, float(found.rate), within=within)
+    if lookahead is None:
         return None
-    lookahead = Lookahead(detector, samples, config, float(found.rate), within=within)
     least = min(_decoded_bytes(found), _finished_bytes(found, config))
     return lookahead if (lookahead.lag + _TURN) * least <= cut.ahead_mb * 10**6 else None
 
@@ -364,7 +372,7 @@ def _decoded_bytes(found: Probe) -> float:
 
 @contextmanager
 def encode_ahead(
-    lookahead: Lookahead,
+    lookahead: Lookahead | ListedLookahead,
     size: Geometry,
     found: Probe,
     time_base: Fraction,

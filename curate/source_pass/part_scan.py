@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -30,11 +30,12 @@ from curate.frames.probe import Probe, probe
 from curate.frames.sound_clock import NotingDemuxer
 from curate.frames.source import SourceError, open_video
 from curate.frames.telecine import FieldDifferences
-from curate.shots import make_detector
 from curate.shots.scale import Scaler
 from curate.shots.stitch import SampleEmbeddings
 from curate.source_pass.lookahead_encode import AheadClip, LookaheadEncoder, encode_ahead, lookahead_of
 from curate.source_pass.parts import PART_FRAMES, Part
+from curate.source_pass.scan import detector_for, stitch_for
+from curate.sources.segments import Segment
 
 _MOST_BEHIND_S = 15.0
 """Time behind the end of a part for which a clip that crosses it is encoded on."""
@@ -107,6 +108,7 @@ def scan_part(
     config: SourceStageConfig,
     part: Part,
     keep: Callable[[Geometry | None, Iterator[AheadClip]], None],
+    segments: Sequence[Segment] = (),
 ) -> PartSignals:
     """Decode a part of a source, and a few frames more.
 
@@ -116,6 +118,7 @@ def scan_part(
         part: The part.
         keep: Called with the clips that could be encoded meanwhile, their frames counted from the part's first, and
             with their size.
+        segments: Segments that a list names.
 
     Raises:
         SourceError: a limit is exceeded, or the source has to stay whole: its words say why.
@@ -139,7 +142,7 @@ def scan_part(
         fields = FieldDifferences(found.rate if inverts else None, trial=part.number == 0)
         frames = _Frames(found.codec, end_pts)
         scale = Scaler(PICTURE)
-        ahead = _Ahead(stack, found, config, stream, container.size, part)
+        ahead = _Ahead(stack, found, config, stream, container.size, part, segments)
         for frame in decoder.frames():
             if begin_pts is not None and not frames.seen:
                 # Leading frames belong to the part before.
@@ -177,13 +180,17 @@ class _Ahead:
         stream: VideoStream,
         source_bytes: int,
         part: Part,
+        segments: Sequence[Segment],
     ) -> None:
         fps = float(found.rate or 25)
         # A guess needs no network.
         guesses = "colour" if config.shots.detector == "hybrid" else config.shots.detector
-        self._detector = make_detector(config.shots.model_copy(update={"detector": guesses}), fps)
-        self._samples = SampleEmbeddings(config.stitch, fps)
-        self._lookahead = lookahead_of(self._detector, self._samples, found, config, within=part.number > 0)
+        guessed = config.model_copy(update={"shots": config.shots.model_copy(update={"detector": guesses})})
+        self._detector = detector_for(guessed, fps, segments)
+        self._samples = SampleEmbeddings(stitch_for(config, segments), fps)
+        self._lookahead = lookahead_of(
+            self._detector, self._samples, found, config, segments, within=part.number > 0
+        )
         self._encoder: LookaheadEncoder | None = None
         self.size: Geometry | None = None  # of clips, by the first frame of this part
         self._stack, self._found, self._config = stack, found, config

@@ -20,11 +20,15 @@ from curate.frames.sound_clock import NotingDemuxer, SoundClock, SoundStamps, re
 from curate.frames.source import SourceError, open_video
 from curate.frames.telecine import FieldDifferences, Pulldown, inverted
 from curate.shots import ShotDetector, Transition, make_detector
+from curate.shots.fixed import FixedStrideConfig, FixedStrideDetector
 from curate.shots.scale import Scaler
-from curate.shots.stitch import SampleEmbeddings, stitch
+from curate.shots.stitch import SampleEmbeddings, StitchConfig, stitch
 from curate.shots.types import with_cuts
 from curate.source_pass.lookahead_encode import LookaheadEncoder, encode_ahead, lookahead_of
 from curate.source_pass.sampling import FrameStats
+from curate.sources.segments import Segment
+
+_NEVER_S = 1e9
 
 
 @dataclass(frozen=True)
@@ -107,34 +111,53 @@ def shots(
     return with_cuts(stitch(detector.finish(), samples, line.frames, config.stitch), line.breaks)
 
 
+def detector_for(config: SourceStageConfig, fps: float, segments: Sequence[Segment]) -> ShotDetector:
+    """Return the detector of a source; listed segments that stay whole need no shots."""
+    if segments and config.spans.listed == "whole":
+        return FixedStrideDetector(FixedStrideConfig(stride_s=_NEVER_S), fps)
+    return make_detector(config.shots, fps)
+
+
+def stitch_for(config: SourceStageConfig, segments: Sequence[Segment]) -> StitchConfig:
+    """Return how shots of a source are stitched, which those of `detector_for` need not be."""
+    if segments and config.spans.listed == "whole":
+        return config.stitch.model_copy(update={"enabled": False})
+    return config.stitch
+
+
 @contextmanager
-def scan(file: BinaryIO, config: SourceStageConfig) -> Iterator[Scan]:
+def scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment] = ()) -> Iterator[Scan]:
     """Decode a source once, whole; clips encoded in that decode are available until the context ends.
 
     Memory is bounded by ``cut.ahead_mb`` of frames, the detector's window, the stitching samples, 16 bytes per
     frame and 24 per sound packet.
 
+    Args:
+        file: File of the source.
+        config: Configuration of the pass.
+        segments: Segments that a list names.
+
     Raises:
         SourceError: nothing can be decoded, or a limit is exceeded.
     """
     with ExitStack() as stack:
-        yield _scan(file, config, stack)
+        yield _scan(file, config, segments, stack)
 
 
-def _scan(file: BinaryIO, config: SourceStageConfig, stack: ExitStack) -> Scan:
+def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment], stack: ExitStack) -> Scan:
     file.seek(0)
     limits = config.probe
     most = limits.max_width * limits.max_height
     with open_video(file, max_pixels=most, motion_vectors=True) as (container, stream):
         found = probe(container, stream, limits)
         fps = float(found.rate or 25)
-        detector = make_detector(config.shots, fps)
+        detector = detector_for(config, fps, segments)
         scale = Scaler(PICTURE)
         # Stitching and the scores need one size; a network may need another.
         own_scale = scale if detector.analysis_size == PICTURE else Scaler(detector.analysis_size)
-        samples = SampleEmbeddings(config.stitch, fps)
+        samples = SampleEmbeddings(stitch_for(config, segments), fps)
         stats = FrameStats()
-        lookahead = lookahead_of(detector, samples, found, config)
+        lookahead = lookahead_of(detector, samples, found, config, segments)
         ahead: LookaheadEncoder | None = None
         trims = config.cut.trim_s > 0 and config.cut.mode != "encode" and found.container != "avi"
         noted = NotedPackets(stream) if trims else None

@@ -219,11 +219,15 @@ class SplitCut:
 
     def _scan(self, file: BinaryIO, source: SourceRef, part: Part) -> Found:
         store = self._store(source, part.count)
-        signals = scan_part(file, self.cut.config, part, partial(keep_clips, store, part.number))
+        signals = scan_part(
+            file, self.cut.config, part, partial(keep_clips, store, part.number), source.segments
+        )
         return signals.values(), signals.arrays()
 
     def _join(self, file: BinaryIO, source: SourceRef, part: Part) -> Found:
-        joined = join(file, self.cut.config, part.count, self._store(source, part.count), SOUND_S)
+        joined = join(
+            file, self.cut.config, part.count, self._store(source, part.count), SOUND_S, source.segments
+        )
         return joined.values(), joined.arrays()
 
     def _cut(self, file: BinaryIO, source: SourceRef, part: Part) -> Found:

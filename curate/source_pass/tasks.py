@@ -99,7 +99,7 @@ class ClipTask:
 
     Attributes:
         record: The clip after the pass over its source.
-        caption: Caption from the list that named the source.
+        caption: Caption from the list that named the source or the segment.
         listed_in: URI of that list; "" for what a person named.
         tags: Text in the source's container.
         todo: Names of the stages left to do.
@@ -131,4 +131,4 @@ CurationTask = SourceTask | PartTask | WaitingSource | DonePart | ClosedSource |
 
 def clip_task(source: SourceRef, summary: SourceSummary, record: Record) -> ClipTask:
     """Return the task of a closed source's clip, before any result and with nothing to do."""
-    return ClipTask(record, source.caption, source.listed_in, summary.tags or {})
+    return ClipTask(record, source.caption_of(record.segment), source.listed_in, summary.tags or {})

@@ -7,13 +7,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote, urljoin
 
 from curate.frames.faults import fault_of
 from curate.sources.folder import FolderEntry, walk, why_no_file
 from curate.sources.lists import LIST_SUFFIXES, PATH_COLUMNS, InvalidEntry, ListEntry, read_list
+from curate.sources.source_ref import NamedSources, SourceRef
 from loader.errors import UsageError
 from loader.storage import (
     SilentError,
@@ -68,6 +69,8 @@ VIDEO_SUFFIXES = frozenset(
     )
 )
 SIDECAR_SUFFIXES = frozenset((".json", ".txt"))
+ID_SUFFIXES = (".mp4", ".mkv", ".webm", ".mov")
+"""Endings of files that are named by the ID of a film."""
 MAX_LIST_BYTES = 4 * 2**30
 MAX_LIST_ENTRIES = 10_000_000
 
@@ -80,36 +83,6 @@ _MOST_KINDS = 5
 """Extensions that a note about files left out names."""
 _MOST_SILENCES = 3
 """Consecutive timeouts of one server after which its other entries fail without a request."""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceRef:
-    """Reference to a source, before any of it is read.
-
-    Attributes:
-        uri: Address as spelled in the input, without secrets; stored in the accounting.
-        size: Bytes; 0 when a web server does not state it.
-        version: Value that changes whenever the bytes may have changed.
-        caption: Caption in the list that named the source, or None.
-        fault: Reason why the source cannot be opened, or None.
-        attributes: Further columns of the list, such as "licence".
-        address: Address with a password or a signature, for opening only and never stored; else "".
-        listed_in: URI of the list that named it, which limits its address; "" for an input of the user.
-    """
-
-    uri: str
-    size: int
-    version: str
-    caption: str | None = None
-    fault: str | None = None
-    attributes: dict[str, str] = field(default_factory=dict)
-    address: str = field(default="", repr=False)
-    listed_in: str = ""
-
-    @property
-    def location(self) -> str:
-        """Address for opening the source."""
-        return self.address or self.uri
 
 
 def list_sources(
@@ -128,14 +101,16 @@ def list_sources(
         tell: Callback for sentences about entries left out by rule.
 
     Raises:
-        UsageError: An input does not exist, nothing of a list can be read, or there is no source at all.
+        UsageError: An input does not exist, nothing of a list can be read, there is no source at all, or two entries
+            contradict each other.
         RunError: A storage failed, or a web address among the inputs cannot be read.
     """
     inputs = list(inputs)
-    sources: dict[str, SourceRef] = {}
+    found = NamedSources()
     for text in inputs:
-        for source in _expand(text, config, tell):
-            sources.setdefault(source.uri, source)
+        for source, place in _expand(text, config, tell):
+            found.add(source, place)
+    sources = found.sources()
     if not sources and all(PurePosixPath(text).suffix.lower() in LIST_SUFFIXES for text in inputs):
         raise UsageError(f"list {', '.join(map(shown, inputs))} names no source; it is empty")
     if not sources:
@@ -143,7 +118,7 @@ def list_sources(
             f"no video found in {', '.join(map(shown, inputs))}; looked for names ending in"
             f" {' '.join(sorted(VIDEO_SUFFIXES))}"
         )
-    return sorted(sources.values(), key=lambda source: source.uri)
+    return sources
 
 
 def shown(text: str) -> str:
@@ -167,7 +142,10 @@ def _is_web(text: str) -> bool:
     return text.lower().startswith(_WEB)
 
 
-def _expand(text: str, config: StorageConfig, tell: Callable[[str], object]) -> Iterator[SourceRef]:
+def _expand(
+    text: str, config: StorageConfig, tell: Callable[[str], object]
+) -> Iterator[tuple[SourceRef, str]]:
+    """Yield the sources of an input, each with the entry of a list that names it, or ""."""
     if _is_remote(text) and not _is_utf8(text):
         raise UsageError(f"input {text!r} is no address, since it is no UTF-8; encode its bytes, as in %E9")
     info = _typed(text, config)
@@ -175,7 +153,7 @@ def _expand(text: str, config: StorageConfig, tell: Callable[[str], object]) -> 
         if PurePosixPath(info.path).suffix.lower() in LIST_SUFFIXES:
             yield from _read_list(text, info, config)
         else:
-            yield _named(text, info)
+            yield _named(text, info), ""
         return
     if _is_web(text):
         raise UsageError(f"input {shown(text)} does not exist; check the address")
@@ -191,9 +169,9 @@ def _expand(text: str, config: StorageConfig, tell: Callable[[str], object]) -> 
         if found.hidden:
             hidden += video
         elif found.fault and (video or found.many):
-            yield _lost(uri, found.fault)
+            yield _lost(uri, found.fault), ""
         elif video:
-            yield _named(uri, info) if info else _looked(uri, functools.partial(storage.stat, found.path))
+            yield _named(uri, info) if info else _looked(uri, functools.partial(storage.stat, found.path)), ""
         elif suffix not in SIDECAR_SUFFIXES:
             others[suffix] += 1
     if found is None:
@@ -269,8 +247,8 @@ def _stat(uri: str, config: StorageConfig, listed_in: str) -> ObjectInfo | None:
     return storage.stat(name)
 
 
-def _read_list(uri: str, info: ObjectInfo, config: StorageConfig) -> Iterator[SourceRef]:
-    """Yield the sources of a list in order; remote ones are requested concurrently."""
+def _read_list(uri: str, info: ObjectInfo, config: StorageConfig) -> Iterator[tuple[SourceRef, str]]:
+    """Yield the sources of a list in order, each with its entry; remote ones are requested concurrently."""
     storage, name = open_object(uri, config)
     listed = _Listed(uri, shown(storage.uri(name)), config)
     with storage.open(name) as file, ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
@@ -290,14 +268,13 @@ def _read_list(uri: str, info: ObjectInfo, config: StorageConfig) -> Iterator[So
             wrong, usable = wrong or (bad[0] if bad else None), usable or bool(good)
             for entry in bad:
                 place = f"{shown(uri)}#{entry.place.replace(' ', '=')}"
-                yield SourceRef(place, 0, "", fault=entry.reason, listed_in=listed.listed_in)
+                yield SourceRef(place, 0, "", fault=entry.reason, listed_in=listed.listed_in), ""
             remote = _is_remote(uri) or any(_is_remote(entry.path) for entry in good)
-            found = (pool.map if remote else map)(lambda entry: listed.look(entry.path), good)
-            for said, source in zip(good, found, strict=True):
+            for said, source in zip(good, listed.look_for(good, pool if remote else None), strict=True):
                 # Neighbours often say the same, and then hold it once.
                 attributes = said.attributes if said.attributes != attributes else attributes
                 # `replace` takes three times as long.
-                yield SourceRef(
+                named = SourceRef(
                     source.uri,
                     source.size,
                     source.version,
@@ -306,7 +283,9 @@ def _read_list(uri: str, info: ObjectInfo, config: StorageConfig) -> Iterator[So
                     attributes,
                     source.address,
                     listed.listed_in,
+                    tuple(said.segments),
                 )
+                yield named, f"{shown(uri)}, {said.place}"
         if wrong and not usable:
             raise UsageError(f"list {shown(uri)}, {wrong.place} {wrong.reason}")
 
@@ -325,9 +304,34 @@ class _Listed:
         self._uri = uri
         self._config = config
         self._silences: Counter[tuple[str, int]] = Counter()
+        self._seen: dict[str, SourceRef] = {}  # films with segments, which many entries name
 
-    def look(self, path: str) -> SourceRef:
+    def look_for(self, entries: list[ListEntry], pool: ThreadPoolExecutor | None) -> Iterator[SourceRef]:
+        """Return the source of each entry; a film with segments is looked up once."""
+        once = {one.path: one for one in entries if one.segments and one.path not in self._seen}
+        firsts = list(once.values())
+        self._seen.update(zip(once, (pool.map if pool else map)(self._look, firsts), strict=True))
+        rest = iter((pool.map if pool else map)(self._look, [one for one in entries if not one.segments]))
+        return (self._seen[one.path] if one.segments else next(rest) for one in entries)
+
+    def _look(self, entry: ListEntry) -> SourceRef:
         """Return the source that an entry names, with its fault where it cannot be opened."""
+        if not entry.ids:
+            return self._at(entry.path)
+        for name in entry.ids:
+            for suffix in ("", *ID_SUFFIXES) if PurePosixPath(name).suffix in ID_SUFFIXES else ID_SUFFIXES:
+                source = self._at(f"{name}{suffix}")
+                if source.fault is None:
+                    return source
+        lost = _lost(shown(self._uri).rpartition("/")[0] + f"/{entry.path}", "")
+        names = " or ".join(entry.ids)
+        return replace(
+            lost,
+            fault="the list names it by its ID or web page, and beside the list lies no file"
+            f" {names} with {' '.join(ID_SUFFIXES)}; put the list beside the films, or add a column path",
+        )
+
+    def _at(self, path: str) -> SourceRef:
         try:
             place = _place(self._uri, path)
         except UsageError as error:

@@ -1,15 +1,24 @@
 """Parsing of source lists (txt, csv, jsonl and parquet), one entry after the other."""
 
 import csv
-import datetime
-import decimal
 import json
-import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
+from curate.sources.attributes import MAX_CAPTION_CHARS, attributes_of, clean
+from curate.sources.literals import is_literal, literal_of
+from curate.sources.segments import Segment
+from curate.sources.span_columns import (
+    ListedSpan,
+    SpanError,
+    may_hold_spans,
+    names_spans,
+    plain_name,
+    spans_of,
+)
 from loader.errors import UsageError, first_line
 from loader.text import first_text
 
@@ -17,13 +26,14 @@ LIST_SUFFIXES = frozenset((".txt", ".csv", ".jsonl", ".parquet"))
 PATH_COLUMNS = ("path", "video", "source", "url")
 MAX_LINE_BYTES = 1 << 20
 MAX_PATH_CHARS = 16_384
-MAX_CAPTION_CHARS = 64_000
-MAX_ATTRIBUTES = 64
-MAX_ATTRIBUTE_CHARS = 4000
-MAX_NAME_CHARS = 100
+ID_COLUMNS = ("youtubeid", "videoid", "ytid", "vid")
+"""Columns with the ID of a film, whose file has this name, where no column holds its path; without case and signs."""
 
-_SPELLINGS = {"license": "licence"}
+_PAGE = re.compile(
+    r"(?:https?://)?(?:www\.|m\.)?(?:youtube\.com/(?:watch\?(?:[^#]*&)?v=|shorts/|embed/)|youtu\.be/)([\w-]{6,20})"
+)
 _PARQUET_ROWS = 4096
+_PARQUET_DEPTH = 4
 
 _Record = Mapping[str, Any]
 
@@ -34,13 +44,19 @@ class ListEntry:
 
     Attributes:
         path: Path as spelled in the list.
-        caption: Caption in the list, or None.
+        caption: Caption of the whole film, or None.
         attributes: All further columns as text; any spelling of a licence column becomes "licence".
+        segments: Segments of the film that the entry names, each with its own caption and attributes.
+        ids: IDs of the film, one of which its file beside the list is called; then `path` is the first.
+        place: Line or entry, such as "entry 7".
     """
 
     path: str
     caption: str | None = None
     attributes: dict[str, str] = field(default_factory=dict)
+    segments: Sequence[Segment] = ()
+    ids: tuple[str, ...] = ()
+    place: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,7 +76,7 @@ def read_list(file: BinaryIO, name: str) -> Iterator[ListEntry | InvalidEntry]:
     """Yield the entries of the list in ``file`` in order; memory is bounded by one entry, or one batch of parquet rows.
 
     The path of an entry is its first filled column of `PATH_COLUMNS`, its caption the column ``caption``.
-    Further columns are cut at `MAX_ATTRIBUTE_CHARS`; binary and large nested values are left out.
+    Columns that name segments are those of `curate.sources.span_columns`. Further columns are attributes.
 
     Args:
         file: File open for reading.
@@ -75,7 +91,7 @@ def read_list(file: BinaryIO, name: str) -> Iterator[ListEntry | InvalidEntry]:
             if isinstance(line, InvalidEntry):
                 yield line
             elif line.strip() and not line.startswith("#"):
-                yield _checked(ListEntry(line.strip()), f"line {number}")
+                yield _checked(ListEntry(line.strip(), place=f"line {number}"))
         return
     readers = {".csv": _csv_records, ".jsonl": _jsonl_records, ".parquet": _parquet_records}
     for number, record in enumerate(readers[suffix](file, name), 1):
@@ -151,14 +167,14 @@ def _parquet_records(file: BinaryIO, name: str) -> Iterator[_Record | InvalidEnt
     number = 0
     try:
         table = pq.ParquetFile(file, pre_buffer=False)  # or all bytes that were read stay in memory
-        names = [column.name for column in table.schema_arrow if _is_plain(pa, column.type)]
+        names, vectors = _parquet_columns(pa, table.schema_arrow)
         for batch in table.iter_batches(_PARQUET_ROWS, columns=names):
             try:
                 rows: list[_Record | InvalidEntry] = batch.to_pylist()
             except (ValueError, OverflowError):  # text that is no UTF-8, a date out of range
                 rows = [_parquet_row(batch.slice(row, 1), number + row + 1) for row in range(len(batch))]
             number += len(rows)
-            yield from rows
+            yield from (_without_vectors(row, vectors) for row in rows) if vectors else rows
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UsageError(f"list {name} is no readable parquet file: {first_line(error)}") from error
 
@@ -171,6 +187,30 @@ def _parquet_row(row: Any, number: int) -> _Record | InvalidEntry:
     return found
 
 
+def _parquet_columns(pa: Any, schema: Any) -> tuple[list[str], list[str]]:
+    """Return the columns to read, and those of them that are vectors unless they have a number for each segment."""
+    has_spans = any(names_spans(column.name) for column in schema)
+    names, vectors = [], []
+    for column in schema:
+        if _is_plain(pa, column.type) or (may_hold_spans(column.name) and _is_readable(pa, column.type)):
+            names.append(column.name)
+        elif has_spans and _is_readable(pa, column.type, 1):
+            names.append(column.name)
+            vectors.append(column.name)
+    return names, vectors
+
+
+def _without_vectors(row: _Record | InvalidEntry, vectors: Sequence[str]) -> _Record | InvalidEntry:
+    if isinstance(row, InvalidEntry):
+        return row
+    counts = {len(value) for name, value in row.items() if isinstance(value, list) and may_hold_spans(name)}
+    return {
+        name: value
+        for name, value in row.items()
+        if name not in vectors or (value is not None and len(value) in counts)
+    }
+
+
 def _is_plain(pa: Any, kind: Any) -> bool:
     types = pa.types
     if types.is_dictionary(kind) or types.is_list(kind) or types.is_large_list(kind):
@@ -179,62 +219,84 @@ def _is_plain(pa: Any, kind: Any) -> bool:
     return not (types.is_nested(kind) or types.is_binary(kind) or types.is_large_binary(kind))
 
 
+def _is_readable(pa: Any, kind: Any, depth: int = _PARQUET_DEPTH) -> bool:
+    """Return True for plain values in lists and objects, which spans are written as."""
+    types = pa.types
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return depth > 0 and _is_readable(pa, kind.value_type, depth - 1)
+    if types.is_struct(kind):
+        return depth > 0 and all(_is_readable(pa, one.type, depth - 1) for one in kind)
+    return _is_plain(pa, kind)
+
+
 def _entry(record: _Record, place: str) -> ListEntry | InvalidEntry:
     said = {name.strip(): value for name, value in record.items() if isinstance(name, str)}
+    path, ids = _pop_path(said)
+    if not path:
+        return InvalidEntry(place, f"has no path; name the column one of {', '.join(PATH_COLUMNS)}")
+    try:
+        spans, rest = spans_of(said)
+    except SpanError as error:
+        return InvalidEntry(place, str(error))
+    if spans:
+        shared, fps = attributes_of(rest), _rate(rest)
+        segments = tuple(_segment(span, shared, fps) for span in spans)
+        return _checked(ListEntry(path, segments=segments, ids=ids, place=place))
+    column = next((name for name in said if name.lower() == "caption"), None)
+    text = "" if column is None else first_text(_unlisted(said.pop(column)))
+    caption = clean(text[:MAX_CAPTION_CHARS]) or None
+    return _checked(ListEntry(path, caption, attributes_of(said), ids=ids, place=place))
+
+
+def _pop_path(said: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """Return the path of an entry, whose column is removed, and the IDs under which its file is to be found."""
     by_name = {name.lower(): name for name in reversed(said)}
-    path_column = next(
+    column = next(
         (by_name[name] for name in PATH_COLUMNS if name in by_name and said.get(by_name[name])), None
     )
-    path = said.pop(path_column) if path_column is not None else None
-    if not isinstance(path, str) or not path.strip():
-        return InvalidEntry(place, f"has no path; name the column one of {', '.join(PATH_COLUMNS)}")
-    caption = said.pop(by_name["caption"]) if "caption" in by_name else None
-    entry = ListEntry(
-        _clean(path.strip()),
-        _clean(first_text(caption)[:MAX_CAPTION_CHARS]) or None,
-        _attributes(said),
-    )
-    return _checked(entry, place)
+    value = None if column is None else said[column]
+    page = _PAGE.match(value.strip()) if isinstance(value, str) else None
+    if column is not None and page is None:
+        del said[column]
+        return (clean(value.strip()), ()) if isinstance(value, str) else ("", ())
+    if page:  # beside it Koala-36M has the ID of a clip, not of the film
+        return page[1], (page[1],)
+    named = {plain_name(name): value for name, value in reversed(said.items())}
+    found = [one.strip() for name in ID_COLUMNS if isinstance(one := named.get(name), str) and one.strip()]
+    ids = tuple(dict.fromkeys(map(clean, found)))
+    return (ids[0], ids) if ids else ("", ())
 
 
-def _checked(entry: ListEntry, place: str) -> ListEntry | InvalidEntry:
+def _segment(span: ListedSpan, shared: dict[str, str], fps: float | None) -> Segment:
+    caption = clean((span.caption or "")[:MAX_CAPTION_CHARS]).strip() or None
+    own = {**shared, **attributes_of(span.columns)} if span.columns else shared
+    return Segment(span.start, span.end, span.unit, fps if span.unit == "frame" else None, caption, own)
+
+
+def _rate(rest: Mapping[str, Any]) -> float | None:
+    """Return the frame rate that a row states."""
+    value = next((value for name, value in rest.items() if name.lower() == "fps"), None)
+    try:
+        rate = float(value) if isinstance(value, str | int | float) else 0.0
+    except (ValueError, OverflowError):
+        return None
+    return rate if 0 < rate < 1e4 else None
+
+
+def _unlisted(value: Any) -> Any:
+    """Return the list that a cell holds as text, or the cell: captions may be in brackets."""
+    if not isinstance(value, str) or not is_literal(value):
+        return value
+    try:
+        found = literal_of(value)
+    except ValueError:
+        return value
+    return found if isinstance(found, list) and all(isinstance(one, str) for one in found) else value
+
+
+def _checked(entry: ListEntry) -> ListEntry | InvalidEntry:
     if len(entry.path) <= MAX_PATH_CHARS:
         return entry
     return InvalidEntry(
-        place, f"has a path of {len(entry.path)} characters; at most {MAX_PATH_CHARS} are read"
+        entry.place, f"has a path of {len(entry.path)} characters; at most {MAX_PATH_CHARS} are read"
     )
-
-
-def _attributes(said: Mapping[str, Any]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, value in said.items():
-        text = _text(value)
-        name = _SPELLINGS.get(name.lower(), name.lower() if name.lower() == "licence" else name)
-        if text and name and len(name) <= MAX_NAME_CHARS and len(found) < MAX_ATTRIBUTES:
-            found.setdefault(_clean(name), _clean(text[:MAX_ATTRIBUTE_CHARS]))
-    return found
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else ""
-    if isinstance(value, str):
-        return value.strip()
-    if isinstance(value, int | decimal.Decimal):
-        return str(value)
-    if isinstance(value, datetime.date | datetime.time):  # a datetime is a date
-        return value.isoformat()
-    if isinstance(value, list | dict) and value:
-        try:
-            text = json.dumps(value, ensure_ascii=False)
-        except RecursionError:  # nested too deeply for JSON output
-            return ""
-        return text if len(text) <= MAX_ATTRIBUTE_CHARS else ""
-    return ""
-
-
-def _clean(text: str) -> str:
-    """Replace characters that UTF-8 cannot encode: JSON may contain half a surrogate pair."""
-    return text.encode("utf-8", "replace").decode()

@@ -182,6 +182,9 @@ def prepared(folder: Path) -> None:
     page = (ROOT / "docs" / "stages.md").read_text()
     for kind, name in (("python", "loop.py"), ("yaml", "my-stages.yaml")):
         (folder / name).write_text(page.split(f"```{kind}\n")[1].split("```")[0])
+    block = (ROOT / "docs" / "inputs.md").read_text().partition("    path,start,end,caption\n")
+    lines = [block[1], *block[2].partition("\n\n")[0].splitlines()]
+    (folder / "segments.csv").write_text("".join(f"{line.strip()}\n" for line in lines))
     _trace(folder)
     cluster = {"nodes": 8, "gpus_per_node": 4, "distances": [["PIX", "NODE"], ["NODE", "PIX"]] * 2}
     written(folder / "cluster.yaml", cluster)

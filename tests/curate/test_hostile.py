@@ -73,10 +73,10 @@ def test_an_error_that_nobody_foresaw_fails_its_source_alone(
     (raw / "other.mp4").write_bytes(film + b"\0" * 8)
     real = cut_source.scan
 
-    def scan(file: object, config: object) -> object:
+    def scan(file: object, *rest: object) -> object:
         if str(file.name).endswith("other.mp4"):
             raise error
-        return real(file, config)
+        return real(file, *rest)
 
     with patch.object(cut_source, "scan", scan):
         found = rows(raw, tmp_path / "out")
@@ -96,7 +96,7 @@ def test_a_fault_of_the_environment_stops_the_run(raw: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE])
 def test_a_shortage_of_the_machine_is_no_fault_of_a_film(raw: Path, tmp_path: Path, number: int) -> None:
-    def scan(file: object, config: object) -> object:
+    def scan(file: object, *rest: object) -> object:
         raise OSError(number, os.strerror(number), "spool")
 
     with patch.object(cut_source, "scan", scan), pytest.raises(RunError, match=r"spool.*make room"):
@@ -106,10 +106,10 @@ def test_a_shortage_of_the_machine_is_no_fault_of_a_film(raw: Path, tmp_path: Pa
 def test_a_film_that_changes_while_it_is_read_fails(raw: Path, tmp_path: Path) -> None:
     real = cut_source.scan
 
-    def scan(file: object, config: object) -> object:
+    def scan(file: object, *rest: object) -> object:
         with (raw / "good.mp4").open("ab") as changing:
             changing.write(b"more")
-        return real(file, config)
+        return real(file, *rest)
 
     with patch.object(cut_source, "scan", scan):
         assert "changed while it was read" in rows(raw, tmp_path / "out")["good.mp4"]["reason"]

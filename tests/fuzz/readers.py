@@ -309,6 +309,17 @@ def _listing(suffix: str) -> Callable[[Path, bytes], object]:
     return read
 
 
+_SEGMENTS = b"""{"path": "a.mp4", "timestamp": [["0:01", "0:03.5"], [4, 6]], "caption": ["x", "y"], "score": [1, 2]}
+{"videoID": "b", "clip": "[{'span': ['0:01', '0:03,5'], 'text': \\"x\\"}]"}
+{"path": "c.mp4", "start_frame": 3, "end_frame": "90", "fps": 29.97, "timestamp": "0:01 - 0:03"}
+"""
+
+
+_PANDA = b"""url,timestamp,caption,matching_score
+a.mp4,"[['0:00:00.500', '0:00:03'], ['0:05', '0:08']]","['it\\'s', ""a 'kite'""]","[0.42, -1e3]"
+"""
+
+
 def _parquet(folder: Path) -> list[bytes]:
     buffer = io.BytesIO()
     columns = {"path": ["a.mp4", "b.mp4"], "caption": ["x", None], "n": [1, 2], "v": [[1.0], [2.0]]}
@@ -510,10 +521,10 @@ READERS: dict[str, Reader] = {
     "sidecar": Reader(_sidecar, _only(b"A boat, slowly.", b'{"caption": "A boat", "n": [1, 2]}')),
     "list: txt": Reader(_listing("txt"), _only(b"# list\na.mp4\nhttps://h/b.mp4\n")),
     "list: csv": Reader(
-        _listing("csv"), _only(b'url,caption,licence\nhttps://h/b.mp4,"A boat, slowly",CC\n')
+        _listing("csv"), _only(b'url,caption,licence\nhttps://h/b.mp4,"A boat, slowly",CC\n', _PANDA)
     ),
     "list: jsonl": Reader(
-        _listing("jsonl"), _only(b'{"path": "a.mp4", "caption": "x", "n": [1]}\n{"url": "u"}\n')
+        _listing("jsonl"), _only(b'{"path": "a.mp4", "caption": "x", "n": [1]}\n{"url": "u"}\n', _SEGMENTS)
     ),
     "list: parquet": Reader(_listing("parquet"), _parquet),
     "address": Reader(

@@ -158,6 +158,9 @@ def _caption_id(task: ClipTask) -> str:
 def _caption_ids(clips: pa.Table, _found: Mapping[str, pa.Table], closed: ClosedSources) -> pa.Array:
     numbers, which = np.unique(column(clips, "source").to_numpy(), return_inverse=True)
     texts = closed.text_ids(numbers.astype(np.int64)).take(pa.array(which))
+    segments = column(clips, "segment")
+    if segments.null_count < len(segments):
+        texts = closed.segment_text_ids(clips, texts)
     return pc.binary_join_element_wise(clip_ids(clips), texts, "-")
 
 

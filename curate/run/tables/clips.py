@@ -33,6 +33,7 @@ CLIPS = pa.schema(
         "duplicate_of": pa.string(),
         "key": pa.string(),
         "source_sha256": pa.string(),
+        "segment": pa.int32(),
         "frames": pa.int32(),
         "fps": pa.float64(),
         "height": pa.int32(),

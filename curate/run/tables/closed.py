@@ -12,7 +12,7 @@ from curate.dedup.text_hashes import TextPlaces
 from curate.ledger.ledger import Ledger, digest
 from curate.ledger.records import SourceSummary, source_summary, to_columns
 from curate.run.tables.clips import CLIPS, by_span, from_entries
-from curate.run.tables.columns import Rows, column, kept
+from curate.run.tables.columns import Rows, column, kept, mask_of
 from curate.run.tables.partitions import Partitions, partition_count, partition_of
 from curate.source_pass.cut_source import STAGE, source_id
 from curate.sources.inputs import SourceRef
@@ -125,6 +125,18 @@ class ClosedSources:
                 source = self.sources[number]
                 self._text_ids[number] = text_id(source.uri, source.caption, dict(own or ()))
         return pa.array(self._text_ids[numbers], pa.binary()).cast(pa.string())
+
+    def segment_text_ids(self, clips: pa.Table, texts: pa.Array) -> pa.Array:
+        """Return `text_ids` of clips' sources, those of listed segments replaced by that of their own caption."""
+        here = mask_of(pc.is_valid(column(clips, "segment")))
+        some = clips.select(["source", "segment"]).filter(pa.array(here))
+        found: list[str] = []
+        for number, segment in zip(
+            *(column(some, name).to_pylist() for name in ("source", "segment")), strict=True
+        ):
+            source = self.sources[number]
+            found.append(text_id(source.uri, source.caption_of(segment), self.tags(number)))
+        return pc.replace_with_mask(texts, pa.array(here), pa.array(found, pa.string()))
 
     @property
     def pixel_s(self) -> float:

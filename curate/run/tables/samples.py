@@ -62,8 +62,13 @@ def uris(clips: pa.Table, sources: Sequence[SourceRef]) -> pa.Array:
 
 
 def attributes(clips: pa.Table, sources: Sequence[SourceRef]) -> pa.Array:
-    """Return the columns of the input list for each clip's source."""
+    """Return the columns of the input list for each clip's source, or segment of it."""
     kind = pa.map_(pa.string(), pa.string())
+    segments = column(clips, "segment")
+    if segments.null_count < len(segments):
+        numbers = column(clips, "source").to_pylist()
+        pairs = zip(numbers, segments.to_pylist(), strict=True)
+        return pa.array([sorted(sources[one].attributes_of(place).items()) for one, place in pairs], kind)
     return _of_sources(clips, sources, lambda source: sorted(source.attributes.items()), kind)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from curate.caption import NO_CAPTION, Caption, CaptionConfig
 from curate.caption.written import find_written
+from loader.errors import ObjectError
 from loader.storage import open_storage
 
 TAG = "A boat on the lake at noon."
@@ -38,6 +39,18 @@ def test_the_list_that_named_the_source_comes_first(tmp_path: Path) -> None:
 
 def test_a_list_of_captions_stands_for_its_first(tmp_path: Path) -> None:
     put(tmp_path, "deep/a.b.json", json.dumps({"caption": [" ", "A boat.", "A kite."]}))
+    assert caption_of(tmp_path) == Caption("A boat.", "sidecar:a.b.json")
+
+
+def test_a_sidecar_that_lists_segments_captions_no_clip_with_its_first(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        "deep/a.b.json",
+        json.dumps({"caption": ["A boat.", "A kite."], "timestamp": [[0, 3], [3, 6]]}),
+    )
+    with pytest.raises(ObjectError, match=r"a\.b\.json lists captions of segments"):
+        caption_of(tmp_path)
+    put(tmp_path, "deep/a.b.json", json.dumps({"caption": ["A boat."], "timestamp": [[0, 3]], "start": 3}))
     assert caption_of(tmp_path) == Caption("A boat.", "sidecar:a.b.json")
 
 

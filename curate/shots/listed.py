@@ -1,0 +1,231 @@
+"""Spans of a source of which a list names segments: every second belongs to exactly one of them, as always."""
+
+import bisect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curate.frames.frame_times import FrameTimes
+from curate.shots.spans import (
+    MISSING_MIN_S,
+    OVER_S,
+    TICK_S,
+    Span,
+    SpanConfig,
+    checked,
+    gap_span,
+    gaps,
+    missing_span,
+    spans_between,
+    usual_longest_s,
+)
+from curate.shots.types import Transition
+from curate.sources.segments import Segment
+
+STAGE = "listed"
+NOT_LISTED = "not listed"
+_NOT_LISTED = "no segment of the list holds these seconds"
+_SAME_RATE = 0.01
+"""Relative difference of two frame rates below which they are the same: 29.97 and 30 count the same frames."""
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """Frames of one segment.
+
+    Attributes:
+        number: Place of the segment among those of the source.
+        span: Its frames; with a fault where they become no clip.
+    """
+
+    number: int
+    span: Span
+
+
+def frames_of(segment: Segment, times_s: NDArray[np.float64]) -> tuple[int, int]:
+    """Return the frames ``[first, last)`` of a segment: from the first one shown at its start or later, to its end.
+
+    The last one is the last that begins to be shown before the end. Times are compared to half a millisecond,
+    as lists round them.
+
+    Args:
+        segment: The segment.
+        times_s: Display times of the source's frames and the end of the last one, as in `FrameTimes`.
+    """
+    frames = len(times_s) - 1
+    if segment.unit == "frame":
+        return min(int(segment.start), frames), min(int(segment.end), frames)
+    first, last = np.searchsorted(times_s[:-1], [segment.start - TICK_S, segment.end - TICK_S])
+    return int(first), int(last)
+
+
+def listed_spans(
+    timeline: FrameTimes,
+    transitions: list[Transition],
+    promised_s: float | None,
+    config: SpanConfig,
+    segments: Sequence[Segment],
+) -> list[Span]:
+    """Return adjacent spans from 0 to the end: clips of the segments, refused segments, and what no segment holds.
+
+    Of segments that overlap, the one that begins first becomes a clip, and of those the one that ends first; the
+    others are refused. A refused segment accounts for its frames that no clip holds, or for none.
+
+    Args:
+        timeline: Display times of the source.
+        transitions: Transitions of the source; only ``config.listed = "shots"`` looks at them.
+        promised_s: Duration in the header, seconds.
+        config: Lengths of clips.
+        segments: Segments, sorted.
+    """
+    times_s = timeline.times_s
+    placed = sorted(
+        (_placed(number, one, timeline, config) for number, one in enumerate(segments)),
+        key=lambda one: (one.span.first, one.span.last, one.number),
+    )
+    taken: list[_Placed] = []
+    refused: list[_Placed] = []
+    for one in placed:
+        if one.span.fault is None and taken and one.span.first < taken[-1].span.last:
+            one = replace(one, span=_overlapping(one.span, segments[one.number], taken[-1].span, segments))
+        (taken if one.span.fault is None else refused).append(one)
+    found = [span for one in taken for span in _clips(one, timeline, transitions, config)]
+    found += _left(times_s, [one.span for one in taken], refused)
+    found.sort(key=lambda span: span.first)
+    found += _without_frames(times_s, found, refused)
+    found.sort(key=lambda span: (span.first, span.last))
+    return found + missing_span(timeline, promised_s)
+
+
+def _placed(number: int, segment: Segment, timeline: FrameTimes, config: SpanConfig) -> _Placed:
+    first, last = frames_of(segment, timeline.times_s)
+    last = max(first, last)
+    start_s, end_s = float(timeline.times_s[first]), float(timeline.times_s[last])
+    span = Span(first, last, start_s, end_s, segment=number)
+    if (reason := _outside(segment, timeline, first, last)) is not None:
+        return _Placed(number, _faulty(span, f"{segment} {reason}"))
+    if config.listed == "shots":
+        return _Placed(number, span)
+    return _Placed(number, _checked_whole(span, timeline, config))
+
+
+def _outside(segment: Segment, timeline: FrameTimes, first: int, last: int) -> str | None:
+    """Return why a film does not hold the frames of a segment, or None."""
+    end_s = float(timeline.times_s[-1])
+    if segment.unit == "frame":
+        usual = timeline.frames / end_s
+        rates = (float(timeline.rate), usual)
+        if segment.fps and all(abs(segment.fps - rate) > _SAME_RATE * rate for rate in rates):
+            return f"are counted at {segment.fps:g} frames per second, and the film has {usual:.5g}"
+        if segment.end > timeline.frames:
+            return f"reach beyond the film, which has {timeline.frames} frames"
+        return None
+    if segment.start >= end_s - TICK_S:
+        return f"lies outside the film, which ends at {end_s:.3f} s"
+    if segment.end > end_s + MISSING_MIN_S:
+        return f"reaches beyond the film, which ends at {end_s:.3f} s"
+    return "holds no frame" if first == last else None
+
+
+def _checked_whole(span: Span, timeline: FrameTimes, config: SpanConfig) -> Span:
+    """Return a span, with the fault for which it cannot be one clip."""
+    times_s, first, last = timeline.times_s, span.first, span.last
+    for hurt in timeline.damage:
+        if hurt.first < last and first < hurt.last:
+            return replace(span, fault=hurt.reason, fault_state="failed", stage="decode")
+    if any(first < broken < last for broken in timeline.breaks):
+        return _faulty(span, "the clock of the film jumps within the segment")
+    longest_s = usual_longest_s(timeline, config)
+    if held := gaps(times_s, first, last, longest_s):
+        gap = gap_span(times_s, *held[0], longest_s)
+        return replace(
+            gap, first=first, last=last, start_s=span.start_s, end_s=span.end_s, segment=span.segment
+        )
+    duration_s = span.end_s - span.start_s
+    if duration_s > config.max_clip_s + OVER_S:
+        return replace(
+            span,
+            fault=f"{duration_s:.2f} s is longer than spans.max_clip_s; raise it, or set spans.listed=shots",
+            fault_state="filtered",
+            stage="spans",
+            score=duration_s,
+            threshold=config.max_clip_s,
+        )
+    return checked(span, config)
+
+
+def _faulty(span: Span, reason: str) -> Span:
+    return replace(span, fault=reason, fault_state="filtered", stage=STAGE)
+
+
+def _overlapping(span: Span, segment: Segment, other: Span, segments: Sequence[Segment]) -> Span:
+    assert other.segment is not None
+    first = segments[other.segment]
+    if segment.span == first.span:
+        return _faulty(
+            span, f"{segment} is listed twice, with another caption or other columns; the first is kept"
+        )
+    return _faulty(span, f"{segment} overlaps {first}, which begins earlier or ends first")
+
+
+def _clips(
+    one: _Placed, timeline: FrameTimes, transitions: list[Transition], config: SpanConfig
+) -> Iterator[Span]:
+    """Yield the clips of a segment."""
+    if config.listed == "whole":
+        yield one.span
+        return
+    for span in spans_between(timeline, transitions, one.span.first, one.span.last, config):
+        yield replace(span, segment=one.number)
+
+
+def _left(times_s: NDArray[np.float64], taken: Sequence[Span], refused: Sequence[_Placed]) -> Iterator[Span]:
+    """Yield the spans of all frames that no clip holds, each of the first refused segment that holds it, if any."""
+    frames = len(times_s) - 1
+    claims: list[tuple[int, int, Span | None]] = []
+    covered = 0
+    for one in refused:  # sorted: what an earlier one covers is that one's
+        begin, end = max(covered, one.span.first), one.span.last
+        if covered < begin:
+            claims.append((covered, begin, None))
+        if begin < end:
+            claims.append((begin, end, one.span))
+            covered = end
+        else:
+            covered = max(covered, begin)
+    claims.append((covered, frames, None))
+    place = 0
+    for begin, end, span in claims:
+        while place < len(taken) and taken[place].last <= begin:
+            place += 1
+        at, inner = begin, place
+        while at < end:
+            held = taken[inner] if inner < len(taken) and taken[inner].first < end else None
+            piece_end = end if held is None else max(at, held.first)
+            if at < piece_end:
+                yield _piece(times_s, at, piece_end, span)
+            at = end if held is None else max(piece_end, held.last)
+            inner += 1
+
+
+def _without_frames(
+    times_s: NDArray[np.float64], found: Sequence[Span], refused: Sequence[_Placed]
+) -> list[Span]:
+    """Return a span without frames for each refused segment that accounts for none, where a span ends."""
+    accounted = {span.segment for span in found}
+    ends = [span.last for span in found]
+    spans = []
+    for one in refused:
+        if one.number not in accounted:
+            at = ends[min(bisect.bisect_left(ends, one.span.first), len(ends) - 1)]
+            spans.append(_piece(times_s, at, at, one.span))
+    return spans
+
+
+def _piece(times_s: NDArray[np.float64], first: int, last: int, span: Span | None) -> Span:
+    start_s, end_s = float(times_s[first]), float(times_s[last])
+    if span is None:
+        return Span(first, last, start_s, end_s, _NOT_LISTED, "filtered", NOT_LISTED)
+    return replace(span, first=first, last=last, start_s=start_s, end_s=end_s)

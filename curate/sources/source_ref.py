@@ -1,0 +1,137 @@
+"""References to sources, and the union of what several inputs say of each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from curate.sources.segments import MAX_SEGMENTS, Segment, from_stored, ordered, stored
+from loader.errors import UsageError
+
+_SHOWN_CHARS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRef:
+    """Reference to a source, before any of it is read.
+
+    Attributes:
+        uri: Address as spelled in the input, without secrets; stored in the accounting.
+        size: Bytes; 0 when a web server does not state it.
+        version: Value that changes whenever the bytes may have changed.
+        caption: Caption in the list that named the source, or None.
+        fault: Reason why the source cannot be opened, or None.
+        attributes: Further columns of the list, such as "licence".
+        address: Address with a password or a signature, for opening only and never stored; else "".
+        listed_in: URI of the list that named it, which limits its address; "" for an input of the user.
+        segments: Segments that lists name, sorted by their spans; without any the whole film is meant.
+    """
+
+    uri: str
+    size: int
+    version: str
+    caption: str | None = None
+    fault: str | None = None
+    attributes: dict[str, str] = field(default_factory=dict)
+    address: str = field(default="", repr=False)
+    listed_in: str = ""
+    segments: tuple[Segment, ...] = ()
+
+    def caption_of(self, segment: int | None) -> str | None:
+        """Return the caption of a segment, by its place, or of the whole film."""
+        return self.caption if segment is None else self.segments[segment].caption
+
+    def attributes_of(self, segment: int | None) -> dict[str, str]:
+        """Return the attributes of a segment, by its place, or of the whole film."""
+        return (
+            self.attributes if segment is None else {**self.attributes, **self.segments[segment].attributes}
+        )
+
+    def stored(self) -> dict[str, Any]:
+        """Return what may be stored, as JSON values: without the address, which holds a password or a signature."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)} | {"address": ""}
+        if self.segments:
+            return values | {"segments": stored(self.segments)}
+        del values["segments"]
+        return values
+
+    @classmethod
+    def from_stored(cls, values: Mapping[str, Any]) -> "SourceRef":
+        """Return the source of `stored`."""
+        return cls(**{**values, "segments": from_stored(values.get("segments", ()))})
+
+    @property
+    def location(self) -> str:
+        """Address for opening the source."""
+        return self.address or self.uri
+
+
+class NamedSources:
+    """Sources by URI, each once, with everything that inputs say of it."""
+
+    def __init__(self) -> None:
+        self._sources: dict[str, SourceRef] = {}
+        self._segments: dict[str, list[Segment]] = {}
+
+    def add(self, source: SourceRef, entry: str) -> None:
+        """Add a source, or what another input says of a known one.
+
+        Args:
+            source: The source.
+            entry: The entry of a list that names it, for messages; "" for another input.
+
+        Raises:
+            UsageError: It contradicts an earlier entry.
+        """
+        known = self._sources.setdefault(source.uri, source)
+        if known is source:
+            return
+        if (known.caption or source.caption) and (known.segments or source.segments):
+            raise UsageError(
+                f"list {entry}, column caption: one entry captions {source.uri} as a whole"
+                f" ({_shown(known.caption or source.caption)}), and another names a segment of it; give every entry"
+                " a start and an end, or none"
+            )
+        if source.segments:
+            segments = self._segments.setdefault(source.uri, list(known.segments))
+            segments += source.segments
+            if len(segments) > MAX_SEGMENTS:
+                raise UsageError(
+                    f"list {entry}: {source.uri} has more than {MAX_SEGMENTS} segments; split the film"
+                )
+        self._sources[source.uri] = _joined(known, source, entry)
+
+    def sources(self) -> list[SourceRef]:
+        """Return all sources, sorted by URI, their segments sorted by their spans."""
+        return [self._whole(self._sources[uri]) for uri in sorted(self._sources)]
+
+    def _whole(self, source: SourceRef) -> SourceRef:
+        segments = self._segments.get(source.uri, source.segments)
+        return replace(source, segments=ordered(segments)) if segments else source
+
+
+def _joined(known: SourceRef, source: SourceRef, entry: str) -> SourceRef:
+    """Return a known source with the caption, attributes and segments of another entry."""
+    _agree(entry, source.uri, "caption", known.caption, source.caption)
+    for name in known.attributes.keys() & source.attributes.keys():
+        _agree(entry, source.uri, name, known.attributes[name], source.attributes[name])
+    caption, segments = known.caption or source.caption, known.segments or source.segments
+    if source.attributes.keys() <= known.attributes.keys():
+        if (caption, segments) == (known.caption, known.segments):
+            return known
+        return replace(known, caption=caption, segments=segments)
+    return replace(
+        known, caption=caption, segments=segments, attributes={**known.attributes, **source.attributes}
+    )
+
+
+def _agree(entry: str, uri: str, column: str, known: str | None, other: str | None) -> None:
+    if known and other and known != other:
+        raise UsageError(
+            f"list {entry}, column {column}: {_shown(other)} contradicts {_shown(known)} of an earlier entry for {uri};"
+            " keep one of them, or give each entry a start and an end"
+        )
+
+
+def _shown(text: str | None) -> str:
+    shown = repr(text)
+    return shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}..."

@@ -1,0 +1,379 @@
+"""Columns of a list that name segments of a film: which they are, and what one row says.
+
+A row names one segment, or all segments of a film by lists of equal lengths.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from curate.sources.literals import is_literal, literal_of
+from curate.sources.segments import MAX_SEGMENTS, Unit
+from curate.sources.times import (
+    frame_of,
+    is_date,
+    is_empty,
+    milliseconds_of,
+    range_of,
+    seconds_of,
+)
+from loader.text import first_text
+
+CAPTIONS = (
+    "caption",
+    "captions",
+    "encaptions",
+    "sentences",
+    "sentence",
+    "densecaption",
+    "shortcaption",
+    "text",
+)
+"""Columns that hold the captions of segments, the first that is there, without case and signs."""
+
+_OF = r"(?:clip|clips|segment|seg|span|scene|shot|captions?|event|time|t)?"
+_UNITS = {
+    "frame": r"(?:frames?|frame(?:id|idx|index|number|num|no))",
+    "ms": r"(?:ms|msecs?|millis|milliseconds?|timems)",
+    "s": r"(?:s|secs?|seconds?|times?|timestamps?|timesteps?|timecodes?|ts)?",
+}
+_START, _END = r"(?:starts?|begins?)", r"(?:ends?|stops?)"
+_SIDES = {
+    unit: tuple(re.compile(rf"{_OF}(?:{side}{words}|{words}{side})") for side in (_START, _END))
+    for unit, words in _UNITS.items()
+}
+_PAIRS = re.compile(
+    r"(?:clip|segment|video)?(?:timestamps?|timecodes?|timespans?|timeranges?|spans?|startend(?:s|times?)?)"
+)
+_FRAME_PAIRS = re.compile(
+    r"(?:clip|segment)?(?:frame(?:s|span|spans|range|ranges|interval)|startend(?:frames?|idx))"
+)
+_NESTED = re.compile(r"clips?|segments?|scenes?|shots?|events?|intervals?|annotations?")
+_ONE = re.compile(r"clip|segment|shot|event|interval")
+_LISTING = re.compile(r"clips?|segments?")
+_UNREAD = re.compile(
+    rf"{_OF}(?:{_START}|{_END})(?:idx|index|pos|position|ticks?|us|pts|ns)|(?:clip|segment)?(?:start|begin)duration"
+)
+_SHOWN_CHARS = 60
+_NAMES = 4096
+
+_READ: Mapping[str, tuple[Unit, Callable[[Any], float]]] = {
+    "frame": ("frame", frame_of),
+    "ms": ("s", milliseconds_of),
+    "s": ("s", seconds_of),
+}
+
+
+class SpanError(Exception):
+    """Reason why the spans of a row cannot be read, which names column and value."""
+
+
+@dataclass(frozen=True)
+class ListedSpan:
+    """One span as a row names it.
+
+    Attributes:
+        start: Start, in `unit`.
+        end: End, excluded.
+        unit: Seconds or frames.
+        caption: Caption, or None.
+        columns: Columns of this span alone.
+    """
+
+    start: float
+    end: float
+    unit: Unit
+    caption: str | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Spans:
+    """Spans of one row, the columns that they come from, and whether these are lists."""
+
+    bounds: Sequence[tuple[float, float]]
+    unit: Unit
+    used: frozenset[str]
+    many: bool
+    own: Sequence[Mapping[str, Any]] = ()
+
+
+@lru_cache(_NAMES)
+def plain_name(column: str) -> str:
+    """Return the name of a column without case and signs."""
+    return re.sub(r"[^a-z0-9]", "", column.lower())
+
+
+def may_hold_spans(column: str) -> bool:
+    """Return True if a column of this name may hold spans, or captions of several segments."""
+    return names_spans(column) or plain_name(column) in CAPTIONS
+
+
+@lru_cache(_NAMES)
+def names_spans(column: str) -> bool:
+    """Return True if a column of this name may hold spans."""
+    name = plain_name(column)
+    patterns = (_PAIRS, _FRAME_PAIRS, _NESTED, *(one for sides in _SIDES.values() for one in sides))
+    return any(pattern.fullmatch(name) for pattern in patterns)
+
+
+@lru_cache(_NAMES)
+def _is_unread(column: str) -> bool:
+    return _UNREAD.fullmatch(plain_name(column)) is not None
+
+
+@lru_cache(_NAMES)
+def _may_matter(column: str) -> bool:
+    return names_spans(column) or _is_unread(column)
+
+
+def spans_of(said: Mapping[str, Any]) -> tuple[list[ListedSpan], Mapping[str, Any]]:
+    """Return the spans that a row names, and its columns that hold for all of them.
+
+    Args:
+        said: Columns of the row, without the path.
+
+    Returns:
+        No spans, and the row, where none of its columns names any.
+
+    Raises:
+        SpanError: A column looks like a span and cannot be read, or lists have different lengths.
+    """
+    if not any(map(_may_matter, said)):
+        return [], said
+    names = {column: plain_name(column) for column, value in said.items() if not is_empty(value)}
+    found = _from_sides(said, names) or _from_pairs(said, names) or _from_nested(said, names)
+    if found is None:
+        _refuse_unread(said, names)
+        return [], said
+    if not found.bounds:
+        raise SpanError(f"lists no segment in the column {', '.join(sorted(found.used))}")
+    if len(found.bounds) > MAX_SEGMENTS:
+        raise SpanError(f"names {len(found.bounds)} segments; at most {MAX_SEGMENTS} are read of one film")
+    count = len(found.bounds)
+    rest = {column: value for column, value in said.items() if column not in found.used}
+    captions: Sequence[str | None] = [None] * count
+    captioned = _caption_column(rest, names, found.many, count)
+    if captioned is not None:
+        captions = _captions(captioned, rest.pop(captioned), found.many, count)
+    own = _own_columns(rest, count) if found.many else {}
+    spans = []
+    for place, (start, end) in enumerate(found.bounds):
+        columns = {column: values[place] for column, values in own.items()}
+        caption = captions[place]
+        if found.own:
+            columns |= found.own[place]
+            inner = _caption_column(columns, {name: plain_name(name) for name in columns}, False, 1)
+            caption = first_text(columns.pop(inner)) if inner is not None else caption
+        spans.append(ListedSpan(start, end, found.unit, caption, columns))
+    return spans, {column: value for column, value in rest.items() if column not in own}
+
+
+def _from_sides(said: Mapping[str, Any], names: Mapping[str, str]) -> _Spans | None:
+    """Return the spans of columns such as ``start`` and ``end``: frames before seconds, which are less exact."""
+    lone: str | None = None
+    for kind, (starts, ends) in _SIDES.items():
+        start = next((column for column, name in names.items() if starts.fullmatch(name)), None)
+        end = next((column for column, name in names.items() if ends.fullmatch(name)), None)
+        if start is not None and end is not None:
+            return _zipped(said, start, end, kind)
+        lone = lone or start or end
+    others = (
+        column for column, name in names.items() if _PAIRS.fullmatch(name) or _FRAME_PAIRS.fullmatch(name)
+    )
+    if lone is not None and next(others, None) is None:
+        raise SpanError(
+            f"has a column {lone} = {_shown(said[lone])} without its other end; give start and end"
+        )
+    return None
+
+
+def _zipped(said: Mapping[str, Any], start: str, end: str, kind: str) -> _Spans:
+    unit, read = _READ[kind]
+    starts, ends = _value(start, said[start]), _value(end, said[end])
+    many = isinstance(starts, list | tuple)
+    if many != isinstance(ends, list | tuple):
+        raise SpanError(f"has a list in one of the columns {start} and {end} only")
+    starts, ends = (starts, ends) if many else ([starts], [ends])
+    if len(starts) != len(ends):
+        raise SpanError(f"has {len(starts)} values in the column {start} and {len(ends)} in {end}")
+    bounds = [_bounds((start, one), (end, other), read) for one, other in zip(starts, ends, strict=True)]
+    return _Spans(bounds, unit, frozenset((start, end)), many)
+
+
+def _from_pairs(said: Mapping[str, Any], names: Mapping[str, str]) -> _Spans | None:
+    """Return the spans of a column such as ``timestamp``, whose values are pairs."""
+    for column, name in names.items():
+        kind = "s" if _PAIRS.fullmatch(name) else "frame" if _FRAME_PAIRS.fullmatch(name) else None
+        if kind is None or is_date(said[column]):
+            continue
+        if kind == "frame" and not _is_listed(said[column]):  # "frames" is their number in other lists
+            continue
+        unit, read = _READ[kind]
+        pairs, many = _pairs(column, _value(column, said[column]))
+        bounds = [_bounds((column, one), (column, other), read) for one, other in pairs]
+        return _Spans(bounds, unit, frozenset((column,)), many)
+    return None
+
+
+def _pairs(column: str, value: Any) -> tuple[list[tuple[Any, Any]], bool]:
+    if isinstance(value, str) and (ends := range_of(value)) is not None:
+        return [ends], False
+    if not isinstance(value, list | tuple):
+        raise SpanError(
+            f"column {column} = {_shown(value)} is no span; write [start, end], or rename the column if it means"
+            " something else"
+        )
+    if len(value) == 2 and not any(isinstance(one, list | tuple) for one in value):
+        one, other = value
+        if range_of(str(one)) is None:
+            return [(one, other)], False
+    return [_pair(column, one) for one in value], True
+
+
+def _pair(column: str, value: Any) -> tuple[Any, Any]:
+    if isinstance(value, str) and (ends := range_of(value)) is not None:
+        return ends
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise SpanError(f"column {column} holds {_shown(value)}, which is no pair of start and end")
+    return value[0], value[1]
+
+
+def _from_nested(said: Mapping[str, Any], names: Mapping[str, str]) -> _Spans | None:
+    """Return the spans of a column such as ``clip`` that lists pairs, or objects with spans of their own."""
+    for column, name in names.items():
+        if not _NESTED.fullmatch(name) or not _is_listed(said[column]):
+            continue
+        try:
+            value = _value(column, said[column])
+        except SpanError:
+            continue  # text in brackets
+        if not isinstance(value, list | tuple) or (not value and not _LISTING.fullmatch(name)):
+            continue
+        if _ONE.fullmatch(name) and len(value) == 2 and all(map(_is_time, value)):
+            bounds = [_bounds((column, value[0]), (column, value[1]), seconds_of)]
+            return _Spans(bounds, "s", frozenset((column,)), False)
+        if all(isinstance(one, list | tuple) and len(one) == 2 for one in value):
+            bounds = [_bounds((column, one), (column, other), seconds_of) for one, other in value]
+            return _Spans(bounds, "s", frozenset((column,)), True)
+        if (
+            value
+            and all(isinstance(one, dict) for one in value)
+            and any(names_spans(str(name)) for name in value[0])
+        ):
+            return _objects(column, value)
+    return None
+
+
+def _objects(column: str, value: Sequence[dict[str, Any]]) -> _Spans:
+    found: list[tuple[ListedSpan, dict[str, Any]]] = []
+    for place, one in enumerate(value, 1):
+        try:
+            spans, rest = spans_of({str(name): inner for name, inner in one.items()})
+        except (SpanError, RecursionError) as error:
+            raise SpanError(f"column {column}, element {place}: {error}") from error
+        if len(spans) != 1:
+            raise SpanError(f"column {column}, element {place} names {len(spans)} spans; give it one")
+        caption = {} if spans[0].caption is None else {"caption": spans[0].caption}
+        found.append((spans[0], {**rest, **spans[0].columns, **caption}))
+    if len({span.unit for span, _ in found}) > 1:
+        raise SpanError(f"column {column} counts seconds and frames; use one of them")
+    bounds = [(span.start, span.end) for span, _ in found]
+    return _Spans(bounds, found[0][0].unit, frozenset((column,)), True, [own for _, own in found])
+
+
+def _bounds(
+    start: tuple[str, Any], end: tuple[str, Any], read: Callable[[Any], float]
+) -> tuple[float, float]:
+    found = []
+    for column, value in (start, end):
+        try:
+            found.append(read(value))
+        except (ValueError, ArithmeticError) as error:
+            raise SpanError(f"column {column} = {_shown(value)} {error}") from error
+    if found[0] >= found[1]:
+        raise SpanError(
+            f"columns {start[0]} = {_shown(start[1])} and {end[0]} = {_shown(end[1])}: the end is not after the start"
+        )
+    return found[0], found[1]
+
+
+def _refuse_unread(said: Mapping[str, Any], names: Iterable[str]) -> None:
+    for column in names:
+        if _is_unread(column):
+            raise SpanError(
+                f"column {column} = {_shown(said[column])} looks like a span, in a unit that is not read; name it"
+                " start_s, start_ms or start_frame, or otherwise if it means something else"
+            )
+
+
+def _caption_column(rest: Mapping[str, Any], names: Mapping[str, str], many: bool, count: int) -> str | None:
+    """Return the column with captions; of several segments only ``caption`` may be no list."""
+    by_name = {names[column]: column for column in reversed(list(rest)) if column in names}
+    for name in CAPTIONS:
+        column = by_name.get(name)
+        if column is None:
+            continue
+        if name == "caption" or not many or count == 1 or _is_listed(rest[column]):
+            return column
+    return None
+
+
+def _captions(column: str, value: Any, many: bool, count: int) -> list[str | None]:
+    if not many:
+        return [first_text(_parsed(value)) or None]
+    texts = _parsed(value)
+    if isinstance(texts, str) and count == 1:
+        return [texts]
+    if not isinstance(texts, list | tuple):
+        raise SpanError(f"column {column} holds one caption for {count} segments; give a list of captions")
+    if len(texts) != count:
+        raise SpanError(f"has {count} spans and {len(texts)} captions in the column {column}")
+    return [first_text(text) or None for text in texts]
+
+
+def _own_columns(rest: Mapping[str, Any], count: int) -> dict[str, Sequence[Any]]:
+    """Return the columns that hold a list with a value for each segment."""
+    own: dict[str, Sequence[Any]] = {}
+    for column, value in rest.items():
+        if _is_listed(value) and isinstance(listed := _parsed(value), list | tuple) and len(listed) == count:
+            own[column] = listed
+    return own
+
+
+def _is_listed(value: Any) -> bool:
+    return isinstance(value, list | tuple) or (isinstance(value, str) and is_literal(value))
+
+
+def _parsed(value: Any) -> Any:
+    """Return the list that a text holds, or the text itself: captions may be in brackets."""
+    if isinstance(value, str) and is_literal(value):
+        try:
+            return literal_of(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _value(column: str, value: Any) -> Any:
+    if not isinstance(value, str) or not is_literal(value):
+        return value
+    try:
+        return literal_of(value)
+    except ValueError as error:
+        raise SpanError(f"column {column} = {_shown(value)} {error}") from error
+
+
+def _is_time(value: Any) -> bool:
+    try:
+        seconds_of(value)
+    except (ValueError, ArithmeticError):
+        return False
+    return True
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
