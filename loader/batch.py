@@ -96,8 +96,9 @@ class Batch:
         slots: number of this rank's batches of the step; ranks may differ.
         after: position of the stream behind this batch; within a step, the beginning of the step.
         bad: samples that could not be used: others of their bucket replace them, or their weight is `missing`.
-        missing: weight of planned samples that no other of their bucket could replace. They are left out of the batch;
-            if nothing is left, it is a black filler of weight 0. A step's weights and missing weights sum to 1.
+        missing: weight of planned samples that are excluded, or that no other of their bucket could replace. They are
+            left out of the batch; if nothing is left, it is a black filler of weight 0. A step's weights and missing
+            weights sum to 1.
         reads: numbers of this rank's reads since its last batch, including those for later batches.
         media: encoded clips, where the stream does not decode; there are no pixels then.
         contexts: stored text encoder output of each caption, [tokens, D]; None if none is stored.

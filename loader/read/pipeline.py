@@ -29,10 +29,11 @@ _log = logging.getLogger(__name__)
 
 
 class _InFlight(NamedTuple):
-    """Microbatch being read: the future bytes of this rank's samples, by number in the microbatch."""
+    """Microbatch being read: this rank's numbers in it, and the future bytes of those that are not excluded."""
 
     planned: RankMicrobatch
     owners: list[int]
+    own: list[int]
     fetched: dict[int, Fetched]
     size: int
 
@@ -120,16 +121,18 @@ class ReadPipeline:
         places = [self._samples.byte_range(row) for row in planned.micro.rows.tolist()]
         owners, self._totals = divide([place.size for place in places], self._totals)
         own = [number for number, owner in enumerate(owners) if owner == self._rank]
-        fetched = self._fetcher.fetch([places[number] for number in own])
+        read = [number for number in own if not self._samples.excludes(planned.micro.rows.item(number))]
+        fetched = self._fetcher.fetch([places[number] for number in read])
         return _InFlight(
             planned,
             owners,
-            dict(zip(own, fetched, strict=True)),
-            sum(places[number].size for number in own),
+            own,
+            dict(zip(read, fetched, strict=True)),
+            sum(places[number].size for number in read),
         )
 
     def _decode(self, read: _InFlight) -> _Decoding:
-        planned, numbers = read.planned, list(read.fetched)
+        planned, numbers = read.planned, read.own
         contents: Collator
         if self._config.decode:
             own = [planned.buckets[number] for number in numbers]
@@ -141,19 +144,19 @@ class ReadPipeline:
         place_of = {number: place for place, number in enumerate(numbers)}
 
         def load(job: list[int]) -> list[LoadedSample]:
-            return [self._load(planned, n, read.fetched[n], contents, place_of[n]) for n in job]
+            return [self._load(planned, n, read.fetched.get(n), contents, place_of[n]) for n in job]
 
         loads = [self._decoders.submit(load, job) for job in jobs]
         return _Decoding(planned, read.owners, contents, loads)
 
     def _load(
-        self, planned: RankMicrobatch, number: int, fetched: Fetched, contents: Collator, place: int
+        self, planned: RankMicrobatch, number: int, fetched: Fetched | None, contents: Collator, place: int
     ) -> LoadedSample:
-        """Load one sample, its first usable replacement, or a black filler if there is none."""
+        """Load one sample, its first usable replacement, or a black filler if there is none or it is excluded."""
         micro, bucket, bad = planned.micro, planned.buckets[number], list[BadSample]()
-        own = (micro.rows.item(number), micro.passes.item(number))
-        for row, passed in chain([own], islice(_distinct(planned.plan.stand_ins(micro, number)), _STAND_INS)):
-            if bad:
+        own, excluded = (micro.rows.item(number), micro.passes.item(number)), fetched is None
+        for row, passed in () if excluded else chain([own], self._stand_ins(planned, number)):
+            if bad or fetched is None:
                 [fetched] = self._fetcher.fetch([self._samples.byte_range(row)])
             try:
                 clip = self._samples.clip(row, fetched)
@@ -167,8 +170,17 @@ class ReadPipeline:
                 continue
             frames = [] if self._config.decode else frames_T.tolist()
             return LoadedSample(clip.key, clip.caption, passed, filled.size, frames, bad, filled.text)
-        blank, frames = contents.blank(place, bucket), range(0 if self._config.decode else bucket.frames)
-        return LoadedSample(bad[0].key, "", own[1], blank.size, list(frames), bad, blank.text, lost=True)
+        blank, frames = (
+            contents.blank(place, bucket),
+            list(range(0 if self._config.decode else bucket.frames)),
+        )
+        key, _ = self._samples.name(own[0])
+        return LoadedSample(key, "", own[1], blank.size, frames, bad, blank.text, lost=True)
+
+    def _stand_ins(self, planned: RankMicrobatch, number: int) -> Iterator[tuple[int, int]]:
+        """Return row and passes of the samples that may replace a bad one."""
+        draws = _distinct(planned.plan.stand_ins(planned.micro, number))
+        return islice((draw for draw in draws if not self._samples.excludes(draw[0])), _STAND_INS)
 
     def _frames(self, row: int, clip: TrainingSample, passed: int, bucket: Bucket) -> Places:
         words = f"{self._config.seed}/{passed}/{clip.key}"

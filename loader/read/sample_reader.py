@@ -2,6 +2,7 @@
 
 from threading import Lock
 
+from loader.base.arrays import Places
 from loader.batch import NO_READS, ReadCounts
 from loader.blend.source import SampleSource
 from loader.dataset.latents import Latents
@@ -22,9 +23,13 @@ class SampleReader:
     Args:
         source: a dataset, or a blend of several.
         cache: disk cache of samples; None for no cache.
+        excluded: int64, rising rows that are not read; None for none.
     """
 
-    def __init__(self, source: SampleSource, cache: DiskCache | None = None) -> None:
+    def __init__(
+        self, source: SampleSource, cache: DiskCache | None = None, excluded: Places | None = None
+    ) -> None:
+        self._excluded = frozenset(() if excluded is None else excluded.tolist())
         self._source = source
         self._index = source.plan_index
         self._cache = cache
@@ -60,6 +65,10 @@ class SampleReader:
         with self._lock:
             counts, self._counts = self._counts, NO_READS
         return counts
+
+    def excludes(self, row: int) -> bool:
+        """Return whether the sample in an index row is left out by its key."""
+        return row in self._excluded
 
     def byte_range(self, row: int) -> ByteRange:
         """Return the byte range of the sample in an index row."""

@@ -76,6 +76,10 @@ class StreamConfig(Settings):
         description="share of samples, beyond max_bad, that may be bad before the run stops",
     )
 
+    exclude: Path | None = Field(
+        default=None,
+        description="file of keys, one a line, of samples that are not read; another list may go on with a state",
+    )
     max_unassigned_share: float | None = Field(
         default=None,
         ge=0,

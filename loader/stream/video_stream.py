@@ -22,6 +22,7 @@ from loader.errors import UsageError
 from loader.paper.idle_forecast import forecast_idle
 from loader.plan.position import EpochSegment, Position, Setting, read_state, state_of
 from loader.read.cache import DiskCache
+from loader.read.exclude import excluded_rows
 from loader.read.pipeline import ReadPipeline
 from loader.read.sample_reader import SampleReader
 from loader.read.share import NO_WORKERS, Share
@@ -65,6 +66,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         share: model-parallel group whose ranks read this stream together; all of them have the same ``rank``.
 
     Attributes:
+        excluded: int64, index rows of samples that are not read (`StreamConfig.exclude`).
         steps_per_epoch: optimizer steps of the first epoch if nothing changes it, equal on all ranks.
 
     Raises:
@@ -100,6 +102,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         self._tracker = PositionTracker(
             Position(0, 0, (EpochSegment(setting, world_size, config.microbatches, 0),))
         )
+        self.excluded = excluded_rows(source, config.exclude, says=rank == 0)
         check_unassigned(source, self._stages, config.max_unassigned_share)
         plan = self._stages.plan(self._position)
         if rank == 0:
@@ -215,6 +218,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         except UsageError:
             self.source, self._stages = before
             raise
+        self.excluded = excluded_rows(source, self.config.exclude, says=self.rank == 0)
 
     @property
     def cost(self) -> Cost:
@@ -305,7 +309,9 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         cache = None if kept is None else DiskCache(kept.folder, kept.max_bytes)
         stride = 1 if worker is None else worker.num_workers
         own = islice(rank_microbatches(self._stages, self.config, self.rank, position), first, None, stride)
-        with ReadPipeline(SampleReader(self.source, cache), self.config, pin, self.share) as pipeline:
+        with ReadPipeline(
+            SampleReader(self.source, cache, self.excluded), self.config, pin, self.share
+        ) as pipeline:
             yield from pipeline.run(own)
 
     @property

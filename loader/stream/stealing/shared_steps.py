@@ -86,7 +86,7 @@ class SharedSteps:
             read_state(state).position,
             plans.step,
         )
-        with ReadPipeline(SampleReader(stream.source, cache), config, pin) as pipeline:
+        with ReadPipeline(SampleReader(stream.source, cache, stream.excluded), config, pin) as pipeline:
             batches = pipeline.run(own)
             for first in batches:
                 step = SharedStep(first, batches, queues, plans.made.popleft(), stream)
