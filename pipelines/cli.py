@@ -12,7 +12,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from loader.base.printable import printable
-from loader.errors import RunError, UsageError
+from loader.errors import MachineError, RunError, UsageError, is_short
 from pipelines.terminal.arguments import Parser, Program, add_global, did_you_mean
 from pipelines.terminal.completion import SHELLS, completion
 from pipelines.terminal.extras import missing
@@ -59,7 +59,12 @@ COMMANDS = tuple(name for group in GROUPS.values() for name in group)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return 0 on success, 1 on failure, 2 on a wrong call or configuration."""
+    """Run one command.
+
+    Returns:
+        0 on success, 1 on failure, 2 on a wrong call or configuration, 75 where the same command goes on later, 130
+        after Ctrl-C.
+    """
     try:
         return _run(arguments)
     except BrokenPipeError:  # the reader of our output (head, less) has seen enough
@@ -97,6 +102,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         return int(options.module.run(options))
     except UsageError as error:
         return _fail(error, 2, verbose)
+    except MachineError as error:
+        return _fail(error, os.EX_TEMPFAIL, verbose)
     except RunError as error:
         return _fail(error, 1, verbose)
     except ModuleNotFoundError as error:
@@ -110,6 +117,14 @@ def _run(arguments: Sequence[str] | None) -> int:
             "this machine grants no more memory or threads; look at ulimit -v, ulimit -u and the container", 1
         )
     except OSError as error:
+        if is_short(error):
+            where = f" ({error.filename})" if error.filename else ""
+            return _fail(
+                f"this machine grants no more: {error.strerror}{where}; look at ulimit -n and ulimit -v, then run the"
+                " same command again",
+                os.EX_TEMPFAIL,
+                verbose,
+            )
         if error.errno not in _NO_ROOM:
             raise
         # Files without a name, and Arrow's, do not say where they are.

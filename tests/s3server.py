@@ -102,6 +102,7 @@ class Fault:
     reset: bool = False
     lose: bool = False
     held: threading.Event | None = None
+    flip: int | None = None
     then: Callable[[], None] | None = None
 
 
@@ -123,12 +124,15 @@ class FaultyProxy:
 
     ``match`` is a regular expression searched in "METHOD /path?query". ``then`` runs when the fault has
     happened, before the client can see it. ``exchanges`` holds every request so far. ``ignored`` headers and
-    ``unasked`` parts of a query are not handed on, as by a server that does not know them.
+    ``unasked`` parts of a query are not handed on, as by a server that does not know them. ``dropped`` headers of
+    answers are lost, and ``etags`` replaces those of objects, by their paths.
     """
 
     def __init__(self, upstream: str, ignored: Collection[str] = (), unasked: Collection[str] = ()) -> None:
         self.ignored = {*_HOP_BY_HOP, *ignored}
         self.unasked = unasked
+        self.dropped: Collection[str] = ()
+        self.etags: dict[str, str] = {}
         self.exchanges: list[Exchange] = []
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
@@ -154,6 +158,10 @@ class FaultyProxy:
     def shorten(self, to_bytes: int, match: str = "", times: int = 1) -> None:
         """Gives the first so many bytes of the range that was asked for, and says so, as RFC 9110 15.3.7 allows."""
         self._faults.append(Fault(match, times, shorten_to=to_bytes))
+
+    def flip(self, at: int, match: str = "", times: int = 1) -> None:
+        """Gives the byte of a body at this place with other bits, as a bad cable does where nobody encrypts."""
+        self._faults.append(Fault(match, times, flip=at))
 
     def lose_answer(self, match: str = "", times: int = 1) -> None:
         """Lets the server do the work, then resets the connection without a word."""
@@ -223,6 +231,9 @@ def _handler(proxy: FaultyProxy, upstream: str) -> type[BaseHTTPRequestHandler]:
                 content = f"<Error><Code>{code}</Code><Message>scripted</Message></Error>".encode()
             else:
                 status, headers, content = self.forward(body)
+            if fault.flip is not None:
+                at = fault.flip
+                content = content[:at] + bytes([content[at] ^ 0x55]) + content[at + 1 :]
             if fault.shorten_to is not None and (given := _RANGE.fullmatch(headers.get("Content-Range", ""))):
                 content = content[: fault.shorten_to]
                 end = int(given[1]) + len(content) - 1
@@ -251,12 +262,17 @@ def _handler(proxy: FaultyProxy, upstream: str) -> type[BaseHTTPRequestHandler]:
             connection = http.client.HTTPConnection(upstream)
             path, _, query = self.path.partition("?")
             asked = [part for part in query.split("&") if part.split("=")[0] not in proxy.unasked]
+            if path in proxy.etags:
+                headers.pop("If-Match", None)  # the server knows its own
             connection.request(self.command, "?".join((path, "&".join(asked))), body, headers)
             answer = connection.getresponse()
             content = answer.read()
             connection.close()
             kept = {name.title(): value for name, value in answer.getheaders()}
-            return answer.status, {n: v for n, v in kept.items() if n.lower() not in _HOP_BY_HOP}, content
+            if path in proxy.etags:
+                kept["Etag"] = proxy.etags[path]
+            lost = {*_HOP_BY_HOP, *proxy.dropped}
+            return answer.status, {n: v for n, v in kept.items() if n.lower() not in lost}, content
 
         def wait_until_received(self) -> None:
             """A reset throws away what is still on its way."""

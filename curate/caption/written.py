@@ -50,6 +50,7 @@ def find_written(
         config: Settings of the accepted origins.
 
     Raises:
+        MachineError: The disk, the network or this machine keeps a sidecar from being read.
         ObjectError: A sidecar exists and cannot be read, or lists captions of segments.
     """
     text = _clean(caption or "", config.max_chars)

@@ -17,6 +17,7 @@ from av.packet import Packet
 from curate.cut import aac
 from curate.cut.config import CutConfig
 from curate.cut.mp4 import Mp4
+from loader.errors import refuse_shortage
 
 COPIED = frozenset({"aac", "mp3", "ac3", "eac3", "opus"})
 """Codecs that MP4 and its readers support, by their names in FFmpeg."""
@@ -98,6 +99,7 @@ def sound_of(
         track = aac.samples(_decoded(stream, chosen), start_s, duration_s)
         return Sound("aac", aac.encode(track, config.audio_bitrate_kbps)) if track is not None else Sound()
     except (av.error.FFmpegError, ValueError) as error:
+        refuse_shortage(error)
         return Sound(fault=f"its {codec} sound is damaged: {error}")
 
 

@@ -30,6 +30,7 @@ from curate.frames.picture import Finisher, Geometry
 from curate.frames.sound_clock import SoundClock
 from curate.frames.source import open_video
 from curate.shots.spans import Span
+from loader.errors import refuse_shortage
 
 _UNKNOWN = "the clock of its pictures steps back or jumps before it, and that of its sound does not"
 _SOUND_SKEW_S = 5  # maximum distance of sound behind its pictures in a file
@@ -237,6 +238,7 @@ class _Pass:
         try:
             return self._pictures.finish(frame)
         except (av.error.FFmpegError, ValueError) as error:
+            refuse_shortage(error)
             raise CutError(f"its pictures could not be converted: {error}") from error
 
     def _sound_of(self, span: Span, duration_s: Fraction) -> Sound:
@@ -290,6 +292,7 @@ class _Pass:
             except DamagedSoundError as error:
                 sound = Sound(fault=f"its {sound.name.removeprefix('copy:')} sound is damaged: {error}")
             except (av.error.FFmpegError, ValueError, CutError) as error:
+                refuse_shortage(error)
                 sound = Sound(fault=f"its sound does not fit beside its pictures: {error}")
         data = fast_start(picture)
         audio_dbfs = verify(data, frames, rate, size, sound=False, extent=extent)

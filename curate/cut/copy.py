@@ -20,6 +20,7 @@ from curate.frames.frame_times import FrameTimes
 from curate.frames.picture import Geometry
 from loader.dataset.colour import hdr
 from loader.dataset.tars.orientation import Orientation, orientation_of
+from loader.errors import refuse_shortage
 
 CODECS = {8: ("h264",), 10: ("h264", "hevc")}
 """Codecs whose packets are copied, by the maximum bits per sample of clips."""
@@ -236,4 +237,5 @@ def copy(
             file.container.mux_one(twin)
         return file.close()
     except (av.error.FFmpegError, ValueError) as error:
+        refuse_shortage(error)
         raise CutError(f"could not be copied: {error}") from error

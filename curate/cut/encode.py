@@ -19,6 +19,7 @@ from curate.frames.picture import Geometry
 from loader.dataset.colour import hdr
 from loader.dataset.colour.light import Light
 from loader.dataset.colour.sdr import is_hdr
+from loader.errors import refuse_shortage
 
 TOO_LARGE = "the clips of its source are too large for it (probe.max_growth)"
 X264, X265, NVENC = "libx264", "libx265", "h264_nvenc"
@@ -49,6 +50,7 @@ class ClipEncoder:
             self._file = Mp4()
             stream = self._file.container.add_stream(codec, rate=rate)
         except (av.error.FFmpegError, ValueError) as error:
+            refuse_shortage(error)
             raise CutError(f"the encoder {codec} cannot be opened: {error}") from error
         assert isinstance(stream, VideoStream)
         stream.width, stream.height = size.width, size.height
@@ -86,6 +88,7 @@ class ClipEncoder:
                 if self._left_bytes < 0:
                     raise CutError(TOO_LARGE)
         except (av.error.FFmpegError, ValueError) as error:
+            refuse_shortage(error)
             raise CutError(f"could not be encoded with {self._codec}: {error}") from error
         finally:
             picture.pts, picture.time_base, picture.pict_type = before
@@ -100,6 +103,7 @@ class ClipEncoder:
             self._file.container.mux(self._stream.encode(None))
             return self._file.close()
         except (av.error.FFmpegError, ValueError) as error:
+            refuse_shortage(error)
             raise CutError(f"could not be encoded with {self._codec}: {error}") from error
 
     def abandon(self) -> None:

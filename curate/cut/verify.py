@@ -19,6 +19,7 @@ from curate.cut.mp4 import read
 from curate.filters.sample import Floats
 from curate.filters.sound import LoudnessMeter
 from curate.frames.picture import Geometry
+from loader.errors import refuse_shortage
 
 
 class DamagedSoundError(CutError):
@@ -66,6 +67,7 @@ def verify(
             _check_pictures(stream, picture, size, extent)
             return _loudness(container.streams.audio[0], heard) if heard else np.zeros(0, np.float32)
     except (av.error.FFmpegError, ValueError, IndexError) as error:
+        refuse_shortage(error)
         raise CutError(f"its clip cannot be read: {error}") from error
 
 
@@ -99,6 +101,7 @@ def _loudness(stream: AudioStream, packets: list[Packet[Stream]]) -> Floats:
                     raise DamagedSoundError("it decodes with damage")
                 meter.push(frame)
     except (av.error.FFmpegError, ValueError) as error:
+        refuse_shortage(error)
         raise DamagedSoundError(str(error)) from error
     return meter.take()
 

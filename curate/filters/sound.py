@@ -8,6 +8,7 @@ from av.audio.frame import AudioFrame
 from numpy.typing import NDArray
 
 from curate.filters.sample import ClipSample, Floats
+from loader.errors import refuse_shortage
 
 WINDOW_S = 0.1
 SILENCE_DBFS = -60.0
@@ -38,8 +39,8 @@ def loudness_dbfs(data: bytes) -> Floats:
             stream.codec_context.thread_count = 1
             for frame in container.decode(stream):
                 meter.push(frame)
-    except (av.error.FFmpegError, OSError, ValueError):
-        pass  # score whatever decoded before the error
+    except (av.error.FFmpegError, OSError, ValueError) as error:
+        refuse_shortage(error)  # else score whatever decoded before the error
     return meter.take()
 
 

@@ -13,6 +13,7 @@ from av.video.stream import VideoStream
 from curate.frames.source import SourceError, open_video
 from loader.dataset.tars.media import FORMATS
 from loader.dataset.tars.orientation import orientation_of
+from loader.errors import refuse_shortage
 
 PROBE_VERSION = 3
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
@@ -59,6 +60,7 @@ def probe(data: bytes | memoryview) -> Media:
         try:
             times, frame = _demux(container, stream)
         except (av.FFmpegError, ValueError) as error:
+            refuse_shortage(error)
             raise SourceError(f"cannot be decoded: {getattr(error, 'strerror', None) or error}") from error
         if frame is None:
             raise SourceError("has no frame that can be decoded")

@@ -18,7 +18,7 @@ from loader.dataset.tables.parquet import to_table
 from loader.dataset.tars.media import NO_CAPTION, caption_of, media_suffix
 from loader.dataset.tars.tar_samples import read_sample
 from loader.dataset.tars.tar_scan import TarSample, TarScan
-from loader.errors import RunError
+from loader.errors import MachineError, RunError
 from loader.storage import Storage
 from loader.text import count_tokens
 
@@ -62,7 +62,8 @@ def read_tar(task: TarTask) -> Iterator[None]:
         A heartbeat now and then.
 
     Raises:
-        RunError: the tar is gone, changed meanwhile, or cannot be read.
+        MachineError: the tar changed meanwhile, or the disk, the network or this machine keeps it from being read.
+        RunError: the tar is gone.
     """
     tars, path = task.tars, task.path
     before = tars.stat(path)
@@ -84,7 +85,7 @@ def read_tar(task: TarTask) -> Iterator[None]:
         at.truncate(0)
     after = tars.stat(path)
     if after is None or after.version != before.version or scan.size != before.size:
-        raise RunError(f"{tars.uri(path)} changed while it was read; run the same command again")
+        raise MachineError(f"{tars.uri(path)} changed while it was read; run the same command again")
     table = pa.concat_tables([*parts, to_table(rows, TAR_TABLE)]).combine_chunks()
     found = TarIndex.of(
         path, scan.size, before.version, scan.sha256, tuple(scan.damage), PROBE_VERSION, table
@@ -121,6 +122,8 @@ def _row(sample: TarSample, path: str, doubt: str) -> Row:
         return row
     try:
         return {**row, **_described(sample.region)}
+    except MachineError:
+        raise
     except (SourceError, RunError) as error:
         return {**row, "reason": str(error)}
 

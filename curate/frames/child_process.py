@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Generic, TypeVar
 
 from curate.frames.memory import give_back
-from loader.errors import RunError
+from loader.errors import MachineError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -74,14 +74,16 @@ class Isolated(Generic[Task, Result]):
         """Start a child. One that is lost before it received a task does not count against the task.
 
         Raises:
-            RunError: No child could be started.
+            MachineError: No child could be started.
         """
         for _ in range(_STARTS):
             try:
                 return _Child(self.function)
             except _ChildLostError as error:
                 lost = str(error)
-        raise RunError(
+            except OSError as error:  # too many files or processes, or no memory
+                lost = error.strerror or type(error).__name__
+        raise MachineError(
             f"no worker process could be started in {_STARTS} attempts ({lost}); look for lack of memory,"
             " and at what it printed above"
         )

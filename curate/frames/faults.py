@@ -4,12 +4,15 @@ import errno
 import traceback
 from pathlib import PurePath
 
+from av.error import FFmpegError
+
 from curate.frames.source import SourceError
-from loader.errors import ObjectError, RunError, UsageError
+from loader.errors import MachineError, ObjectError, RunError, UsageError, is_short
+from loader.storage.steady import is_fault
 
 _ROOMS = frozenset(("curate", "loader"))
-_SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EROFS))
-"""Errors of this process or machine, which the next source would meet too."""
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))
+"""Errors of what is written to, which the next source would meet too."""
 
 
 def fault_of(error: Exception) -> tuple[str, str]:
@@ -19,28 +22,45 @@ def fault_of(error: Exception) -> tuple[str, str]:
     password.
 
     Raises:
+        MachineError: The disk, the network or this machine is at fault, and the source may be read later.
         RunError: The environment is at fault, and other sources would fail too.
         UsageError: The configuration is wrong.
     """
     if isinstance(error, SourceError):
         return "probe", str(error)
-    if isinstance(error, FileNotFoundError):
-        return "open", "disappeared before it was read"
     if isinstance(error, ObjectError):
-        denied = isinstance(error.__cause__, PermissionError)
-        return "open", "may not be read (permission denied)" if denied else str(error)
+        return "open", str(error)
     if isinstance(error, RunError | UsageError):
         raise error
-    if isinstance(error, OSError) and error.errno in _SHORTAGES:
-        where = f" ({error.filename})" if error.filename else ""
-        raise RunError(
-            f"a source could not be worked on: {error.strerror}{where}; make room, then run the same command again"
-        ) from error
+    if _is_machine_fault(error):
+        raise _in_words(error) from error
     if isinstance(error, OSError):
         return "open", f"cannot be read: {error.strerror or type(error).__name__}"
     if isinstance(error, MemoryError):
         return "cut", "needs more memory than there is"
     return "cut", f"cannot be worked on: {type(error).__name__} at {_place(error)}; please report it"
+
+
+def _is_machine_fault(error: Exception) -> bool:
+    if isinstance(error, FFmpegError):
+        # Its numbers are those of the system, but say how it understood the bytes; see `whole_reads`.
+        return is_short(error)
+    if isinstance(error, OSError):
+        return is_fault(error) or isinstance(error, FileNotFoundError)
+    return isinstance(error, MemoryError)
+
+
+def _in_words(error: Exception) -> RunError:
+    if isinstance(error, FileNotFoundError):
+        return MachineError("disappeared before it was read", lasts=True)
+    if not isinstance(error, OSError):
+        return MachineError("this machine granted no more memory; look at ulimit -v and its container")
+    where = f" ({error.filename})" if error.filename else ""
+    if error.errno in _FULL:
+        return RunError(
+            f"a source could not be worked on: {error.strerror}{where}; make room, then run the same command again"
+        )
+    return MachineError(f"could not be worked on: {error.strerror}{where}; make room")
 
 
 def _place(error: Exception) -> str:

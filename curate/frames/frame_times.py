@@ -19,6 +19,7 @@ from curate.frames.interlace import FieldOrder, deinterlaced
 from curate.frames.probe import ProbeConfig, check_frame, check_size
 from curate.frames.rates import STANDARD_RATES, choose_clip_rate, choose_rate, snapped
 from curate.frames.source import SourceError
+from loader.errors import refuse_shortage
 
 _SEVERAL_TICKS = 1.5
 """Frames of the stated rate, in the usual distance of stamps, above which that rate is the one of ticks."""
@@ -171,7 +172,8 @@ class Decoder:
             for packet in self._container.demux(self._stream):
                 try:
                     decoded = packet.decode()
-                except av.error.FFmpegError:
+                except av.error.FFmpegError as error:
+                    refuse_shortage(error, "decode a picture")
                     if self._limits is not None:
                         # A picture too large for memory raises the same error as damage.
                         context = self._stream.codec_context
@@ -186,7 +188,8 @@ class Decoder:
                     self._interlaced += frame.interlaced_frame
                     self._shown += 1
                 yield decoded
-        except (av.error.FFmpegError, OSError):
+        except (av.error.FFmpegError, OSError) as error:
+            refuse_shortage(error)
             self._break()
 
     def damage(self) -> tuple[Damage, ...]:

@@ -11,6 +11,8 @@ from av.stream import Disposition
 from av.video.codeccontext import VideoCodecContext
 from av.video.stream import VideoStream
 
+from loader.errors import refuse_shortage
+
 # Playlists and image sequences name other files to read; raw video may not.
 CONTAINERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,asf,ogg,mxf,yuv4mpegpipe,gif,"
@@ -92,6 +94,7 @@ def _opened(file: BinaryIO, max_pixels: int, containers: str) -> InputContainer:
             buffer_size=_IO_BUFFER_BYTES,
         )
     except (av.error.FFmpegError, OSError, ValueError) as error:
+        refuse_shortage(error)
         file.seek(0, 2)
         if file.tell() == 0:
             raise SourceError("the file is empty") from error

@@ -28,6 +28,7 @@ from curate.ledger.records import from_columns, to_columns, to_json
 from loader.dataset.tables.parquet import from_parquet, to_parquet
 from loader.errors import RunError, first_line
 from loader.storage.base import Storage
+from loader.storage.steady import refuse_fault
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -53,6 +54,7 @@ _BROKEN = (
     zlib.error,
     zipfile.BadZipFile,
     pa.ArrowException,
+    MemoryError,
 )
 """Exceptions that damaged JSON, gzip and .npz raise."""
 
@@ -327,6 +329,7 @@ class Ledger:
         try:
             yield
         except _BROKEN as error:
+            refuse_fault(error, self.storage.uri(path))
             raise RunError(
                 f"{self.storage.uri(path)} is damaged ({first_line(error)}); remove it: what it held is made again"
             ) from error

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from curate.frames.source import SourceError, open_video
 from loader.dataset.colour.sdr import SdrConverter
-from loader.errors import UsageError
+from loader.errors import UsageError, refuse_shortage
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ def clip_pictures(
                     if len(pictures) == len(wanted):
                         return np.stack(pictures), np.array(wanted) / rate
     except (SourceError, av.error.FFmpegError, ValueError) as error:
+        refuse_shortage(error)
         raise ClipError(f"the clip does not decode: {error}") from error
     raise ClipError(f"the clip decodes to {number + 1} frames instead of {frames}")
 

@@ -83,6 +83,8 @@ def curate(
     Raises:
         UsageError: no source is found, a model is not available, or ``update`` is missing although ``out``
             holds a finished dataset of other inputs or configuration.
+        MachineError: the disk, the network or this machine kept sources from being read; all others are done, nothing
+            is published, and the same call goes on.
         RunError: the environment failed; finished work is kept for the next run.
     """
     with leased(open_storage(out, config.storage), COMMAND) as storage:

@@ -24,6 +24,7 @@ from curate.run.stages.model_stages import pipeline_stages
 from curate.run.state import CurationState
 from curate.run.tables.columns import column, kept, mask_of, places_in
 from curate.run.tables.partitions import Partitions
+from curate.run.undone import Undone
 from curate.source_pass.at_work import watching
 from curate.source_pass.cut_source import STAGE as CUT
 from curate.source_pass.stage import SourceStage
@@ -33,6 +34,7 @@ from curate.source_pass.tasks import (
     CurationTask,
     DonePart,
     PartStep,
+    UndoneSource,
     WaitingSource,
 )
 from loader.errors import RunError
@@ -57,6 +59,7 @@ class Driver:
     def __init__(self, state: CurationState, progress: Callable[[Progress], None]) -> None:
         self._state, self._progress = state, progress
         self._passes: list[Pass] = []
+        self._undone = Undone()
         self._started: Startable | None = None
         self._cut: Progress | None = None
 
@@ -86,6 +89,9 @@ class Driver:
 
         Args:
             chosen: URIs of the sources.
+
+        Raises:
+            MachineError: a fault of the machine left sources undone; the others are done.
         """
         state = self._state
         self._do_sources(chosen)
@@ -156,9 +162,12 @@ class Driver:
         left: Counter[tuple[str, PartStep]] = Counter()
 
         def take(task: CurationTask) -> None:
-            if isinstance(task, ClosedSource | WaitingSource | DonePart):
+            if isinstance(task, ClosedSource | WaitingSource | DonePart | UndoneSource):
                 meter.retries += task.retries
-            if isinstance(task, ClosedSource):
+            if isinstance(task, UndoneSource):
+                self._undone.add(task.uri, task.reason)
+            elif isinstance(task, ClosedSource):
+                self._undone.passed()
                 state.close_source(task.uri, task.summary)
                 meter.done(task.uri, task.summary)
             elif isinstance(task, WaitingSource):
@@ -172,7 +181,7 @@ class Driver:
                 said = f"{said}, but it stays whole: {task.fault}" if task.fault else said
                 meter.part_done(uri, said, 0.0 if task.fault else before + own * ended / part.count)
             elif isinstance(task, ClipTask):
-                state.add_results(task)
+                self._take_clip(task)
 
         with watching(state.ledger, meter.show_at_work):
             if tasks := state.tasks(chosen):
@@ -183,12 +192,14 @@ class Driver:
                 # Parts of all long sources side by side; then each source says what comes next.
                 parts: list[CurationTask] = [part for source in waiting for part in source.parts]
                 left.update((part.source.uri, part.step) for source in waiting for part in source.parts)
-                tasks = [source.task for source in waiting]
+                behind = [source.task for source in waiting]
                 waiting.clear()
                 self._passes.append(run_pass("parts", parts, stages[:1], kind, take))
+                tasks = [task for task in behind if task.source.uri not in self._undone]
                 self._passes.append(run_pass("sources", tasks, stages, kind, take))
         SourceStage.close()
         self._cut = meter.last
+        self._undone.refuse(len(chosen))
         if missing := sorted(uri for uri in closed.unclosed() if uri in chosen):
             raise RunError(
                 f"{missing[0]} and {len(missing) - 1} other sources gave no result; run the same command again"
@@ -211,12 +222,19 @@ class Driver:
 
         def take(task: CurationTask) -> None:
             if isinstance(task, ClipTask):
-                self._state.add_results(task)
+                self._take_clip(task)
                 meter.done(task.record.source)
 
         every: Iterable[CurationTask] = tasks
         stages = self._clip_pipeline(self._state.later)
         self._passes.append(run_pass("clips", every, stages, self.kind(), take))
+        self._undone.refuse(len(self._state.sources))
+
+    def _take_clip(self, task: ClipTask) -> None:
+        """Add the results of a clip, or note the fault of the machine that keeps it from being done."""
+        self._state.add_results(task)
+        if task.undone:
+            self._undone.add(task.record.source, task.undone)
 
     def _cut_stage(self) -> Stage[CurationTask]:
         state = self._state

@@ -5,9 +5,11 @@ that reads them, and no task carries media.
 """
 
 import hashlib
+import io
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, Protocol
 
@@ -28,7 +30,6 @@ from curate.frames.perceptual import embed_pictures
 from curate.frames.picture import Geometry
 from curate.frames.probe import Probe
 from curate.frames.sound_clock import SoundClock
-from curate.frames.source import SourceError
 from curate.ledger.ledger import Ledger, digest
 from curate.ledger.records import Record, SourceSummary, clip_key
 from curate.models.device import one_thread
@@ -39,13 +40,17 @@ from curate.source_pass.sampling import ClipPictures, FrameStats, PictureCollect
 from curate.source_pass.scan import Scan, scan
 from curate.sources.inputs import SourceRef
 from curate.takedown.takedown import TakeDowns, emptied
-from loader.errors import UsageError
-from loader.storage import StorageConfig, open_object
+from loader.errors import MachineError, UsageError
+from loader.storage import Storage, StorageConfig, open_object
+from loader.storage.steady import whole_reads
 
 STAGE = "cut"
 CONTAINER_TAGS = ("description", "synopsis", "comment", "title")
 
 _HASH_BLOCK_BYTES = 1 << 20
+_PAUSES_S = (0.5, 2.0)
+"""Seconds before a source is worked on once more, from its start, after a fault of the machine."""
+
 _MAX_TAG_CHARS = 16_000
 
 
@@ -82,7 +87,7 @@ class Seen(Protocol):
 
 @dataclass(frozen=True)
 class CutSource:
-    """Function from a source to its summary. Faults of the data are records; it raises for no other reason.
+    """Function from a source to its summary. Faults of the data are records.
 
     Attributes:
         config: Configuration of the pass.
@@ -99,24 +104,40 @@ class CutSource:
     down: TakeDowns = field(default_factory=TakeDowns)
 
     def __call__(self, source: SourceRef) -> SourceSummary:
-        """Cut a source, and write its clips and arrays to the ledger."""
+        """Cut a source, and write its clips and arrays to the ledger.
+
+        Raises:
+            MachineError: a fault of the machine outlived some tries.
+        """
+        if source.undone:
+            raise MachineError(source.fault or "", lasts=True)
         if source.fault:
             return failed_source(source, "open", source.fault)
         try:
             storage, name = open_object(source.location, self.storage, source.listed_in)
         except UsageError as error:
             return failed_source(source, "open", str(error))
+        for pause_s in _PAUSES_S:
+            try:
+                return self._read(source, storage, name)
+            except MachineError as error:
+                if error.lasts:
+                    raise
+            time.sleep(pause_s)
+            if (there := storage.stat(name)) is None or there.version != source.version:
+                raise MachineError("changed since it was listed", lasts=True)
+        return self._read(source, storage, name)
+
+    def _read(self, source: SourceRef, storage: Storage, name: str) -> SourceSummary:
         try:
             with (
                 one_thread(),
                 storage.open(name) as file,
+                whole_reads(file, verify=True),
+                _unchanged(file),
                 noted(file, self.ledger, source_id(source), source.uri, source.size) as watched,
             ):
-                before = file_state(file)
-                summary = self._cut(source, watched)
-                if file_state(file) != before:
-                    raise SourceError("changed while it was read; work on it again with --retry-failed")
-                return summary
+                return self._cut(source, watched)
         except Exception as error:  # noqa: BLE001 - those that are no fault of the source are raised again
             return failed_source(source, *fault_of(error))
 
@@ -292,10 +313,25 @@ def arrays_of(identity: str, fingerprint: str) -> str:
 def file_state(file: BinaryIO) -> tuple[int, int] | None:
     """Return size and time of the last change of a local file; other storages detect changes themselves."""
     try:
-        found = os.fstat(file.fileno())
-    except OSError:  # no file of this machine
+        handle = file.fileno()
+    except io.UnsupportedOperation:  # no file of this machine
         return None
+    found = os.fstat(handle)
     return found.st_size, found.st_mtime_ns
+
+
+@contextmanager
+def _unchanged(file: BinaryIO) -> Iterator[None]:
+    """Raise a `MachineError` where a file was changed within the block, whatever came of it."""
+    before = file_state(file)
+    try:
+        yield
+    except Exception as error:
+        if file_state(file) != before:
+            raise MachineError("changed while it was read") from error
+        raise
+    if file_state(file) != before:
+        raise MachineError("changed while it was read")
 
 
 def sha256_of(file: BinaryIO) -> str:

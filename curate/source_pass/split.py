@@ -36,9 +36,10 @@ from curate.source_pass.part_store import PARTS, Arrays, PartStore, StepNote
 from curate.source_pass.parts import Part, may_be_long, source_parts
 from curate.source_pass.tasks import PartStep, PartTask
 from curate.sources.inputs import SourceRef
-from loader.errors import ObjectError, UsageError
+from loader.errors import MachineError, ObjectError, UsageError
 from loader.storage import open_object
 from loader.storage.remote.retry import counted_retries
+from loader.storage.steady import whole_reads
 
 SOUND_S = 5.0
 """Seconds before a clip from which its sound is read; sound that leads its pictures by more keeps a source whole."""
@@ -58,6 +59,7 @@ class SplitOutcome:
         in_parts: True if something of its parts may be in the ledger.
         fault: Reason why the source of a part stays whole, or None.
         retries: Number of requests to storage that were sent again.
+        undone: Fault of the machine that kept the step from being done; "" without.
     """
 
     summary: SourceSummary | None = None
@@ -65,6 +67,7 @@ class SplitOutcome:
     in_parts: bool = False
     fault: str | None = None
     retries: int = 0
+    undone: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,10 @@ class SplitCut:
     def __call__(self, work: SourceRef | PartTask) -> SplitOutcome:
         """Do one step. Faults of the data are records; it raises for no other reason."""
         with counted_retries() as count:
-            outcome = self._step(work)
+            try:
+                outcome = self._step(work)
+            except MachineError as error:
+                outcome = SplitOutcome(undone=str(error))
         return replace(outcome, retries=count.retries)
 
     def _step(self, work: SourceRef | PartTask) -> SplitOutcome:
@@ -256,7 +262,7 @@ class SplitCut:
             storage, name = open_object(source.location, self.cut.storage, source.listed_in)
         except UsageError as error:  # that of an address in a list concerns its source alone
             raise SourceError(str(error)) from error
-        with one_thread(), storage.open(name) as file:
+        with one_thread(), storage.open(name) as file, whole_reads(file):
             state = file_state(file)
             if state is None and (there := storage.stat(name)) is not None:
                 yield file, (str(there.size), there.version)

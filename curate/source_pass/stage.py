@@ -16,6 +16,7 @@ from curate.source_pass.tasks import (
     DonePart,
     PartTask,
     SourceTask,
+    UndoneSource,
     WaitingSource,
     clip_task,
 )
@@ -54,6 +55,9 @@ class SourceStage:
             source = task.source
             began = time.monotonic()
             found = self._outcome(source)
+            if found.undone:
+                yield UndoneSource(source.uri, found.undone, found.retries)
+                continue
             if found.summary is None:
                 yield WaitingSource(task, found.parts, found.retries)
                 continue
@@ -81,7 +85,7 @@ class SourceStage:
             )
         return found[0]
 
-    def _part(self, task: PartTask) -> DonePart:
+    def _part(self, task: PartTask) -> DonePart | UndoneSource:
         """Scan or cut one part of a long source."""
         if not self.isolate:
             outcome = self._split(task)
@@ -91,6 +95,8 @@ class SourceStage:
                 self._split.lose(task, found.reason)
                 return DonePart(task)
             outcome = found[0]
+        if outcome.undone:
+            return UndoneSource(task.source.uri, outcome.undone, outcome.retries)
         return DonePart(task, outcome.fault, outcome.retries)
 
     def _child(self) -> "Isolated[SourceRef | PartTask, SplitOutcome]":

@@ -79,6 +79,21 @@ class DonePart:
 
 
 @dataclass(frozen=True)
+class UndoneSource:
+    """A source that a fault of the machine keeps from being read; the ledger says nothing of it.
+
+    Attributes:
+        uri: URI of the source.
+        reason: The fault.
+        retries: Number of requests to storage that were sent again.
+    """
+
+    uri: str
+    reason: str
+    retries: int = 0
+
+
+@dataclass(frozen=True)
 class ClosedSource:
     """A source whose summary is in the ledger.
 
@@ -108,6 +123,7 @@ class ClipTask:
         place: Bytes of the clip where it lies in a shard; None where it is staged.
         input: Input of the next stage's model, made ahead; None before.
         answer: Answer of that model, not recorded yet; None before.
+        undone: Fault of the machine that keeps a stage from being done; "" without.
     """
 
     record: Record
@@ -120,13 +136,14 @@ class ClipTask:
     place: ClipPlace | None = None
     input: Any = None
     answer: Any = None
+    undone: str = ""
 
     def with_result(self, stage: str, result: ClipResult) -> "ClipTask":
         """Return the task with a stage's result."""
         return replace(self, found={**self.found, stage: result})
 
 
-CurationTask = SourceTask | PartTask | WaitingSource | DonePart | ClosedSource | ClipTask
+CurationTask = SourceTask | PartTask | WaitingSource | DonePart | UndoneSource | ClosedSource | ClipTask
 
 
 def clip_task(source: SourceRef, summary: SourceSummary, record: Record) -> ClipTask:

@@ -1,11 +1,14 @@
 """Files below a local folder, and entries that are no readable files, with the reason."""
 
 import errno
+import functools
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from loader.storage.steady import is_fault, retried
 
 _REASONS = {
     errno.EACCES: "may not be read (permission denied)",
@@ -32,12 +35,14 @@ class FolderEntry(NamedTuple):
         fault: Reason why it is no readable file; "" for a file.
         hidden: True when every path to it has a name that starts with a dot.
         many: True when it may hold several sources: a folder, or a link that may lead to one.
+        undone: True when the fault is one of the machine, and says nothing of the entry.
     """
 
     path: str
     fault: str = ""
     hidden: bool = False
     many: bool = False
+    undone: bool = False
 
 
 def walk(root: Path) -> Iterator[FolderEntry]:
@@ -52,24 +57,30 @@ def walk(root: Path) -> Iterator[FolderEntry]:
         rank -= 1
         folder = waiting[rank].pop()
         try:
-            here = os.stat(f"{root}/{folder}")  # noqa: PTH116 - pathlib takes deep paths apart each time
-            if (here.st_dev, here.st_ino) in entered:
-                continue
-            entered.add((here.st_dev, here.st_ino))
-            with os.scandir(f"{root}/{folder}") as entries:
-                inside = list(entries)
+            here, inside = retried(functools.partial(_inside, f"{root}/{folder}"))
         except OSError as error:
-            yield FolderEntry(folder.rstrip("/"), _reason(error), rank == _HIDDEN, many=True)
+            name = folder.rstrip("/")
+            yield FolderEntry(name, _reason(error), rank == _HIDDEN, many=True, undone=is_fault(error))
             continue
+        if here in entered:
+            continue
+        entered.add(here)
         for entry in inside:
             hidden = rank == _HIDDEN or entry.name.startswith(".")
-            fault, is_folder = _looked_at(entry)
+            fault, is_folder, undone = _looked_at(entry)
             if is_folder:
                 linked = rank == _LINKED or entry.is_symlink()
                 waiting[_HIDDEN if hidden else _LINKED if linked else _OPEN].append(f"{folder}{entry.name}/")
             else:
                 lost_link = bool(fault) and entry.is_symlink() and "." not in entry.name
-                yield FolderEntry(folder + entry.name, fault, hidden, lost_link)
+                yield FolderEntry(folder + entry.name, fault, hidden, lost_link, undone)
+
+
+def _inside(folder: str) -> tuple[tuple[int, int], list["os.DirEntry[str]"]]:
+    """Return the identity of a folder, and its entries."""
+    here = os.stat(folder)  # noqa: PTH116 - pathlib takes deep paths apart each time
+    with os.scandir(folder) as entries:
+        return (here.st_dev, here.st_ino), list(entries)
 
 
 def why_no_file(path: str) -> str:
@@ -84,16 +95,19 @@ def why_no_file(path: str) -> str:
     return _kind(mode) or "is a folder; name files"
 
 
-def _looked_at(entry: "os.DirEntry[str]") -> tuple[str, bool]:
-    """Return the fault ("" for a file) and True for a folder; needs a request only for links and special files."""
+def _looked_at(entry: "os.DirEntry[str]") -> tuple[str, bool, bool]:
+    """Return the fault ("" for a file), True for a folder, and True for a fault of the machine.
+
+    Needs a request only for links and special files.
+    """
     try:
-        if entry.is_dir():
-            return "", True
-        if entry.is_file():
-            return "", False
-        return _kind(entry.stat().st_mode), False
+        if retried(entry.is_dir):
+            return "", True, False
+        if retried(entry.is_file):
+            return "", False, False
+        return _kind(retried(entry.stat).st_mode), False, False
     except OSError as error:
-        return _reason(error), False
+        return _reason(error), False, is_fault(error)
 
 
 def _kind(mode: int) -> str:

@@ -15,6 +15,7 @@ from curate.sources.inputs import SourceRef
 from loader.base.processors import processors
 from loader.errors import UsageError
 from loader.storage import StorageConfig, open_object
+from loader.storage.steady import whole_reads
 
 _FRAMES_PER_S = 25.0  # frame rate where the header states none
 _MAX_SECONDS = 60.0  # time limit per header
@@ -82,7 +83,7 @@ class _Header:
             return []
         try:
             storage, name = open_object(source.location, self.storage, source.listed_in)
-            with storage.open(name) as file, open_video(file) as (container, stream):
+            with storage.open(name) as file, whole_reads(file), open_video(file) as (container, stream):
                 found = probe(container, stream, self.limits)
                 seconds = found.promised_s
                 if seconds is None and container.duration is not None:

@@ -15,7 +15,7 @@ from curate.frames.faults import fault_of
 from curate.sources.folder import FolderEntry, walk, why_no_file
 from curate.sources.lists import LIST_SUFFIXES, PATH_COLUMNS, InvalidEntry, ListEntry, read_list
 from curate.sources.source_ref import NamedSources, SourceRef
-from loader.errors import UsageError
+from loader.errors import MachineError, UsageError
 from loader.storage import (
     SilentError,
     Storage,
@@ -169,7 +169,7 @@ def _expand(
         if found.hidden:
             hidden += video
         elif found.fault and (video or found.many):
-            yield _lost(uri, found.fault), ""
+            yield _lost(uri, found.fault, found.undone), ""
         elif video:
             yield _named(uri, info) if info else _looked(uri, functools.partial(storage.stat, found.path)), ""
         elif suffix not in SIDECAR_SUFFIXES:
@@ -223,6 +223,8 @@ def _looked(place: str, look: Callable[[], ObjectInfo | None]) -> SourceRef:
         info = look()
     except UsageError as error:
         return _lost(place, str(error))
+    except MachineError as error:
+        return _lost(place, str(error), undone=True)
     except Exception as error:  # noqa: BLE001 - fault_of raises errors of the environment again
         return _lost(place, fault_of(error)[1])
     if info is None:
@@ -284,6 +286,7 @@ def _read_list(uri: str, info: ObjectInfo, config: StorageConfig) -> Iterator[tu
                     source.address,
                     listed.listed_in,
                     tuple(said.segments),
+                    source.undone,
                 )
                 yield named, f"{shown(uri)}, {said.place}"
         if wrong and not usable:
@@ -380,5 +383,5 @@ def _place(list_uri: str, path: str) -> str:
     return path if path.startswith("/") else list_uri[: list_uri.rfind("/") + 1] + path
 
 
-def _lost(place: str, fault: str) -> SourceRef:
-    return SourceRef(shown(place), 0, "", fault=fault)
+def _lost(place: str, fault: str, undone: bool = False) -> SourceRef:
+    return SourceRef(shown(place), 0, "", fault=fault, undone=undone)

@@ -24,6 +24,7 @@ class SourceRef:
         address: Address with a password or a signature, for opening only and never stored; else "".
         listed_in: URI of the list that named it, which limits its address; "" for an input of the user.
         segments: Segments that lists name, sorted by their spans; without any the whole film is meant.
+        undone: True when the fault is one of the machine, and says nothing of the source; never stored.
     """
 
     uri: str
@@ -35,6 +36,7 @@ class SourceRef:
     address: str = field(default="", repr=False)
     listed_in: str = ""
     segments: tuple[Segment, ...] = ()
+    undone: bool = False
 
     def caption_of(self, segment: int | None) -> str | None:
         """Return the caption of a segment, by its place, or of the whole film."""
@@ -49,6 +51,7 @@ class SourceRef:
     def stored(self) -> dict[str, Any]:
         """Return what may be stored, as JSON values: without the address, which holds a password or a signature."""
         values = {one.name: getattr(self, one.name) for one in fields(self)} | {"address": ""}
+        del values["undone"]
         if self.segments:
             return values | {"segments": stored(self.segments)}
         del values["segments"]

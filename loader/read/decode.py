@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from loader.base.arrays import Places
 from loader.dataset.tars.media import FORMATS
 from loader.dataset.tars.orientation import orientation_of
-from loader.errors import RunError
+from loader.errors import RunError, refuse_shortage
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -210,5 +210,6 @@ def _too_short(frames: int, last: int) -> RunError:
 
 
 def _undecodable(error: Exception) -> RunError:
+    refuse_shortage(error, "decode a clip")
     what, *_ = *str(error).splitlines(), type(error).__name__
     return RunError(f"the clip cannot be decoded: {what}")

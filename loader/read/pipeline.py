@@ -14,7 +14,7 @@ from loader.base.prefetch import prefetched
 from loader.batch import BadSample, Microbatch, Pack
 from loader.buckets.assignment import Bucket
 from loader.dataset.samples.clip import TrainingSample
-from loader.errors import RunError
+from loader.errors import MachineError, RunError
 from loader.read.assembly import RankMicrobatch, assembled
 from loader.read.collate import CollatedSize, Collator, DecodedCollator, EncodedCollator
 from loader.read.fetch import Fetched, Fetcher
@@ -236,5 +236,7 @@ def _taken(
 ) -> CollatedSize:
     try:
         return contents.fill(place, clip, frames_T, passed)
+    except MachineError:
+        raise
     except RunError as error:
         raise BadSampleError(str(error)) from error

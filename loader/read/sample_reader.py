@@ -7,7 +7,7 @@ from loader.batch import NO_READS, ReadCounts
 from loader.blend.source import SampleSource
 from loader.dataset.latents import Latents
 from loader.dataset.samples.clip import TrainingSample
-from loader.errors import RunError
+from loader.errors import MachineError, RunError
 from loader.read.cache import DiskCache
 from loader.read.fetch import ByteRange, Fetched
 from loader.storage.remote.retry import counted_retries
@@ -98,6 +98,8 @@ class SampleReader:
             raise BadSampleError("the shard is cut off") from None
         try:
             return self._source.clip(row, region)
+        except MachineError:
+            raise
         except RunError as error:
             raise BadSampleError(str(error)) from error
 

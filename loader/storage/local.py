@@ -1,6 +1,8 @@
 """Storage below a local folder."""
 
 import errno
+import functools
+import io
 import os
 import shutil
 import stat
@@ -8,13 +10,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, TypeVar
 from uuid import uuid4
 
 from loader.errors import ObjectError, RunError, UsageError
 from loader.storage.base import ObjectInfo
 from loader.storage.locks import lock, unlock
 from loader.storage.names import LEASE, check_path, check_prefix
+from loader.storage.steady import SteadyFile, is_fault, machine_error, retried
+
+T = TypeVar("T")
 
 _UNFINISHED = ".reelweave-unfinished-"
 _AT_ONCE = 1 << 26  # bytes; larger reads check the file's size first
@@ -22,8 +27,6 @@ _AT_ONCE = 1 << 26  # bytes; larger reads check the file's size first
 
 _NOTHING_THERE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG))
 _NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
-_SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
-"""Errors of this process or machine, independent of the file."""
 
 
 class _Folder(NamedTuple):
@@ -42,8 +45,8 @@ class _Folder(NamedTuple):
 class LocalStorage:
     """Files below ``folder``, which must be absolute; see `Storage` for the methods.
 
-    Reads follow links. Writes and deletions replace a link itself, and refuse folder links that lead outside. A killed
-    writer leaves a hidden file that listings omit.
+    Reads follow links, and are tried again for some seconds after a fault of the machine. Writes and deletions replace
+    a link itself, and refuse folder links that lead outside. A killed writer leaves a hidden file that listings omit.
     """
 
     folder: Path
@@ -67,29 +70,29 @@ class LocalStorage:
         except OSError as error:
             if error.errno in _NOTHING_THERE:
                 return None
-            raise self._fault("read", path, error) from error
+            try:
+                found = self._again(path, lambda: os.stat(f"{self.folder}/{path}"), error)  # noqa: PTH116
+            except FileNotFoundError:
+                return None
         return _info(path, found) if stat.S_ISREG(found.st_mode) else None
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         # Samples are read so often that a context manager and a path object would take a third of the time.
+        name = f"{self.folder}/{check_path(path)}"
         try:
-            handle = _opened(f"{self.folder}/{check_path(path)}")
-            try:
-                return _range(handle, start, length)
-            finally:
-                os.close(handle)
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            return _read(name, start, length)
+        except _NO_FILE:
             raise FileNotFoundError(f"{self.uri(path)} does not exist") from None
         except OSError as error:
-            raise self._fault("read", path, error) from error
+            return self._again(path, lambda: _read(name, start, length), error)
 
     def open(self, path: str) -> BinaryIO:
-        target = self.folder / check_path(path)
+        # The file keeps its name, from which FFmpeg guesses the container.
+        name = str(self.folder / check_path(path))
         with self._faults("read", path):
             try:
-                # The file keeps its name, from which FFmpeg guesses the container.
-                return open(target, "rb", opener=lambda name, _: _opened(name))
-            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+                return io.BufferedReader(retried(lambda: SteadyFile(name, _opened)))
+            except _NO_FILE:
                 raise FileNotFoundError(f"{self.uri(path)} does not exist") from None
 
     def write(self, path: str, data: bytes) -> None:
@@ -175,7 +178,7 @@ class LocalStorage:
                 except OSError as error:
                     if error.errno in _NOTHING_THERE:  # removed meanwhile, or a dangling link
                         continue
-                    raise
+                    found = retried(functools.partial(os.stat, f"{self.folder}/{path}"))
                 if stat.S_ISREG(found.st_mode):
                     yield _info(path, found)
                 elif path.endswith("/"):
@@ -230,9 +233,30 @@ class LocalStorage:
                 raise
             raise self._fault(verb, path, error) from error
 
+    def _again(self, path: str, operation: Callable[[], T], error: OSError) -> T:
+        """Read again after an error, where that is a fault of the machine."""
+        try:
+            if not is_fault(error):
+                raise error
+            return retried(operation)
+        except _NO_FILE:
+            raise FileNotFoundError(f"{self.uri(path)} does not exist") from None
+        except OSError as last:
+            raise self._fault("read", path, last) from last
+
     def _fault(self, verb: str, path: str, error: OSError) -> RunError:
-        kind = ObjectError if verb == "read" and error.errno not in _SHORTAGES else RunError
+        if verb in ("read", "list") and is_fault(error):
+            return machine_error(self.uri(path), error, verb)
+        kind = ObjectError if verb == "read" else RunError
         return kind(f"cannot {verb} {self.uri(path)}: {error.strerror or error}")
+
+
+def _read(path: str, start: int, length: int | None) -> bytes:
+    handle = _opened(path)
+    try:
+        return _range(handle, start, length)
+    finally:
+        os.close(handle)
 
 
 def _opened(path: str | Path) -> int:
@@ -249,10 +273,13 @@ def _opened(path: str | Path) -> int:
 
 
 def _entered(root: Path, folder: str) -> _Folder:
-    try:
+    def enter() -> tuple[os.stat_result, list[str]]:
         here = os.stat(f"{root}/{folder}")  # noqa: PTH116 - pathlib takes deep paths apart each time
         with os.scandir(f"{root}/{folder}") as entries:
-            names = sorted(f"{entry.name}/" if _is_folder(entry) else entry.name for entry in entries)
+            return here, sorted(f"{entry.name}/" if _is_folder(entry) else entry.name for entry in entries)
+
+    try:
+        here, names = retried(enter)
     except OSError as error:
         if error.errno in _NOTHING_THERE:
             return _Folder(iter(()), None)

@@ -13,7 +13,7 @@ from loader.dataset.latents import CONTEXT, LATENT
 from loader.dataset.manifest import sha256
 from loader.dataset.samples.clip import TrainingSample, training_sample
 from loader.dataset.schema import PLACEMENT
-from loader.errors import RunError
+from loader.errors import MachineError, RunError
 from loader.read.decode import decode
 from loader.read.stream_config import StreamConfig
 from loader.storage import Storage
@@ -67,6 +67,8 @@ class ShardWriter:
                     yield _encoded(prepared, encoders)
                 except UnusableError as error:
                     failed.append(Failed(key, str(error)))
+                except MachineError:
+                    raise
                 except RunError as error:
                     raise RunError(f"sample {key}: {error}") from error
 
@@ -81,6 +83,8 @@ class ShardWriter:
                 try:
                     clip = self._clip(planned.row, region)
                     views = [self._pixels(planned, clip, view) for view in range(planned.views)]
+                except MachineError:
+                    raise
                 except RunError as error:
                     fault = str(error)
             yield _Prepared(planned, clip, views, fault)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from loader.errors import RunError, UsageError, first_line
+from loader.errors import MachineError, ObjectError, RunError, UsageError, first_line
 
 
 @contextmanager
@@ -21,7 +21,8 @@ def in_words(ray: Any, silence_s: float) -> Iterator[None]:
             " with free processors and GPUs, then run the same command again to go on"
         ) from error
     except (ray.exceptions.RayError, ray.data.exceptions.UserCodeException) as error:
-        raise RunError(f"stopped: {_root_cause(error)}; run the same command again to go on") from error
+        kind, cause = _root_cause(error)
+        raise kind(f"stopped: {cause}; run the same command again to go on") from error
     except Exception as error:
         raise RunError(
             f"stopped: Ray itself failed with {described(error)}; its logs are in {_logs(ray)};"
@@ -43,8 +44,11 @@ def _logs(ray: Any) -> str:
 _RAISED = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
 
 
-def _root_cause(error: BaseException) -> str:
+def _root_cause(error: BaseException) -> tuple[type[RunError], str]:
     """Return what a stage raised: Ray keeps the text of its traceback, with its own advice around."""
     raised = _RAISED.findall(str(error))
     name, message = raised[0] if raised else (type(error).__name__, "see the logs of Ray")
-    return str(message) if name == RunError.__name__ else f"{name}: {message}"
+    for kind in (RunError, ObjectError, MachineError):
+        if name == kind.__name__:
+            return kind, str(message)
+    return RunError, f"{name}: {message}"

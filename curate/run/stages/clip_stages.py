@@ -14,7 +14,7 @@ from curate.run.tables.clips import clip_ids
 from curate.run.tables.closed import ClosedSources, text_id
 from curate.run.tables.columns import column
 from curate.source_pass.tasks import ClipPlace, ClipTask, CurationTask
-from loader.errors import RunError
+from loader.errors import MachineError, RunError
 
 ReadClip = Callable[[ClipTask], bytes]
 """Returns the encoded clip of a task."""
@@ -79,11 +79,15 @@ class ClipStage:
 
     def __call__(self, tasks: Sequence[CurationTask]) -> list[CurationTask]:
         """Return every task, with the result where there was something to do."""
-        return self.record(self._answered(tasks, self._input))
+        try:
+            answered = self._answered(tasks, self._input)
+        except MachineError:  # tasks whose input cannot be read are told apart from the others
+            answered = self.run_model(self.prepare_tasks(tasks))
+        return self.record(answered)
 
     def prepare_tasks(self, tasks: Sequence[CurationTask]) -> list[CurationTask]:
         """Return every task, with the model's input where there is something to do."""
-        return [replace(task, input=self._input(task)) if self._has(task) else task for task in tasks]
+        return [self._prepared(task) if self._has(task) else task for task in tasks]
 
     def run_model(self, tasks: Sequence[CurationTask]) -> list[CurationTask]:
         """Return every task, with what the model answers in place of its input."""
@@ -95,6 +99,12 @@ class ClipStage:
 
     def _has(self, task: CurationTask) -> TypeGuard[ClipTask]:
         return isinstance(task, ClipTask) and self.name in task.todo
+
+    def _prepared(self, task: ClipTask) -> ClipTask:
+        try:
+            return replace(task, input=self._input(task))
+        except MachineError as error:
+            return replace(task, todo=(), undone=str(error))
 
     def _input(self, task: ClipTask) -> Any:
         def read(task: ClipTask) -> bytes:

@@ -28,7 +28,7 @@ from loader.dataset.schema import TABLES
 from loader.dataset.tables.checks import TableChecks, row_count
 from loader.dataset.tables.parquet import read_batches, read_table
 from loader.dataset.tables.rows_by_shard import RowsByShard
-from loader.errors import RunError
+from loader.errors import MachineError, RunError
 from loader.storage import Storage, StorageConfig
 
 _REPORT = "report/"
@@ -66,6 +66,7 @@ def verify(
         config: configuration for tars in another storage.
 
     Raises:
+        MachineError: the disk, the network or this machine keeps a file from being read.
         RunError: the manifest is missing or unreadable.
     """
     manifest = read_manifest(storage)
@@ -103,6 +104,8 @@ def _read_files(
             check_listed(storage, entry, path)
             if path in names or path in plans:
                 sound[path] = entry
+        except MachineError:
+            raise
         except RunError as error:
             result.problems.append(str(error))
     with CrossChecks(manifest) as across:
@@ -149,6 +152,8 @@ def _check_table(
                     if rows is not None:
                         rows.add(table, None if plan_index is None else plan_index.crc32, first)
                 first += len(table)
+    except MachineError:
+        raise
     except RunError as error:
         result.problems.append(str(error))
         return False
@@ -199,6 +204,8 @@ def _names_any(storage: Storage, path: str, keys: set[str], sources: set[str]) -
     schema = pa.schema([("key", pa.string()), ("source", pa.string())])
     try:
         table = read_table(data, len(data), storage.uri(path), schema, None, schema.names)
+    except MachineError:
+        raise
     except RunError:
         return True
     return any(
@@ -216,6 +223,8 @@ def _plan_index(
     try:
         found = map_plan_index(storage, entry, entry.path, manifest.totals.samples)
         refuse_impossible(found, entry.path, [shard.size for shard in manifest.shards])
+    except MachineError:
+        raise
     except RunError as error:
         result.problems.append(str(error))
         return None
@@ -230,6 +239,8 @@ def _check_history(
         held = RevisionHistory.from_arrow(storage.read(entry.path, 0, entry.size), entry.path).plan_index(
             manifest.revision
         )
+    except MachineError:
+        raise
     except RunError as error:
         yield str(error)
         return

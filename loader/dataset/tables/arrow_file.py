@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from loader.errors import RunError
+from loader.storage.steady import refuse_fault
 
 Columns = dict[str, NDArray[np.generic]]
 
@@ -48,6 +49,7 @@ def read_columns(
         batch.validate(full=True)
         columns = {name: batch.column(name).to_numpy(zero_copy_only=True) for name in batch.schema.names}
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        refuse_fault(error, where)
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise RunError(f"{where} is no {kind}: {reason[:200]}") from error
     if rows is not None and batch.num_rows != rows:

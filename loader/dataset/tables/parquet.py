@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from loader.base.arrays import Places
 from loader.dataset.schema import Row
 from loader.errors import RunError
+from loader.storage.steady import refuse_fault
 
 GROUP_ROWS = 1 << 17
 """Most rows of a row group: a writer holds one."""
@@ -202,6 +203,7 @@ def _explained(where: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, ValueError, MemoryError, UnicodeDecodeError) as error:
+        refuse_fault(error, where)
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise RunError(
             f"{where} is no table that can be read ({reason[:200]}); restore it from a copy"

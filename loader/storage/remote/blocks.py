@@ -3,15 +3,36 @@
 import io
 import os
 import tempfile
+import zlib
 from collections.abc import Callable
 from functools import lru_cache
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Protocol
+
+from loader.errors import MachineError, RunError
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 _KEPT = 3
 """Number of blocks in memory, since a demuxer jumps between the index, the video and the audio."""
+
+
+class WholeCheck(Protocol):
+    """Running comparison of an object's bytes with a checksum of its store.
+
+    Attributes:
+        name: name of the checksum.
+        sure: False where it may be something else than a checksum.
+    """
+
+    name: str
+    sure: bool
+
+    def update(self, data: bytes) -> None:
+        """Take the next bytes of the object."""
+
+    def agrees(self) -> bool:
+        """Return whether the bytes so far are the object."""
 
 
 class BlockReader(io.RawIOBase):
@@ -24,18 +45,31 @@ class BlockReader(io.RawIOBase):
         fetch: ``fetch(start, length)`` returns these bytes, fewer at the end of the object.
         size: size of the object in bytes.
         block_size: size of a block in bytes.
-        cache_bytes: maximum disk space; blocks beyond it, or on a full disk, are fetched again.
+        cache_bytes: maximum disk space; blocks beyond it, or on a full disk, are fetched again, and must be the same.
+        check: comparison of the whole object with the checksum of its store; None without one.
+        name: URI of the object, for messages.
+
+    Attributes:
+        fault: the error that ended a read, which every later read raises again; None before.
     """
 
     def __init__(
-        self, fetch: Callable[[int, int], bytes], size: int, block_size: int, cache_bytes: int = 0
+        self,
+        fetch: Callable[[int, int], bytes],
+        size: int,
+        block_size: int,
+        cache_bytes: int = 0,
+        check: WholeCheck | None = None,
+        name: str = "",
     ) -> None:
         self._size = size
         self._block_size = block_size
         self._position = 0
+        self._check, self._checked, self._name = check, 0, name
         # A single block stays in memory, so it needs no file.
-        self._disk = _Disk(fetch, size, block_size, cache_bytes if size > block_size else 0)
+        self._disk = _Disk(fetch, size, block_size, cache_bytes if size > block_size else 0, name)
         self._block = lru_cache(_KEPT)(self._disk.block)
+        self.fault: RunError | None = None
 
     def readable(self) -> bool:
         return True
@@ -53,14 +87,53 @@ class BlockReader(io.RawIOBase):
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
         """Fill the buffer up to the end of the current block, and return the number of bytes."""
+        if self.fault is not None:
+            raise self.fault
         if self._position >= self._size:
             return 0
+        try:
+            return self._fill(buffer)
+        except RunError as error:
+            self.fault = error
+            raise
+
+    def _fill(self, buffer: "WriteableBuffer") -> int:
         number, offset = divmod(self._position, self._block_size)
         target = memoryview(buffer).cast("B")
-        part = memoryview(self._block(number))[offset : offset + len(target)]
+        block = self._block(number)
+        self._compare(number, block)
+        part = memoryview(block)[offset : offset + len(target)]
         target[: len(part)] = part
         self._position += len(part)
         return len(part)
+
+    def verify(self) -> None:
+        """Read what was not read yet in order, so that all of the object was compared with its checksum.
+
+        Raises:
+            RunError: the bytes that arrived are not those of the checksum, or cannot be read.
+        """
+        if self._check is not None and self.fault is None:
+            for number in range(self._checked, -(-self._size // self._block_size)):
+                self._compare(number, self._block(number))
+
+    def _compare(self, number: int, block: bytes) -> None:
+        """Take the next block in order into the checksum, and judge it after the last one."""
+        if self._check is None or number != self._checked:
+            return
+        self._check.update(block)
+        self._checked += 1
+        if self._checked * self._block_size < self._size:
+            return
+        check, self._check = self._check, None
+        if check.agrees():
+            return
+        if check.sure:
+            raise MachineError(
+                f"{self._name} arrived with other bytes than those of its checksum ({check.name}) in the store"
+            )
+        for each in range(self._checked):  # fetched twice the same, its ETag is no MD5
+            self._disk.fetched(each)
 
     def close(self) -> None:
         """Release memory and disk space."""
@@ -73,9 +146,10 @@ class _Disk:
     """Blocks fetched before, in an unnamed file."""
 
     def __init__(
-        self, fetch: Callable[[int, int], bytes], size: int, block_size: int, cache_bytes: int
+        self, fetch: Callable[[int, int], bytes], size: int, block_size: int, cache_bytes: int, name: str
     ) -> None:
-        self._fetch, self._size, self._block_size = fetch, size, block_size
+        self._fetch, self._size, self._block_size, self._name = fetch, size, block_size, name
+        self._crc32: dict[int, int] = {}
         self._room = cache_bytes // block_size
         self._file: IO[bytes] | None = None
         self._kept: set[int] = set()
@@ -85,9 +159,22 @@ class _Disk:
         length = min(self._block_size, self._size - start)
         if self._file is not None and number in self._kept:
             return os.pread(self._file.fileno(), length, start)
-        data = self._fetch(start, length)
+        data = self.fetched(number)
         if len(self._kept) < self._room and len(data) == length:
             self._keep(number, start, data)
+        return data
+
+    def fetched(self, number: int) -> bytes:
+        """Fetch a block.
+
+        Raises:
+            MachineError: it was fetched before, with other bytes.
+        """
+        start = number * self._block_size
+        data = self._fetch(start, min(self._block_size, self._size - start))
+        crc32 = zlib.crc32(data)
+        if self._crc32.setdefault(number, crc32) != crc32:
+            raise MachineError(f"{self._name} arrived with other bytes than before")
         return data
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError, IncompleteReadError
 
-from loader.errors import ObjectError, RunError
+from loader.errors import MachineError, RunError
 from loader.storage.s3.faults import code_of
 from loader.storage.s3.requests import S3Requests, require_fields
 
@@ -24,7 +24,7 @@ _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)")
 def read_range(requests: S3Requests, path: str, start: int, length: int | None, etag: str = "") -> bytes:
     """Return bytes of one version of the object, resumed after broken connections."""
     key, data = requests.key(path), io.BytesIO()
-    changed = ObjectError(f"{requests.uri(path)} changed while it was read; read it again from its start")
+    changed = MachineError(f"{requests.uri(path)} changed while it was read; read it again from its start")
 
     def get(s3: S3Client) -> None:
         nonlocal etag

@@ -1,12 +1,18 @@
 """Explanations of S3 errors for users."""
 
+from collections.abc import Callable
+from functools import partial
+
 from botocore.exceptions import ClientError, NoCredentialsError, PartialCredentialsError
 
-from loader.errors import ObjectError, RunError
+from loader.errors import MachineError, ObjectError, RunError
 from loader.storage.config import StorageConfig
 from loader.storage.remote.retry import is_transient, patience
 
-_RUN_OUT = ("ExpiredToken", "InvalidToken")
+_NO_LOGIN = ("ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch")
+"""Credentials that are wrong or have run out, for every object."""
+
+_DENIED = ("AccessDenied", "AllAccessDisabled", "401", "403", "Forbidden")
 
 
 def code_of(error: ClientError) -> str:
@@ -29,15 +35,25 @@ def explained(
         reading: True for reads; only these can fail for a reason of one object.
 
     Returns:
-        `FileNotFoundError` for a missing object; otherwise a `RunError` that names ``uri`` and the remedy. It is an
-        `ObjectError` if neither a retry nor renewed credentials would help.
+        `FileNotFoundError` for a missing object; otherwise a `RunError` that names ``uri`` and the remedy. Of a read it
+        is a `MachineError` where the network or the permissions of one object are at fault, and an `ObjectError` if
+        neither a retry nor other permissions would help.
     """
-    lasting = not is_transient(error) and not (isinstance(error, ClientError) and code_of(error) in _RUN_OUT)
-    return _in_words(error, uri, bucket, config, ObjectError if reading and lasting else RunError)
+    return _in_words(error, uri, bucket, config, _kind(error) if reading else RunError)
+
+
+def _kind(error: Exception) -> Callable[[str], RunError]:
+    """Return the kind of error to raise for a failed read."""
+    code = code_of(error) if isinstance(error, ClientError) else ""
+    if isinstance(error, NoCredentialsError | PartialCredentialsError) or code in _NO_LOGIN:
+        return RunError
+    if is_transient(error) or code in _DENIED:
+        return partial(MachineError, lasts=True)
+    return ObjectError
 
 
 def _in_words(
-    error: Exception, uri: str, bucket: str, config: StorageConfig, kind: type[RunError]
+    error: Exception, uri: str, bucket: str, config: StorageConfig, kind: Callable[[str], RunError]
 ) -> Exception:
     endpoint = f"the endpoint {config.endpoint_url}" if config.endpoint_url else "the S3 endpoint"
     if isinstance(error, ClientError):
@@ -47,12 +63,12 @@ def _in_words(
             return FileNotFoundError(f"{uri} does not exist")
         if code == "NoSuchBucket":
             return kind(f"{uri}: there is no bucket {bucket} at {endpoint}; check its name and the endpoint")
-        if code in ("AccessDenied", "AllAccessDisabled", "401", "403", "Forbidden"):
+        if code in _DENIED:
             return kind(
                 f"{uri}: access to bucket {bucket} was denied; check the credentials (AWS_PROFILE, role) and"
                 " that their policy allows s3:ListBucket, s3:GetObject, s3:PutObject and s3:DeleteObject"
             )
-        if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"):
+        if code in _NO_LOGIN:
             return kind(f"{uri}: {reason}; renew or correct the AWS credentials (environment, profile, role)")
         if code in (
             "301",

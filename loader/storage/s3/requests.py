@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_s3.type_defs import (
         HeadObjectOutputTypeDef,
+        HeadObjectRequestTypeDef,
         ListObjectsV2OutputTypeDef,
         ListObjectsV2RequestTypeDef,
         ObjectIdentifierTypeDef,
@@ -80,10 +81,13 @@ class S3Requests:
                 f"{uri}: the endpoint answers what is no answer of S3: {first_line(error)}"
             ) from error
 
-    def head(self, path: str) -> HeadObjectOutputTypeDef:
+    def head(self, path: str, *, checksums: bool = False) -> HeadObjectOutputTypeDef:
         key = self.key(path)
+        request: HeadObjectRequestTypeDef = {"Bucket": self.bucket, "Key": key}
+        if checksums:
+            request["ChecksumMode"] = "ENABLED"
         try:
-            found = self.call(path, lambda s3: s3.head_object(Bucket=self.bucket, Key=key), reading=True)
+            found = self.call(path, lambda s3: s3.head_object(**request), reading=True)
             return require_fields(found, ("ContentLength", "ETag"), self.uri(path))
         except FileNotFoundError:
             if (

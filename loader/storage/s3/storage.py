@@ -14,10 +14,11 @@ from uuid import uuid4
 
 from botocore.exceptions import ClientError
 
-from loader.errors import ObjectError, RunError
+from loader.errors import MachineError, RunError
 from loader.storage.base import ObjectInfo
 from loader.storage.names import LEASE
 from loader.storage.remote.blocks import BlockReader
+from loader.storage.s3.checksums import whole_check
 from loader.storage.s3.download import read_range
 from loader.storage.s3.faults import code_of
 from loader.storage.s3.requests import S3Requests
@@ -66,17 +67,24 @@ class S3Storage(S3Requests):
         return b""
 
     def open(self, path: str) -> BinaryIO:
-        found = self.head(path)
+        found = self.head(path, checksums=True)
         config = self.config
 
         def fetch(start: int, length: int) -> bytes:
             try:
                 return read_range(self, path, start, length, found["ETag"])
             except FileNotFoundError:  # callers of read() take an OSError for the end of the file
-                raise ObjectError(f"{self.uri(path)} disappeared while it was read") from None
+                raise MachineError(f"{self.uri(path)} disappeared while it was read") from None
 
         return io.BufferedReader(
-            BlockReader(fetch, found["ContentLength"], config.block_mib * _MIB, config.cache_mib * _MIB)
+            BlockReader(
+                fetch,
+                found["ContentLength"],
+                config.block_mib * _MIB,
+                config.cache_mib * _MIB,
+                whole_check(found),
+                self.uri(path),
+            )
         )
 
     def write(self, path: str, data: bytes) -> None:

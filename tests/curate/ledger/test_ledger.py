@@ -2,9 +2,13 @@
 
 import gzip
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from curate.caption.types import Caption
@@ -176,3 +180,26 @@ def test_code_that_gives_other_clips_starts_another_stage(monkeypatch: pytest.Mo
     monkeypatch.setattr(SourceStageConfig, "REVISION", SourceStageConfig.REVISION + 1)
     assert config_digest(config.source_stage()) != cut
     assert config_digest(config.captions) == captions
+
+
+def test_memory_that_is_not_granted_is_no_damage_of_the_ledger(tmp_path: Path) -> None:
+    """Advice to remove a whole file would cost what it holds."""
+    storage = open_storage(tmp_path)
+    Ledger(storage).write_table("big", pa.table({"id": ["a"], "data": [os.urandom(64 << 20)]}))
+    code = f"""
+import resource
+from curate.ledger.ledger import Ledger
+from loader.storage import open_storage
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (80 << 20), -1))
+try:
+    Ledger(open_storage({str(tmp_path)!r})).read_table("big")
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert said.stdout.startswith("MachineError this machine grants no more memory"), (
+        said.stdout + said.stderr
+    )
+    assert "damaged" not in said.stdout
+    assert "big" in said.stdout

@@ -1,0 +1,57 @@
+"""Sources that a fault of the machine left undone: what a run says of them at its end."""
+
+from loader.errors import MachineError
+
+_NAMED = 5
+_MOST_IN_A_ROW = 16
+"""Sources left undone one after the other, after which the rest is not tried: a whole disk or network is gone."""
+
+
+class Undone:
+    """Sources left undone in a run, with their faults."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, str] = {}
+        self._in_a_row = 0
+
+    def __contains__(self, uri: str) -> bool:
+        return uri in self._reasons
+
+    def add(self, uri: str, reason: str) -> None:
+        """Note a source.
+
+        Raises:
+            MachineError: too many were left undone one after the other.
+        """
+        self._in_a_row += uri not in self._reasons
+        self._reasons.setdefault(uri, reason)
+        if self._in_a_row >= _MOST_IN_A_ROW:
+            raise self._error(f"stopped after {self._in_a_row} sources in a row, since")
+
+    def passed(self) -> None:
+        """Note that a source could be worked on."""
+        self._in_a_row = 0
+
+    def refuse(self, count: int) -> None:
+        """Raise a `MachineError` that names the sources, where there are any.
+
+        Args:
+            count: Number of all sources.
+        """
+        if self._reasons:
+            raise self._error(
+                f"{len(self._reasons)} of {count} sources are left undone, the others are done:"
+            )
+
+    def _error(self, begin: str) -> MachineError:
+        named = [_said(uri, reason) for uri, reason in list(self._reasons.items())[:_NAMED]]
+        more = f"; and {len(self._reasons) - _NAMED} more" if len(self._reasons) > _NAMED else ""
+        return MachineError(
+            f"{begin} this machine could not read them. Nothing is published: {'; '.join(named)}{more}. Mend the"
+            " disk, the network or the permissions, or take them out of the input; the same command goes on",
+            lasts=True,
+        )
+
+
+def _said(uri: str, reason: str) -> str:
+    return reason if uri in reason else f"{uri}: {reason}"

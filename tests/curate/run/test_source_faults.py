@@ -1,0 +1,246 @@
+"""Faults of the input's storage are no facts about its videos: tried again, then left undone, and never recorded."""
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from curate.config import CurateConfig
+from curate.run.curate import curate as curate_here
+from curate.source_pass import cut_source
+from loader.dataset import open_dataset
+from loader.errors import MachineError
+from loader.storage.checksums import file_sha256
+from tests.failing_reads import FailingReads, library
+from tests.media import write_video
+from tests.s3server import FaultyProxy, make_bucket, s3_client, s3_server
+from tests.thorough import but, thorough
+from tests.warm import Warm
+
+NAMES = ("a", "b", "c")
+CONFIG = CurateConfig.model_validate(
+    {
+        "spans": {"min_clip_s": 0.5},
+        "filters": {"min_short_side_px": 0, "min_duration_s": 0},
+        "run": {"runner": "sequential", "isolate": False},
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[Warm]:
+    with Warm({"LD_PRELOAD": str(library())}, _QUICK) as warm:
+        yield warm
+
+
+@pytest.fixture(scope="module")
+def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("films")
+    for number, name in enumerate(NAMES):
+        write_video(folder / f"{name}.mp4", (30, 30), size=(96, 64), first_scene=number)
+    return folder
+
+
+@pytest.fixture
+def raw(films: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(films, tmp_path / "raw"))
+
+
+def curate(
+    warm: Warm, raw: Path, faults: FailingReads | None = None, isolate: bool = False, *more: str
+) -> tuple[int, str]:
+    words = ["curate", str(raw), "--out", str(raw.parent / "out"), "--set", "spans.min_clip_s=0.5"]
+    words += ["--set", "filters.min_short_side_px=0", "--set", "filters.min_duration_s=0"]
+    words += ["--set", "run.runner=sequential", "--set", f"run.isolate={str(isolate).lower()}", *more]
+    return warm.start(*words, env=faults.env() if faults else {"FAIL_BELOW": "/nowhere"}).ended()
+
+
+def states(raw: Path) -> dict[str, set[str]]:
+    """The states of each source's spans, by its name."""
+    found: dict[str, set[str]] = {}
+    for row in open_dataset(raw.parent / "out").accounting.to_pylist():
+        found.setdefault(row["source"].rsplit("/", 1)[-1], set()).add(row["state"])
+    return found
+
+
+_QUICK = """
+from curate.source_pass import cut_source
+from loader.storage import steady
+cut_source._PAUSES_S, steady._PAUSES_S = (0.01, 0.01), (0.01, 0.01, 0.01)
+"""
+WHOLE = {f"{name}.mp4": {"kept"} for name in NAMES}
+PASSING = [
+    ("r", errno.EIO, None),
+    ("r", errno.EIO, 9_000),
+    ("r", errno.ESTALE, None),
+    ("ro", errno.EMFILE, None),
+    ("r", errno.ETIMEDOUT, None),
+    ("o", errno.EACCES, None),
+    ("rs", errno.ENOTCONN, None),
+    ("r", errno.ENOMEM, None),
+    ("o", errno.ENFILE, None),
+    ("d", errno.EIO, None),
+]
+
+
+@pytest.mark.parametrize(("what", "number", "from_byte"), but(PASSING, PASSING, PASSING[:3]))
+def test_a_fault_that_passes_costs_nothing(
+    warm: Warm, raw: Path, what: str, number: int, from_byte: int | None
+) -> None:
+    faults = FailingReads(raw, number, raw.parent / "log", what, 2, from_byte)
+    status, said = curate(warm, raw, faults)
+    assert (status, faults.struck()) == (0, 2), said
+    assert states(raw) == WHOLE
+
+
+LASTING = [
+    (isolate, number) for isolate in (False, True) for number in (errno.EIO, errno.EACCES, errno.ESTALE)
+]
+
+
+@pytest.mark.parametrize(("isolate", "number"), but(LASTING[:1], LASTING, [LASTING[0], LASTING[-1]]))
+@pytest.mark.parametrize("from_byte", [None, 9_000])
+def test_a_fault_that_lasts_leaves_its_source_undone_and_the_same_command_goes_on(
+    warm: Warm, raw: Path, isolate: bool, number: int, from_byte: int | None
+) -> None:
+    what = "ro" if from_byte is None else "r"
+    faults = FailingReads(raw / "b.mp4", number, raw.parent / "log", what, None, from_byte)
+    status, said = curate(warm, raw, faults, isolate)
+    assert status == os.EX_TEMPFAIL, said
+    assert f"{raw}/b.mp4" in said
+    assert os.strerror(number) in said
+    assert "the same command goes on" in said
+    assert "1 of 3 sources" in said
+    assert not (raw.parent / "out/manifest.json").exists()
+    done = sorted(path.name for path in (raw.parent / "out/.ledger/cut").rglob("*.json"))
+    assert len(done) == 2  # the others are done, and this one is not said to have failed
+    assert curate(warm, raw, None, isolate)[0] == 0
+    assert states(raw) == WHOLE
+
+
+def test_a_folder_that_cannot_be_listed_is_no_failed_source(warm: Warm, raw: Path) -> None:
+    (raw / "inner").mkdir()
+    (raw / "c.mp4").rename(raw / "inner/c.mp4")
+    faults = FailingReads(raw / "inner", errno.EIO, raw.parent / "log", "ds", None)
+    status, said = curate(warm, raw, faults)
+    assert (status, f"{raw}/inner" in said) == (os.EX_TEMPFAIL, True), said
+    assert curate(warm, raw)[0] == 0
+    assert states(raw) == WHOLE
+
+
+def test_a_sidecar_that_cannot_be_read_is_no_failed_caption(warm: Warm, raw: Path) -> None:
+    (raw / "b.txt").write_text("A boat on a lake.")
+    status, said = curate(warm, raw, FailingReads(raw / "b.txt", errno.EIO, raw.parent / "log", "r", None))
+    assert (status, f"{raw}/b.txt" in said) == (os.EX_TEMPFAIL, True), said
+    assert curate(warm, raw)[0] == 0
+    assert states(raw) == WHOLE
+    captions = {row["caption"] for row in open_dataset(raw.parent / "out").index.to_pylist()}
+    assert "A boat on a lake." in captions
+
+
+def test_a_disk_that_is_gone_ends_the_run_before_every_source_was_tried(warm: Warm, raw: Path) -> None:
+    for number in range(20):
+        (raw / f"{number:02d}.mp4").write_bytes(b"x" * (number + 1))
+    log = raw.parent / "log"
+    status, said = curate(warm, raw, FailingReads(raw, errno.EACCES, log, "o", None))
+    assert (status, "stopped after 16 sources in a row" in said) == (os.EX_TEMPFAIL, True), said
+
+
+def test_a_film_that_changed_is_worked_on_by_the_same_command(raw: Path, tmp_path: Path) -> None:
+    real, before = cut_source.scan, (raw / "b.mp4").read_bytes()
+
+    def scan(file: object, *rest: object) -> object:
+        if file.name.endswith("b.mp4"):
+            os.truncate(raw / "b.mp4", len(before) // 2)
+        return real(file, *rest)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(cut_source, "scan", scan)
+        with pytest.raises(MachineError, match=r"b\.mp4: changed"):
+            curate_here([str(raw)], str(tmp_path / "out"), CONFIG)
+    (raw / "b.mp4").write_bytes(before)
+    curate_here([str(raw)], str(tmp_path / "out"), CONFIG)
+    assert states(raw) == WHOLE
+
+
+@pytest.fixture
+def bucket(films: Path) -> Iterator[FaultyProxy]:
+    with s3_server() as endpoint, FaultyProxy(endpoint) as proxy:
+        make_bucket(endpoint, "films")
+        for path in films.iterdir():
+            s3_client(endpoint).upload_file(str(path), "films", f"raw/{path.name}")
+        yield proxy
+
+
+def from_s3(bucket: FaultyProxy, raw: Path, **storage: object) -> dict[str, set[str]]:
+    settings = {
+        "endpoint_url": bucket.url,
+        "max_attempts": 2,
+        "backoff_base_s": 0.01,
+        "block_mib": 1,
+        **storage,
+    }
+    config = CurateConfig.model_validate({**CONFIG.model_dump(), "storage": settings})
+    curate_here(["s3://films/raw"], str(raw.parent / "out"), config)
+    return states(raw)
+
+
+@pytest.mark.parametrize(("status", "code", "times"), [(503, "SlowDown", 2), (403, "AccessDenied", 1)])
+def test_an_object_that_s3_does_not_give_is_left_undone(
+    bucket: FaultyProxy, raw: Path, status: int, code: str, times: int
+) -> None:
+    bucket.answer(status, code, match="GET /films/raw/b.mp4", times=times)
+    with pytest.raises(MachineError, match=r"1 of 3 sources are left undone.*s3://films/raw/b\.mp4"):
+        from_s3(bucket, raw)
+    assert from_s3(bucket, raw) == WHOLE
+
+
+@pytest.mark.parametrize("at", [40, 9_000])
+@pytest.mark.parametrize("etag", [False, True])
+def test_bits_that_flip_on_the_way_from_s3_are_read_again(
+    bucket: FaultyProxy, raw: Path, at: int, etag: bool
+) -> None:
+    """By the checksum that the store holds, or by its ETag where that is an MD5."""
+    if etag:
+        bucket.dropped = ("x-amz-checksum-crc32",)
+    bucket.flip(at, match="GET /films/raw/b.mp4")
+    assert from_s3(bucket, raw) == WHOLE
+    assert len(bucket.lines("GET /films/raw/b.mp4")) >= 2
+    hashes = {
+        row["source"][-5:]: row["source_sha256"] for row in open_dataset(raw.parent / "out").index.to_pylist()
+    }
+    assert hashes["b.mp4"] == file_sha256(raw / "b.mp4")
+
+
+def test_an_etag_that_is_no_md5_fails_nothing(bucket: FaultyProxy, raw: Path) -> None:
+    bucket.dropped = ("x-amz-checksum-crc32",)
+    bucket.etags = {"/films/raw/b.mp4": '"0123456789abcdef0123456789abcdef"'}
+    assert from_s3(bucket, raw) == WHOLE
+
+
+def test_an_object_that_contradicts_its_checksum_is_left_undone(bucket: FaultyProxy, raw: Path) -> None:
+    bucket.flip(9_000, match="GET /films/raw/b.mp4", times=100)
+    with pytest.raises(
+        MachineError, match=r"b\.mp4 arrived with other bytes than those of its checksum \(CRC32\)"
+    ):
+        from_s3(bucket, raw)
+
+
+@thorough
+def test_on_ray_too_a_fault_leaves_its_source_undone(raw: Path) -> None:
+    """Ray's workers inherit the environment of the process that starts them."""
+    faults = FailingReads(raw / "b.mp4", errno.EIO, raw.parent / "log", "ro", None)
+    words = [sys.executable, "-m", "pipelines.cli", "curate", str(raw), "--out", str(raw.parent / "out")]
+    words += ["--set", "spans.min_clip_s=0.5", "--set", "filters.min_short_side_px=0"]
+    words += ["--set", "filters.min_duration_s=0"]
+    env = {**os.environ, "LD_PRELOAD": str(library()), **faults.env()}
+    ended = subprocess.run(words, env=env, capture_output=True, text=True)
+    assert (ended.returncode, f"{raw}/b.mp4" in ended.stderr) == (os.EX_TEMPFAIL, True), ended.stderr
+    assert faults.struck() > 0
+    ended = subprocess.run(words, capture_output=True, text=True)
+    assert (ended.returncode, states(raw)) == (0, WHOLE), ended.stderr
