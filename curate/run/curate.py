@@ -198,11 +198,9 @@ def _joined(
     notes: tuple[str, ...] = ()
     if kept:
         notes = (f"{len(kept)} sources of earlier runs are not in the input and were kept",)
-    spans = {
-        row["uri"]: _spans(from_stored(row["segments"])) for row in before["sources"] if "segments" in row
-    }
+    spans = {row["uri"]: _spans(from_stored(row.get("segments", ()))) for row in before["sources"]}
     if changed := sum(
-        spans.get(source.uri, _spans(source.segments)) != _spans(source.segments) for source in sources
+        spans.get(source.uri, own) != own for source in sources for own in [_spans(source.segments)]
     ):
         notes += (
             f"{changed} films are listed with other segments than before, which replace the earlier ones",

@@ -108,7 +108,8 @@ def _placed(number: int, segment: Segment, timeline: FrameTimes, config: SpanCon
         return _Placed(number, _faulty(span, f"{segment} {reason}"))
     if config.listed == "shots":
         return _Placed(number, span)
-    return _Placed(number, _checked_whole(span, timeline, config))
+    span = _checked_whole(span, timeline, config)
+    return _Placed(number, span if span.fault is None else replace(span, fault=f"{segment}: {span.fault}"))
 
 
 def _outside(segment: Segment, timeline: FrameTimes, first: int, last: int) -> str | None:

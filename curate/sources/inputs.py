@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote, urljoin
 
@@ -293,6 +292,13 @@ def _read_list(uri: str, info: ObjectInfo, config: StorageConfig) -> Iterator[tu
             raise UsageError(f"list {shown(uri)}, {wrong.place} {wrong.reason}")
 
 
+_Film = tuple[str, tuple[str, ...]]
+
+
+def _film(entry: ListEntry) -> _Film:
+    return entry.path, entry.ids
+
+
 class _Listed:
     """Resolver for the entries of one list.
 
@@ -307,15 +313,15 @@ class _Listed:
         self._uri = uri
         self._config = config
         self._silences: Counter[tuple[str, int]] = Counter()
-        self._seen: dict[str, SourceRef] = {}  # films with segments, which many entries name
+        self._seen: dict[_Film, SourceRef] = {}  # films with segments, which many entries name
 
     def look_for(self, entries: list[ListEntry], pool: ThreadPoolExecutor | None) -> Iterator[SourceRef]:
         """Return the source of each entry; a film with segments is looked up once."""
-        once = {one.path: one for one in entries if one.segments and one.path not in self._seen}
-        firsts = list(once.values())
+        once = {_film(one): one for one in entries if one.segments and _film(one) not in self._seen}
+        firsts, others = list(once.values()), [one for one in entries if not one.segments]
         self._seen.update(zip(once, (pool.map if pool else map)(self._look, firsts), strict=True))
-        rest = iter((pool.map if pool else map)(self._look, [one for one in entries if not one.segments]))
-        return (self._seen[one.path] if one.segments else next(rest) for one in entries)
+        rest = iter((pool.map if pool else map)(self._look, others))
+        return (self._seen[_film(one)] if one.segments else next(rest) for one in entries)
 
     def _look(self, entry: ListEntry) -> SourceRef:
         """Return the source that an entry names, with its fault where it cannot be opened."""
@@ -326,12 +332,13 @@ class _Listed:
                 source = self._at(f"{name}{suffix}")
                 if source.fault is None:
                     return source
-        lost = _lost(shown(self._uri).rpartition("/")[0] + f"/{entry.path}", "")
-        names = " or ".join(entry.ids)
-        return replace(
-            lost,
-            fault="the list names it by its ID or web page, and beside the list lies no file"
-            f" {names} with {' '.join(ID_SUFFIXES)}; put the list beside the films, or add a column path",
+        return SourceRef(
+            f"{shown(self._uri)}#id={entry.path}",
+            0,
+            "",
+            fault="its list names it by its ID or web page, and beside the list lies no file"
+            f" {' or '.join(entry.ids)} with {' '.join(ID_SUFFIXES)}; put the list beside the films, or add a column"
+            " path",
         )
 
     def _at(self, path: str) -> SourceRef:

@@ -173,13 +173,9 @@ def spans_of(said: Mapping[str, Any]) -> tuple[list[ListedSpan], Mapping[str, An
 
 def _from_sides(said: Mapping[str, Any], names: Mapping[str, str]) -> _Spans | None:
     """Return the spans of columns such as ``start`` and ``end``: frames before seconds, which are less exact."""
-    lone: str | None = None
-    for kind, (starts, ends) in _SIDES.items():
-        start = next((column for column, name in names.items() if starts.fullmatch(name)), None)
-        end = next((column for column, name in names.items() if ends.fullmatch(name)), None)
-        if start is not None and end is not None:
-            return _zipped(said, start, end, kind)
-        lone = lone or start or end
+    both, lone = _sides(tuple(names))
+    if both is not None:
+        return _zipped(said, *both)
     others = (
         column for column, name in names.items() if _PAIRS.fullmatch(name) or _FRAME_PAIRS.fullmatch(name)
     )
@@ -188,6 +184,20 @@ def _from_sides(said: Mapping[str, Any], names: Mapping[str, str]) -> _Spans | N
             f"has a column {lone} = {_shown(said[lone])} without its other end; give start and end"
         )
     return None
+
+
+@lru_cache(_NAMES)
+def _sides(columns: tuple[str, ...]) -> tuple[tuple[str, str, str] | None, str | None]:
+    """Return columns with the start and the end of spans, and the kind of both; or a column with one of them."""
+    names = {column: plain_name(column) for column in columns}
+    lone: str | None = None
+    for kind, (starts, ends) in _SIDES.items():
+        start = next((column for column, name in names.items() if starts.fullmatch(name)), None)
+        end = next((column for column, name in names.items() if ends.fullmatch(name)), None)
+        if start is not None and end is not None:
+            return (start, end, kind), None
+        lone = lone or start or end
+    return None, lone
 
 
 def _zipped(said: Mapping[str, Any], start: str, end: str, kind: str) -> _Spans:

@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 import subprocess
+import time
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -24,9 +25,10 @@ from loader.dataset import open_dataset, verify
 from loader.errors import UsageError
 from loader.storage import open_storage
 from pipelines.cli import main
-from tests.curate.run.test_run import config, tree
+from tests.curate.run.test_run import SMALL_WORDS, config, tree
 from tests.media import CORPUS, NO_CORPUS, read_number, write_video
 from tests.thorough import beyond, thorough
+from tests.warm import Warm
 
 SIZE = 160, 128
 BOAT, KITE, LAKE = "A boat, slowly.", "A kite above it.", "The lake at night."
@@ -267,6 +269,23 @@ def test_a_long_film_in_parts_gives_the_same_bytes(raw: Path, tmp_path: Path, un
     assert tree(tmp_path / "parts") == tree(tmp_path / "whole")
     assert len(clips(tmp_path / "whole")) == 3
     assert_whole(accounts(tmp_path / "whole", "long.mp4"), 9.0)
+
+
+def test_killed_at_work_it_ends_with_the_same_bytes(
+    raw: Path, made: Path, tmp_path: Path, warm: Warm
+) -> None:
+    words = [*SMALL_WORDS, "--set=dedup.perceptual.enabled=false"]
+    for attempt in range(10):  # on a busy machine a run may end before it is seen at work
+        out = tmp_path / f"dataset {attempt}"
+        run = warm.start("curate", str(raw / "list.csv"), "--out", str(out), *words)
+        while not run.has_ended() and not list((out / ".ledger").rglob("*.mp4")):
+            time.sleep(0.005)
+        run.kill()
+        if not (out / "manifest.json").exists():
+            break
+    assert not (out / "manifest.json").exists()
+    make(raw / "list.csv", out)
+    assert {name: data for name, data in tree(out).items() if not name.startswith("report/")} == tree(made)
 
 
 def test_the_example_of_the_page_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from curate.sources.literals import literal_of
 from curate.sources.times import seconds_of
 from loader.errors import UsageError
 from loader.storage import StorageConfig
+from tests.httpserver import web_server
 
 CONFIG = StorageConfig()
 PANDA = """videoID,url,timestamp,caption,matching_score
@@ -66,6 +67,7 @@ def test_internvid_names_films_by_their_id(tmp_path: Path) -> None:
     ]
     assert found.segments[0].attributes == {"YoutubeID": "a", "Aesthetic_Score": "4.5", "UMT_Score": "0.3"}
     (gone,) = listed(tmp_path, text.replace("\na,", "\ngone,"))
+    assert gone.uri == f"{tmp_path}/list.csv#id=gone"
     assert "no file gone with .mp4" in str(gone.fault)
     assert len(gone.segments) == 2
 
@@ -333,3 +335,19 @@ def test_hostile_literals_are_refused_at_once(text: str) -> None:
 def test_literals_of_python_are_read() -> None:
     assert literal_of("[('a', 1.5), [None, True], {'b': -2e3}]") == [("a", 1.5), [None, True], {"b": -2e3}]
     assert literal_of("['it\\'s', \"\\\\d\", 'é']") == ["it's", "\\d", "é"]
+
+
+def test_a_film_on_the_web_is_asked_for_once_whatever_the_number_of_its_segments() -> None:
+    with web_server() as web:
+        web.files |= {"/raw/a.mp4": b"film", "/raw/b.webm": b"film"}
+        rows = "".join(
+            f"{name},{place},{place + 1},caption {place}\n" for place in range(30) for name in "ab"
+        )
+        web.files["/raw/list.csv"] = f"video_id,start,end,caption\n{rows}".encode()
+        found = list_sources([f"{web.url}/raw/list.csv"], StorageConfig(allow_private=True))
+        assert [(one.uri, len(one.segments), one.fault) for one in found] == [
+            (f"{web.url}/raw/a.mp4", 30, None),
+            (f"{web.url}/raw/b.webm", 30, None),
+        ]
+        asked = [request for request in web.requests if " /raw/a.mp4" in request.line]
+        assert 1 <= len(asked) <= 2
