@@ -3,14 +3,16 @@
 Only shards that hold part of it are rewritten; the dataset changes in one step, by its manifest.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from curate.foreign.leave_out import leave_out
 from curate.ledger.ledger import Ledger
 from curate.ledger.records import Record, from_json
 from curate.takedown.forget import forget
@@ -54,6 +56,8 @@ class Removed:
         copies: Keys of clips that were no samples, but copies of removed ones; they were removed too.
         left: Keys of samples that stay although a removed clip was a duplicate of them.
         clean: False when the storage may keep older versions of objects and does not let them be deleted.
+        unknown: Keys of a list that are those of no sample.
+        foreign: True over tars of others, which were not rewritten and still hold the samples' bytes.
     """
 
     manifest: Manifest
@@ -62,10 +66,15 @@ class Removed:
     copies: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     clean: bool = True
+    unknown: tuple[str, ...] = ()
+    foreign: bool = False
 
 
-def remove(storage: Storage, removal: Removal) -> Removed:
-    """Take down ``removal.source`` or ``removal.key``, and every copy or duplicate of the removed clips.
+def remove(storage: Storage, *removals: Removal) -> Removed:
+    """Take down sources or keys, and every copy or duplicate of the removed clips.
+
+    Over tars of others nothing is rewritten: a new revision of the index leaves the samples out. Of several
+    removals those that nothing is known of are counted; a single one is refused.
 
     Copies were left out of the dataset in favour of the removed sample; none of them may replace it. A
     repeated take-down changes nothing, but completes an interrupted one. The report is removed, since it
@@ -76,21 +85,64 @@ def remove(storage: Storage, removal: Removal) -> Removed:
         RunError: There is no finished dataset, or another process is writing to it.
     """
     with leased(storage, "reelweave remove") as held:
-        return _remove(held, removal)
+        dataset = Dataset(held)
+        asked, unknown = _known(dataset, removals)
+        if not asked:
+            return Removed(
+                dataset.manifest, 0, 0, unknown=unknown, foreign=dataset.manifest.foreign is not None
+            )
+        done = _leave_out(dataset, asked) if dataset.manifest.foreign else _remove(dataset, asked)
+        return replace(done, unknown=unknown)
 
 
-def _remove(storage: Storage, removal: Removal) -> Removed:
-    """Take down while holding the dataset's lease."""
-    dataset = Dataset(storage)
-    if dataset.manifest.foreign:
+def _known(dataset: Dataset, removals: Sequence[Removal]) -> tuple[list[Removal], tuple[str, ...]]:
+    """Return the removals of what the dataset holds or held, and the keys of the others.
+
+    Raises:
+        UsageError: The dataset has no such source or key, where one was asked for.
+    """
+    named: dict[str, set[str]] = {"key": set(), "source": set()}
+    for table in dataset.table_parts("accounting", ("source", "key")):
+        for name, found in named.items():
+            asked = pa.array([getattr(one, name) for one in removals], pa.string()).drop_null()
+            found |= set(table.column(name).filter(pc.is_in(table.column(name), value_set=asked)).to_pylist())
+    known = [one for one in removals if one.key in named["key"] or one.source in named["source"]]
+    unknown = [one for one in removals if one not in known]
+    if unknown and len(removals) == 1:
+        what = f"source {unknown[0].source}" if unknown[0].source else f"key {unknown[0].key}"
         raise UsageError(
-            f"{storage.root} is an index over tars of others, which are never changed; take it out"
-            " of the tars and run `reelweave index` again"
+            f"{dataset.storage.uri(MANIFEST)} knows no {what}; see accounting.parquet for what it holds"
         )
-    keys, copies = _keys_and_copies(dataset, removal)
+    return known, tuple(one.key or one.source or "" for one in unknown)
+
+
+def _leave_out(dataset: Dataset, removals: Sequence[Removal]) -> Removed:
+    """Publish a revision over tars of others that leaves samples out."""
+    storage, before = dataset.storage, dataset.manifest
+    said = {(old.source, old.key) for old in before.removals}
+    counts: Counter[tuple[str, str]] = Counter()
+    for name in ("key", "source"):
+        column = dataset.column(name)
+        asked = pa.array([getattr(one, name) for one in removals], pa.string()).drop_null()
+        counts.update((name, one) for one in column.filter(pc.is_in(column, value_set=asked)).to_pylist())
+    new = [
+        one.model_copy(update={"samples": counts["key", one.key or ""] + counts["source", one.source or ""]})
+        for one in removals
+        if (one.source, one.key) not in said
+    ]
+    manifest = leave_out(storage, before, new) if new else before
+    storage.delete_tree(REPORT)
+    storage.sweep()
+    return Removed(manifest, before.totals.samples - manifest.totals.samples, 0, foreign=True)
+
+
+def _remove(dataset: Dataset, asked: Sequence[Removal]) -> Removed:
+    """Take down while holding the dataset's lease."""
+    storage = dataset.storage
+    keys, copies = _keys_and_copies(dataset, asked)
 
     def gone(table: pa.Table) -> Mask:
-        return _named(table, removal) | _is_in(table.column("key"), keys)
+        return _named(table, asked) | _is_in(table.column("key"), keys)
 
     left_out = [
         row
@@ -99,9 +151,18 @@ def _remove(storage: Storage, removal: Removal) -> Removed:
     ]
     shards, taken, rewritten = _without(dataset, gone)
     samples = len(taken)
+    of_key = Counter(row["key"] for row in taken)
     new = [
-        removal.model_copy(update={"samples": samples, "span": _span(left_out, taken, removal.key)}),
-        *(_of_copy(row, removal) for row in copies.values()),
+        *(
+            removal.model_copy(
+                update={
+                    "samples": samples if len(asked) == 1 else of_key[removal.key],
+                    "span": _span(left_out, taken, removal.key),
+                }
+            )
+            for removal in asked
+        ),
+        *(_of_copy(row, asked[0]) for row in copies.values()),
     ]
     known = {(old.source, old.key) for old in dataset.manifest.removals}
     added = [one for one in new if one.samples or (one.source, one.key) not in known]
@@ -131,10 +192,13 @@ def _remove(storage: Storage, removal: Removal) -> Removed:
     return Removed(manifest, samples, rewritten, tuple(sorted(copies)), tuple(left), clean)
 
 
-def _named(table: pa.Table, removal: Removal) -> Mask:
-    """Return which rows are of the source or the key that a take-down names."""
-    name, value = ("key", removal.key) if removal.source is None else ("source", removal.source)
-    return _mask(pc.equal(table.column(name), value))
+def _named(table: pa.Table, removals: Sequence[Removal]) -> Mask:
+    """Return which rows are of the sources or the keys that take-downs name."""
+    named = np.zeros(len(table), np.bool_)
+    for name in ("key", "source"):
+        values = pa.array([getattr(one, name) for one in removals], pa.string()).drop_null()
+        named |= _is_in(table.column(name), values)
+    return named
 
 
 def _mask(flags: pa.ChunkedArray) -> Mask:
@@ -145,30 +209,19 @@ def _is_in(column: pa.ChunkedArray, values: pa.Array) -> Mask:
     return _mask(pc.is_in(column, value_set=values))
 
 
-def _keys_and_copies(dataset: Dataset, removal: Removal) -> tuple[pa.Array, dict[str, Row]]:
-    """Return the keys of all removed clips, and a row of each copy or duplicate in other sources, by key.
-
-    Raises:
-        UsageError: The dataset has no such source or key.
-    """
+def _keys_and_copies(dataset: Dataset, asked: Sequence[Removal]) -> tuple[pa.Array, dict[str, Row]]:
+    """Return the keys of all removed clips, and a row of each copy or duplicate in other sources, by key."""
     keys: set[str] = set()
-    named = 0
     for table in dataset.table_parts("accounting", ("source", "key")):
-        own = table.filter(pa.array(_named(table, removal)))
-        named += len(own)
+        own = table.filter(pa.array(_named(table, asked)))
         keys |= set(own.column("key").drop_null().to_pylist())
-    if not named:
-        what = f"source {removal.source}" if removal.source else f"key {removal.key}"
-        raise UsageError(
-            f"{dataset.storage.uri(MANIFEST)} knows no {what}; see accounting.parquet for what it holds"
-        )
     copies: dict[str, Row] = {}
     while True:
         wanted = pa.array(sorted(keys), pa.string())
         near = [
             row
             for table in dataset.table_parts("accounting", _OF_COPIES)
-            for row in to_rows(table.filter(pa.array(_near(table, removal, wanted))))
+            for row in to_rows(table.filter(pa.array(_near(table, asked, wanted))))
         ]
         more = {row["key"]: row for row in near if row["key"] not in copies}
         if not more:
@@ -177,12 +230,12 @@ def _keys_and_copies(dataset: Dataset, removal: Removal) -> tuple[pa.Array, dict
         keys |= more.keys()
 
 
-def _near(accounting: pa.Table, removal: Removal, keys: pa.Array) -> Mask:
+def _near(accounting: pa.Table, asked: Sequence[Removal], keys: pa.Array) -> Mask:
     """Return which rows are copies or duplicates of removed clips, and not what the take-down names."""
     key = accounting.column("key")
     duplicate_N = _mask(pc.equal(accounting.column("state"), "duplicate"))
     near_N = _is_in(key, keys) | (duplicate_N & _is_in(accounting.column("duplicate_of"), keys))
-    return ~_named(accounting, removal) & _mask(pc.is_valid(key)) & near_N
+    return ~_named(accounting, asked) & _mask(pc.is_valid(key)) & near_N
 
 
 def _of_copy(row: Row, removal: Removal) -> Removal:

@@ -6,8 +6,9 @@ from functools import cached_property
 
 from curate.ledger.records import Record
 from loader.dataset import Removal
+from loader.dataset.manifest import REMOVAL_STAGE
 
-STAGE = "removal"
+STAGE = REMOVAL_STAGE
 
 _TOUCHING_S = 1e-3
 """Overlap below which spans only touch each other."""
@@ -65,7 +66,7 @@ class TakeDowns:
 
 def take_down_reason(removal: Removal) -> str:
     """Return the reason for the accounting."""
-    return f"taken down on {removal.date}: {removal.reason}"
+    return removal.words
 
 
 def emptied(record: Record, removal: Removal) -> Record:

@@ -28,6 +28,9 @@ Size = Annotated[int, Field(ge=0, lt=2**62)]
 
 _SHARD = re.compile(r"shards/\d{6,18}(-[0-9a-f]{1,64})?\.tar")
 
+REMOVAL_STAGE = "removal"
+"""Stage of removed samples in the accounting."""
+
 
 class ShardEntry(BaseModel, frozen=True, extra="forbid"):
     """Manifest entry of one shard.
@@ -86,6 +89,11 @@ class Removal(BaseModel, frozen=True, extra="forbid"):
     reason: str
     samples: Size
     span: RemovedSpan | None = None
+
+    @property
+    def words(self) -> str:
+        """Reason in the accounting."""
+        return f"taken down on {self.date}: {self.reason}"
 
 
 class Foreign(BaseModel, frozen=True, extra="forbid"):

@@ -16,10 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from loader.base.arrays import Places
 from loader.dataset.manifest import (
+    REMOVAL_STAGE,
     FileEntry,
     Foreign,
     Manifest,
+    Removal,
     ShardEntry,
     Totals,
     count_states,
@@ -140,6 +143,7 @@ def publish_foreign(
     versions: dict[str, str],
     previous: Manifest | None,
     with_sidecars: bool,
+    removals: Sequence[Removal] = (),
 ) -> tuple[Manifest, list[str]]:
     """Publish a dataset over tars, or its next revision, with the manifest last in one conditional write.
 
@@ -151,6 +155,7 @@ def publish_foreign(
         versions: versions for the manifest.
         previous: manifest to replace, as read; None for a new dataset.
         with_sidecars: True to write ``.nv-meta``.
+        removals: samples to leave out from now on, beside those of ``previous``; the tars keep their bytes.
 
     Returns:
         The current manifest, and existing ``.idx`` files of other origin that contradict the tars.
@@ -159,7 +164,9 @@ def publish_foreign(
         RunError: another process has published here in the meantime.
     """
     tars = _named(tars, previous)
-    kept = _kept(tars)
+    removals = [*(previous.removals if previous else []), *removals]
+    removed = [_removed(tar, removals) for tar in tars]
+    kept = [own & (gone < 0) for own, gone in zip(_kept(tars), removed, strict=True)]
     idx, others = _idx_files(storage, tars, previous) if foreign.uri is None else ([], [])
     with Scratch("reelweave-publish-") as name:
         folder = Path(name)
@@ -171,7 +178,7 @@ def publish_foreign(
         with RowParts(MAYBE_CRC32, index.parts) as rows:
             index.write(index.divided(rows), rows, folder)
         states, sources = write_accounting(
-            folder / "accounting.parquet", read_once(_accounting(tars, kept), ACCOUNTING)
+            folder / "accounting.parquet", read_once(_accounting(tars, kept, removed, removals), ACCOUNTING)
         )
         with ParquetWriter(folder / "scores.parquet", SCORES):
             pass
@@ -191,7 +198,7 @@ def publish_foreign(
             files=[],
             config=config,
             versions=versions,
-            removals=previous.removals if previous else [],
+            removals=removals,
             foreign=foreign,
         )
         sidecars = energon_files(_energon(tars, kept), folder) if with_sidecars else {}
@@ -300,17 +307,48 @@ def _kept(tars: Sequence[TarIndex]) -> list[NDArray[np.bool_]]:
     return np.split(kept, starts[1:-1])
 
 
-def _accounting(tars: Sequence[TarIndex], kept: Sequence[NDArray[np.bool_]]) -> Iterator[pa.Table]:
+def _removed(tar: TarIndex, removals: Sequence[Removal]) -> Places:
+    """Return the place of each row's removal, int64; -1 for rows that nobody removed."""
+    table = tar.table
+    place_n = np.full(len(table), -1, np.int64)
+    for name in ("key", "source"):
+        places = [place for place, one in enumerate(removals) if getattr(one, name) is not None]
+        values = pa.array([getattr(removals[place], name) for place in places], pa.string())
+        found_n = pc.fill_null(pc.index_in(table.column(name), value_set=values), -1).to_numpy()
+        usable_n = (found_n >= 0) & np.asarray(_usable(table)) & (place_n < 0)
+        place_n[usable_n] = np.array(places, np.int64)[found_n[usable_n]]
+    return place_n
+
+
+def _accounting(
+    tars: Sequence[TarIndex],
+    kept: Sequence[NDArray[np.bool_]],
+    removed: Sequence[Places],
+    removals: Sequence[Removal],
+) -> Iterator[pa.Table]:
     """Yield one accounting row per sample, and one per damaged tar."""
-    for tar, own in zip(tars, kept, strict=True):
+    words = [removal.words for removal in removals]
+    for tar, own, gone in zip(tars, kept, removed, strict=True):
         if tar.damage:
             reason = f"the tar {'; it '.join(tar.damage)}"
             row = {"source": tar.path, "state": "failed", "stage": STAGE, "reason": reason}
             yield to_table([row], ACCOUNTING)
-        yield _samples_accounting(tar, pa.array(own))
+        yield _samples_accounting(tar, pa.array(own), pa.array(gone), words)
 
 
-def _samples_accounting(tar: TarIndex, kept: pa.BooleanArray) -> pa.Table:
+def _samples_accounting(
+    tar: TarIndex, kept: pa.BooleanArray, removal: pa.Array, words: Sequence[str]
+) -> pa.Table:
+    """Return the rows of a tar's samples.
+
+    Args:
+        tar: the tar.
+        kept: True for samples of the dataset.
+        removal: place of each sample's removal in ``words``; -1: none.
+        words: reasons of the removals.
+    """
+    removed = pc.greater_equal(removal, 0)
+    why = pa.array(["", *words], pa.string()).take(pc.add(removal, 1))
     table = tar.table.combine_chunks()
     key, offset, end_s, reason = (
         table.column(name).combine_chunks() for name in ("key", "offset", "end_s", "reason")
@@ -321,14 +359,15 @@ def _samples_accounting(tar: TarIndex, kept: pa.BooleanArray) -> pa.Table:
         pc.equal(reason, ""), "its key is that of a sample before it in the tar; keys are unique", reason
     )
     nothing = pa.nulls(len(table), pa.float64())
+    named = pc.or_(kept, removed)
     columns = {
-        "source": pc.if_else(kept, name, place),
-        "start_s": pc.if_else(kept, 0.0, nothing),
-        "end_s": pc.if_else(kept, end_s, nothing),
-        "key": pc.if_else(kept, key, pa.nulls(len(table), pa.string())),
-        "state": pc.if_else(kept, "kept", "failed"),
-        "stage": pa.array([STAGE] * len(table), pa.string()),
-        "reason": pc.if_else(kept, "", second),
+        "source": pc.if_else(named, name, place),
+        "start_s": pc.if_else(named, 0.0, nothing),
+        "end_s": pc.if_else(named, end_s, nothing),
+        "key": pc.if_else(named, key, pa.nulls(len(table), pa.string())),
+        "state": pc.if_else(kept, "kept", pc.if_else(removed, "filtered", "failed")),
+        "stage": pc.if_else(removed, REMOVAL_STAGE, STAGE),
+        "reason": pc.if_else(kept, "", pc.if_else(removed, why, second)),
         "score": nothing,
         "threshold": nothing,
         "duplicate_of": pa.nulls(len(table), pa.string()),

@@ -1,11 +1,13 @@
-"""Remove a source or one sample from shards, tables, ledger and report, and record that in the manifest.
+"""Remove a source or samples from shards, tables, ledger and report, and record that in the manifest.
 
-Only shards that hold it are rewritten. A later `reelweave curate` leaves it out, too.
+Only shards that hold them are rewritten. A later `reelweave curate` leaves them out, too. Over tars of others nothing
+is rewritten: a new revision of the index leaves the samples out, and so does a later `reelweave index`.
 """
 
 import argparse
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loader.errors import UsageError
@@ -23,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--source", metavar="URI", help="source to remove, as accounting.parquet spells it")
     what.add_argument("--key", metavar="KEY", help="sample to remove")
+    what.add_argument("--keys", metavar="FILE", help="file of keys of samples to remove, one a line")
     parser.add_argument(
         "--reason",
         default="on request",
@@ -36,22 +39,21 @@ def run(options: argparse.Namespace) -> int:
     """Remove it and print what was rewritten."""
     from curate.takedown.removal import remove
     from loader.dataset import Dataset, Removal
+    from loader.read.exclude import read_keys
     from pipelines.commands.look.report import REPORT, write_report
     from pipelines.report.buckets import kept_config
 
     if not options.reason.strip():
         raise UsageError("--reason is empty; say why, it is kept in the manifest")
-    removal = Removal(
-        source=options.source,
-        key=options.key,
-        date=datetime.now(UTC).date().isoformat(),
-        reason=options.reason.strip(),
-        samples=0,
-    )
+    today, reason = datetime.now(UTC).date().isoformat(), options.reason.strip()
+    keys = [options.key] if options.keys is None else read_keys(Path(options.keys), f"--keys {options.keys}")
+    if not keys:
+        raise UsageError(f"--keys {options.keys} lists no key; give one a line")
+    removals = [Removal(source=options.source, key=key, date=today, reason=reason, samples=0) for key in keys]
     config = storage_config(options)
     storage = open_storage(options.dataset, config)
     reported = storage.stat(REPORT) is not None
-    done = remove(storage, removal)
+    done = remove(storage, *removals)
     if reported:
         write_report(Dataset(storage), kept_config(storage, config))
     if options.json:
@@ -65,6 +67,8 @@ def run(options: argparse.Namespace) -> int:
                 "copies_removed": list(done.copies),
                 "duplicates_left": list(done.left),
                 "older_versions_removed": done.clean,
+                "unknown_keys": list(done.unknown),
+                "tars_keep_bytes": done.foreign,
             }
         )
         return 0
@@ -80,6 +84,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _notes(done: "Removed") -> Iterator[str]:
+    if done.unknown:
+        some = ", ".join(done.unknown[:3]) + (", ..." if len(done.unknown) > 3 else "")
+        yield f"{len(done.unknown)} keys of the list are those of no sample: {some}"
+    if done.foreign:
+        yield "the tars are those of others and were not changed: the bytes of these samples remain in them"
     if done.copies:
         yield f"with it went {len(done.copies)} copies that were no samples: {', '.join(done.copies)}"
     if done.left:

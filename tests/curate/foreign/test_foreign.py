@@ -191,10 +191,40 @@ def test_commands_that_write_tars_leave_them_alone(mixed: Path, raw: Path) -> No
     before = digests(mixed)
     with pytest.raises(UsageError, match="no curation wrote"):
         curate([str(raw / "source.mp4")], str(mixed), config, update=True)
-    removal = Removal(key="clip0001", date="2025-01-01", reason="asked", samples=0)
-    with pytest.raises(UsageError, match="tars of others"):
-        remove(open_storage(mixed), removal)
     assert digests(mixed) == before
+
+
+def _of(**named: str) -> Removal:
+    return Removal(date="2025-01-01", reason="asked", samples=0, **named)
+
+
+def test_a_revision_leaves_samples_out_and_the_tars_as_they_are(mixed: Path) -> None:
+    before = digests(mixed)
+    index(mixed)
+    held = open_dataset(mixed).column("key").to_pylist()
+    gone = held[1:4]
+    done = remove(open_storage(mixed), *(_of(key=key) for key in [*gone, "nobody"]))
+    assert (done.samples, done.shards_rewritten, done.foreign, done.unknown) == (3, 0, True, ("nobody",))
+    assert {path: state for path, state in digests(mixed).items() if path in before} == before
+    dataset = open_dataset(mixed)
+    assert dataset.column("key").to_pylist() == [key for key in held if key not in gone]
+    assert dataset.manifest.revision == 1
+    rows = {row["key"]: row for row in to_rows(dataset.accounting) if row["key"] in gone}
+    assert {(row["state"], row["stage"], row["reason"]) for row in rows.values()} == {
+        ("filtered", "removal", "taken down on 2025-01-01: asked")
+    }
+    assert len(rows) == 3
+    assert problems(mixed) == []
+
+    again = remove(open_storage(mixed), *(_of(key=key) for key in gone))
+    assert (again.samples, again.manifest.revision) == (0, 1)
+    by_source = remove(open_storage(mixed), _of(source=dataset.row(0)["source"]))
+    assert (by_source.samples, by_source.manifest.removals[-1].samples) == (1, 1)
+    index(mixed)  # reads nothing anew, and leaves them out
+    left = open_dataset(mixed).column("key").to_pylist()
+    assert left == [key for key in held if key not in gone][1:]
+    with pytest.raises(UsageError, match="knows no key nobody"):
+        remove(open_storage(mixed), _of(key="nobody"))
 
 
 def test_the_index_may_lie_elsewhere(mixed: Path, tmp_path: Path) -> None:

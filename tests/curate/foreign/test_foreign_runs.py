@@ -108,6 +108,35 @@ def test_the_commands_work_on_it(mixed: Path) -> None:
     assert reelweave("verify", mixed).returncode == 0
 
 
+def test_a_list_of_keys_leaves_an_index_in_mid_epoch(tmp_path: Path, raw: Path) -> None:
+    folder, listed = tmp_path / "set", tmp_path / "keys.txt"
+    by_webdataset(folder / "0.tar", clips(raw, 0, 9))
+    index(folder)
+    config = StreamConfig(
+        buckets=BUCKETS.model_copy(update={"max_batch": 2}), epochs=2, workers=1, decode=False
+    )
+    stream = VideoStream(open_dataset(folder), config)
+    reads = iter(stream)
+    before = [key for batch in (next(reads), next(reads)) for key in batch.keys]
+    reads.close()
+    gone = sorted({f"clip{number:04d}" for number in range(9)} - set(before))[:2] + before[:1]
+    listed.write_text("\n".join([*gone, "nobody"]))
+    done = reelweave("remove", folder, "--keys", listed, "--reason", "damaged", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["samples_removed"], told["samples_left"], told["tars_keep_bytes"]) == (3, 6, True)
+    assert (told["unknown_keys"], told["shards_rewritten"]) == (["nobody"], 0)
+    resumed = VideoStream(open_dataset(folder), config)
+    resumed.load_state_dict(stream.state_dict())
+    batches = [batch for batch in resumed if batch.weight]
+    drawn = sorted([*before, *(key for batch in batches if batch.epoch == 0 for key in batch.keys)])
+    every = {f"clip{number:04d}" for number in range(9)}
+    assert drawn == sorted(every - set(gone[:2]))  # each once; of the removed those that were trained before
+    assert sorted(key for batch in batches if batch.epoch for key in batch.keys) == sorted(every - set(gone))
+    assert reelweave("remove", folder, "--keys", tmp_path / "none.txt").returncode == 2
+    assert "bytes of these samples remain" in reelweave("remove", folder, "--keys", listed).stdout
+
+
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
     with s3_server() as url:

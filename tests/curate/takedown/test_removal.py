@@ -76,6 +76,20 @@ def test_a_source_goes_with_all_its_samples_and_is_recorded(folder: Path) -> Non
     assert [entry.samples for entry in open_dataset(folder).manifest.removals] == [3]
 
 
+def test_a_list_goes_at_once_and_unknown_keys_are_counted(folder: Path) -> None:
+    gone = [make_sample(number).row["key"] for number in (1, 2, 4)]
+    before = open_dataset(folder).manifest
+    done = remove(open_storage(folder), *(removal(key=key) for key in [*gone, "nobody"]))
+    assert (done.samples, done.unknown, done.foreign) == (3, ("nobody",), False)
+    manifest = open_dataset(folder).manifest
+    assert manifest.revision == before.revision + 1
+    assert [(one.key, one.samples) for one in manifest.removals] == [(key, 1) for key in gone]
+    assert verify(open_storage(folder)).problems == []
+    assert not any(holds(folder, make_sample(number).clip[:200]) for number in (1, 2, 4))
+    nothing = remove(open_storage(folder), removal(key="nobody"), removal(key="no one"))
+    assert (nothing.samples, nothing.manifest.revision) == (0, manifest.revision)
+
+
 def test_everything_may_go(folder: Path) -> None:
     for number in range(3):
         remove(open_storage(folder), removal(source=f"raw/{number}.mp4"))
