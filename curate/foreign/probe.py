@@ -1,6 +1,8 @@
-"""Probe of a sample's media from its bytes: frames counted, displayed size, duration."""
+"""Probe of a sample's media from its bytes: frames that a player shows, displayed size, duration, frame rate."""
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -11,11 +13,12 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from curate.frames.source import SourceError, open_video
+from loader.dataset.samples.frames.shown_frames import PacketFrames, has_variable_rate, times_of
 from loader.dataset.tars.media import FORMATS
 from loader.dataset.tars.orientation import orientation_of
 from loader.errors import refuse_shortage
 
-PROBE_VERSION = 3
+PROBE_VERSION = 4
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 IMAGE_FPS = 25.0
@@ -23,7 +26,6 @@ IMAGE_FPS = 25.0
 
 _MAX_SIDE = 16384
 _RATE_TOLERANCE = 0.05
-_VP8_SHOWN = 0x10
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Media:
         width: Width in pixels, likewise.
         duration_s: frames / fps.
         audio: Codec of the first sound track, or "none".
+        variable_rate: True if frames last unequally long, so that ``fps`` is only their mean.
     """
 
     frames: int
@@ -45,10 +48,11 @@ class Media:
     width: int
     duration_s: float
     audio: str
+    variable_rate: bool = False
 
 
 def probe(data: bytes | memoryview) -> Media:
-    """Read all packets of a video or picture, and decode one frame of it.
+    """Read all packets of a video or picture, and decode one frame; all frames where only these tell their number.
 
     Raises:
         SourceError: no container of ``loader.dataset.tars.media`` can be read, no frame can be decoded, or fewer
@@ -56,24 +60,47 @@ def probe(data: bytes | memoryview) -> Media:
     """
     if not data:
         raise SourceError("is empty")
-    with open_video(io.BytesIO(data), containers=FORMATS) as (container, stream):
-        try:
-            times, frame = _demux(container, stream)
-        except (av.FFmpegError, ValueError) as error:
-            refuse_shortage(error)
-            raise SourceError(f"cannot be decoded: {getattr(error, 'strerror', None) or error}") from error
-        if frame is None:
-            raise SourceError("has no frame that can be decoded")
+    with open_video(io.BytesIO(data), containers=FORMATS) as (container, stream), _decoding():
+        packets = PacketFrames(container, stream)
+        times, frame = _demux(container, stream, packets)
         if times.promised > (times.ticks if times.counts_ticks else times.packets):
             raise SourceError(
                 f"is cut off: its header promises {times.promised} frames, {times.packets} are there"
             )
+        told, tick_s = packets.told(), float(stream.time_base or 0)
         height, width = _shown_size(frame, stream.sample_aspect_ratio)
-        fps = IMAGE_FPS if container.format.name.endswith("_pipe") else times.rate(stream.average_rate)
-        audio = container.streams.audio
-        return Media(
-            times.shown, fps, height, width, times.shown / fps, _codec(audio[0]) if audio else "none"
-        )
+        audio = _codec(container.streams.audio[0]) if container.streams.audio else "none"
+        is_picture, stated = container.format.name.endswith("_pipe"), stream.average_rate
+    stamps = _decoded_stamps(data) if told is None else told.pts.tolist()
+    times_s = times_of(stamps, tick_s)
+    fps = IMAGE_FPS if is_picture else times.rate(stated, len(stamps))
+    return Media(
+        len(stamps),
+        fps,
+        height,
+        width,
+        len(stamps) / fps,
+        audio,
+        times_s is not None and has_variable_rate(times_s),
+    )
+
+
+@contextmanager
+def _decoding() -> Iterator[None]:
+    try:
+        yield
+    except (av.FFmpegError, ValueError) as error:
+        refuse_shortage(error)
+        raise SourceError(f"cannot be decoded: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _decoded_stamps(data: bytes | memoryview) -> list[int | None]:
+    """Return the time stamp of each frame, all of which are decoded."""
+    with open_video(io.BytesIO(data), containers=FORMATS) as (container, stream), _decoding():
+        stamps = [frame.pts for frame in container.decode(stream)]
+    if not stamps:
+        raise SourceError("has no frame that can be decoded")
+    return stamps
 
 
 @dataclass
@@ -83,7 +110,6 @@ class _Times:
     Attributes:
         promised: Frames by the header.
         packets: Packets with content.
-        shown: Packets whose frames are shown.
         first_s: Earliest time of a packet.
         last_s: Latest end of a packet.
         counts_ticks: True for AVI, which has no times of display and promises ticks; a frame may take several.
@@ -93,18 +119,16 @@ class _Times:
 
     promised: int
     packets: int = 0
-    shown: int = 0
     first_s: float | None = None
     last_s: float = 0.0
     counts_ticks: bool = False
     ticks: int = 0
     coded: int = 0
 
-    def add(self, packet: "Packet[VideoStream]", codec: str) -> None:
+    def add(self, packet: "Packet[VideoStream]") -> None:
         self.packets += 1
-        if packet.is_discard or (codec == "vp8" and not bytes(packet)[0] & _VP8_SHOWN):
+        if packet.is_discard:
             return
-        self.shown += 1
         begin, lasting = packet.pts, packet.duration or 0
         if self.counts_ticks:
             begin, lasting = packet.dts, max(lasting, (packet.dts or 0) - self.coded)
@@ -115,24 +139,27 @@ class _Times:
             self.first_s = begin_s if self.first_s is None else min(self.first_s, begin_s)
             self.last_s = max(self.last_s, end_s)
 
-    def rate(self, stated: Fraction | None) -> float:
-        """Return the stated rate where the time stamps agree with it, else frames over the span they cover."""
+    def rate(self, stated: Fraction | None, frames: int) -> float:
+        """Return the stated rate where the time stamps agree with it, else shown frames over the span they cover."""
         span_s = 0.0 if self.first_s is None else self.last_s - self.first_s
-        counted = self.shown / span_s if span_s > 0 else 0.0
+        counted = frames / span_s if span_s > 0 else 0.0
         if stated and (not counted or abs(float(stated) / counted - 1) <= _RATE_TOLERANCE):
             return float(stated)
         return counted or IMAGE_FPS
 
 
-def _demux(container: InputContainer, stream: VideoStream) -> tuple[_Times, VideoFrame | None]:
+def _demux(
+    container: InputContainer, stream: VideoStream, packets: PacketFrames
+) -> tuple[_Times, VideoFrame]:
     times, frame = _Times(stream.frames, counts_ticks=container.format.name == "avi"), None
     for packet in container.demux(stream):
         if packet.size:
-            times.add(packet, stream.codec_context.name)
+            times.add(packet)
+        packets.add(packet)
         if frame is None:
             frame = next(iter(packet.decode()), None)
-    if not times.shown:
-        raise SourceError("has no frames")
+    if frame is None:
+        raise SourceError("has no frame that can be decoded")
     return times, frame
 
 

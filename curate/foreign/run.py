@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from curate.foreign.crew import TarProgress, read_tars
 from curate.foreign.probe import PROBE_VERSION
-from curate.foreign.tar import NOTES, note_path, read_local, write_local
+from curate.foreign.tar import NOTES, VARIABLE_RATE, note_path, read_local, write_local
 from loader.base.processors import processors
 from loader.dataset.manifest import MANIFEST, Foreign, Manifest, read_manifest, table_path
 from loader.dataset.publishing.foreign import TarIndex, publish_foreign
@@ -219,7 +219,19 @@ def _remarks(tars: Sequence[TarIndex], manifest: Manifest) -> list[str]:
             f"{sum(count for count, *_ in silent)} samples have a .txt or .json and no caption in it, the first:"
             f" {key} of {path}; read are the text of .txt, and caption, text or prompt of .json"
         )
+    if varying := sum(_variable(tar) for tar in tars):
+        found.append(
+            f"{varying} samples have a variable frame rate (attributes: frame_rate=variable in index.parquet);"
+            " `sampling: {mode: fps}` chooses their frames by time stamps, other modes by number"
+        )
     return found
+
+
+def _variable(tar: TarIndex) -> int:
+    """Return the number of usable samples of a tar whose frames last unequally long."""
+    [(name, value)] = VARIABLE_RATE.items()
+    rows = tar.table.filter(pc.field("reason") == "")
+    return pc.sum(pc.equal(pc.map_lookup(rows["attributes"], name, "first"), value)).as_py() or 0
 
 
 def _without_caption(tar: TarIndex) -> list[str]:

@@ -23,6 +23,9 @@ from loader.storage import Storage
 from loader.text import count_tokens
 
 NOTES = ".reelweave-index/"
+VARIABLE_RATE = {"frame_rate": "variable"}
+"""Entry of the column ``attributes`` of samples whose frames last unequally long."""
+
 _ROWS_AT_ONCE = 4096  # a table of rows takes a tenth of their memory as objects
 
 _HEARTBEAT_S = 5.0
@@ -141,8 +144,11 @@ def _described(region: bytes) -> Row:
         raise SourceError(f"its .{suffix} {error}") from error
     caption, caption_source = caption_of(members)
     digest = hashlib.sha256(media).hexdigest()
+    row = dict(vars(found))
+    attributes = VARIABLE_RATE if row.pop("variable_rate") else {}
     return {
-        **vars(found),
+        **row,
+        "attributes": attributes,
         "end_s": found.duration_s,
         "text_tokens": count_tokens(caption),
         "caption": caption,

@@ -7,10 +7,9 @@ from typing import BinaryIO
 
 import av
 from av.container import InputContainer
-from av.stream import Disposition
-from av.video.codeccontext import VideoCodecContext
 from av.video.stream import VideoStream
 
+from loader.dataset.samples.frames.video_stream import choose_stream, count_frames, has_decoder, pictures_of
 from loader.errors import refuse_shortage
 
 # Playlists and image sequences name other files to read; raw video may not.
@@ -22,10 +21,6 @@ MAX_PIXELS = 8192 * 8192
 _IO_BUFFER_BYTES = 1 << 20
 
 _MOST_BOXES = 1000  # top-level boxes that are looked at in a file that cannot be opened
-_COUNTED, _COUNTED_BYTES = 250, 1 << 26
-_STILLS = 20
-"""Ratio of frame counts beyond which a stream counts as stills: a motion photo's, or thumbnails."""
-
 
 _OTHER_KINDS = {
     re.compile(rb"\x89PNG\r\n"): "a PNG picture",
@@ -64,16 +59,16 @@ def open_video(
         SourceError: The file is no accepted container, or holds no video stream.
     """
     container = _opened(file, max_pixels, containers)
-    frames = {stream.index: stream.frames for stream in _pictures(container)}
-    if len(frames) > 1 and not all(frames.values()):
+    frames: dict[int, int] = {}
+    if len(pictures_of(container)) > 1:
         with container:
-            frames = _counted(container)
+            frames = count_frames(container)
         file.seek(0)
         container = _opened(file, max_pixels, containers)
     with container:
-        if not _pictures(container) and (reason := _unfinished(file)):
+        if not pictures_of(container) and (reason := _unfinished(file)):
             raise SourceError(reason)
-        stream = _choose_picture(container, frames)
+        stream = _chosen(container, frames)
         # One thread decodes damaged streams deterministically; parallelism comes from other sources.
         stream.thread_type = "NONE"
         stream.codec_context.thread_count = 1
@@ -137,51 +132,9 @@ def _unfinished(file: BinaryIO) -> str | None:
     )
 
 
-def _counted(container: InputContainer) -> dict[int, int]:
-    """Count the frames of each video stream at the beginning of a container, by stream index."""
-    streams = _pictures(container)
-    counts = {stream.index: 0 for stream in streams}
-    seen_bytes = 0
-    try:
-        for packet in container.demux(streams):
-            counts[packet.stream.index] += packet.size > 0
-            seen_bytes += packet.size
-            if max(counts.values()) >= _COUNTED or seen_bytes >= _COUNTED_BYTES:
-                break
-    except (av.error.FFmpegError, OSError):  # the decoder will report it
-        pass
-    return counts
-
-
-def _pictures(container: InputContainer) -> list[VideoStream]:
-    """Return the video streams except cover art and thumbnails."""
-    return [
-        stream
-        for stream in container.streams.video
-        if not stream.disposition & (Disposition.attached_pic | Disposition.timed_thumbnails)
-    ]
-
-
-def _choose_picture(container: InputContainer, frames: dict[int, int]) -> VideoStream:
-    """Choose the stream that a player shows: films before stills, default before others, then the largest."""
-    candidates = _pictures(container)
-    if not candidates:
+def _chosen(container: InputContainer, frames: dict[int, int]) -> VideoStream:
+    if not pictures_of(container):
         raise SourceError("has no video stream")
-    known = [stream for stream in candidates if _has_decoder(stream)]
-    if not known:
+    if not any(map(has_decoder, pictures_of(container))):
         raise SourceError("has a video stream of a codec that is not known here")
-    most = max(frames.get(stream.index, 0) for stream in known)
-    return max(
-        known,
-        key=lambda stream: (
-            frames.get(stream.index, 0) * _STILLS >= most,
-            bool(stream.disposition & Disposition.default),
-            stream.codec_context.width * stream.codec_context.height,
-            -stream.index,
-        ),
-    )
-
-
-def _has_decoder(stream: VideoStream) -> bool:
-    context: VideoCodecContext | None = stream.codec_context
-    return context is not None
+    return choose_stream(container, frames)

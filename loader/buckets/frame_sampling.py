@@ -15,8 +15,8 @@ class FrameSampling(Settings):
     """Choice of a bucket's frames from a clip that has more.
 
     window: consecutive frames from a random one on. all: consecutive frames from the first one on. stride: every
-    ``stride``-th frame from a random one on. fps: resampled to ``fps`` frames per second, from a random frame on.
-    Frames repeat where the clip has fewer per second.
+    ``stride``-th frame from a random one on. fps: resampled to ``fps`` frames per second, from a random frame on, by
+    the frames' time stamps where the clip's rate varies. Frames repeat where the clip has fewer per second.
     """
 
     mode: Literal["window", "all", "stride", "fps"] = Field(
@@ -67,17 +67,34 @@ class FrameSampling(Settings):
         last = ((np.asarray(count) - 1) * self.step(clip_fps) + 0.5).astype(np.int64)
         return np.maximum(1, np.asarray(clip_frames) - last)
 
-    def frames(self, words: str, clip_frames: int, clip_fps: float, count: int) -> Places:
+    def frames(
+        self, words: str, clip_frames: int, clip_fps: float, count: int, times_s: Floats | None = None
+    ) -> Places:
         """Return the numbers of ``count`` frames, int64, rising; a pure function.
 
         Args:
             words: seed of the random choice; equal words choose equal frames.
             clip_frames: number of frames of the clip, enough by `available`.
-            clip_fps: frames per second of the clip.
+            clip_fps: frames per second of the clip, on average.
             count: number of frames to choose.
+            times_s: float64 [clip_frames]: begin of each frame of a clip of variable rate, seconds after the first;
+                None for a constant rate.
         """
-        step = float(self.step(clip_fps))
         digest = hashlib.blake2b(words.encode(), digest_size=8).digest()
-        first = int.from_bytes(digest, "little") % int(self.starts(clip_frames, clip_fps, count))
-        numbers = first + np.floor(np.arange(count) * step + 0.5).astype(np.int64)
+        draw = int.from_bytes(digest, "little")
+        if times_s is not None and self.fps is not None:
+            return _by_times(draw, np.arange(count) / self.fps, times_s)
+        first = draw % int(self.starts(clip_frames, clip_fps, count))
+        numbers = first + np.floor(np.arange(count) * float(self.step(clip_fps)) + 0.5).astype(np.int64)
         return np.asarray(np.minimum(numbers, clip_frames - 1))
+
+
+def _by_times(draw: int, later_s: Floats, times_s: Floats) -> Places:
+    """Return the numbers of a random frame, and of those shown at given times after it, int64.
+
+    A frame counts as shown from half a usual frame before its begin, as the nearest frame does at a constant rate.
+    """
+    early_s = float(np.median(np.diff(times_s))) / 2 if len(times_s) > 1 else 0.0
+    starts = np.searchsorted(times_s, times_s[-1] + early_s - later_s[-1], side="right")
+    begin_s = times_s[draw % max(1, int(starts))]
+    return np.asarray(np.searchsorted(times_s, begin_s + later_s + early_s, side="right") - 1, np.int64)

@@ -3,13 +3,14 @@
 Two decoders give nearly the same pixels: PyAV, and decord, which is slower and 1 to 2 levels darker at most
 sizes. Both convert and resize with swscale's bilinear filter, which is antialiased when it shrinks; decord
 offers no other. They use the clip's own colour matrix, BT.601 by default. PyAV reads all clips that are not
-8-bit SDR: deep samples are rounded, and PQ and HLG mapped to SDR by the formula of curation. Neither decoder
+8-bit SDR: deep samples are rounded, and PQ and HLG mapped to SDR by the formula of curation. Frames are numbered as
+a player shows them (`loader.dataset.samples.frames.shown_frames`). Neither decoder
 detects all damage, and decord returns grey frames for some damaged bytes, so callers compare checksums first.
 """
 
 import io
-from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from fractions import Fraction
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
@@ -17,13 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader.base.arrays import Places
-from loader.dataset.tars.media import FORMATS
+from loader.dataset.samples.frames.shown_frames import ToldFrames, read_told
+from loader.dataset.samples.frames.video_stream import open_clip
 from loader.dataset.tars.orientation import orientation_of
 from loader.errors import RunError, refuse_shortage
 
 if TYPE_CHECKING:
     from av.container import InputContainer
     from av.video.frame import VideoFrame
+    from av.video.stream import VideoStream
 
 Pixels = NDArray[np.uint8]
 Decoder = Callable[[bytes | memoryview, Places, Pixels], None]
@@ -58,7 +61,7 @@ def decode(
 
 
 def decode_with_decord(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixels) -> None:
-    """Decode an upright clip with decord, see `decode`; deep and HDR clips with PyAV."""
+    """Decode an upright clip with decord, see `decode`; with PyAV where it is deep, HDR or has hidden frames."""
     frames_THWC = _by_decord(clip, numbers, video_CTHW)
     if frames_THWC is None:
         decode_with_pyav(clip, numbers, video_CTHW)
@@ -67,7 +70,7 @@ def decode_with_decord(clip: bytes | memoryview, numbers: Places, video_CTHW: Pi
 
 
 def _by_decord(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixels) -> Pixels | None:
-    """Return the frames [T, height, width, 3] that cover the target, or None for clips that are not 8-bit SDR."""
+    """Return the frames [T, height, width, 3] that cover the target, or None for clips that decord reads wrongly."""
     import av
     import decord
 
@@ -76,21 +79,22 @@ def _by_decord(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixels) ->
     last = int(numbers[-1])
     try:
         # decord needs a decoded frame for a clip's size, the container does not.
-        with _opened(clip) as container:
-            own = container.streams.video[0]
+        with open_clip(clip) as (container, own):
             coded = own.codec_context
             deep = coded.format is not None and coded.format.components[0].bits > 8
-            if deep or coded.color_trc in (hdr.PQ, hdr.HLG):
+            told = read_told(container, own)
+            # decord numbers hidden frames, too, and reads the first stream.
+            is_plain = told is not None and not told.hidden and own.index == container.streams.video[0].index
+            if deep or coded.color_trc in (hdr.PQ, hdr.HLG) or not is_plain:
                 return None
             height, width = _cover(own.height, own.width, *video_CTHW.shape[2:])
-        # Clips are decoded in parallel, so one clip needs one thread.
         reader = decord.VideoReader(
             io.BytesIO(clip), ctx=decord.cpu(0), num_threads=1, height=height, width=width
         )
         if len(reader) <= last:
             raise _too_short(len(reader), last)
-        if numbers[0] and len(reader.get_key_indices()) > 1:
-            # decord's seek returns wrong frames near the keyframes of open GOPs.
+        if len(reader.get_key_indices()) > 1:
+            # decord's seek, also of skipped frames, returns wrong frames near the key frames of open GOPs.
             times = np.bincount(numbers, minlength=last + 1)
             frames = ((shown, reader.next()) for shown in times.tolist())
             return np.stack([frame.asnumpy() for shown, frame in frames for _ in range(shown)])
@@ -100,57 +104,119 @@ def _by_decord(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixels) ->
 
 
 def decode_with_pyav(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixels) -> None:
-    """Decode with PyAV, see `decode`; seek to the keyframe before the first frame."""
+    """Decode with PyAV, see `decode`; from the key frame before the first frame on, where packets tell all frames."""
     import av
 
-    filled, last = 0, int(numbers[-1])
-    drawer = _Drawer()
     try:
-        with _opened(clip) as container:
-            stream = container.streams.video[0]
-            stream.thread_type = "NONE"
-            stamps = sorted(
-                (packet.pts, packet.is_keyframe)
-                for packet in container.demux(stream)
-                if packet.pts is not None
-            )
-            if len(stamps) <= last:
-                raise _too_short(len(stamps), last)
-            wanted = [stamps[number][0] for number in numbers.tolist()]
-            container.seek(
-                max((pts for pts, is_key in stamps[: int(numbers[0]) + 1] if is_key), default=stamps[0][0]),
-                stream=stream,
-            )
-            for frame in container.decode(stream):
-                if frame.pts is None or frame.pts < wanted[filled]:
-                    continue
-                # At a higher frame rate a frame repeats.
-                behind = bisect_right(wanted, frame.pts)
-                aspect = float(stream.sample_aspect_ratio or 1)
-                drawer.draw(frame, aspect, video_CTHW[:, filled:behind])
-                filled = behind
-                if filled == len(wanted):
-                    return
+        if not _decode_from_key(clip, numbers, video_CTHW):
+            with open_clip(clip) as (container, stream):
+                frames = enumerate(container.decode(stream))
+                _draw(frames, numbers, video_CTHW, stream.sample_aspect_ratio)
     except (av.FFmpegError, IndexError) as error:
         raise _undecodable(error) from error
-    raise _too_short(filled, last)
+
+
+def _decode_from_key(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixels) -> bool:
+    """Decode from the key frame before the first frame; False where only decoding the whole clip tells the frames."""
+    import av
+
+    with open_clip(clip) as (container, stream):
+        told = read_told(container, stream)
+        if told is None:
+            return False
+        if len(told.pts) <= (last := int(numbers[-1])):
+            raise _too_short(len(told.pts), last)
+        keys = np.flatnonzero(told.is_key[: int(numbers[0]) + 1])
+        first = int(keys[-1]) if len(keys) else 0
+        try:
+            # Frames before a clip's first shown one may be needed to decode it.
+            container.seek(int(told.pts[first]), stream=stream)
+            frames = _told_frames(container, stream, told, first)
+            _draw(frames, numbers, video_CTHW, stream.sample_aspect_ratio)
+        except (
+            _ContradictionError,
+            av.FFmpegError,
+        ):  # errors that stay are raised by the decode of the whole clip
+            return False
+    return True
+
+
+class _ContradictionError(Exception):
+    """Decoded frames are not those that the packets told."""
+
+
+def _told_frames(
+    container: "InputContainer", stream: "VideoStream", told: ToldFrames, first: int
+) -> Iterator[tuple[int, "VideoFrame"]]:
+    """Yield frames and their numbers from number ``first`` on.
+
+    Raises:
+        _ContradictionError: a frame is missing, or one too many; a seek that ends too late, or pictures of two packets.
+    """
+    number = first
+    for frame in container.decode(stream):
+        if frame.pts is None:
+            raise _ContradictionError
+        if frame.pts < told.pts[first]:
+            continue
+        if number == len(told.pts) or frame.pts != told.pts[number]:
+            raise _ContradictionError
+        yield number, frame
+        number += 1
+    raise _ContradictionError
+
+
+def _draw(
+    frames: Iterator[tuple[int, "VideoFrame"]],
+    numbers: Places,
+    video_CTHW: Pixels,
+    pixel_aspect: Fraction | None,
+) -> None:
+    """Draw the frames asked for.
+
+    Args:
+        frames: numbers, rising by one, and frames; read as far as needed.
+        numbers: int64 [T], rising.
+        video_CTHW: output.
+        pixel_aspect: width of a pixel over its height; None for square ones.
+
+    Raises:
+        RunError: there are too few frames.
+    """
+    filled, seen, drawer = 0, 0, _Drawer(float(pixel_aspect or 1))
+    for number, frame in frames:
+        seen = number + 1
+        if number < numbers[filled]:
+            continue
+        # At a higher frame rate a frame repeats.
+        behind = int(np.searchsorted(numbers, number, side="right"))
+        drawer.draw(frame, video_CTHW[:, filled:behind])
+        filled = behind
+        if filled == len(numbers):
+            return
+    raise _too_short(seen, int(numbers[-1]))
 
 
 class _Drawer:
-    """Drawing of one clip's frames; tables of swscale are kept between them."""
+    """Drawing of one clip's frames; tables of swscale are kept between them.
 
-    def __init__(self) -> None:
+    Args:
+        pixel_aspect: width of a pixel over its height.
+    """
+
+    def __init__(self, pixel_aspect: float) -> None:
         from av.video.reformatter import VideoReformatter
 
         from loader.dataset.colour.sdr import SdrConverter, is_hdr
 
+        self._pixel_aspect = pixel_aspect
         self._scaler, self._shrinker = VideoReformatter(), VideoReformatter()
         self._sdr, self._is_hdr = SdrConverter(), is_hdr
 
-    def draw(self, frame: "VideoFrame", aspect: float, video_CTHW: Pixels) -> None:
+    def draw(self, frame: "VideoFrame", video_CTHW: Pixels) -> None:
         """Draw a frame into all of the given places."""
         turn = orientation_of(frame)
-        shown = (frame.height, max(1, round(frame.width * aspect)))
+        shown = (frame.height, max(1, round(frame.width * self._pixel_aspect)))
         covering = _cover(*(shown[::-1] if turn.transposed else shown), *video_CTHW.shape[2:])
         height, width = covering[::-1] if turn.transposed else covering
         frame = self._of_sdr(frame, height, width)
@@ -173,15 +239,6 @@ class _Drawer:
             kind = frame.format.name
             frame = self._shrinker.reformat(frame, width, height, kind, interpolation="BILINEAR", threads=1)
         return self._sdr(frame)
-
-
-def _opened(clip: bytes | memoryview) -> "InputContainer":
-    import av
-
-    # The whitelist excludes playlists, through which FFmpeg would open arbitrary files.
-    return av.open(
-        io.BytesIO(clip), mode="r", metadata_errors="replace", options={"format_whitelist": FORMATS}
-    )
 
 
 @cache

@@ -18,6 +18,7 @@ from loader.errors import MachineError, RunError
 from loader.read.assembly import RankMicrobatch, assembled
 from loader.read.collate import CollatedSize, Collator, DecodedCollator, EncodedCollator
 from loader.read.fetch import Fetched, Fetcher
+from loader.read.frame_times import variable_times
 from loader.read.sample_reader import BadSampleError, SampleReader
 from loader.read.share import DecodedSlice, LoadedSample, Share, divide
 from loader.read.stream_config import StreamConfig
@@ -184,7 +185,9 @@ class ReadPipeline:
 
     def _frames(self, row: int, clip: TrainingSample, passed: int, bucket: Bucket) -> Places:
         words = f"{self._config.seed}/{passed}/{clip.key}"
-        return self._config.buckets.sampling.frames(words, *self._samples.shape(row), bucket.frames)
+        sampling = self._config.buckets.sampling
+        times_s = variable_times(clip) if sampling.mode == "fps" else None
+        return sampling.frames(words, *self._samples.shape(row), bucket.frames, times_s)
 
     def _batch(self, part: DecodedSlice[RankMicrobatch]) -> Microbatch | Pack:
         self._count(part.loaded)

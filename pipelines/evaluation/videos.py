@@ -81,13 +81,14 @@ def read_video(path: Path, size: tuple[int, int] | None = None) -> tuple[NDArray
     """
     import av
 
+    from loader.dataset.samples.frames.shown_frames import count_shown
+    from loader.dataset.samples.frames.video_stream import open_clip
     from loader.read.decode import decode
 
     try:
         data = path.read_bytes()
-        with av.open(str(path)) as container:
-            stream = container.streams.video[0]
-            frames = stream.frames or sum(1 for packet in container.demux(stream) if packet.size)
+        frames = count_shown(data)
+        with open_clip(data) as (_, stream):
             height, width = size or (stream.height, stream.width)
             fps = float(stream.average_rate or 24)
     except (OSError, IndexError, av.FFmpegError) as error:

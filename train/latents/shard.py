@@ -15,6 +15,7 @@ from loader.dataset.samples.clip import TrainingSample, training_sample
 from loader.dataset.schema import PLACEMENT
 from loader.errors import MachineError, RunError
 from loader.read.decode import decode
+from loader.read.frame_times import variable_times
 from loader.read.stream_config import StreamConfig
 from loader.storage import Storage
 from train.latents.encoders import Encoders, UnusableError
@@ -107,7 +108,9 @@ class ShardWriter:
         assert planned.bucket is not None
         row, (frames, height, width) = planned.row, planned.bucket
         words = f"{self.stream.seed}/{view}/{clip.key}"
-        frames_T = self.stream.buckets.sampling.frames(words, row["frames"], row["fps"], frames)
+        sampling = self.stream.buckets.sampling
+        times_s = variable_times(clip) if sampling.mode == "fps" else None
+        frames_T = sampling.frames(words, row["frames"], row["fps"], frames, times_s)
         video_CTHW = np.empty((3, frames, height, width), np.uint8)
         decode(clip.media, frames_T, video_CTHW, clip.upright, self.stream.decoder)
         return video_CTHW

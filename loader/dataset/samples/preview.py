@@ -40,10 +40,10 @@ def thumbnail(clip: bytes) -> bytes | None:
     from PIL import Image
 
     from loader.dataset.colour.sdr import SdrConverter
+    from loader.dataset.samples.frames.video_stream import open_clip
 
     try:
-        with av.open(io.BytesIO(clip), mode="r") as container:
-            stream = container.streams.video[0]
+        with open_clip(clip) as (container, stream):
             if stream.width * stream.height > _MOST_PIXELS:
                 return None
             if stream.duration:

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping
 
 from loader.text import first_text
 
-VIDEO = ("mp4", "webm", "mkv", "mov", "avi", "m4v")
+VIDEO = ("mp4", "webm", "mkv", "mov", "avi", "m4v", "ts")
 IMAGES = ("gif", "jpg", "jpeg", "png", "webp")
 MEDIA = (*VIDEO, *IMAGES)
 """Suffixes of media members, by preference; a sample's media is the first one present."""
 
-FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,gif,apng,jpeg_pipe,png_pipe,webp_pipe"
+FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,gif,apng,jpeg_pipe,png_pipe,webp_pipe"
 """FFmpeg names of the containers of ``MEDIA``, for ``format_whitelist`` when media is untrusted. Each is recognized by
 its first bytes and, unlike playlists, refers to no other file."""
 

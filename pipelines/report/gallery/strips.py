@@ -4,11 +4,12 @@ import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from loader.dataset.tars.media import FORMATS
+from loader.dataset.samples.frames.video_stream import open_clip
 from pipelines.report.numbers.spread import spread
 
 if TYPE_CHECKING:
     from av.container import InputContainer
+    from av.video.stream import VideoStream
     from PIL.Image import Image
 
 FRAMES = 8
@@ -45,23 +46,22 @@ def strip(clip: bytes, frames: int) -> Strip | None:
     import av
 
     try:
-        with av.open(
-            io.BytesIO(clip), mode="r", metadata_errors="replace", options={"format_whitelist": FORMATS}
-        ) as container:
-            stream = container.streams.video[0]
+        with open_clip(clip) as (container, stream):
             count = frames or stream.frames or 1
             size = stream.codec_context.width * stream.codec_context.height
             wanted = spread(count, FRAMES)
             large = count * size > _MOST_DECODED_PX and stream.duration
-            pictures = _by_seeking(container, len(wanted)) if large else _in_order(container, wanted)
+            pictures = (
+                _by_seeking(container, stream, len(wanted)) if large else _in_order(container, stream, wanted)
+            )
     except (av.error.FFmpegError, ValueError, IndexError, MemoryError):
         return None  # `reelweave verify` is what names damaged clips
     return _joined(pictures) if pictures else None
 
 
-def _in_order(container: "InputContainer", wanted: list[int]) -> list["Image"]:
+def _in_order(container: "InputContainer", stream: "VideoStream", wanted: list[int]) -> list["Image"]:
     pictures: list[Image] = []
-    for number, frame in enumerate(container.decode(video=0)):
+    for number, frame in enumerate(container.decode(stream)):
         if number == wanted[len(pictures)]:
             pictures.append(_small(frame))
             if len(pictures) == len(wanted):
@@ -69,13 +69,12 @@ def _in_order(container: "InputContainer", wanted: list[int]) -> list["Image"]:
     return pictures
 
 
-def _by_seeking(container: "InputContainer", count: int) -> list["Image"]:
+def _by_seeking(container: "InputContainer", stream: "VideoStream", count: int) -> list["Image"]:
     """Return the keyframes before evenly spread times of a long clip."""
-    stream = container.streams.video[0]
     pictures = []
     for place in spread(stream.duration or 1, count):
         container.seek((stream.start_time or 0) + place, stream=stream)
-        pictures.append(_small(next(container.decode(video=0))))
+        pictures.append(_small(next(container.decode(stream))))
     return pictures
 
 

@@ -1,0 +1,110 @@
+"""Safe opening of a clip's bytes, and the choice of the video stream that a player shows."""
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from loader.dataset.tars.media import FORMATS
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.video.stream import VideoStream
+
+_COUNTED, _COUNTED_BYTES = 250, 1 << 26
+_STILLS = 20
+"""Ratio of frame counts beyond which a stream counts as stills: a motion photo's, or thumbnails."""
+
+
+@contextmanager
+def open_clip(clip: bytes | memoryview) -> Iterator[tuple["InputContainer", "VideoStream"]]:
+    """Open a clip and yield its container and the stream that a player shows; close it on exit.
+
+    Raises:
+        av.FFmpegError: the bytes are no container of `FORMATS`.
+        IndexError: the container has no video stream that can be decoded.
+    """
+    container = _opened(clip)
+    frames: dict[int, int] = {}
+    if len(pictures_of(container)) > 1:
+        with container:
+            frames = count_frames(container)
+        container = _opened(clip)
+    with container:
+        stream = choose_stream(container, frames)
+        # Clips are decoded in parallel, so one clip needs one thread.
+        stream.thread_type = "NONE"
+        yield container, stream
+
+
+def pictures_of(container: "InputContainer") -> list["VideoStream"]:
+    """Return the video streams except cover art and thumbnails."""
+    from av.stream import Disposition
+
+    aside = Disposition.attached_pic | Disposition.timed_thumbnails
+    return [stream for stream in container.streams.video if not stream.disposition & aside]
+
+
+def count_frames(container: "InputContainer") -> dict[int, int]:
+    """Return the number of frames of each video stream, by stream index, as far as that tells films from stills.
+
+    Headers are believed where all streams have a count; otherwise packets are read, and the container is used up.
+    """
+    import av
+
+    streams = pictures_of(container)
+    counts = {stream.index: stream.frames for stream in streams}
+    if all(counts.values()):
+        return counts
+    counts = dict.fromkeys(counts, 0)
+    seen_bytes = 0
+    try:
+        for packet in container.demux(streams):
+            counts[packet.stream.index] += packet.size > 0
+            seen_bytes += packet.size
+            if max(counts.values()) >= _COUNTED or seen_bytes >= _COUNTED_BYTES:
+                break
+    except (av.error.FFmpegError, OSError):  # the decoder will report it
+        pass
+    return counts
+
+
+def choose_stream(container: "InputContainer", frames: dict[int, int]) -> "VideoStream":
+    """Return the stream that a player shows: films before stills, default before others, then the largest.
+
+    Args:
+        container: container with the streams.
+        frames: number of frames by stream index.
+
+    Raises:
+        IndexError: no stream has a decoder.
+    """
+    from av.stream import Disposition
+
+    known = [stream for stream in pictures_of(container) if has_decoder(stream)]
+    if not known:
+        raise IndexError("no video stream can be decoded")
+    most = max(frames.get(stream.index, 0) for stream in known)
+    return max(
+        known,
+        key=lambda stream: (
+            frames.get(stream.index, 0) * _STILLS >= most,
+            bool(stream.disposition & Disposition.default),
+            stream.codec_context.width * stream.codec_context.height,
+            -stream.index,
+        ),
+    )
+
+
+def has_decoder(stream: "VideoStream") -> bool:
+    """Return whether FFmpeg knows the stream's codec."""
+    return getattr(stream, "codec_context", None) is not None
+
+
+def _opened(clip: bytes | memoryview) -> "InputContainer":
+    import av
+
+    # The whitelist excludes playlists, through which FFmpeg would open arbitrary files.
+    return av.open(
+        io.BytesIO(clip), mode="r", metadata_errors="replace", options={"format_whitelist": FORMATS}
+    )
