@@ -8,13 +8,14 @@ import numpy as np
 
 from tests.media import numbered_frame, read_number
 
+PROGRAM = imageio_ffmpeg.get_ffmpeg_exe()
 SIZE = (160, 128)
 RATE = 25
 
 
 def ffmpeg(words: list[str], data: bytes = b"", *, may_fail: bool = False) -> bool:
     """Run the program on data, and return whether it succeeded."""
-    program = [imageio_ffmpeg.get_ffmpeg_exe(), "-nostdin" if not data else "-y", "-v", "error", *words]
+    program = [PROGRAM, "-nostdin" if not data else "-y", "-v", "error", *words]
     done = subprocess.run(program, input=data, capture_output=True, check=False)
     assert may_fail or not done.returncode, done.stderr.decode()
     return not done.returncode
@@ -41,7 +42,7 @@ def numbers_shown(path: Path) -> list[int]:
     """The number in each frame that the program shows, in order."""
     width, height = SIZE
     words = f"-map 0:v:0 -fps_mode passthrough -f rawvideo -pix_fmt rgb24 -s {width}x{height} -"
-    program = [imageio_ffmpeg.get_ffmpeg_exe(), "-nostdin", "-v", "quiet", "-i", str(path), *words.split()]
+    program = [PROGRAM, "-nostdin", "-v", "quiet", "-i", str(path), *words.split()]
     shown = subprocess.run(
         program, capture_output=True, check=False
     ).stdout  # it goes on behind damage, and fails at the end

@@ -5,12 +5,13 @@ Importing curation takes 1.7 s of a processor; hundreds of runs that are killed 
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -37,11 +38,20 @@ class Warm:
         self.folder = tempfile.TemporaryDirectory(prefix="reelweave-warm-")
         self._started = 0
 
-    def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> "Command":
-        """Start ``reelweave`` with these arguments."""
+    def start(
+        self, *arguments: str, env: Mapping[str, str] | None = None, killed_behind: str = ""
+    ) -> "Command":
+        """Start ``reelweave`` with these arguments.
+
+        Args:
+            env: Added to its environment.
+            killed_behind: Pattern of a path in a storage: behind its first write to such a path the command kills
+                itself and its children. So no result depends on when a kill from outside would strike.
+        """
         self._started += 1
         errors = Path(self.folder.name) / f"{self._started}.err"
-        pid = self._ask({"run": arguments, "errors": str(errors), "env": dict(env or {})})
+        asked = {"run": arguments, "errors": str(errors), "env": dict(env or {}), "killed": killed_behind}
+        pid = self._ask(asked)
         return Command(self, pid, errors)
 
     def ask(self, pid: int, wait: bool) -> int | None:
@@ -123,7 +133,7 @@ def serve() -> None:
         if "run" in question:
             pid = os.fork()
             if pid == 0:
-                _run(question["run"], question["errors"], question["env"])
+                _run(question["run"], question["errors"], question["env"], question["killed"])
             answer = pid
         else:
             pid, status = os.waitpid(question["pid"], 0 if question["wait"] else os.WNOHANG)
@@ -131,7 +141,7 @@ def serve() -> None:
         print(answer, flush=True)
 
 
-def _run(arguments: Sequence[str], errors: str, env: Mapping[str, str]) -> None:
+def _run(arguments: Sequence[str], errors: str, env: Mapping[str, str], killed_behind: str) -> None:
     """Run a command in this forked process, which ends with it."""
     status = 70
     try:
@@ -144,6 +154,8 @@ def _run(arguments: Sequence[str], errors: str, env: Mapping[str, str]) -> None:
             opened = os.open(path, flags, 0o600)
             os.dup2(opened, handle)
         os.environ.update(env)
+        if killed_behind:
+            die_behind(killed_behind)
         from pipelines.cli import main
 
         status = main(arguments)
@@ -155,3 +167,22 @@ def _run(arguments: Sequence[str], errors: str, env: Mapping[str, str]) -> None:
     finally:
         sys.stderr.flush()
         os._exit(status)
+
+
+def die_behind(pattern: str) -> None:
+    """Kill this session behind its first write to a path that the pattern matches."""
+    from loader.storage.local import LocalStorage
+    from loader.storage.s3.storage import S3Storage
+
+    def dying(write: Callable[..., object]) -> Callable[..., object]:
+        def written(storage: object, path: str, *arguments: object) -> object:
+            done = write(storage, path, *arguments)
+            if re.search(pattern, path):
+                os.killpg(0, signal.SIGKILL)
+            return done
+
+        return written
+
+    for kind in (LocalStorage, S3Storage):
+        for name in ("write", "write_file", "write_chunks", "create", "create_file", "replace"):
+            setattr(kind, name, dying(getattr(kind, name)))

@@ -4,7 +4,6 @@ import io
 import random
 import re
 import tarfile
-import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 
 from curate.run.curate import curate
 from loader.dataset.colour.light import light_of
-from tests.curate.run.test_run import SMALL_WORDS, config, tree
+from tests.curate.run.test_run import SMALL_WORDS, config, published, tree
 from tests.media import write_video
 from tests.telecine import NTSC, fields_of, woven
 from tests.thorough import but, nightly
@@ -163,14 +162,11 @@ def test_what_is_unusual_stays_whole(films: Making, write: Writing, tmp_path: Pa
 def test_a_killed_run_repeats_only_the_parts_in_work(films: Making, tmp_path: Path, warm: Warm) -> None:
     film, out = films(usual).folder / "avc.mp4", tmp_path / "dataset"
     for step in ("scan", "cut"):
-        run = warm.start("curate", str(film), "--out", str(out), *SMALL_WORDS, "--set=run.part_s=2.5")
-        while not run.has_ended() and not list(out.rglob(f"{step}-0000.json")):
-            time.sleep(0.005)
-        assert run.kill()
+        words = ("curate", str(film), "--out", str(out), *SMALL_WORDS, "--set=run.part_s=2.5")
+        assert warm.start(*words, killed_behind=f"{step}-0000.json").ended()[0] == -9
     ended = [len(list(out.rglob(f"{step}-*.json"))) for step in ("scan", "cut")]
     assert ended[0] == 3
     assert len(list(out.rglob("ahead-*/*.parquet"))) >= 3  # clips of the scan, which need no second decode
     assert steps(film, out) == [("avc.mp4", "cut")] * (3 - ended[1])
     curate([str(film)], str(tmp_path / "whole"), config())
-    found = {name: data for name, data in tree(out).items() if not name.startswith("report/")}
-    assert found == tree(tmp_path / "whole")
+    assert published(out) == tree(tmp_path / "whole")

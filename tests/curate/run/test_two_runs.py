@@ -57,14 +57,15 @@ class Runs:
     def __init__(self, raw: Path, place: Storage, warm: Warm) -> None:
         self.raw, self.place, self.warm = raw, place, warm
 
-    def start(self, crf: int, *options: str) -> Command:
+    def start(self, crf: int, *options: str, killed_behind: str = "") -> Command:
         sets = [*HERE, f"cut.crf={crf}"]
         if isinstance(config := getattr(self.place, "config", None), StorageConfig):
             sets += [f"storage.endpoint_url={config.endpoint_url}", "storage.region=us-east-1"]
             sets.append(f"storage.lease_s={config.lease_s}")
         words = [word for value in sets for word in ("--set", value)]
         aws = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-        return self.warm.start("curate", str(self.raw), "--out", self.place.root, *words, *options, env=aws)
+        command = ("curate", str(self.raw), "--out", self.place.root, *words, *options)
+        return self.warm.start(*command, env=aws, killed_behind=killed_behind)
 
     def until(self, run: Command, prefix: str) -> None:
         while run.poll() is None and next(self.place.list(prefix), None) is None:
@@ -127,9 +128,7 @@ def test_one_wins_and_the_other_is_told(
 def test_a_killed_run_is_followed_by_one_of_other_settings(
     runs: Runs, undisturbed: dict[int, dict[str, bytes]]
 ) -> None:
-    first = runs.start(20)
-    runs.until(first, "shards/")
-    first.kill()
+    assert runs.start(20, killed_behind="^shards/").ended()[0] == -9
     assert runs.start(32).ended()[0] == 0
     assert content(runs.place) == undisturbed[32]
 
