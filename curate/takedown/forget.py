@@ -3,13 +3,13 @@
 It may be repeated: the next take-down or curation completes an interrupted one.
 """
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import replace
 from itertools import chain
 
 from curate.caption.types import Caption
 from curate.ledger.ledger import LEDGER, Ledger, digest
-from curate.ledger.records import SourceSummary, clip_result, source_summary
+from curate.ledger.records import Record, SourceSummary, clip_result, source_summary
 from curate.takedown.takedown import TakeDowns, emptied
 
 CUT, CAPTIONS, TEXT_EMBED, SHARD, PARTS = "cut", "captions", "text_embed", "shard", "parts"
@@ -30,12 +30,14 @@ def forget(ledger: Ledger, down: TakeDowns) -> None:
     gone, sources = {*down.keys}, set[str]()
     orphans = set(ledger.staged_clips())
     with_clips, keep_some = set[str](), set[str]()
+    segments = set[tuple[str, int]]()
     for name in ledger.fingerprints(CUT):
         for identity, entry in ledger.latest(CUT, name, source_summary):
             stays = [record for record in entry.records if not down.of(record)]
             if len(stays) < len(entry.records):
                 concerned[name, identity] = entry
                 gone |= {record.key for record in entry.records if record.key and down.of(record)}
+            segments |= _segments(entry.records) - _segments(stays)
             sources.add(f"{identity}-{name}")
             orphans -= {record.clip_id for record in entry.records if record.sha256}
             with_clips |= {record.source for record in entry.records if record.key}
@@ -55,7 +57,7 @@ def forget(ledger: Ledger, down: TakeDowns) -> None:
     ledger.forget_arrays(of_them, _with_keys(ledger, gone))
     for folder in (SHARD, PARTS):
         ledger.storage.delete_tree(f"{LEDGER}{folder}/")
-    _forget_inputs(ledger, down, with_clips - keep_some)
+    _forget_inputs(ledger, down, with_clips - keep_some, segments)
     # These entries map clips to sources, so they are removed last.
     for name in ledger.fingerprints(CUT):
         after = {
@@ -109,15 +111,30 @@ def _captions(ledger: Ledger) -> Iterator[str]:
             yield found.text if isinstance(found, Caption) else ""
 
 
-def _forget_inputs(ledger: Ledger, down: TakeDowns, emptied_sources: Set[str]) -> None:
-    """Remove the captions and attributes in input lists of sources without remaining clips."""
+def _segments(records: Iterable[Record]) -> set[tuple[str, int]]:
+    """Return the listed segments, with their sources, of which there are clips."""
+    return {
+        (record.source, record.segment) for record in records if record.segment is not None and record.key
+    }
+
+
+def _forget_inputs(
+    ledger: Ledger, down: TakeDowns, emptied_sources: Set[str], segments: Set[tuple[str, int]]
+) -> None:
+    """Remove the captions and attributes in input lists of sources, and of segments, without remaining clips."""
     note = ledger.read_note(_NOTE_SOURCES)
     if note is None:
         return
     empty: dict[str, object] = {"caption": None, "attributes": {}}
-    sources = [
-        {**row, **empty} if row["uri"] in down.sources or row["uri"] in emptied_sources else row
-        for row in note["sources"]
-    ]
+    sources = []
+    for row in note["sources"]:
+        whole = row["uri"] in down.sources or row["uri"] in emptied_sources
+        if "segments" in row:  # their spans stay: clips are found by them
+            own = [
+                {**one, **empty} if whole or (row["uri"], place) in segments else one
+                for place, one in enumerate(row["segments"])
+            ]
+            row = {**row, "segments": own}
+        sources.append({**row, **empty} if whole else row)
     if sources != note["sources"]:
         ledger.write_note(_NOTE_SOURCES, {**note, "sources": sources})

@@ -79,6 +79,7 @@ def emptied(record: Record, removal: Removal) -> Record:
         end_s=record.end_s,
         key=record.key,
         source_sha256=record.source_sha256,
+        segment=record.segment,
         state="filtered",
         stage=STAGE,
         reason=take_down_reason(removal),

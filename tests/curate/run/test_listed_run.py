@@ -20,7 +20,8 @@ from curate.shots.listed import listed_spans
 from curate.source_pass.cut_source import CutSource
 from curate.source_pass.scan import scan
 from curate.sources.segments import Segment, ordered
-from loader.dataset import open_dataset, verify
+from curate.takedown.removal import remove
+from loader.dataset import Removal, open_dataset, verify
 from loader.errors import UsageError
 from loader.storage import open_storage
 from pipelines.cli import main
@@ -264,6 +265,22 @@ def test_a_long_film_in_parts_gives_the_same_bytes(raw: Path, tmp_path: Path, un
     assert tree(tmp_path / "parts") == tree(tmp_path / "whole")
     assert len(clips(tmp_path / "whole")) == 3
     assert_whole(accounts(tmp_path / "whole", "long.mp4"), 9.0)
+
+
+def test_a_segment_that_is_taken_down_leaves_no_word_of_its_caption(
+    raw: Path, made: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "dataset"
+    shutil.copytree(made, out)
+    key = clips(out)[KITE].row["key"]
+    remove(open_storage(out), Removal(key=key, date="2026-11-28", reason="on request", samples=0))
+    ledger = b"".join(path.read_bytes() for path in (out / ".ledger").rglob("*.json"))
+    assert KITE.encode() not in ledger
+    assert BOAT.encode() in ledger
+    make(raw / "list.csv", out, update=True)
+    assert clips(out).keys() == {BOAT, LAKE, "A whole film."}
+    removed = [row for row in accounts(out, "a.mp4") if row["stage"] == "removal"]
+    assert [(row["start_s"], round(row["end_s"], 6)) for row in removed] == [(4.0, 5.6)]
 
 
 def test_killed_at_work_it_ends_with_the_same_bytes(
