@@ -119,7 +119,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 12
+    REVISION: ClassVar = 13
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -25,6 +25,7 @@ COPIED = frozenset({"aac", "mp3", "ac3", "eac3", "opus"})
 # Pre-roll that a decoder needs before its first sample: one overlapping block, or 80 ms of Opus (RFC 7845, 4.6).
 _BEFORE_S = {"opus": Fraction(80, 1000)}
 _BEFORE_PACKETS = 1
+_SQUEEZED = 0.9  # share of a packet that the next one covers
 _PROBED_PACKETS = 4
 READ_BEFORE_S = Fraction(1, 2)  # at least one packet of any codec
 
@@ -108,7 +109,8 @@ def slices_of(
 ) -> list[SoundSlice]:
     """Place packets on the clip's time axis.
 
-    Coarse ticks (1 ms in Matroska) are replaced by the codec's own frame length wherever they agree with it.
+    Coarse ticks (1 ms in Matroska) are replaced by the codec's own frame length wherever they agree with it. So is a
+    duration below half of it, which a muxer that squeezes stamps leaves; the last packet may be cut short.
 
     Args:
         times: (pts, duration) of each packet in ticks; duration 0 when unknown.
@@ -135,6 +137,8 @@ def slices_of(
         if expected is not None and abs(begin - expected) <= apart:
             begin = expected
         samples = lasting[duration]
+        if 2 * samples < frame_size and len(slices) + 1 < len(times):
+            samples = frame_size
         slices.append(SoundSlice(begin, samples))
         expected = begin + samples
     return slices
@@ -166,8 +170,12 @@ def out_of_sync(slices: Sequence[SoundSlice]) -> str | None:
     for one, following in pairwise(slices):
         if one.samples <= 0:
             return "a packet does not say how long it lasts"
-        if abs(following.begin - one.begin - one.samples) > one.samples:
+        off = following.begin - one.begin - one.samples
+        if off > one.samples:
             return "there is a gap"
+        # A muxer squeezes the stamps of packets before a join; players that count samples play them all.
+        if -off > _SQUEEZED * one.samples:
+            return "two packets sound at a time"
     if slices[0].begin > slices[0].samples:
         return "it begins more than a frame after the pictures"
     return None

@@ -1,12 +1,14 @@
 """Repair of time stamps that do not rise, around the fault, so that all other stamps stay as they are.
 
 A clock that restarts or jumps (joined recordings, counters that wrap) is joined at the break. Single stamps
-that are out of order, repeated or missing are spread evenly between their neighbours.
+that are out of order, repeated or missing are spread evenly between their neighbours. Stamps that a muxer squeezed
+together, since time stood still for it until a join was over, stay together: no time passes there.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,14 @@ JUMP_S = 60.0
 
 _AROUND, _LEAST = 8, 4
 """Frames compared on each side of a break, and the minimum number of them where a clock restarts."""
+
+_SQUEEZED_S = 0.0015
+"""Seconds between the stamps of squeezed frames, in either direction."""
+
+_LEAST_SQUEEZED, _MOST_SQUEEZED = 3, 0.8
+"""Frames that are squeezed together, and the share of all above which stamps say nothing."""
+
+_INSTANT_S = 1e-6  # duration of a frame that has no time
 
 _REORDERED = 16  # maximum distance of decoding and display order in H.264 and HEVC, frames
 
@@ -59,16 +69,21 @@ def repaired(
     jumps = _jumps(gaps, held, JUMP_S / seconds_per_tick)
     if len(known) == len(pts) and (gaps > 0).all() and not jumps.any():
         return RepairedClock(stated.astype(np.float64), np.zeros(len(stated)))
-    usual = float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 1.0
+    squeezed = _squeezed(gaps, _SQUEEZED_S / seconds_per_tick)
+    rising = gaps[(gaps > 0) & ~(squeezed[1:] & squeezed[:-1])]
+    usual = float(np.median(rising)) if len(rising) else 1.0
     places = list(_breaks(stated, np.flatnonzero((gaps <= 0) | jumps) + 1))
     joined = stated.astype(np.float64)
     for place in places:
         joined[place:] += joined[place - 1] + usual - joined[place]
     kept = np.array(_longest_rising(joined.tolist()), np.int64)
-    if len(pts) - len(kept) > _MOST_LOST * len(pts):
+    lost = ~np.isin(np.arange(len(stated)), kept) & ~squeezed
+    if len(pts) - len(known) + lost.sum() > _MOST_LOST * (len(pts) - squeezed.sum()):
         return None
-    ticks, shifts = _filled(len(pts), known[kept], joined[kept], usual)
-    ordered, unmoved = _filled(len(pts), known, np.sort(joined), usual)
+    instant = _INSTANT_S / seconds_per_tick
+    ticks, shifts = _filled(len(pts), known, joined, kept, squeezed, usual, instant)
+    everywhere = np.arange(len(known))
+    ordered, unmoved = _filled(len(pts), known, np.sort(joined), everywhere, squeezed, usual, instant)
     if (np.diff(ordered) > 0).all() and _unevenness(ordered, usual) < _unevenness(ticks, usual):
         ticks, shifts = ordered, unmoved
     moved = np.zeros(len(pts))
@@ -125,20 +140,42 @@ def _unevenness(ticks: NDArray[np.float64], usual: float) -> float:
     return float(np.abs(np.diff(ticks) - usual).sum())
 
 
+def _squeezed(gaps: Ticks, longest: float) -> NDArray[np.bool_]:
+    """Return a mask of the frames in runs of stamps that hardly differ; none where most do."""
+    edges = np.flatnonzero(np.diff(np.abs(gaps) <= longest, prepend=False, append=False)).reshape(-1, 2)
+    squeezed = np.zeros(len(gaps) + 1, bool)
+    for first, last in edges.tolist():
+        squeezed[first : last + 1] = last + 1 - first >= _LEAST_SQUEEZED
+    return squeezed if squeezed.mean() <= _MOST_SQUEEZED else np.zeros(len(squeezed), bool)
+
+
 def _filled(
-    frames: int, places: Ticks, ticks: NDArray[np.float64], usual: float
+    frames: int,
+    known: Ticks,
+    stated: NDArray[np.float64],
+    kept: Ticks,
+    squeezed: NDArray[np.bool_],
+    usual: float,
+    instant: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return ticks of all frames, and the delay of each frame that made room for missing ones.
 
-    Frames between two of ``places`` are spread evenly; where there is no room for them, everything after is
-    delayed.
+    Frames between two that are kept are spread evenly. Where there is no room for them, squeezed ones have no time, and
+    for others everything after is delayed.
     """
+    places, ticks = known[kept], stated[kept]
     count = np.diff(places)
     room = np.diff(ticks)
-    missing = np.where((count > 1) & (room < count * usual / 2), count * usual - room, 0.0)
+    crowded = (count > 1) & (room < count * usual / 2)
+    timeless = crowded & np.array([squeezed[a : b + 1].any() for a, b in pairwise(kept.tolist())], bool)
+    missing = np.where(crowded & ~timeless, count * usual - room, 0.0)
     moved = np.concatenate([[0.0], np.cumsum(missing)])
     numbers = np.arange(frames)
     found = np.interp(numbers, places, ticks + moved)
     found += np.minimum(numbers - places[0], 0) * usual + np.maximum(numbers - places[-1], 0) * usual
+    for place in np.flatnonzero(timeless).tolist():
+        between = np.arange(1, count[place])
+        short = min(instant, room[place] / (count[place] + 1))
+        found[places[place] + between] = found[places[place]] + between * short
     shifts = moved[np.clip(np.searchsorted(places, numbers, side="right") - 1, 0, None)]
     return found, shifts

@@ -17,7 +17,7 @@ from curate.frames.budget import check_pixels
 from curate.frames.clock import JUMP_S, repaired
 from curate.frames.interlace import FieldOrder, deinterlaced
 from curate.frames.probe import ProbeConfig, check_frame, check_size
-from curate.frames.rates import STANDARD_RATES, choose_clip_rate, choose_rate, snapped
+from curate.frames.rates import STANDARD_RATES, choose_clip_rate, choose_rate, fleeting, snapped
 from curate.frames.source import SourceError
 from loader.errors import refuse_shortage
 
@@ -323,7 +323,7 @@ def source_frames(times_s: NDArray[np.float64], first: int, last: int, rate: Fra
     """Return the source frame shown in each slot of a constant-rate clip of frames ``[first, last)``.
 
     A slot shows the frame that is on screen in its middle. Where the source lies on the grid of ``rate``
-    within half a frame this is the identity.
+    within half a frame this is the identity. Frames too short to be seen are left out.
 
     Args:
         times_s: Start of each frame, as in `FrameTimes`.
@@ -338,5 +338,6 @@ def source_frames(times_s: NDArray[np.float64], first: int, last: int, rate: Fra
     duration_s = times_s[last] - times_s[first]
     slots = max(1, round(duration_s * float(rate)))
     middles_s = times_s[first] + (np.arange(slots) + 0.5) / float(rate)
-    shown: NDArray[np.int64] = np.searchsorted(times_s[first:last], middles_s, side="right") - 1 + first
-    return np.clip(shown, first, last - 1)
+    seen = np.flatnonzero(~fleeting(np.diff(times_s[first : last + 1]))) + first
+    shown: NDArray[np.int64] = np.searchsorted(times_s[seen + 1], middles_s, side="right")
+    return seen[np.minimum(shown, len(seen) - 1)]

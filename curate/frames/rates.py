@@ -25,6 +25,12 @@ _OFF, _MOST = (
 )  # frame durations by which gaps may differ from whole ones, and the share of gaps that keep it
 _CLOSE = 0.1  # relative distance within which an odd rate is the source's, measured on too few frames
 
+FLEETING_S = 0.0015
+"""Seconds below which no display shows a frame: two ticks of the fastest one, or of Matroska."""
+
+_LEAST_USUAL = 4  # times longer that other frames are shown, where some are too short to be seen
+_LONGEST_RUN_S = 0.25  # a longer run of short frames is footage of a fast camera
+
 Seconds = NDArray[np.float64]
 Runs = Sequence[tuple[int, int]]
 
@@ -47,7 +53,7 @@ def choose_rate(
     for rate in (stated, snapped(measured), measured):
         if rate and _lies_on_grid(times_s, rate, runs, CONSTANT_TOLERANCE / float(rate)):
             return rate, True
-    return _nominal(gaps_s, max_fps), False
+    return _nominal(gaps_s[~fleeting(gaps_s)], max_fps), False
 
 
 def choose_clip_rate(times_s: Seconds, source: Fraction, max_fps: float) -> Fraction:
@@ -60,6 +66,7 @@ def choose_clip_rate(times_s: Seconds, source: Fraction, max_fps: float) -> Frac
         source: Rate of the source, for clips of too few frames.
         max_fps: Upper limit of the rate, frames per second.
     """
+    times_s = times_s[~np.append(fleeting(np.diff(times_s)), False)]
     gaps_s = np.diff(times_s)
     if len(gaps_s) < _LEAST_GAPS:
         return source
@@ -79,6 +86,21 @@ def choose_clip_rate(times_s: Seconds, source: Fraction, max_fps: float) -> Frac
             return rate
     odd = _usual(nominal) is None and abs(nominal - source) <= _CLOSE * source
     return source if odd or len(gaps_s) < _FEW_GAPS else nominal
+
+
+def fleeting(held_s: Seconds) -> NDArray[np.bool_]:
+    """Return a mask of the frames that nobody sees: those that a muxer squeezed together at a join.
+
+    Args:
+        held_s: Time for which each frame is shown.
+    """
+    short = held_s < FLEETING_S
+    if not short.any() or short.all() or np.median(held_s[~short]) < _LEAST_USUAL * FLEETING_S:
+        return np.zeros(len(held_s), bool)
+    edges = np.flatnonzero(np.diff(short.astype(np.int8), prepend=0, append=0)).reshape(-1, 2)
+    for first, last in edges.tolist():
+        short[first:last] = held_s[first:last].sum() <= _LONGEST_RUN_S
+    return short
 
 
 def snapped(rate: Fraction) -> Fraction:

@@ -29,6 +29,7 @@ from curate.frames.frame_times import FrameTimes
 from curate.frames.perceptual import embed_pictures
 from curate.frames.picture import Geometry
 from curate.frames.probe import Probe
+from curate.frames.rates import FLEETING_S
 from curate.frames.sound_clock import SoundClock
 from curate.ledger.ledger import Ledger, digest
 from curate.ledger.records import Record, SourceSummary, clip_key
@@ -202,9 +203,15 @@ class CutSource:
         times_s, limits = seen.timeline.times_s, self.config.probe
         wanted = [span for span, record in zip(parts, records, strict=True) if record.state == "kept"]
         collector = PictureCollector(codec, self.config.scores)
+        shown: dict[Span, set[int]] = {}
 
         def observe(span: Span, number: int, decoded: VideoFrame, finished: VideoFrame) -> None:
             since_s, held_s = times_s[number] - times_s[span.first], times_s[number + 1] - times_s[number]
+            if held_s < FLEETING_S and seen.timeline.pulldown is None:
+                if span not in shown:
+                    shown[span] = set(seen.timeline.clip_frames(span.first, span.last).tolist())
+                if number not in shown[span]:
+                    return
             collector.push(float(since_s), float(held_s), decoded, finished)
 
         clips = cut(

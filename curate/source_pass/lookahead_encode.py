@@ -30,6 +30,7 @@ from curate.frames.frame_times import FrameTimes, likely_clip_rate
 from curate.frames.memory import give_back
 from curate.frames.picture import Finisher, Geometry
 from curate.frames.probe import Probe
+from curate.frames.rates import FLEETING_S
 from curate.shots import LookaheadDetector, ShotDetector
 from curate.shots.spans import Span
 from curate.shots.stitch import SampleEmbeddings
@@ -262,8 +263,9 @@ class LookaheadEncoder:
         assert self._clip is not None
         first_s, rate = self._times_s[self._clip], float(self._rate)
         before = self._slots
+        held_s = self._times_s[number + 1] - self._times_s[number]
         # As `source_frames` does for a whole span, here without knowing its end.
-        while first_s + (self._slots + 0.5) / rate < self._times_s[number + 1]:
+        while held_s >= FLEETING_S and first_s + (self._slots + 0.5) / rate < self._times_s[number + 1]:
             self._slots += 1
             if not self._affords(self._slots):
                 self.close()  # the second pass says why, or does without it
@@ -272,11 +274,8 @@ class LookaheadEncoder:
         try:
             picture = frame if self._finishes_first else self._pictures.finish(frame)
             self._encoder.show(picture, self._slots - before)
-            since_s, held_s = (
-                self._times_s[number] - first_s,
-                self._times_s[number + 1] - self._times_s[number],
-            )
-            self._collector.push(since_s, held_s, frame, picture)
+            if self._slots > before or held_s >= FLEETING_S:
+                self._collector.push(self._times_s[number] - first_s, held_s, frame, picture)
         except (CutError, av.error.FFmpegError, ValueError):
             self.close()
 
