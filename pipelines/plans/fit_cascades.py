@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loader.errors import UsageError
-from pipelines.configuration.config import resolve
 from pipelines.terminal.arguments import add_config
 from pipelines.terminal.console import print_json, stdout, table
 from pipelines.terminal.files import read_text, write_whole
@@ -68,7 +67,7 @@ def _fitted(options: argparse.Namespace) -> "FittedCosts":
     import numpy as np
 
     from loader.buckets.assignment import Bucket
-    from pipelines.configuration.train_config import TrainRunConfig
+    from pipelines.configuration.model_rate import resolve_run
     from train.cascade.costs.cost_model import Links
     from train.cascade.costs.fit import FittedCosts, fit_costs
     from train.cascade.costs.profile_csv import read_profile
@@ -76,7 +75,7 @@ def _fitted(options: argparse.Namespace) -> "FittedCosts":
     from train.memory.shapes import StepShape
 
     profile = read_profile(read_text(options.cascades, "--cascades"), str(options.cascades))
-    config = resolve(TrainRunConfig, options.config, options.set)
+    config = resolve_run(options.config, options.set)
     notes = []
     if not np.isfinite(profile.peak_gib).any():
         notes.append("no peaks were measured: memory is that of a dry run (train.memory.dry_run)")

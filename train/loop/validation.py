@@ -22,6 +22,7 @@ from train.models.encoders.text import build_text_encoder
 from train.models.encoders.tokenizer import LatentSizes, Tokenizer
 from train.models.published.expert_pair import Experts
 from train.models.published.experts import ALL_TIMES
+from train.models.published.frame_rate import file_fps, frame_rate
 from train.parallel.layouts.parallel_model import ParallelModel
 from train.parallel.mesh import DATA, MODEL
 from train.sampling.config import SEEDS
@@ -77,6 +78,7 @@ class Validator:
         self, asked: Validation, train: TrainConfig, layout: ParallelModel, ema: Ema, out: Path
     ) -> None:
         self.every_steps = asked.config.every_steps
+        self._fps = asked.config.fps or file_fps(frame_rate(train.model))
         self._asked, self._layout, self._ema = asked, layout, ema
         self._weights = asked.config.weights or ("ema" if train.ema else "model")
         if self._weights == "ema" and not train.ema:
@@ -85,7 +87,9 @@ class Validator:
             )
         ranks = layout.ranks
         self._data, self._video = ranks.along(*DATA), ranks.along(*MODEL)
-        self._files = ValidationFiles(out, asked.config, asked.rows, self._weights)
+        self._files = ValidationFiles(
+            out, asked.config.model_copy(update={"fps": self._fps}), asked.rows, self._weights
+        )
         self._tokenizer, self._loaded = _tokenizer(layout, train)
         decoder = FittingDecoder(TiledDecoder(self._tokenizer, self._video))
         self._experts = _experts(layout, train, asked.config)
@@ -145,7 +149,7 @@ class Validator:
         video_BCTHW = self._decode(latents_BCTHW)
         if video_BCTHW is not None:
             video_CTHW = video_BCTHW[0].cpu().numpy()
-            self._files.add(step, number, video_CTHW, self._asked.encode(video_CTHW, self._asked.config.fps))
+            self._files.add(step, number, video_CTHW, self._asked.encode(video_CTHW, self._fps))
 
     def _denoise(self, number: int) -> torch.Tensor:
         device = self._layout.ranks.world.device

@@ -44,7 +44,11 @@ class ValidationConfig(SampleConfig):
     checkpoint_2: str | None = Field(
         None, description="run or checkpoint of that expert, instead of adapters"
     )
-    fps: int = Field(24, ge=1, description="frames per second of the files")
+    fps: int | None = Field(
+        None,
+        ge=1,
+        description="frames per second of the files; null: those that a published model was trained at, otherwise 24",
+    )
 
     @model_validator(mode="after")
     def _is_exact_and_of_text(self) -> "ValidationConfig":

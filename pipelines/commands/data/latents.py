@@ -9,7 +9,6 @@ import json
 
 from loader.dataset.latents import Latents
 from pipelines.commands.data.curate import print_accounting, summary
-from pipelines.configuration.config import resolve
 from pipelines.configuration.kept import kept_yaml, repeated_with
 from pipelines.terminal.arguments import add_config, add_log_format
 from pipelines.terminal.console import print_json, stdout, table
@@ -32,11 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Encode, and print what is stored of each bucket and the state of every sample."""
     from loader.buckets.assignment import assign
-    from pipelines.configuration.train_config import TrainRunConfig
+    from pipelines.configuration.model_rate import resolve_run
     from pipelines.latents.run import make_latents
 
     given = [f"dataset={json.dumps(options.dataset)}", f"out={json.dumps(options.out)}"]
-    config = resolve(TrainRunConfig, options.config, [*given, *options.set])
+    config = resolve_run(options.config, [*given, *options.set])
     command = ["latents", options.dataset, "--out", options.out]
     command += repeated_with(options.out, KEPT, config.storage)
     with curation_progress(options.log_format, options.out) as progress:

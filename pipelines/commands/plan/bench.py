@@ -141,14 +141,13 @@ def _shapes(options: argparse.Namespace) -> int:
 
 
 def _run_config(options: argparse.Namespace) -> "TrainRunConfig":
-    from pipelines.configuration.config import resolve
-    from pipelines.configuration.train_config import TrainRunConfig
+    from pipelines.configuration.model_rate import resolve_run
 
     if options.config is None:
         raise UsageError(
             f"the benchmark {options.name} needs --config FILE, the configuration of a training run"
         )
-    return resolve(TrainRunConfig, options.config, options.set)
+    return resolve_run(options.config, options.set)
 
 
 def _cascades(options: argparse.Namespace) -> int:

@@ -132,7 +132,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="memory that a decode may take: tiles shrink until they fit (default: what is free on the GPU)",
     )
     parser.add_argument(
-        "--fps", type=int, default=24, metavar="FPS", help="frames per second of the file (default: 24)"
+        "--fps",
+        type=int,
+        metavar="FPS",
+        help="frames per second of the file (default: those that a published model was trained at, otherwise 24)",
     )
     parser.add_argument(
         "--weights",
@@ -183,14 +186,16 @@ def run(options: argparse.Namespace) -> int:
     with join(options.device) as world, count_sent_bytes() as sent, ExitStack() as stack:
         trained = _model(options, world)
         stack.enter_context(attention_backend(trained.config, world.device, required=False))
+        from pipelines.sampling.frame_rate import fps_of_files
         from pipelines.sampling.run import SamplingRun
 
         configs = [request.config(config, number) for number, request in enumerate(requests)]
         advised = _degrees(options, world.size, trained, configs)
         if not advised.found and world.rank == 0:
             stderr().print(f"{advised.reason}; {_told(advised.degrees)}", markup=False, soft_wrap=True)
+        fps = fps_of_files(options.fps, trained.config.model, says=world.rank == 0)
         decode_bytes = None if options.decode_gib is None else int(options.decode_gib * 2**30)
-        job = SamplingRun(world, trained, requests, config, options.fps, advised.degrees, decode_bytes)
+        job = SamplingRun(world, trained, requests, config, fps, advised.degrees, decode_bytes)
         made = (_one if options.prompts is None else _many)(job, world, out)
         sent_bytes = [int(text) for text in world.gather_text(str(sent.total))]
         if world.rank > 0:
@@ -200,7 +205,7 @@ def run(options: argparse.Namespace) -> int:
         "checkpoint": trained.checkpoint,
         "step": trained.step,
         "weights": trained.weights,
-        "fps": options.fps,
+        "fps": fps,
         "layout": job.layout,
         "layout_reason": advised.reason,
         "seconds": made.seconds,
@@ -360,7 +365,7 @@ def _config(options: argparse.Namespace) -> SampleConfig:
         raise UsageError(f"--size {error}") from error
     if options.decode_gib is not None and not options.decode_gib > 0:
         raise UsageError(f"--decode-gib {options.decode_gib:g} must be above 0")
-    if not 1 <= options.fps <= _MAX_FPS:
+    if options.fps is not None and not 1 <= options.fps <= _MAX_FPS:
         raise UsageError(f"--fps {options.fps} must be from 1 to {_MAX_FPS}")
     given: dict[str, Any] = {name: value for name in _FLAGS if (value := getattr(options, name)) is not None}
     if "timesteps" in given:

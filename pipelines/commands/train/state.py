@@ -11,7 +11,6 @@ from loader.errors import UsageError
 from loader.plan.position import StreamState, read_state
 from loader.storage import StorageConfig
 from loader.stream.state_diff import StateDiff, diff_states, part_values
-from pipelines.configuration.config import resolve
 from pipelines.configuration.storage_options import add_storage_arguments, storage_config
 from pipelines.terminal.arguments import add_config, add_global
 from pipelines.terminal.console import print_json, stdout, table
@@ -74,10 +73,10 @@ def _fit(state: StreamState, options: argparse.Namespace) -> dict[str, Any]:
     """Return whether a stream of as many ranks can resume from the state, and what is left of its epoch."""
     from loader.blend import open_source
     from loader.stream.video_stream import VideoStream
-    from pipelines.configuration.train_config import TrainRunConfig
+    from pipelines.configuration.model_rate import resolve_run
 
     own = [f"dataset={json.dumps(options.dataset)}"] if options.dataset else []
-    config = resolve(TrainRunConfig, options.config, [*options.set, *own])
+    config = resolve_run(options.config, [*options.set, *own])
     source = open_source(config.dataset, config.storage)
     try:
         stream = VideoStream(source, config.stream, world_size=state.position.part.ranks)

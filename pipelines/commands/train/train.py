@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loader.errors import UsageError
-from pipelines.configuration.config import resolve
 from pipelines.configuration.kept import kept_yaml
 from pipelines.terminal.arguments import add_config
-from pipelines.terminal.console import print_json, stdout
+from pipelines.terminal.console import print_json, stderr, stdout
 from pipelines.terminal.files import write_whole
 
 if TYPE_CHECKING:
@@ -41,9 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train and print the change of the loss; under torchrun rank 0 prints."""
-    from pipelines.configuration.train_config import TrainRunConfig
+    from pipelines.configuration.model_rate import resolve_run
 
-    config = resolve(TrainRunConfig, options.config, options.set)
+    config = resolve_run(options.config, options.set)
     return finish(train(config), config.out, options.json)
 
 
@@ -66,6 +65,7 @@ def train(config: "TrainRunConfig") -> "TrainResult":
     from loader.blend import open_source
     from loader.read.share import Share
     from loader.stream.video_stream import VideoStream
+    from pipelines.configuration.model_rate import other_rates
     from train.distributed.run_lease import alone
     from train.loop.processes import enter
     from train.loop.trainer import Trainer
@@ -80,6 +80,9 @@ def train(config: "TrainRunConfig") -> "TrainResult":
             return VideoStream(open_source(dataset, config.storage), stream, data.rank, data.size, share)
 
         stream = open_stream(config.dataset, config.stream)
+        if ranks.world.rank == 0:
+            for sentence in other_rates(config, stream.source.plan_index):
+                stderr().print(sentence, markup=False, soft_wrap=True)
         places = run_storages(config)
         held_out = _held_out(config, open_stream)
         stored = _stored(config, stream.source)

@@ -53,18 +53,21 @@ def pipeline_description(name: str, key: str) -> dict[str, Any]:
     Raises:
         UsageError: it cannot be read.
     """
-    root = Path(name)
-    if not root.is_dir():
-        try:
-            from huggingface_hub import snapshot_download
-
-            root = Path(snapshot_download(name, allow_patterns=[PIPELINE]))
-        except (ImportError, OSError, ValueError) as error:
-            raise UsageError(
-                f"{key}={name!r} is no local folder and could not be fetched ({first_line(error)}); pass the path of"
-                " a pipeline's folder, or a name on the hub"
-            ) from error
+    root = Path(name) if Path(name).is_dir() else _fetched(name, [PIPELINE], key)
     return read_json(root / PIPELINE, key) if (root / PIPELINE).is_file() else {}
+
+
+def part_description(name: str, subfolder: str, key: str) -> dict[str, Any]:
+    """Read the config.json of one part of a pipeline, without fetching its weights; arguments as in `part_folder`.
+
+    Raises:
+        UsageError: the part does not exist.
+    """
+    root = Path(name)
+    if root.is_dir():
+        return description(part_folder(name, subfolder, key), key)
+    prefix = f"{subfolder}/" if subfolder else ""
+    return description(_fetched(name, [f"{prefix}{DESCRIPTION}"], key) / subfolder, key)
 
 
 def description(folder: Path, key: str) -> dict[str, Any]:
@@ -89,6 +92,18 @@ def read_json(path: Path, key: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UsageError(f"{key}: {path} is no JSON object")
     return values
+
+
+def _fetched(name: str, patterns: list[str], key: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except (ImportError, OSError, ValueError) as error:
+        raise UsageError(
+            f"{key}={name!r} is no local folder and could not be fetched ({first_line(error)}); pass the path of"
+            " a pipeline's folder, or a name on the hub"
+        ) from error
 
 
 def diffusers() -> ModuleType:

@@ -1,0 +1,37 @@
+"""The frame rate that published families were trained at."""
+
+import json
+
+import pytest
+
+from loader.errors import UsageError
+from tests.train.models import wan_pipelines
+from tests.train.published import publish
+from train.config.model import DiffusersConfig, DiTConfig
+from train.models.published.frame_rate import file_fps, frame_rate
+
+RATES = {
+    "cogvideox": 8,
+    "cogvideox 1.5": 16,
+    "hunyuan": 24,
+    "cosmos": 30,  # by its configuration
+    "cosmos 2": None,
+}
+WANS = {"2.1 T2V": 16, "2.2 A14B T2V": 16, "2.2 A14B I2V": 16, "2.2 TI2V 5B": 24}
+
+
+def test_families_have_the_rate_of_their_publication(tmp_path):
+    found = {variant: frame_rate(publish(tmp_path / variant, variant)) for variant in RATES}
+    for form in WANS:
+        found[form] = frame_rate(DiffusersConfig(name=str(wan_pipelines.publish(tmp_path / form, form, 8))))
+    assert found == RATES | WANS
+    assert (frame_rate(DiTConfig()), file_fps(None), file_fps(29.97)) == (None, 24, 30)
+
+
+def test_an_exported_5b_without_a_pipeline_is_told_by_its_channels(tmp_path):
+    described = {"_class_name": "WanTransformer3DModel", "in_channels": 48}
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    assert frame_rate(DiffusersConfig(name=str(tmp_path))) == 24
+    with pytest.raises(UsageError, match=r"has neither transformer/config\.json nor config\.json"):
+        (tmp_path / "config.json").rename(tmp_path / "other.json")
+        frame_rate(DiffusersConfig(name=str(tmp_path)))
