@@ -37,9 +37,9 @@ class CaptionMatch(CustomStage):
 
     def __init__(self, config: CaptionMatchConfig, device: str) -> None:
         super().__init__(config, device)
-        self.processor = AutoImageProcessor.from_pretrained(config.model)
-        self.tokenizer = AutoTokenizer.from_pretrained(config.model)
-        self.model = AutoModel.from_pretrained(config.model).eval().to(device)
+        self.processor = AutoImageProcessor.from_pretrained(config.model, trust_remote_code=False)
+        self.tokenizer = AutoTokenizer.from_pretrained(config.model, trust_remote_code=False)
+        self.model = AutoModel.from_pretrained(config.model, trust_remote_code=False).eval().to(device)
         self.tokens = self.model.config.text_config.max_position_embeddings
 
     @torch.inference_mode()

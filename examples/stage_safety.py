@@ -36,8 +36,12 @@ class Safety(CustomStage):
 
     def __init__(self, config: SafetyConfig, device: str) -> None:
         super().__init__(config, device)
-        self.processor = AutoImageProcessor.from_pretrained(config.model)
-        self.model = AutoModelForImageClassification.from_pretrained(config.model).eval().to(device)
+        self.processor = AutoImageProcessor.from_pretrained(config.model, trust_remote_code=False)
+        self.model = (
+            AutoModelForImageClassification.from_pretrained(config.model, trust_remote_code=False)
+            .eval()
+            .to(device)
+        )
         known = self.model.config.label2id
         if missing := [label for label in config.labels if label not in known]:
             raise ValueError(f"the model knows no label {missing[0]}; it knows {', '.join(known)}")

@@ -4,7 +4,7 @@ reelweave config stages --set stages.siglip2.use=examples/stage_siglip2.py:Sigli
 """
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import ClassVar
 
 import torch
@@ -25,7 +25,7 @@ class Siglip2Config(StageConfig):
     gpus: float = Field(0.25, ge=0, description="share of a GPU for each worker")
 
 
-processor = cache(AutoImageProcessor.from_pretrained)
+processor = cache(partial(AutoImageProcessor.from_pretrained, trust_remote_code=False))
 
 
 class Siglip2(CustomStage):
@@ -41,7 +41,7 @@ class Siglip2(CustomStage):
 
     def __init__(self, config: Siglip2Config, device: str) -> None:
         super().__init__(config, device)
-        self.model = AutoModel.from_pretrained(config.model).eval().to(device)
+        self.model = AutoModel.from_pretrained(config.model, trust_remote_code=False).eval().to(device)
         self.head = load_file(config.head, device) if config.head else None
 
     @classmethod

@@ -33,6 +33,7 @@ CONTRACT = (
     "loader.errors",
     "loader.settings",
     "loader.text",
+    "loader.pretrained",
     "loader.base.processors",
 )
 HEAVY = {"ray", "transformers", "open_clip", "ortools", "torchvision", "decord", "scenedetect"}

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from curate.models.hub import check_hub, local_folder
 from loader.errors import UsageError, first_line
+from loader.pretrained import load_pretrained
 from loader.storage.checksums import files_sha256
 
 _FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
@@ -77,7 +78,7 @@ class NamedModel:
         """
         import transformers
 
-        return self.guarded(lambda: transformers.AutoConfig.from_pretrained(self.location()))
+        return self.guarded(lambda: load_pretrained(transformers.AutoConfig, self.location()))
 
     def tokenizer(self) -> Any:
         """Load the model's tokenizer.
@@ -87,7 +88,7 @@ class NamedModel:
         """
         import transformers
 
-        return self.guarded(lambda: transformers.AutoTokenizer.from_pretrained(self.location()))
+        return self.guarded(lambda: load_pretrained(transformers.AutoTokenizer, self.location()))
 
     def check_vocabulary(self, model: Any, tokenizer: Any) -> None:
         """Check that the model has an embedding for every token of the tokenizer.

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from curate.models.device import Device, inference, pick_device, weights_sha256
 from curate.models.hub import check_hub, local_folder
 from loader.errors import UsageError, first_line
+from loader.pretrained import load_open_clip
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +69,6 @@ class OpenClip:
     """
 
     def __init__(self, model: str, pretrained: str, device: Device, threads: int, clips: int) -> None:
-        import open_clip
         from safetensors import SafetensorError
 
         name, weights = locate(model, pretrained)
@@ -76,15 +76,7 @@ class OpenClip:
         # A CPU gains nothing from larger passes; a single clip per pass cannot depend on its neighbours.
         self._blocks_per_pass = clips if self._device != "cpu" else 1
         try:
-            self._model = open_clip.create_model(
-                name,
-                weights,
-                device=self._device,
-                require_pretrained=True,
-                pretrained_text=False,
-                weights_only=True,
-            ).eval()
-            self._tokenizer = open_clip.get_tokenizer(name)
+            loaded, self._tokenizer = load_open_clip(name, weights, self._device)
         except (
             RuntimeError,
             OSError,
@@ -99,6 +91,7 @@ class OpenClip:
                 f"embed.model={model} with embed.pretrained={pretrained!r} cannot be loaded"
                 f" ({first_line(error)}); give weights made for this model"
             ) from error
+        self._model = loaded.eval()
         self.preprocessing = OpenClipPreprocessing(self._model.visual.preprocess_cfg)
 
     @cached_property

@@ -11,6 +11,7 @@ from pydantic import Field
 from curate.models.device import Device, inference, pick_device, weights_sha256
 from curate.models.hf_model import NamedModel
 from loader.errors import RunError, UsageError
+from loader.pretrained import load_pretrained
 from loader.settings import Settings
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
@@ -125,7 +126,9 @@ class TextEmbedder:
             # T5 overflows in float16; bfloat16 halves a large encoder safely.
             dtype = torch.float32 if device == "cpu" else torch.bfloat16
             model = self._named.guarded(
-                lambda: _loader(config).from_pretrained(self._named.location(), dtype=dtype).eval().to(device)
+                lambda: (
+                    load_pretrained(_loader(config), self._named.location(), dtype=dtype).eval().to(device)
+                )
             )
             self._named.check_vocabulary(model, tokenizer)
             self._loaded = (model, tokenizer, _limit(config, tokenizer, self._config.max_tokens))

@@ -10,6 +10,7 @@ from curate.caption.models.generate import answers
 from curate.models.clip_frames import Fault
 from curate.models.device import pick_device
 from curate.models.hf_model import NamedModel
+from loader.pretrained import load_pretrained
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,6 @@ class TransformersModel:
         device, dtype = pick_device(self._config.device), self._config.dtype
         if dtype == "auto":
             dtype = "float32" if device == "cpu" else "bfloat16"
-        model = getattr(transformers, self._kind.model_class).from_pretrained(
-            folder, dtype=getattr(torch, dtype), use_safetensors=True
-        )
+        kind = getattr(transformers, self._kind.model_class)
+        model = load_pretrained(kind, folder, dtype=getattr(torch, dtype), use_safetensors=True)
         return model.eval().to(device)

@@ -54,6 +54,7 @@ class VllmModel:
             model = self._named.guarded(
                 lambda: LLM(
                     model=folder,
+                    trust_remote_code=False,
                     dtype=config.dtype,
                     seed=config.seed,
                     gpu_memory_utilization=config.vllm_gpu_share,

@@ -9,6 +9,7 @@ from curate.caption.models.transformers_model import ModelKind
 from curate.models.clip_frames import Fault
 from curate.models.hf_model import NamedModel
 from loader.errors import UsageError, first_line
+from loader.pretrained import load_pretrained
 
 
 def load_processor(named: NamedModel) -> Any:
@@ -25,7 +26,7 @@ def load_processor(named: NamedModel) -> Any:
             f"{named.key}={named.name} is a model of type {config.model_type}, which does not caption pictures;"
             " Qwen2.5-VL, Qwen3-VL and SmolVLM do"
         )
-    processor = named.guarded(lambda: transformers.AutoProcessor.from_pretrained(named.location()))
+    processor = named.guarded(lambda: load_pretrained(transformers.AutoProcessor, named.location()))
     if getattr(processor, "tokenizer", None) is None or not getattr(processor, "chat_template", None):
         raise UsageError(
             f"{named.key}={named.name} has no chat template; give a model tuned to follow instructions, with its"

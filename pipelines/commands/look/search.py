@@ -122,6 +122,8 @@ def _embed_config(dataset: Dataset, options: argparse.Namespace) -> "EmbedConfig
             " name their model with --model"
         )
     values: dict[str, Any] = dict(made) if isinstance(made, dict) else {"backend": "open_clip"}
+    if options.model is None and values.get("backend") == "open_clip":
+        _refuse_other_places(values, options)
     if options.model is not None:
         values |= {"model": options.model, "pretrained": options.pretrained or ""}
     elif options.pretrained is not None:
@@ -138,6 +140,26 @@ def _embed_config(dataset: Dataset, options: argparse.Namespace) -> "EmbedConfig
             f"{options.dataset} was curated with embed.backend=none; curate again with another backend to search it"
         )
     return config
+
+
+def _refuse_other_places(made: dict[str, Any], options: argparse.Namespace) -> None:
+    """Refuse a model or weights that a manifest names by a place: whoever made the dataset would choose what is loaded.
+
+    Names in open_clip's own list, and tags of its own training runs, are no place.
+    """
+    import open_clip
+
+    model, pretrained = str(made.get("model")), str(made.get("pretrained") or "")
+    if model not in open_clip.list_models():
+        raise UsageError(
+            f"the manifest of {options.dataset} names the model {model}, which is loaded only where you name it; look"
+            f" what lies there, then search with --model {model}"
+        )
+    if options.pretrained is None and pretrained not in open_clip.list_pretrained_tags_by_model(model):
+        raise UsageError(
+            f"the manifest of {options.dataset} names the weights {pretrained!r}, which are loaded only where you name"
+            f" them; look what they are, then search with --pretrained {pretrained or 'FILE'}"
+        )
 
 
 def _described(dataset: Dataset, hit: "Hit") -> dict[str, Any]:

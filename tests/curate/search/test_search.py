@@ -197,7 +197,8 @@ def test_a_damaged_picture_is_named(dataset: Dataset, embedder: ClipEmbedder, tm
 
 
 def test_the_command_prints_the_nearest_as_json(dataset: Dataset) -> None:
-    done = reelweave("search", dataset.storage.root, "a red kite", "--top", "2", "--json")
+    model = dataset.manifest.config["curate"]["embed"]["model"]
+    done = reelweave("search", dataset.storage.root, "a red kite", "--top", "2", "--json", "--model", model)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["searched"] == CLIPS

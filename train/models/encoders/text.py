@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from loader.errors import UsageError, first_line
+from loader.pretrained import load_pretrained
 from loader.text import words
 from train.config.text import HashedTextConfig, PooledTextConfig, PublishedTextConfig, TransformersTextConfig
 from train.models.encoders.offload import offload
@@ -231,8 +232,8 @@ def _load(config: PublishedTextConfig, key: str, meta: bool) -> tuple[Any, Any]:
         from transformers.utils.logging import disable_progress_bar
 
         disable_progress_bar()
-        place = {"subfolder": config.subfolder, "trust_remote_code": False}
-        description = AutoConfig.from_pretrained(config.name, **place)
+        place = {"subfolder": config.subfolder}
+        description = load_pretrained(AutoConfig, config.name, **place)
         # The encoder's own class does not load a T5's decoder.
         encoder = type(description) in MODEL_FOR_TEXT_ENCODING_MAPPING
         kind, dtype = AutoModelForTextEncoding if encoder else AutoModel, getattr(torch, config.dtype)
@@ -240,9 +241,9 @@ def _load(config: PublishedTextConfig, key: str, meta: bool) -> tuple[Any, Any]:
             with torch.device("meta"):
                 model = kind.from_config(description, dtype=dtype).eval()
         else:
-            model = kind.from_pretrained(config.name, dtype=dtype, use_safetensors=True, **place)
-        tokenizer = AutoTokenizer.from_pretrained(
-            config.name, **place | {"subfolder": config.tokenizer_subfolder}, padding_side="right"
+            model = load_pretrained(kind, config.name, dtype=dtype, use_safetensors=True, **place)
+        tokenizer = load_pretrained(
+            AutoTokenizer, config.name, subfolder=config.tokenizer_subfolder, padding_side="right"
         )
     except (ImportError, OSError, ValueError) as error:
         raise UsageError(
