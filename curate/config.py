@@ -119,7 +119,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 13
+    REVISION: ClassVar = 14
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

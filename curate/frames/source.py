@@ -20,6 +20,7 @@ CONTAINERS = (
 MAX_PIXELS = 8192 * 8192
 _IO_BUFFER_BYTES = 1 << 20
 
+_MOST_INDEX_BYTES = 1 << 26
 _MOST_BOXES = 1000  # top-level boxes that are looked at in a file that cannot be opened
 
 _OTHER_KINDS = {
@@ -94,7 +95,8 @@ def _opened(file: BinaryIO, max_pixels: int, containers: str) -> InputContainer:
         if file.tell() == 0:
             raise SourceError("the file is empty") from error
         raise SourceError(
-            _unfinished(file)
+            encryption(file)
+            or _unfinished(file)
             or (_other_kind(file) if containers == CONTAINERS else None)
             or "cannot be opened: no video container, or its index is missing or damaged"
             f" ({getattr(error, 'strerror', None) or error})"
@@ -109,9 +111,23 @@ def _other_kind(file: BinaryIO) -> str | None:
     return kind and f"cannot be opened: it is {kind}, which is no video container that is read"
 
 
-def _unfinished(file: BinaryIO) -> str | None:
-    """Return what is wrong with an MP4 or MOV file without its index, or None for other files."""
-    end, place, seen = file.seek(0, 2), 0, set[bytes]()
+def encryption(file: BinaryIO) -> str | None:
+    """Return words for the encryption that an MP4 or MOV file states (ISO/IEC 23001-7), or None without it."""
+    for kind, place, size in _boxes(file):
+        if kind == b"moov":
+            file.seek(place)
+            index = file.read(min(size, _MOST_INDEX_BYTES))
+            if b"encv" not in index and b"drmi" not in index:
+                return None
+            scheme = index[index.find(b"schm") + 8 :][:4] if b"schm" in index else b""
+            name = scheme.decode() if scheme.isalnum() else "unknown scheme"
+            return f"is encrypted ({name}), and no key is known here: decrypt it first"
+    return None
+
+
+def _boxes(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
+    """Yield kind, place and size of the top-level boxes of a file, up to the first that is none."""
+    end, place = file.seek(0, 2), 0
     for _ in range(_MOST_BOXES):
         file.seek(place)
         header = file.read(16)
@@ -119,11 +135,18 @@ def _unfinished(file: BinaryIO) -> str | None:
         if size == 1:
             size = int.from_bytes(header[8:16], "big")
         if size < 8 or place + size > end:
-            break
+            return
+        yield kind, place, size
+        place += size
+
+
+def _unfinished(file: BinaryIO) -> str | None:
+    """Return what is wrong with an MP4 or MOV file without its index, or None for other files."""
+    seen = set[bytes]()
+    for kind, _, _ in _boxes(file):
         if kind == b"moov":
             return None
         seen.add(kind)
-        place += size
     if b"ftyp" not in seen:
         return None
     return (

@@ -187,9 +187,9 @@ def join(
         raise SourceError("its sound lies far ahead of its pictures")
     transitions = shots(joiner.detector, joiner.samples, line, config)
     if segments:
-        parts = listed_spans(line, transitions, found.promised_s, config.spans, segments)
+        parts = listed_spans(line, transitions, decoded.promised_s(line), config.spans, segments)
     else:
-        parts = spans(line, transitions, found.promised_s, config.spans)
+        parts = spans(line, transitions, decoded.promised_s(line), config.spans)
     joined = Joined(
         line,
         tuple(parts),

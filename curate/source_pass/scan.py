@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import BinaryIO, cast
 
@@ -17,11 +17,12 @@ from curate.frames.perceptual import PICTURE
 from curate.frames.picture import Geometry, geometry
 from curate.frames.probe import Probe, probe
 from curate.frames.sound_clock import NotingDemuxer, SoundClock, SoundStamps, repaired_sound
-from curate.frames.source import SourceError, open_video
+from curate.frames.source import SourceError, encryption, open_video
 from curate.frames.telecine import FieldDifferences, Pulldown, inverted
 from curate.shots import ShotDetector, Transition, make_detector
 from curate.shots.fixed import FixedStrideConfig, FixedStrideDetector
 from curate.shots.scale import Scaler
+from curate.shots.spans import MISSING_MIN_S
 from curate.shots.stitch import SampleEmbeddings, StitchConfig, stitch
 from curate.shots.types import with_cuts
 from curate.source_pass.lookahead_encode import LookaheadEncoder, encode_ahead, lookahead_of
@@ -95,6 +96,18 @@ class Decoded:
         if line.times_s[-1] > limits.max_duration_s:
             raise too_long(limits)
         return line
+
+    def promised_s(self, line: FrameTimes) -> float | None:
+        """Return the promised duration; that of an init segment and later segments counts from before the first one."""
+        promised_s, end_s = self.probe.promised_s, float(line.times_s[-1])
+        begin_s = float((self.pts[0] or 0) * self.time_base)
+        if (
+            promised_s is None
+            or begin_s <= MISSING_MIN_S
+            or abs(begin_s + end_s - promised_s) > MISSING_MIN_S
+        ):
+            return promised_s
+        return end_s
 
     def sound_clock(self, line: FrameTimes) -> SoundClock | None:
         """Return the repaired clock of the sound, or None where its stamps are right."""
@@ -188,6 +201,9 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             fields.push(frame)
             if ahead is not None:
                 ahead.push(frame)
+        damage = decoder.damage()
+        if (size is None or damage) and (words := encryption(file)):
+            raise SourceError(words)
         if size is None:
             raise SourceError("no frame could be decoded")
         decoded = Decoded(
@@ -196,7 +212,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             durations,
             time_base,
             stream.start_time,
-            decoder.damage(),
+            damage,
             decoder.interlaced,
             fields.pulldown(),
             packets.sound,
@@ -206,7 +222,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
         if ahead is not None:
             ahead.finish(line)
         return Scan(
-            found,
+            replace(found, promised_s=decoded.promised_s(line)),
             line,
             transitions,
             size,
