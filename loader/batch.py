@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, Literal, NamedTuple, NoReturn, Self
 
 import torch
 from torch.utils.data._utils.collate import default_collate_fn_map
@@ -13,6 +13,8 @@ from loader.errors import UsageError
 from loader.plan.position import Position
 
 Change = Callable[[torch.Tensor], torch.Tensor]
+StepDenominator = Literal["epoch", "step"]
+"""Divisor of weights: mean samples of the epoch's steps, so that all samples count alike, or samples of the step."""
 
 
 @dataclass(frozen=True)
@@ -87,18 +89,19 @@ class Batch:
         passes: number of earlier draws of each sample; key and pass identify the draw and seed its noise.
         step: optimizer step of the run, from 0.
         epoch: epoch, from 0.
-        weight: B over ``step_samples``; 0 for a filler, which completes an epoch's last step and repeats samples that
-            count elsewhere. The sum of weight x mean loss over the step's batches on all ranks is the step's mean loss.
+        weight: factor of the mean loss: B over ``mean_samples``, or over ``step_samples``, as `denominator` says. With
+            ``mean_samples`` the sums of weight x mean loss over all ranks average over the epoch's steps to the mean
+            over its samples; with ``step_samples`` each sum is the mean over its step. 0 for a filler, which completes
+            an epoch's last step and repeats samples that count elsewhere.
         step_samples: number of samples of the step on all ranks.
-        mean_samples: mean samples per step of the epoch, or of its rest that is planned alike. Gradients scaled by
-            step_samples / mean_samples average over the steps to the mean over all samples of the epoch.
+        mean_samples: mean samples per step of the epoch, or of its rest that is planned alike.
         slot: place among this rank's batches of the step, from 0.
         slots: number of this rank's batches of the step; ranks may differ.
         after: position of the stream behind this batch; within a step, the beginning of the step.
         bad: samples that could not be used: others of their bucket replace them, or their weight is `missing`.
         missing: weight of planned samples that are excluded, or that no other of their bucket could replace. They are
-            left out of the batch; if nothing is left, it is a black filler of weight 0. A step's weights and missing
-            weights sum to 1.
+            left out of the batch; if nothing is left, it is a black filler of weight 0. In units of `weight`.
+        denominator: divisor of `weight` and `missing`, "epoch" or "step".
         reads: numbers of this rank's reads since its last batch, including those for later batches.
         media: encoded clips, where the stream does not decode; there are no pixels then.
         contexts: stored text encoder output of each caption, [tokens, D]; None if none is stored.
@@ -117,9 +120,23 @@ class Batch:
     after: Position
     bad: tuple[BadSample, ...] = ()
     missing: float = 0.0
+    denominator: StepDenominator = "step"
     reads: ReadCounts = NO_READS
     media: EncodedClips | None = None
     contexts: tuple[torch.Tensor, ...] | None = None
+
+    @property
+    def share(self) -> float:
+        """Part of its step's samples that the batch holds, 0 for a filler: the weight whatever the denominator is."""
+        return self._shared(self.weight)
+
+    @property
+    def missing_share(self) -> float:
+        """Part of its step's samples that is missing; all ranks' shares and missing shares of a step sum to 1."""
+        return self._shared(self.missing)
+
+    def _shared(self, weight: float) -> float:
+        return weight if self.denominator == "step" else weight * self.mean_samples / self.step_samples
 
     @property
     def ends_step(self) -> bool:
@@ -192,8 +209,8 @@ class Pack(Batch):
 class Step:
     """Microbatches or packs of one rank in one optimizer step; an iterable of them.
 
-    The sum of ``batch.weight`` x mean loss of the batch, over all batches of all ranks, is the mean loss of the step's
-    samples. Alternatively, sum the losses of samples and divide the gradients by ``samples``.
+    The sum of ``batch.weight`` x mean loss of the batch, over all batches of all ranks, is the loss to differentiate.
+    With ``batch.share`` in place of the weight, it is the mean loss of the step's samples, for logs.
 
     Attributes:
         batches: batches of this rank, at least one; ranks may differ in number. Fillers have weight 0.

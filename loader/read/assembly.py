@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from loader.batch import EncodedClips, Microbatch, Pack, ReadCounts
+from loader.batch import EncodedClips, Microbatch, Pack, ReadCounts, StepDenominator
 from loader.buckets.assignment import Bucket
 from loader.dataset.latents import Latents
 from loader.plan.epoch_plan import EpochPlan, PlannedMicrobatch
@@ -47,7 +47,11 @@ class RankMicrobatch:
 
 
 def assembled(
-    part: DecodedSlice[RankMicrobatch], latents: Latents | None, decode: bool, reads: ReadCounts
+    part: DecodedSlice[RankMicrobatch],
+    latents: Latents | None,
+    decode: bool,
+    denominator: StepDenominator,
+    reads: ReadCounts,
 ) -> Microbatch | Pack:
     """Return the batch of a whole microbatch, without samples that could not be used and nothing replaces.
 
@@ -55,13 +59,19 @@ def assembled(
         part: all samples of the microbatch.
         latents: description of the stored latents to use; None for pixels.
         decode: False for encoded clips.
+        denominator: divisor of the weights.
         reads: numbers of this rank's reads.
     """
     planned, loaded = part.planned, part.loaded
     used = [number for number, one in enumerate(loaded) if not one.lost]
     kept = used or list(range(len(loaded)))  # a filler keeps the shape, since ranks wait for each other
     own, buckets = [loaded[number] for number in kept], tuple(planned.buckets[number] for number in kept)
-    common = _facts(planned, loaded, own, len(used) / len(loaded)) | {"reads": reads}
+    weight = _weight(planned, denominator)
+    common = _facts(planned, loaded, own) | {"reads": reads, "denominator": denominator}
+    common |= {
+        "weight": weight * (len(used) / len(loaded)),
+        "missing": weight * (1 - len(used) / len(loaded)),
+    }
     contents = _chosen(torch.split(part.content, [one.size for one in loaded]), kept)
     if latents is not None and latents.text is not None:
         texts = _chosen(torch.split(part.contexts, [one.text for one in loaded]), kept)
@@ -86,10 +96,16 @@ def assembled(
     return Microbatch(bucket=buckets[0], length=planned.lengths[0], video_BCTHW=own_BCTHW, **common)
 
 
+def _weight(planned: RankMicrobatch, denominator: StepDenominator) -> float:
+    """Return the planned weight of all samples of a microbatch."""
+    weight = planned.micro.weight
+    return weight if denominator == "step" else weight * planned.samples / planned.plan.mean_samples
+
+
 def _facts(
-    planned: RankMicrobatch, loaded: Sequence[LoadedSample], own: Sequence[LoadedSample], used: float
+    planned: RankMicrobatch, loaded: Sequence[LoadedSample], own: Sequence[LoadedSample]
 ) -> dict[str, Any]:
-    """Return the attributes of any batch; ``used`` is the share of its planned samples that are there."""
+    """Return the attributes of any batch, but for its weight and content."""
     micro = planned.micro
     return {
         "keys": tuple(one.key for one in own),
@@ -97,8 +113,6 @@ def _facts(
         "passes": tuple(one.passed for one in own),
         "step": planned.before.step,
         "epoch": planned.before.epoch,
-        "weight": micro.weight * used,
-        "missing": micro.weight * (1 - used),
         "step_samples": planned.samples,
         "mean_samples": planned.plan.mean_samples,
         "slot": micro.slot,

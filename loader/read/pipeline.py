@@ -191,7 +191,8 @@ class ReadPipeline:
 
     def _batch(self, part: DecodedSlice[RankMicrobatch]) -> Microbatch | Pack:
         self._count(part.loaded)
-        return assembled(part, self._latents, self._config.decode, self._samples.taken_counts())
+        config, reads = self._config, self._samples.taken_counts()
+        return assembled(part, self._latents, config.decode, config.denominator, reads)
 
     def _count(self, loaded: Sequence[LoadedSample]) -> None:
         """Count bad samples; a few that come again and again, as in a small bucket, are those few.

@@ -5,6 +5,7 @@ from typing import Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from loader.batch import StepDenominator
 from loader.blend.curriculum import Curriculum
 from loader.buckets.assignment import BucketConfig
 from loader.plan.policy import Policy, Regime
@@ -63,6 +64,12 @@ class StreamConfig(Settings):
     )
     lookahead: PositiveInt = Field(
         default=4, le=1024, description="`regime: slot`: window in steps within which microbatches may move"
+    )
+    denominator: StepDenominator = Field(
+        default="epoch",
+        description="divisor of `batch.weight`. epoch: mean samples of the epoch's steps, so that all samples count"
+        " alike; step: samples of the step, so that those of large steps count less. In `reelweave train`"
+        " train.denominator decides",
     )
     curriculum: Curriculum | None = Field(
         default=None, description="stages by step: other blend weights, frames or sizes; null: none"

@@ -73,6 +73,14 @@ class TrainRunConfig(Settings):
         return self
 
     @model_validator(mode="after")
+    def _one_denominator(self) -> Self:
+        if self.stream.denominator == "step" and self.train.denominator == "epoch":
+            raise ValueError(
+                "stream.denominator=step is for loops of your own; in a run set train.denominator=step, or leave both"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _pixels_are_trained_on(self) -> Self:
         if not self.stream.decode:
             raise ValueError("stream.decode must be true: training needs pixels")

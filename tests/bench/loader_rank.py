@@ -133,7 +133,7 @@ def said_of(micro: Microbatch) -> tuple[tuple[str, ...], tuple[int, ...], list[s
     """Keys, passes, digests of the frames, and weight."""
     videos = micro.videos if isinstance(micro, Pack) else micro.video_BCTHW
     digests = [hashlib.sha256(video.numpy().tobytes()).hexdigest() for video in videos]
-    return micro.keys, micro.passes, digests, micro.weight
+    return micro.keys, micro.passes, digests, micro.share
 
 
 def expected_of(start: Run) -> dict[Drawn, str]:

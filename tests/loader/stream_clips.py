@@ -54,7 +54,9 @@ def write(folder: Path, samples: list[Sample]) -> Path:
 
 
 def config(**changes: object) -> StreamConfig:
-    return StreamConfig(**{"buckets": BUCKETS, "seed": 3, "workers": 2, "epochs": 2, **changes})
+    """By default with weights that sum to 1 in each step."""
+    defaults = {"buckets": BUCKETS, "seed": 3, "workers": 2, "epochs": 2, "denominator": "step"}
+    return StreamConfig(**{**defaults, **changes})
 
 
 def small(dataset: Dataset, rank: int = 0, world_size: int = 1, **changes: object) -> VideoStream:

@@ -59,10 +59,10 @@ class TrainConfig(Settings):
         "float32", description="dtype of activations; weights stay float32"
     )
     denominator: Literal["step", "epoch", "step_tokens"] = Field(
-        "step",
-        description="divisor of a sample's gradient. step: samples of its step. epoch: mean samples of all steps, so"
-        " that samples of small steps weigh no more. step_tokens: video tokens of its step, with samples weighted"
-        " by theirs",
+        "epoch",
+        description="divisor of a sample's gradient. epoch: mean samples of all steps, so that all samples count alike."
+        " step: samples of its step, so that samples of small steps weigh more. step_tokens: video tokens of its step,"
+        " with samples weighted by theirs",
     )
     lost_after_s: float = Field(
         60.0, gt=0, description="heartbeat timeout: a rank silent for this long is lost, and the run ends"

@@ -172,9 +172,13 @@ class VaeTrainConfig(Settings):
     # What runs of other models choose: here every rank has all state, and no cost model plans the steps.
     parallel: ClassVar[ParallelConfig] = ParallelConfig()
     recalibrate: ClassVar[RecalibrateConfig | None] = None
-    denominator: ClassVar[Literal["step"]] = "step"
 
     kind: Literal["vae"] = "vae"
+    denominator: Literal["step", "epoch"] = Field(
+        "epoch",
+        description="divisor of a clip's gradient. epoch: mean clips of all steps, so that all clips count alike. step:"
+        " clips of its step, so that clips of small steps weigh more",
+    )
     model: VaeModelConfig
     losses: LossesConfig = LossesConfig()
     optimizer: VaeOptimizerConfig = VaeOptimizerConfig()

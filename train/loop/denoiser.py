@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from loader.batch import Microbatch, Pack
 from train.cascade.training.start import run_by_cascades
@@ -94,6 +95,10 @@ class DenoiserTask:
         for batch, found in self._layout.passes(batches, losses.add, clock):
             self._rows.add(batch, found)
             yield batch
+
+    def updated(self) -> Iterable[nn.Parameter]:
+        """Return the weights that a step updates."""
+        return self.weights.values()
 
     def sum_gradients(self) -> None:
         self._layout.sum_gradients()

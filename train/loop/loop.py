@@ -263,7 +263,7 @@ class _Steps(Generic[Config]):
             if finite:
                 losses.normalise_(task.weights.values())
                 task.clip([each * losses.scale for each in norms])
-                losses.spread_(task.weights.values())
+                losses.spread_(task.updated())
                 task.update(step)
         clock.pause()
         times = self._times.add(found.total.clock)

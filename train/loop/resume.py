@@ -43,6 +43,7 @@ def difference(saved: dict[str, Any], config: BaseModel) -> str | None:
         saved: configuration in the checkpoint; keys added since have today's defaults.
         config: configuration of the run.
     """
+    saved = {"denominator": "step"} | saved  # its default while checkpoints did not have the key
     # The comparison reports removed keys and values that are invalid now.
     with suppress(ValidationError):
         saved = type(config).model_validate(saved).model_dump(mode="json")

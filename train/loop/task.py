@@ -59,6 +59,9 @@ class TrainingTask(Protocol):
             clock: Measures the parts of the step.
         """
 
+    def updated(self) -> Iterable[nn.Parameter]:
+        """Return the weights of all networks that a step updates."""
+
     def sum_gradients(self) -> None:
         """Sum gradients, and what else is summed over samples, over the ranks."""
 

@@ -64,7 +64,8 @@ class StepLosses:
     """Losses of this rank's microbatches in one step.
 
     Losses stay on the device until the end of the step, because reading one waits for the device. Gradients are those
-    of the mean over the step's samples on all ranks: a microbatch is weighed by its share of them. With
+    of the mean over the step's samples on all ranks: a microbatch is weighed by its share of them, whatever the stream
+    divides its weights by, so that nothing is divided twice. With ``epoch`` they are spread behind the clipping. With
     ``step_tokens`` a sample counts by its video tokens. No rank knows the others' tokens before the backward, so the
     summed gradients are divided by the sum.
     """
@@ -95,7 +96,7 @@ class StepLosses:
         mean = counted_B.mean()
         self._any = batch
         self._done.append(_Done(batch, losses, mean.detach(), unit))
-        return batch.weight * mean
+        return batch.share * mean
 
     @property
     def means(self) -> list[torch.Tensor]:
@@ -112,10 +113,10 @@ class StepLosses:
         """
         works = [done.losses.work for done in self._done if done.batch.weight]
         return LossSums(
-            loss=sum(done.batch.weight * mean for done, mean in zip(self._done, means, strict=True)),
-            weight=sum(done.batch.weight for done in self._done),
-            missing=sum(done.batch.missing for done in self._done),
-            unit=sum(done.batch.weight * done.unit for done in self._done),
+            loss=sum(done.batch.share * mean for done, mean in zip(self._done, means, strict=True)),
+            weight=sum(done.batch.share for done in self._done),
+            missing=sum(done.batch.missing_share for done in self._done),
+            unit=sum(done.batch.share * done.unit for done in self._done),
             tokens=sum(work.tokens for work in works),
             flops=sum(work.flops for work in works),
         )

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from loader.base.whole_file import whole_file
 from loader.batch import Microbatch, Pack
@@ -131,7 +132,7 @@ class VaeTask:
             yield batch
 
     def _learn(self, batch: Microbatch, step: int, losses: StepLosses, clock: StepClock) -> None:
-        share, gan_term, accumulator = batch.weight, self._gan_term, self._accumulator
+        share, gan_term, accumulator = batch.share, self._gan_term, self._accumulator
         with clock.part("forward"), self._autocast():
             found = reconstruct(self.vae, batch, self._world.device, self._config.seed)
             terms = self._objective.terms(found, step)
@@ -151,6 +152,10 @@ class VaeTask:
                 _backward(discriminator_loss)
         accumulator.add(**{name: share * term_B.mean() for name, term_B in terms.items()})
         self._statistics.note(share, found, accumulator)
+
+    def updated(self) -> Iterable[nn.Parameter]:
+        """Return the weights of the tokenizer and of the discriminator."""
+        return [weight for trainable in self._trainables for weight in trainable.weights.values()]
 
     def sum_gradients(self) -> None:
         """Sum the gradients of both, and each term, over the ranks."""

@@ -77,7 +77,9 @@ def train(config: "TrainRunConfig") -> "TrainResult":
         share = Share(peers.group) if peers.size > 1 else None
 
         def open_stream(dataset: str, stream: "StreamConfig") -> VideoStream:
-            return VideoStream(open_source(dataset, config.storage), stream, data.rank, data.size, share)
+            # The trainer applies train.denominator itself, behind the clipping of gradients.
+            by_step = stream.model_copy(update={"denominator": "step"})
+            return VideoStream(open_source(dataset, config.storage), by_step, data.rank, data.size, share)
 
         stream = open_stream(config.dataset, config.stream)
         if ranks.world.rank == 0:

@@ -39,8 +39,8 @@ def train(config: "VaeRunConfig") -> "TrainResult":
         world = processes.ranks.world
 
         def open_stream(dataset: str, stream: "StreamConfig") -> VideoStream:
-            # A dataset may hold latents, too; a tokenizer is trained on pixels.
-            pixels = stream.model_copy(update={"latents": False})
+            # A dataset may hold latents, too; a tokenizer is trained on pixels. The trainer applies train.denominator.
+            pixels = stream.model_copy(update={"latents": False, "denominator": "step"})
             return VideoStream(open_source(dataset, config.storage), pixels, world.rank, world.size)
 
         look = None

@@ -19,10 +19,18 @@ def test_a_run_may_change_its_length_and_what_it_tells_and_keeps():
 
 def test_a_key_that_came_later_counts_with_its_default():
     saved = tiny_config().model_dump(mode="json")
-    del saved["denominator"], saved["model"]["mlp_ratio"]
+    del saved["max_nonfinite_steps"], saved["model"]["mlp_ratio"]
     assert difference(saved, tiny_config()) is None
-    other = tiny_config().model_copy(update={"denominator": "epoch"})
-    assert difference(saved, other) == "denominator was 'step' and is 'epoch' now"
+    model = tiny_config().model.model_copy(update={"mlp_ratio": 3.0})
+    other = tiny_config().model_copy(update={"model": model})
+    assert difference(saved, other) == "model.mlp_ratio was 4.0 and is 3.0 now"
+
+
+def test_a_run_from_before_the_denominator_goes_on_by_steps():
+    saved = tiny_config().model_dump(mode="json")
+    del saved["denominator"]
+    assert difference(saved, tiny_config()) == "denominator was 'step' and is 'epoch' now"
+    assert difference(saved, tiny_config().model_copy(update={"denominator": "step"})) is None
 
 
 def test_a_key_that_is_gone_is_named():

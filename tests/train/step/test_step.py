@@ -103,3 +103,16 @@ def test_a_sample_that_nothing_replaces_is_left_out_of_the_loss(bundle, mixed, d
     nothing, _, found = stepped(bundle, [replace(images, weight=0.0, missing=0.6), lost], denominator)
     assert nothing == 0
     assert not found.any()
+
+
+@pytest.mark.parametrize("denominator", ["step", "epoch", "step_tokens"])
+def test_what_a_stream_divides_by_is_not_divided_by_twice(bundle, mixed, denominator):
+    by_step = [replace(batch, mean_samples=8.0) for batch in mixed]
+    by_epoch = [replace(batch, weight=batch.weight * 5 / 8, denominator="epoch") for batch in by_step]
+    loss, _, found = stepped(bundle, by_step, denominator)
+    other, _, also = stepped(bundle, by_epoch, denominator)
+    assert other == pytest.approx(loss, rel=1e-6)
+    torch.testing.assert_close(also, found, rtol=1e-5, atol=1e-8)
+    plain = stepped(bundle, mixed, "step")[2]
+    if denominator == "epoch":
+        torch.testing.assert_close(found, plain * 5 / 8, rtol=1e-5, atol=1e-8)

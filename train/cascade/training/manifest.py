@@ -15,7 +15,7 @@ from train.distributed.world import World
 
 _SAID = (
     *("keys", "captions", "passes", "step", "epoch", "weight"),
-    *("missing", "step_samples", "mean_samples", "slot", "slots"),
+    *("missing", "denominator", "step_samples", "mean_samples", "slot", "slots"),
 )
 
 
