@@ -37,7 +37,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 def run_config(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a training run over the dataset."""
     folder = tmp_path_factory.mktemp("run")
-    stream = config(microbatches=2, epochs=None).model_dump(mode="json")
+    stream = config(microbatches=2, epochs=None, denominator="epoch").model_dump(mode="json")
     stream["buckets"] |= {
         "compression": COMPRESSION.model_dump(),
         "max_text_tokens": 65,

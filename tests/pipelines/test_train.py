@@ -26,7 +26,7 @@ def test_held_out_clips_that_fill_no_step_and_folders_of_datasets_are_told_at_th
     clip = write_video(tmp_path / "clip.mp4", (frames,), size=size).read_bytes()
     for name, count in (("clips", 4), ("held", 1)):
         write(tmp_path / name, [make_sample(f"{name}{n}", clip, frames, size) for n in range(count)])
-    stream = config(microbatches=2, epochs=None).model_dump(mode="json")
+    stream = config(microbatches=2, epochs=None, denominator="epoch").model_dump(mode="json")
     stream["buckets"] |= {"compression": TrainConfig().compression.model_dump(), "max_text_tokens": 65}
     values = {
         "dataset": str(tmp_path / "clips"),
