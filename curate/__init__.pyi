@@ -9,8 +9,8 @@ from .models.embed import ClipEmbedder as ClipEmbedder
 from .models.embed import EmbedConfig as EmbedConfig
 from .run.curate import Outcome as Outcome
 from .run.curate import curate as curate
-from .run.forecast import Forecast as Forecast
-from .run.forecast import ForecastConfig as ForecastConfig
+from .run.outlook.forecast import Forecast as Forecast
+from .run.outlook.forecast import ForecastConfig as ForecastConfig
 from .run.sample_run import forecast_curation as forecast_curation
 from .search.search import ClipSearch as ClipSearch
 from .takedown.removal import remove as remove

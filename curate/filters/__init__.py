@@ -5,10 +5,10 @@ from curate.filters.config import FilterConfig, ScoreConfig
 from curate.filters.decision import Rejection, decide
 from curate.filters.light import light_scores
 from curate.filters.motion import motion_scores
+from curate.filters.names import check_names
 from curate.filters.ocr import TextReader, check_ocr, ocr_scores, text_reader
 from curate.filters.overlay import overlay_scores
-from curate.filters.sample import ClipSample
-from curate.filters.shape import shape_scores
+from curate.filters.sample import ClipSample, shape_scores
 from curate.filters.sharpness import sharpness_scores
 from curate.filters.sound import loudness_dbfs, sound_scores
 from curate.filters.still import still_scores
@@ -37,6 +37,7 @@ def scores(sample: ClipSample, config: ScoreConfig) -> dict[str, float]:
     }
     if config.ocr != "none":
         found |= ocr_scores(sample, text_reader(config.ocr))
+    check_names(found.keys())
     return {name: round(value, _DIGITS) for name, value in found.items()}
 
 

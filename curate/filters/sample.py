@@ -55,3 +55,13 @@ class ClipSample:
         for picture, out in zip(self.pictures, grey, strict=True):  # one at a time stays in the cache
             np.matmul(picture.astype(np.float32), _LUMA, out=out)
         return grey
+
+
+def shape_scores(sample: ClipSample) -> dict[str, float]:
+    """Return ``duration_s``, ``short_side_px``, ``aspect`` (width / height) and ``fps``."""
+    return {
+        "duration_s": sample.duration_s,
+        "short_side_px": float(min(sample.width, sample.height)),
+        "aspect": sample.width / sample.height,
+        "fps": sample.fps,
+    }

@@ -115,6 +115,7 @@ class SourceSummary:
         tags: Text that the container holds, by tag.
         pixel_s: Pixels of a frame times the duration in seconds.
         seconds: Wall time of the pass.
+        measured: Versions of the scores in `curate.filters.names.ADDED` that the clips were measured for.
     """
 
     records: tuple[Record, ...]
@@ -122,6 +123,7 @@ class SourceSummary:
     tags: dict[str, str] | None = None
     pixel_s: float | None = None
     seconds: float | None = None
+    measured: dict[str, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ def _curate(
         asked["models"] = models
     if config.stages:
         asked["stages"] = {name: stage_facts(one) for name, one in config.stages.items()}
-    if dataset is not None and not retry_failed and dataset.manifest.config == asked:
+    if dataset is not None and not retry_failed and _equal(dataset.manifest.config, asked):
         settle(dataset)
         _tidy(ledger, dataset, config)
         finish_status(ledger)
@@ -241,6 +241,11 @@ def _check_ours(storage: Storage, ledger: Ledger, dataset: Dataset | None) -> No
     if stray is not None or (manifest and (manifest.foreign or manifest.latents)):
         what = "a dataset" if stray is None else f"{stray.path}, a file"
         raise UsageError(f"{storage.root} holds {what} that no curation wrote; choose another --out")
+
+
+def _equal(there: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
+    """Return whether a dataset is as asked for; a threshold that its version did not know yet is unset in it."""
+    return next(differences(there, asked), None) is None
 
 
 def _other_dataset(there: Mapping[str, Any], asked: Mapping[str, Any], out: str) -> UsageError:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from curate.dedup.fingerprint import Match
 from curate.ledger.records import clip_result, source_summary
 from curate.run.clip_arrays import FingerprintPlace
+from curate.run.outlook.measuring import measure_tasks
 from curate.run.runners.await_cluster import await_cluster
 from curate.run.runners.passes import Pass, plan_notes, run_pass, total_seconds
 from curate.run.runners.pipeline import SILENCE_S, Kind, Stage, Startable, startable
@@ -19,6 +20,8 @@ from curate.run.runners.ray_cluster import cluster_size
 from curate.run.runners.reservations import Resources
 from curate.run.stages.clip_stages import ClipStage
 from curate.run.stages.footage import match_many
+from curate.run.stages.measure_scores import STAGE as MEASURE
+from curate.run.stages.measure_scores import MeasureScores
 from curate.run.stages.model_files import weights_mb
 from curate.run.stages.model_stages import pipeline_stages
 from curate.run.state import CurationState
@@ -75,7 +78,8 @@ class Driver:
         if seconds := self.seconds():
             note = {"wall_s": time.monotonic() - began, "worker_seconds": seconds, "notes": notes}
             self._state.ledger.write_note(RUN, {**note, "plans": plan_notes(self._passes)})
-        self._state.ledger.pack(CUT, self._state.cut.fingerprint, source_summary)
+        for fingerprint in self._state.closed.fingerprints:
+            self._state.ledger.pack(CUT, fingerprint, source_summary)
         for stage in self._state.stages:
             self._state.ledger.pack(stage.name, stage.fingerprint, clip_result)
         return clips
@@ -149,6 +153,7 @@ class Driver:
 
     def _do_sources(self, chosen: Set[str]) -> None:
         """Send the chosen sources, and their clips that are still wanted, through the stages beside cutting."""
+        self._measure(chosen)
         state = self._state
         closed = state.closed
         unclosed = closed.unclosed()
@@ -204,6 +209,26 @@ class Driver:
             raise RunError(
                 f"{missing[0]} and {len(missing) - 1} other sources gave no result; run the same command again"
             )
+
+    def _measure(self, chosen: Set[str]) -> None:
+        """Measure the scores that clips lack and that thresholds ask for; no source is read."""
+        count, tasks = measure_tasks(self._state, chosen)
+        if not count:
+            return
+        meter = ClipMeter(count, self._progress, self._state.ledger, phase=MEASURE)
+
+        def take(task: CurationTask) -> None:
+            if isinstance(task, UndoneSource):
+                self._undone.add(task.uri, task.reason)
+            elif isinstance(task, ClosedSource):
+                self._state.close_source(task.uri, task.summary, task.fingerprint)
+                meter.done(task.uri)
+
+        measure = MeasureScores(self._state.config.scores, self._state.ledger)
+        every: Iterable[CurationTask] = tasks
+        stages: list[Stage[CurationTask]] = [Stage(MEASURE, measure)]
+        self._passes.append(run_pass("sources", every, stages, self.kind(), take))
+        self._undone.refuse(len(chosen))
 
     def _match(
         self, pairs: Sequence[tuple[FingerprintPlace, FingerprintPlace]], min_overlap: float

@@ -9,7 +9,7 @@ from curate.config import CurateConfig
 from curate.ledger.ledger import Ledger, digest
 from curate.run.curate import COMMAND
 from curate.run.driver import Driver
-from curate.run.forecast import Forecast, ForecastConfig, SourceCost, choose_sample, extents, forecast
+from curate.run.outlook.forecast import Forecast, ForecastConfig, SourceCost, choose_sample, extents, forecast
 from curate.run.runners.progress import STATUS, Progress
 from curate.run.stages.model_files import model_digests
 from curate.run.stages.model_stages import check

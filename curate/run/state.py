@@ -108,10 +108,10 @@ class CurationState:
         self._place_ids = TextPlaces(column(self.places, "id"))
         self._arrays = ClipArrays(ledger)
 
-    def close_source(self, uri: str, summary: SourceSummary) -> None:
-        """Add the summary of a source, whose arrays may have been written anew."""
-        self.closed.add(uri, summary)
-        self._arrays.forget(self._arrays_name(self.sources[uri]))
+    def close_source(self, uri: str, summary: SourceSummary, fingerprint: str = "") -> None:
+        """Add the summary of a source, whose arrays may have been written anew; see `ClosedSources.add`."""
+        self.closed.add(uri, summary, fingerprint)
+        self._arrays.forget(arrays_name(self.sources[uri], fingerprint or self.cut.fingerprint))
 
     def add_results(self, task: ClipTask) -> None:
         """Add the results that workers of this run made for a task."""
@@ -127,11 +127,11 @@ class CurationState:
 
     def forget_lost(self, clips: Partitions) -> bool:
         """Count sources as not done whose kept clips are lost; return whether there are any."""
-        staged = self._staged()
+        staged = self.staged()
         lost: list[str] = []
         for table in clips:
             left = kept(table.select(_IDENTITY), equal(table, "state", "kept"))
-            numbers = np.unique(column(left, "source").to_numpy()[~self._at_hand(left, staged)])
+            numbers = np.unique(column(left, "source").to_numpy()[~self.at_hand(left, staged)])
             lost += (self._uris[number] for number in numbers.tolist())
         if lost:
             self.closed.drop(lost)
@@ -149,13 +149,13 @@ class CurationState:
         ]
         if not self.beside:
             return tasks
-        wanted, staged = self._numbered(chosen), self._staged()
+        wanted, staged = self.numbered(chosen), self.staged()
         self._place_results()
         for partition in range(self.closed.partitions):
             clips = self._clips(partition, wanted)
             clips = kept(clips, self._todo(partition, clips, self.beside))
             numbers = column(clips, "source").to_numpy()
-            lost = np.unique(numbers[~self._at_hand(clips, staged)])
+            lost = np.unique(numbers[~self.at_hand(clips, staged)])
             tasks += (self._source_task(self.listed[number]) for number in lost.tolist())
             tasks += self._clip_tasks(partition, kept(clips, ~np.isin(numbers, lost)), self.beside)
         return tasks
@@ -239,11 +239,12 @@ class CurationState:
     def _placed(self, ids: pa.Array) -> pa.Table:
         return taken(self.places, self._place_ids.find(ids))
 
-    def _staged(self) -> TextPlaces:
+    def staged(self) -> TextPlaces:
         """Return the identities of all staged clips."""
         return TextPlaces(texts_of(self.ledger.staged_clips()))
 
-    def _at_hand(self, clips: pa.Table, staged: TextPlaces) -> Mask:
+    def at_hand(self, clips: pa.Table, staged: TextPlaces) -> Mask:
+        """Return which clips are staged or lie in a shard."""
         ids = clip_ids(clips)
         return (staged.find(ids) >= 0) | (self._place_ids.find(ids) >= 0)
 
@@ -252,7 +253,7 @@ class CurationState:
         clips = self.closed.clips(partition)
         return kept(clips, wanted[column(clips, "source").to_numpy()])
 
-    def _numbered(self, chosen: Set[str]) -> Mask:
+    def numbered(self, chosen: Set[str]) -> Mask:
         """Return which sources are chosen and were not taken down."""
         return np.array([uri in chosen and uri in self.sources for uri in self._uris], bool)
 
@@ -271,7 +272,7 @@ class CurationState:
         """
         self._place_results()
         clips = self._empty()
-        wanted, parts = self._numbered(chosen), []
+        wanted, parts = self.numbered(chosen), []
         for partition in range(clips.count):
             table = self._own_verdict(partition, self._clips(partition, wanted), failed)
             clips.add(partition, table)
@@ -373,9 +374,9 @@ class CurationState:
         """Read the arrays of clips' sources; return the names under which they lie."""
         numbers = np.unique(column(clips, "source").to_numpy()).tolist()
         ids = self.closed.ids.take(pa.array(numbers, pa.int64())).to_pylist()
-        names = [arrays_of(identity, self.cut.fingerprint) for identity in ids]
+        names = [
+            arrays_of(identity, self.closed.fingerprint(number))
+            for identity, number in zip(ids, numbers, strict=True)
+        ]
         self._arrays.read(names)
         return names
-
-    def _arrays_name(self, source: SourceRef) -> str:
-        return arrays_name(source, self.cut.fingerprint)

@@ -22,6 +22,7 @@ from curate.cut.clip import EncodedSpans
 from curate.cut.trim import trimmed
 from curate.dedup import fingerprint as dedup_fingerprint
 from curate.filters import scores
+from curate.filters.names import ADDED
 from curate.frames.budget import check_clips, most_bytes
 from curate.frames.entry import Entry
 from curate.frames.faults import fault_of
@@ -149,7 +150,8 @@ class CutSource:
         tags = tags_of(seen.probe)
         duration_s = float(seen.timeline.times_s[-1])
         cpu_s = time.process_time() - began_s
-        return SourceSummary(records, cpu_s, tags, seen.size.width * seen.size.height * duration_s)
+        pixel_s = seen.size.width * seen.size.height * duration_s
+        return SourceSummary(records, cpu_s, tags, pixel_s, measured=dict(ADDED) or None)
 
     def _clips(self, source: SourceRef, file: BinaryIO, seen: Scan) -> Iterator[Record]:
         # A clock that breaks promises nothing.

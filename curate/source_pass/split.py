@@ -15,10 +15,12 @@ from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 
+from curate.filters.names import ADDED
 from curate.frames.budget import most_bytes
 from curate.frames.entry import Entry
 from curate.frames.faults import fault_of
 from curate.frames.source import SourceError
+from curate.ledger.ledger import digest
 from curate.ledger.records import Record, SourceSummary, source_summary, to_json
 from curate.models.device import one_thread
 from curate.source_pass.at_work import noted
@@ -188,6 +190,7 @@ class SplitCut:
             joined.tags,
             joined.size.width * joined.size.height * float(joined.timeline.times_s[-1]),
             sum(note.seconds for note in notes),
+            dict(ADDED) or None,
         )
         return SplitOutcome(summary, in_parts=True)
 
@@ -270,7 +273,9 @@ class SplitCut:
                 yield file, _texts(state)
 
     def _store(self, source: SourceRef, count: int) -> PartStore:
-        folder = f"{PARTS}{source_id(source)}-{self.cut.fingerprint}/"
+        # Parts that were cut before a score came would be joined with others that have it.
+        scores = f"-{digest(ADDED)}" if ADDED else ""
+        folder = f"{PARTS}{source_id(source)}-{self.cut.fingerprint}{scores}/"
         return PartStore(self.cut.ledger, folder, count)
 
 

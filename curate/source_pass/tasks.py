@@ -101,11 +101,13 @@ class ClosedSource:
         uri: URI of the source.
         summary: Its summary.
         retries: Number of requests to storage that were sent again.
+        fingerprint: Digest of the configuration of its entry; "" for that of the run.
     """
 
     uri: str
     summary: SourceSummary
     retries: int = 0
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,26 @@ class ClipTask:
         return replace(self, found={**self.found, stage: result})
 
 
-CurationTask = SourceTask | PartTask | WaitingSource | DonePart | UndoneSource | ClosedSource | ClipTask
+@dataclass(frozen=True)
+class MeasureTask:
+    """A closed source whose clips lack scores.
+
+    Attributes:
+        source: The source.
+        summary: Its entry.
+        fingerprint: Digest of the configuration of its entry.
+        places: Places of its clips in shards, by their identity; the others are staged.
+    """
+
+    source: SourceRef
+    summary: SourceSummary
+    fingerprint: str
+    places: Mapping[str, ClipPlace] = field(default_factory=dict)
+
+
+CurationTask = (
+    SourceTask | MeasureTask | PartTask | WaitingSource | DonePart | UndoneSource | ClosedSource | ClipTask
+)
 
 
 def clip_task(source: SourceRef, summary: SourceSummary, record: Record) -> ClipTask:

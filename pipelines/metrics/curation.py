@@ -10,7 +10,7 @@ FINISHED = Metric(
 )
 DONE = Metric(
     "reelweave_curation_done",
-    "Sources (phase cut), clips (caption) or shards (shard) done.",
+    "Sources (phases scores, cut), clips (caption) or shards (shard) done.",
     ("dataset", "phase"),
 )
 ASKED = Metric("reelweave_curation_planned", "Sources, clips or shards of the phase.", ("dataset", "phase"))

@@ -22,6 +22,7 @@ EVERY_S = 30.0
 
 PHASES = {
     "cluster": "cluster",
+    "scores": "scores",
     "cut": "clips",
     "caption": "captions",
     "shard": "shards",
@@ -29,6 +30,7 @@ PHASES = {
 }
 _UNITS = {
     "cluster": "CPUs and GPUs",
+    "scores": "sources",
     "cut": "sources",
     "caption": "clips",
     "shard": "shards",

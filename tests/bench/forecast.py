@@ -14,7 +14,7 @@ from collections import defaultdict
 from curate.frames.probe import ProbeConfig
 from curate.ledger.ledger import Ledger
 from curate.ledger.records import source_summary
-from curate.run.forecast import Extent, ForecastConfig, SourceCost, extents, forecast
+from curate.run.outlook.forecast import Extent, ForecastConfig, SourceCost, extents, forecast
 from curate.source_pass.cut_source import STAGE, source_id
 from curate.sources.headers import read_headers
 from curate.sources.inputs import SourceRef

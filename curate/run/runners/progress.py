@@ -23,7 +23,7 @@ class Progress:
 
     Attributes:
         phase: "cut" (sources, up to deduplication), "caption" (kept clips, the stages after it) or "shard"; before
-            all of them "cluster", while nodes are awaited.
+            all of them "cluster", while nodes are awaited, and "scores", while clips of finished sources are measured.
         done: Number of finished sources or shards, those of earlier runs too; of clips in this phase; of CPUs and
             GPUs that are there.
         total: Number of all.
@@ -196,6 +196,7 @@ class ClipMeter:
         report: Called at the start and after every clip.
         ledger: Place of the status file.
         cut: Last progress over the sources, whose numbers stay in that file; None without one.
+        phase: Phase of the run, see `Progress`.
     """
 
     def __init__(
@@ -204,8 +205,10 @@ class ClipMeter:
         report: Callable[[Progress], None],
         ledger: Ledger,
         cut: Progress | None = None,
+        phase: str = "caption",
     ) -> None:
         self._total, self._report, self._ledger, self._cut = total, report, ledger, cut
+        self._phase = phase
         self._done, self._began, self._written_at = 0, time.monotonic(), float("-inf")
         self._show("")
 
@@ -219,7 +222,7 @@ class ClipMeter:
         elapsed_s = time.monotonic() - self._began
         eta_s = elapsed_s * left / self._done if self._done else None
         progress = Progress(
-            phase="caption",
+            phase=self._phase,
             done=self._done,
             total=self._total,
             done_weight=self._done,

@@ -3,16 +3,18 @@
 import bisect
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.dedup.text_hashes import TextPlaces
+from curate.filters.names import ADDED, lacking, never_measured
 from curate.ledger.ledger import Ledger, digest
 from curate.ledger.records import SourceSummary, source_summary, to_columns
 from curate.run.tables.clips import CLIPS, by_span, from_entries
-from curate.run.tables.columns import Rows, column, kept, mask_of
+from curate.run.tables.columns import Mask, Rows, column, equal, kept, mask_of
 from curate.run.tables.partitions import Partitions, partition_count, partition_of
 from curate.source_pass.cut_source import STAGE, source_id
 from curate.sources.inputs import SourceRef
@@ -39,6 +41,8 @@ class ClosedSources:
         ledger: Entries of this run and of earlier ones.
         fingerprint: Digest of the configuration of the pass.
         sources: All sources, sorted by URI; their numbers are their places here.
+        earlier: Digests of the same configuration by earlier revisions of the code, the newest first; their entries
+            count for sources without a newer one.
 
     Attributes:
         sources: See above.
@@ -46,10 +50,14 @@ class ClosedSources:
         ids: `source_id` of each source.
         partitions: Number of partitions.
         version: Number that grows whenever clips change.
+        fingerprints: The digest of the configuration, and the earlier ones that are used.
+        never_measured: Scores that clips of some sources have no value of.
     """
 
-    def __init__(self, ledger: Ledger, fingerprint: str, sources: Sequence[SourceRef]) -> None:
-        self._ledger, self._fingerprint, self.sources = ledger, fingerprint, sources
+    def __init__(
+        self, ledger: Ledger, fingerprint: str, sources: Sequence[SourceRef], earlier: Sequence[str] = ()
+    ) -> None:
+        self._ledger, self.fingerprints, self.sources = ledger, (fingerprint, *earlier), sources
         self.numbers: Mapping[str, int] = _Numbers(sources)
         self.partitions, self.version = partition_count(len(sources)), 0
         schema = CLIPS.append(pa.field(_ENTRY, pa.int32()))
@@ -61,18 +69,35 @@ class ClosedSources:
         self._cpu_s, self._pixel_s = np.zeros(len(sources)), np.zeros(len(sources))
         self._counts = np.zeros((len(sources), len(_STATES)), np.int32)
         self._text_ids = np.zeros(len(sources), "S16")
+        self._of = np.zeros(len(sources), np.int16)  # place among fingerprints of that of each source's entry
+        self._lacks = np.zeros(len(sources), bool)
+        self.never_measured: set[str] = set()
         self._loose: dict[int, SourceSummary] = {}
         self._new: dict[int, SourceSummary] = {}  # whose clips are in no partition yet
         self._loose_records = 0
         self.ids = pa.array([source_id(source) for source in sources], pa.string())
         ids = TextPlaces(self.ids)
-        for entries in ledger.tables(STAGE, fingerprint, source_summary, [_SCORE_NAMES]):
-            numbers = ids.find(column(entries, "id"))
-            self._keep(kept(entries, numbers >= 0), numbers[numbers >= 0])
+        for at, name in enumerate(self.fingerprints):
+            waiting = self._entry == _OPEN
+            if not waiting.any():
+                break
+            for entries in ledger.tables(STAGE, name, source_summary, [_SCORE_NAMES]):
+                numbers = ids.find(column(entries, "id"))
+                mine = (numbers >= 0) & waiting[numbers]
+                self._of[numbers[mine]] = at
+                self._keep(kept(entries, mine), numbers[mine])
 
-    def add(self, uri: str, summary: SourceSummary) -> None:
-        """Add a source that is closed in the ledger; many become a segment."""
+    def add(self, uri: str, summary: SourceSummary, fingerprint: str = "") -> None:
+        """Add a source that is closed in the ledger; many become a segment.
+
+        Args:
+            uri: URI of the source.
+            summary: Its entry.
+            fingerprint: Digest of the configuration of the entry; "" for the present one.
+        """
         number = self.numbers[uri]
+        self._of[number] = self.fingerprints.index(fingerprint) if fingerprint else 0
+        self._lacks[number] = False
         self._loose[number] = self._new[number] = summary
         self._loose_records += len(summary.records)
         self._entry[number], self._text_ids[number] = len(self._tags), b""  # of the table that they become
@@ -81,8 +106,13 @@ class ClosedSources:
         self._counts[number] = [states[state] for state in _STATES]
         self.version += 1
         if len(self._loose) >= _ENTRIES or self._loose_records >= _RECORDS:
-            entries = {source_id(self.sources[one]): found for one, found in self._loose.items()}
-            self._ledger.append(STAGE, self._fingerprint, entries)
+            for at in {int(self._of[one]) for one in self._loose}:
+                entries = {
+                    source_id(self.sources[one]): found
+                    for one, found in self._loose.items()
+                    if self._of[one] == at
+                }
+                self._ledger.append(STAGE, self.fingerprints[at], entries)
             self._settle()
             self._loose, self._loose_records = {}, 0
 
@@ -101,6 +131,15 @@ class ClosedSources:
     def unclosed(self) -> set[str]:
         """Return the URIs of the sources that are not closed; to ask for each source takes far longer."""
         return {self.sources[number].uri for number in np.flatnonzero(self._entry == _OPEN).tolist()}
+
+    def fingerprint(self, number: int) -> str:
+        """Return the digest of the configuration under which a source was closed."""
+        return self.fingerprints[int(self._of[number])]
+
+    @property
+    def lacking(self) -> Mask:
+        """Whether clips of each source lack a score, or its present version."""
+        return np.asarray(self._lacks & (self._entry != _OPEN), bool)
 
     def cpu_s(self, uri: str) -> float:
         """Return the processor seconds of the pass over a source; 0 for one that failed."""
@@ -197,6 +236,14 @@ class ClosedSources:
         for code, state in enumerate(states.dictionary.to_pylist()):
             found, counts = np.unique(own[states.indices.to_numpy() == code], return_counts=True)
             self._counts[found, _STATES.index(state)] = counts
+        self._lacks[numbers] = False
+        if ADDED:
+            measured = "measured" in entries.column_names
+            known = column(entries, "measured").to_pylist() if measured else [None] * len(entries)
+            with_clips = np.isin(numbers, own[~equal(clips, "sha256", "")])
+            for number, has in zip(numbers[with_clips].tolist(), compress(known, with_clips), strict=True):
+                self._lacks[number] = bool(lacking(dict(has or ())))
+                self.never_measured |= never_measured(dict(has or ()))
         clips = clips.append_column(_ENTRY, pa.array(np.full(len(clips), entry, np.int32)))
         self._clips.scatter(clips, partition_of(own))
         self.version += 1

@@ -142,7 +142,7 @@ def _failed(dataset: Dataset, columns: Sequence[str]) -> Iterator[pa.Table]:
 
 
 def _forecast(options: argparse.Namespace, config: "CurateConfig") -> int:
-    from curate.run.forecast import Estimate, ForecastConfig
+    from curate.run.outlook.forecast import Estimate, ForecastConfig
     from curate.run.sample_run import forecast_curation
 
     rates = resolve(ForecastConfig, None, options.rates, "--rates")

@@ -12,7 +12,7 @@ import pytest
 from curate.config import CurateConfig
 from curate.foreign.run import index_tars
 from curate.run.curate import curate
-from curate.run.forecast import ForecastConfig
+from curate.run.outlook.forecast import ForecastConfig
 from curate.run.sample_run import forecast_curation
 from curate.takedown.removal import remove
 from loader.dataset import DatasetWriter, Removal, verify

@@ -11,7 +11,7 @@ import pytest
 
 from curate.ledger.records import SourceSummary
 from curate.run.curate import curate
-from curate.run.forecast import ForecastConfig
+from curate.run.outlook.forecast import ForecastConfig
 from curate.run.sample_run import forecast_curation
 from curate.source_pass.cut_source import CutSource
 from curate.sources.inputs import SourceRef

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from curate.config import CurateConfig
-from curate.run.forecast import ForecastConfig
+from curate.run.outlook.forecast import ForecastConfig
 from loader.base.yaml_text import MAX_BYTES
 from loader.buckets.cost import Cost
 from loader.errors import UsageError

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from curate.config import CurateConfig
-from curate.run.forecast import ForecastConfig
+from curate.run.outlook.forecast import ForecastConfig
 from loader.errors import UsageError
 from loader.storage.names import without_secrets
 from pipelines.configuration.config import resolve

@@ -16,7 +16,7 @@ from curate.config import CurateConfig
 from curate.ledger.ledger import Ledger
 from curate.ledger.records import Record
 from curate.run.curate import curate
-from curate.run.forecast import ForecastConfig
+from curate.run.outlook.forecast import ForecastConfig
 from curate.run.sample_run import forecast_curation
 from curate.run.stages.model_stages import clip_stages, pipeline_stages
 from curate.source_pass.tasks import ClipTask

@@ -8,7 +8,15 @@ import pytest
 from curate.config import CurateConfig
 from curate.frames.probe import ProbeConfig
 from curate.run.curate import curate
-from curate.run.forecast import Estimate, Extent, ForecastConfig, SourceCost, choose_sample, extents, forecast
+from curate.run.outlook.forecast import (
+    Estimate,
+    Extent,
+    ForecastConfig,
+    SourceCost,
+    choose_sample,
+    extents,
+    forecast,
+)
 from curate.run.sample_run import forecast_curation
 from curate.sources.headers import SourceHeader, read_headers
 from curate.sources.inputs import SourceRef, list_sources

@@ -1,0 +1,46 @@
+"""Names and versions of the scores that the pass over a source measures: what tells which of them an entry holds."""
+
+from collections.abc import Mapping, Set
+
+from loader.errors import RunError
+
+FIRST = frozenset(
+    {
+        "duration_s", "short_side_px", "aspect", "fps", "black_share", "white_share", "frozen_share", "slideshow",
+        "duplicate_share", "motion", "motion_local", "motion_source", "sharpness", "luminance", "contrast",
+        "crushed_share", "clipped_share", "colourfulness", "flicker", "bar_top_px", "bar_bottom_px", "bar_left_px",
+        "bar_right_px", "bars_share", "text_peak", "text_share", "overlay_share", "ocr_share", "has_audio",
+        "silent_share", "loudness_dbfs",
+    }
+)  # fmt: skip
+"""Scores that every entry of the ledger was measured for. It does not change."""
+
+ADDED: dict[str, int] = {}
+"""Version of each score that came later, or whose values changed. Clips cut before are measured from their bytes."""
+
+
+def lacking(measured: Mapping[str, int]) -> dict[str, int]:
+    """Return the scores, with their versions, that clips lack which were measured for others.
+
+    Args:
+        measured: Value of `ADDED` when they were measured.
+    """
+    return {name: version for name, version in ADDED.items() if measured.get(name) != version}
+
+
+def never_measured(measured: Mapping[str, int]) -> set[str]:
+    """Return the scores of `lacking` of which clips have no value, not even of an earlier version."""
+    return {name for name in lacking(measured) if name not in measured and name not in FIRST}
+
+
+def check_names(found: Set[str]) -> None:
+    """Refuse scores that clips of finished datasets would lack for ever, since nothing tells who has them.
+
+    Raises:
+        RunError: a score has no version.
+    """
+    if unknown := found - FIRST - ADDED.keys():
+        raise RunError(
+            f"the score {min(unknown)} has no version, so that finished datasets would lack it: add it to ADDED in"
+            " curate/filters/names.py"
+        )

@@ -1,0 +1,1 @@
+"""What a run costs, and what it takes over of earlier ones."""

@@ -1,0 +1,60 @@
+"""Scores that clips of closed sources lack, since they were cut before these scores came: which are measured now."""
+
+from collections.abc import Iterator, Set
+
+import numpy as np
+
+from curate.filters.decision import thresholds
+from curate.ledger.records import source_summary
+from curate.run.state import CurationState
+from curate.run.tables.columns import Mask, column, equal, kept, texts_of
+from curate.source_pass.cut_source import STAGE, source_id
+from curate.source_pass.tasks import MeasureTask
+
+
+def wants_scores(state: CurationState) -> bool:
+    """Return whether a threshold is set on a score that some clips were never measured for."""
+    return not state.closed.never_measured.isdisjoint(one.name for one in thresholds(state.config.filters))
+
+
+def measure_tasks(state: CurationState, chosen: Set[str]) -> tuple[int, Iterator[MeasureTask]]:
+    """Return the sources whose clips are to be measured again: a number, and the tasks, made one by one.
+
+    Sources of which such a clip is neither staged nor in a shard count as not done, and so are cut anew.
+
+    Args:
+        state: State of the curation, which this changes.
+        chosen: URIs of the sources that count.
+    """
+    lacking = state.closed.lacking & state.numbered(chosen)
+    if not lacking.any() or not wants_scores(state):
+        return 0, iter(())
+    lost = _lost(state, lacking)
+    state.closed.drop([state.listed[number].uri for number in lost.tolist()])
+    lacking[lost] = False
+    return int(lacking.sum()), _tasks(state, lacking)
+
+
+def _lost(state: CurationState, wanted: Mask) -> np.ndarray:
+    """Return the numbers of wanted sources of which a clip is lost."""
+    staged, lost = state.staged(), [np.zeros(0, np.int64)]
+    for partition in range(state.closed.partitions):
+        clips = state.closed.clips(partition)
+        clips = kept(clips, wanted[column(clips, "source").to_numpy()] & ~equal(clips, "sha256", ""))
+        lost.append(column(clips, "source").to_numpy()[~state.at_hand(clips, staged)].astype(np.int64))
+    return np.unique(np.concatenate(lost))
+
+
+def _tasks(state: CurationState, wanted: Mask) -> Iterator[MeasureTask]:
+    sources = [state.listed[number] for number in np.flatnonzero(wanted).tolist()]
+    by_id = {source_id(source): source for source in sources}
+    for fingerprint in state.closed.fingerprints:
+        for identity, summary in state.ledger.latest(STAGE, fingerprint, source_summary):
+            source = by_id.get(identity)
+            if source is None or state.closed.fingerprint(state.closed.numbers[source.uri]) != fingerprint:
+                continue
+            ids = [record.clip_id for record in summary.records if record.sha256]
+            places = zip(ids, state.places_of(texts_of(ids)), strict=True)
+            yield MeasureTask(
+                source, summary, fingerprint, {one: place for one, place in places if place is not None}
+            )
