@@ -211,8 +211,9 @@ def _same_footage(
     if best is None or best.agreement < config.min_agreement:
         return None
     key, source = kept_of.keys[kept].as_py(), kept_of.sources[kept].as_py()
-    reason = f"shows {best.shared / PICTURES_PER_S:.1f} s of the footage of {key} from {source}"
-    return Duplicate(key, "perceptual", best.agreement, config.min_agreement, reason)
+    reason = f"the footage of {key} from {source}"
+    shared_s = best.shared / PICTURES_PER_S
+    return Duplicate(key, "perceptual", best.agreement, config.min_agreement, reason, shared_s)
 
 
 def _kind(kept_of: DedupClips, config: SemanticConfig) -> Compare:

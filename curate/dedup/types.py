@@ -158,6 +158,7 @@ class Duplicate:
         score: Similarity of the two clips.
         threshold: Threshold that the score reached.
         reason: Reason in words.
+        shared_s: Length of the footage that both show, as far as pictures at fixed times tell; None for other kinds.
     """
 
     of: str
@@ -165,6 +166,13 @@ class Duplicate:
     score: float
     threshold: float
     reason: str
+    shared_s: float | None = None
+
+    def reason_of(self, duration_s: float) -> str:
+        """Return the reason for a clip of a length; a last picture stands for no more than is left of the clip."""
+        if self.shared_s is None:
+            return self.reason
+        return f"shows {min(self.shared_s, duration_s):.1f} s of {self.reason}"
 
 
 class ExactConfig(Settings):

@@ -97,8 +97,10 @@ def _decided(
     rows[~equal(clips, "state", "kept")] = -1
     chosen = rows[rows >= 0].tolist()
     values: dict[str, object] = {
-        name: [getattr(twins[row], name) for row in chosen] for name in ("reason", "score", "threshold")
+        name: [getattr(twins[row], name) for row in chosen] for name in ("score", "threshold")
     }
+    lengths_s = column(clips, "duration_s").filter(pa.array(rows >= 0)).to_pylist()
+    values["reason"] = [twins[row].reason_of(length) for row, length in zip(chosen, lengths_s, strict=True)]
     if state == "duplicate":
         values["duplicate_of"] = [twins[row].of for row in chosen]
     return changed(clips, rows >= 0, {**values, "state": state, "stage": [stages[row] for row in chosen]})

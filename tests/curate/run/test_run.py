@@ -373,3 +373,17 @@ def test_broken_files_are_named_with_their_reason(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_to_is_said_at_once(raw: Path) -> None:
     with pytest.raises(RunError, match="/proc/nowhere"):
         make(raw, Path("/proc/nowhere"))
+
+
+def test_a_duplicate_claims_no_more_seconds_than_it_has(tmp_path: Path) -> None:
+    """Two pictures a second are compared, and the last one stands for less than half a second."""
+    for name, crf in (("a.mp4", "10"), ("b.mp4", "26")):
+        write_video(tmp_path / "raw" / name, (30,), options={"crf": crf})
+    curate([str(tmp_path / "raw")], str(tmp_path / "dataset"), SMALL)
+    [row] = (
+        row
+        for row in open_dataset(tmp_path / "dataset").accounting.to_pylist()
+        if row["key"] and row["duplicate_of"]
+    )
+    assert row["end_s"] - row["start_s"] == pytest.approx(1.2)
+    assert row["reason"].startswith("shows 1.2 s of the footage of")
