@@ -17,7 +17,7 @@ class LoraConfig(Settings):
         0.0,
         ge=0,
         lt=1,
-        description="dropout on inputs of adapters; the random numbers differ after a resume",
+        description="dropout on inputs of adapters; its random numbers follow from seed, step and data-parallel rank",
     )
     checkpoint: str | None = Field(
         None,

@@ -103,10 +103,6 @@ class TrainConfig(Settings):
         if self.lora and published == (self.lora.checkpoint is not None):
             which = "is for models of ours" if published else "must name the weights that are adapted"
             raise ValueError(f"lora.checkpoint {which}")
-        if self.lora and self.lora.dropout and self.parallel.activation_checkpointing != "none":
-            raise ValueError(
-                "lora.dropout would not drop the same where parallel.activation_checkpointing repeats it"
-            )
         if self.lora and self.parallel.tp > 1:
             raise ValueError(
                 "parallel.tp cannot divide layers with adapters; leave it at 1, and divide with dp_shard"

@@ -38,14 +38,19 @@ KEPT_BY_NAME = frozenset({"torch_attn._varlen_attn.default", "flex_attention"})
 """Such operators of modules that import the compiler."""
 
 
-def checkpoint_block(block: nn.Module, policy: ActivationPolicy) -> None:
+def checkpoint_block(block: nn.Module, policy: ActivationPolicy, draws: bool = False) -> None:
     """Make a block recompute in its backward what the policy does not keep.
 
     Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016. A memory budget is left to the compiler.
+
+    Args:
+        block: block whose forward is replaced.
+        policy: what is kept.
+        draws: True if the forward draws random numbers, as dropout does: the backward then draws the same again.
     """
     if policy in ("none", "memory_budget"):
         return
-    how: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+    how: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": draws}
     if policy == "selective":
         how["context_fn"] = partial(create_selective_checkpoint_contexts, _keep)
     block.forward = partial(checkpoint, block.forward, **how)

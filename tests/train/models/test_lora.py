@@ -2,6 +2,10 @@
 
 import itertools
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,18 +16,22 @@ from torch.utils.flop_counter import FlopCounterMode
 from loader.errors import UsageError
 from tests.thorough import beyond, thorough
 from tests.train.clips import ClipStream, tiny_config
+from tests.train.models import wan_pipelines
 from tests.train.published import run_config
 from tests.train.saved import losses, tensors
 from train.config.lora import LoraConfig
 from train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
 from train.config.optimizer import EmaConfig
 from train.config.run import TrainConfig
+from train.distributed.world import World
 from train.loop.trainer import Trainer
 from train.models.build import build_denoiser
 from train.models.bundle import Bundle
 from train.models.lora import adapt
+from train.parallel.dit import parallelize
+from train.parallel.mesh import Ranks
 from train.sampling.trained.export import export
-from train.sampling.trained.load import LORA_FILE, load_published, load_trained
+from train.sampling.trained.load import LORA_FILE, Trained, load_published, load_trained
 
 LORA = {"rank": 4, "alpha": 8.0}
 CPU = torch.device("cpu")
@@ -109,7 +117,7 @@ def test_diffusers_and_sampling_read_the_adapters(diffusers, wan, tmp_path, grou
     export(trained, tmp_path / "lora")
     with safe_open(tmp_path / "lora" / LORA_FILE, "pt") as file:
         described = file.metadata()["lora_adapter_metadata"]
-    assert json.loads(described)["transformer.lora_alpha"] == 8
+    assert json.loads(described)["transformer.lora_alpha"] == json.loads(described)["transformer.r"] == 4
     base = diffusers.WanTransformer3DModel.from_pretrained(folder / "transformer")
     plain = answer(base, trained.bundle.dit)
     weights, metadata = diffusers.WanPipeline.lora_state_dict(tmp_path / "lora", return_lora_metadata=True)
@@ -130,6 +138,69 @@ def test_diffusers_and_sampling_read_the_adapters(diffusers, wan, tmp_path, grou
     save_file(weights, tmp_path / "bare.safetensors")
     with pytest.raises(UsageError, match="does not say rank, alpha and layers"):
         load_published(config, CPU, tmp_path / "bare.safetensors")
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """Adapters with drawn weights, at a scale of 1.5, on one of two experts; and the folder of the pipeline."""
+    folder = wan_pipelines.publish(tmp_path_factory.mktemp("experts"), "2.2 A14B T2V")
+    config = wan_pipelines.configured(folder, "2.2 A14B T2V", lora={"rank": 4, "alpha": 6.0})
+    bundle = Bundle(config).eval()
+    torch.manual_seed(2)
+    for weight in bundle.trained().values():
+        torch.nn.init.normal_(weight.data, std=0.1)
+    return folder, Trained("drawn", config, bundle, 1, "model")
+
+
+@pytest.mark.parametrize("reads_metadata", [True, False])
+def test_adapters_act_alike_in_readers_that_ignore_alpha(diffusers, drawn, tmp_path, reads_metadata):
+    folder, trained = drawn
+    export(trained, tmp_path / "lora")
+    base = diffusers.WanTransformer3DModel.from_pretrained(folder, subfolder="transformer")
+    pipe = diffusers.WanPipeline(None, None, wan_pipelines.vae(), None, transformer=base)
+    x, t, context = torch.randn(1, 4, 2, 4, 4), torch.rand(1), torch.randn(1, 6, 8)
+    if reads_metadata:
+        pipe.load_lora_weights(tmp_path / "lora")
+    else:
+        pipe.load_lora_weights(load_file(tmp_path / "lora" / LORA_FILE))
+    with torch.no_grad():
+        expected = trained.bundle.dit(x, t, context, torch.ones(1, 6, dtype=torch.bool))
+        found = base(x, 1000 * t, context, return_dict=False)[0]
+        base.disable_lora()
+        plain = base(x, 1000 * t, context, return_dict=False)[0]
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert (found - plain).abs().max() > 1e-2
+
+
+def exported(folder: str, adapters: str, out: str) -> None:
+    """Export the adapters of a file."""
+    config = wan_pipelines.configured(Path(folder), "2.2 A14B T2V")
+    trained = load_published(config, CPU, Path(adapters))
+    export(trained, Path(out))
+
+
+def test_exported_files_are_the_same_bytes_each_time(drawn, tmp_path):
+    """The order of metadata keys differed by process, and with it the digest of the file."""
+    _, trained = drawn
+    export(trained, tmp_path / "first")
+    data = (tmp_path / "first" / LORA_FILE).read_bytes()
+    told = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+    assert list(told) == ["format", "lora_adapter_metadata", "reelweave_subfolder"]
+    for number in range(4):
+        export(trained, tmp_path / str(number))
+        assert (tmp_path / str(number) / LORA_FILE).read_bytes() == data
+
+
+@thorough
+def test_processes_export_the_same_bytes(drawn, tmp_path):
+    folder, trained = drawn
+    export(trained, tmp_path / "first")
+    data = (tmp_path / "first" / LORA_FILE).read_bytes()
+    for seed in ("1", "2"):
+        given = (str(folder), str(tmp_path / "first"), str(tmp_path / f"by {seed}"))
+        code = f"from tests.train.models.test_lora import exported; exported{given}"
+        subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONHASHSEED": seed})
+        assert (tmp_path / f"by {seed}" / LORA_FILE).read_bytes() == data
 
 
 def test_merged_it_is_a_published_model_of_its_own(diffusers, wan, tmp_path):
@@ -244,12 +315,47 @@ def test_layers_that_are_not_there_are_named(tmp_path):
 
 
 def test_what_cannot_go_together_is_refused(tmp_path):
-    for lora, parallel, said in (
-        ({"dropout": 0.1}, {"activation_checkpointing": "full"}, r"lora\.dropout"),
-        ({}, {"tp": 2}, r"parallel\.tp"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            run_config(tmp_path, "wan", lora=LORA | lora, parallel=parallel)
+    with pytest.raises(ValueError, match=r"parallel\.tp"):
+        run_config(tmp_path, "wan", lora=LORA, parallel={"tp": 2})
+
+
+@pytest.mark.parametrize("policy", ["full", "selective"])
+def test_checkpointed_blocks_drop_the_same_again(tmp_path, policy):
+    """Gradients of adapters, and the numbers that are drawn behind the backward, are those without checkpointing."""
+
+    def gradients(policy: str) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        lora = LORA | {"dropout": 0.3}
+        config = run_config(tmp_path, "wan", lora=lora, parallel={"activation_checkpointing": policy})
+        bundle = Bundle(config).train()
+        torch.manual_seed(5)
+        for weight in bundle.trained().values():
+            torch.nn.init.normal_(weight.data, std=0.1)
+        parallelize(bundle.dit, Ranks.of(config.parallel, World(0, 1, CPU)), config)
+        torch.manual_seed(6)
+        bundle.dit(*asked()).square().mean().backward()
+        return {name: weight.grad for name, weight in bundle.trained().items()}, torch.rand(3)
+
+    expected, then = gradients("none")
+    found, after = gradients(policy)
+    assert torch.equal(after, then)
+    for name, gradient in expected.items():
+        assert gradient.abs().max() > 0
+        assert torch.equal(found[name], gradient), name
+
+
+def test_runs_with_dropout_learn_the_same_under_checkpointing_and_after_a_resume(tmp_path):
+    lora = LORA | {"dropout": 0.3}
+    found = []
+    for policy, steps in (("none", (4,)), ("full", (3, 4))):
+        for total in steps:
+            config = run_config(
+                tmp_path, "wan", total, lora=lora, parallel={"activation_checkpointing": policy}
+            )
+            schedule = config.schedule.model_copy(update={"total_steps": total})
+            config = config.model_copy(update={"schedule": schedule})
+            Trainer(config, ClipStream(), tmp_path / policy).run()
+        found.append(losses(tmp_path / policy))
+    assert found[0] == found[1]
 
 
 def test_where_the_frozen_weights_come_from_is_said(tmp_path):

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from loader.errors import UsageError
+from train.checkpoint.files import write_tensors
 from train.checkpoint.new_folder import check_new, new_folder
 from train.config.lora import LoraConfig
 from train.config.model import DiffusersConfig
@@ -49,21 +50,26 @@ def export(trained: Trained, out: Path, merged: bool = False) -> None:
 def _adapters(trained: Trained, config: LoraConfig, path: Path) -> None:
     bundle, model = trained.bundle, trained.config.model
     weights = {
-        f"{LORA_PREFIX}.{name}": weight.detach().contiguous().cpu()
+        f"{LORA_PREFIX}.{name}": _scaled(name, weight, config).detach().contiguous().cpu()
         for name, weight in adapter_weights(bundle.dit).items()
     }
     settings = {
         "r": config.rank,
-        "lora_alpha": config.alpha,
+        "lora_alpha": config.rank,  # the scale is in the weights
         "target_modules": list(config.targets or bundle.dit.lora_targets),
     }
     described = json.dumps(
         {f"{LORA_PREFIX}.{name}": value for name, value in settings.items()}, sort_keys=True
     )
-    metadata = {"format": "pt", "lora_adapter_metadata": described}
+    metadata = {"lora_adapter_metadata": described}
     if isinstance(model, DiffusersConfig) and bundle.dit.times != ALL_TIMES:
         metadata[LORA_PART] = model.subfolder
-    save_file(weights, path, metadata=metadata)
+    write_tensors(path, weights, metadata)
+
+
+def _scaled(name: str, weight: torch.Tensor, config: LoraConfig) -> torch.Tensor:
+    """Return an adapter's matrix, B times alpha / rank: not every reader knows alpha from the metadata."""
+    return weight * (config.alpha / config.rank) if ".lora_B." in name else weight
 
 
 def _whole(bundle: Bundle, trained: Trained, folder: Path) -> None:
