@@ -89,7 +89,8 @@ def test_cascades_make_the_steps_of_one_process(alone, runs, name):
         assert [line[key] for line in own] == pytest.approx([line[key] for line in expected], rel=rel), key
 
 
-def test_groups_are_made_anew_around_a_slow_rank_once(runs):
+@pytest.mark.parametrize("name", ["slow rank"])
+def test_groups_are_made_anew_around_a_slow_rank_once(runs, name):  # its name chooses the case
     said = "".join(path.read_text() for path in sorted(runs.glob("said-*.txt")))
     assert "GPU 1 takes" in said
     assert "groups made anew around stragglers: 1 times" in said
