@@ -197,10 +197,22 @@ def _default(config: BaseModel, name: str) -> Any:
 
 def config_digest(*configs: BaseModel, models: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return a short digest of configurations and of the contents of the models they name."""
-    values: list[dict[str, Any]] = []
-    for config in configs:
-        revision = getattr(config, "REVISION", None)
-        values.append(content_of(config) | ({} if revision is None else {"revision": revision}))
-    if models:
-        values.append(dict(models))
+    return _digest([_revised(config, getattr(config, "REVISION", None)) for config in configs], models)
+
+
+def earlier_digests(config: SourceStageConfig) -> dict[str, int]:
+    """Return the digests that earlier revisions of the code gave a configuration, with the revision, the newest first.
+
+    Values in the fields of today are meant: one that an earlier revision did not have, and that is not in ``ADDED``,
+    makes another configuration.
+    """
+    return {_digest([_revised(config, number)], {}): number for number in range(config.REVISION - 1, 0, -1)}
+
+
+def _revised(config: BaseModel, revision: int | None) -> dict[str, Any]:
+    return content_of(config) | ({} if revision is None else {"revision": revision})
+
+
+def _digest(values: list[dict[str, Any]], models: Mapping[str, str]) -> str:
+    values = [*values, dict(models)] if models else values
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]

@@ -13,6 +13,7 @@ import pyarrow as pa
 from curate.config import CurateConfig
 from curate.ledger.ledger import LEDGER, Ledger, digest_of
 from curate.run.driver import Driver
+from curate.run.outlook.work import may_be_older, sentences, work_of
 from curate.run.reference_sets import fingerprints
 from curate.run.runners.progress import Progress, finish_status
 from curate.run.shard import STAGE as SHARD
@@ -66,7 +67,9 @@ def curate(
     *,
     update: bool = False,
     retry_failed: bool = False,
+    redo_older: bool = False,
     beside: Mapping[str, bytes] | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
     """Make the dataset ``out`` from ``inputs``; the same call finishes an interrupted run.
 
@@ -78,7 +81,11 @@ def curate(
         update: Whether to change a finished dataset: other configuration, new sources beside the old ones. Valid
             results are reused; shards whose samples stay the same are not touched.
         retry_failed: Whether to work again on sources and clips that failed; implies ``update``.
+        redo_older: Whether to cut sources again that an earlier version cut; implies ``update``. Otherwise their
+            results stay, and the outcome's notes say how many there are.
         beside: Further files of the dataset by path, which no checksum covers; see `write_beside`.
+        say: Called before the work begins, with sentences that the outcome's notes have, too: what an update redoes,
+            and what it cost before.
 
     Raises:
         UsageError: no source is found, a model is not available, or ``update`` is missing although ``out``
@@ -88,7 +95,8 @@ def curate(
         RunError: the environment failed; finished work is kept for the next run.
     """
     with leased(open_storage(out, config.storage), COMMAND) as storage:
-        outcome = _curate(inputs, storage, config, progress, update or retry_failed, retry_failed)
+        change = Change(update or retry_failed or redo_older, retry_failed, redo_older)
+        outcome = _curate(inputs, storage, config, progress, change, say)
         write_beside(storage, beside or {}, only_missing=outcome.already_there)
     return outcome
 
@@ -106,24 +114,57 @@ def write_beside(storage: Storage, files: Mapping[str, bytes], only_missing: boo
             storage.write(path, data)
 
 
-def _curate(
-    inputs: Sequence[str],
-    storage: Storage,
-    config: CurateConfig,
-    progress: Callable[[Progress], None],
-    update: bool,
-    retry_failed: bool,
-) -> Outcome:
-    """Curate as the holder of the output's lease."""
+@dataclass(frozen=True)
+class Change:
+    """Change of a finished dataset that is asked for; see `curate`."""
+
+    update: bool = False
+    retry_failed: bool = False
+    redo_older: bool = False
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A curation that is asked for, before any work.
+
+    Attributes:
+        ledger: Ledger of the output.
+        dataset: Present revision; None where nothing is published.
+        inputs: Inputs of all runs, as texts.
+        sources: Their sources.
+        models: Identities of the models.
+        config: Configuration of the manifest.
+        notes: Sentences for the person who runs this.
+    """
+
+    ledger: Ledger
+    dataset: Dataset | None
+    inputs: Sequence[str]
+    sources: Sequence[SourceRef]
+    models: Mapping[str, str]
+    config: Mapping[str, Any]
+    notes: tuple[str, ...]
+
+    @property
+    def before(self) -> Mapping[str, Any] | None:
+        """Content of the configuration of the present revision."""
+        return None if self.dataset is None else self.dataset.manifest.config.get("curate", {})
+
+
+def asked_for(inputs: Sequence[str], storage: Storage, config: CurateConfig, update: bool) -> Asked:
+    """Return what a call asks for, as the holder of the output's lease.
+
+    Raises:
+        UsageError: no source is found, or the output holds another dataset.
+    """
     ledger = Ledger(storage)
     dataset = Dataset(storage) if storage.stat(MANIFEST) is not None else None
     _check_ours(storage, ledger, dataset)
-    change = dataset is not None and update
     listing_notes: list[str] = []
-    sources = list_sources(inputs, config.storage, listing_notes.append)
+    sources: Sequence[SourceRef] = list_sources(inputs, config.storage, listing_notes.append)
     notes: tuple[str, ...] = ()
     inputs = [shown(text) for text in inputs]
-    if change:
+    if dataset is not None and update:
         inputs, sources, notes = _joined(ledger, inputs, sources)
     asked: dict[str, Any] = {
         "curate": config.content(),
@@ -136,19 +177,41 @@ def _curate(
         asked["models"] = models
     if config.stages:
         asked["stages"] = {name: stage_facts(one) for name, one in config.stages.items()}
-    if dataset is not None and not retry_failed and _equal(dataset.manifest.config, asked):
-        settle(dataset)
-        _tidy(ledger, dataset, config)
-        finish_status(ledger)
-        return Outcome(dataset.manifest, already_there=True, notes=tuple(listing_notes))
-    if dataset is not None and not change:
+    return Asked(ledger, dataset, inputs, sources, models, asked, (*listing_notes, *notes))
+
+
+def _curate(
+    inputs: Sequence[str],
+    storage: Storage,
+    config: CurateConfig,
+    progress: Callable[[Progress], None],
+    change: Change,
+    say: Callable[[str], None],
+) -> Outcome:
+    """Curate as the holder of the output's lease."""
+    found = asked_for(inputs, storage, config, change.update)
+    ledger, dataset, asked = found.ledger, found.dataset, found.config
+    same = dataset is not None and not change.retry_failed and _equal(dataset.manifest.config, asked)
+    if dataset is not None and same:
+        older = _older(found, config)
+        if not (change.redo_older and older):
+            settle(dataset)
+            _tidy(ledger, dataset, config)
+            finish_status(ledger)
+            return Outcome(dataset.manifest, already_there=True, notes=(*found.notes, *older))
+    if dataset is not None and not change.update:
         raise _other_dataset(dataset.manifest.config, asked, storage.root)
     weights = check(config)
     ledger.write_note("config", config.content())
     missing = availability(config)
-    state = CurationState(config, ledger, sources, dataset, models)
-    if retry_failed:
+    state = CurationState(config, ledger, found.sources, dataset, found.models)
+    if change.retry_failed:
         state.forget_failures()
+    left = sentences(work_of(state, found.before, change.redo_older))
+    for sentence in left:
+        say(sentence)
+    if change.redo_older:
+        state.redo_older()
     driver = Driver(state, progress)
     clips = driver.decide(missing)
     shards = write_shards(state, clips, progress, driver.kind)
@@ -156,18 +219,27 @@ def _curate(
     content = Content(
         accounting=read_once((accounting_table(table, listed) for table in clips), ACCOUNTING),
         scores=read_once((scores_table(table, listed) for table in clips), SCORES),
-        config=asked,
+        config=dict(asked),
         versions={**versions(), **weights},
         removals=dataset.manifest.removals if dataset is not None else [],
     )
     rejected = pa.concat_arrays([_rejected(table) for table in clips])
     seconds, said = driver.seconds(), driver.notes()
     del state, driver, clips  # publishing takes as much memory again
-    ledger.write_note("inputs", {"inputs": list(inputs), "sources": [source.stored() for source in sources]})
+    stored = [source.stored() for source in found.sources]
+    ledger.write_note("inputs", {"inputs": list(found.inputs), "sources": stored})
     manifest = publish(storage, shards, content, dataset.manifest if dataset is not None else None)
     _tidy(ledger, Dataset(storage), config, rejected)
     finish_status(ledger)
-    return Outcome(manifest, False, (*missing, *listing_notes, *notes, *said), seconds)
+    return Outcome(manifest, False, (*missing, *found.notes, *left, *said), seconds)
+
+
+def _older(found: Asked, config: CurateConfig) -> tuple[str, ...]:
+    """Return in words what earlier versions made of the sources of a finished dataset."""
+    if not may_be_older(found.ledger, config.source_stage()):
+        return ()
+    state = CurationState(config, found.ledger, found.sources, found.dataset, found.models)
+    return sentences(work_of(state, None, redo_older=False))
 
 
 def _rejected(clips: pa.Table) -> pa.Array:

@@ -7,9 +7,10 @@ import numpy as np
 
 from curate.config import CurateConfig
 from curate.ledger.ledger import Ledger, digest
-from curate.run.curate import COMMAND
+from curate.run.curate import COMMAND, asked_for
 from curate.run.driver import Driver
 from curate.run.outlook.forecast import Forecast, ForecastConfig, SourceCost, choose_sample, extents, forecast
+from curate.run.outlook.work import Work, work_of
 from curate.run.runners.progress import STATUS, Progress
 from curate.run.stages.model_files import model_digests
 from curate.run.stages.model_stages import check
@@ -58,6 +59,39 @@ def forecast_curation(
         ledger.write_note("forecast", asdict(found))
         ledger.drop_note(STATUS)  # nobody shall wait for a curation that has not begun
         return found
+
+
+def forecast_update(
+    inputs: Sequence[str],
+    out: str,
+    config: CurateConfig,
+    *,
+    retry_failed: bool = False,
+    redo_older: bool = False,
+) -> list[Work] | None:
+    """Return what `curate` with ``update`` would do, and what the same cost before; nothing is worked on.
+
+    Args:
+        inputs: Files, folders, prefixes, addresses, lists.
+        out: Folder or S3 prefix of the dataset.
+        config: Configuration of all stages.
+        retry_failed: See `curate.run.curate.curate`.
+        redo_older: See there.
+
+    Returns:
+        None where there is no finished dataset.
+
+    Raises:
+        UsageError: no source is found, or a model is not available.
+    """
+    with leased(open_storage(out, config.storage), COMMAND) as storage:
+        found = asked_for(inputs, storage, config, update=True)
+        if found.dataset is None:
+            return None
+        state = CurationState(config, found.ledger, found.sources, found.dataset, found.models)
+        if retry_failed:
+            state.forget_failures()
+        return work_of(state, found.before, redo_older)
 
 
 def _costs(

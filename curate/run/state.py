@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.config import CurateConfig, config_digest
+from curate.config import CurateConfig, config_digest, earlier_digests
 from curate.dedup import DedupClips, Duplicate, Vectors, dedup
 from curate.dedup.text_hashes import TextPlaces
 from curate.dedup.vector_file import VectorFile
@@ -36,6 +36,7 @@ from curate.run.tables.partitions import Partitions, partition_of
 from curate.run.tables.places import places_of
 from curate.run.tables.results import StageResults, packed_arrays, there, to_results
 from curate.run.tables.samples import samples_of, vector_column
+from curate.source_pass.cut_source import STAGE as CUT
 from curate.source_pass.cut_source import CutSource, arrays_name, arrays_of
 from curate.source_pass.tasks import ClipPlace, ClipTask, CurationTask, SourceTask
 from curate.sources.inputs import SourceRef
@@ -70,6 +71,8 @@ class CurationState:
         listed: All sources, sorted by URI; clips name them by their place here.
         closed: Clips of closed sources.
         cut: Function that cuts one source.
+        earlier_cuts: Revision by digest of the same configuration under earlier revisions of the code.
+        measures_all: Whether clips are measured for scores that they lack, even if no threshold asks for them.
         stages: Stages over clips.
         earlier: Those before deduplication.
         later: Those after it.
@@ -99,7 +102,11 @@ class CurationState:
         self.later = [stage for stage in self.stages if stage.after_dedup]
         self.beside = self.stages if config.run.caption_while_cutting else self.earlier
         self.wanted = judge(config)
-        self.closed = ClosedSources(ledger, self.cut.fingerprint, self.listed)
+        self.earlier_cuts = earlier_digests(source_config)
+        known = set(ledger.fingerprints(CUT))
+        earlier = [digest for digest in self.earlier_cuts if digest in known]
+        self.closed = ClosedSources(ledger, self.cut.fingerprint, self.listed, earlier)
+        self.measures_all = False
         self._results = {
             stage.name: StageResults(ledger, stage.name, stage.fingerprint, self.closed.partitions)
             for stage in self.stages
@@ -118,6 +125,12 @@ class CurationState:
         for stage in self.stages:
             if stage.name in task.made:
                 self._results[stage.name].add(stage.identity(task), task.found[stage.name])
+
+    def redo_older(self) -> None:
+        """Count sources as not done that an earlier revision of the code cut; measure all scores that clips lack."""
+        older = np.flatnonzero(self.closed.older).tolist()
+        self.closed.drop([self._uris[number] for number in older])
+        self.measures_all = True
 
     def forget_failures(self) -> None:
         """Count failed sources and clips as not done."""
@@ -150,10 +163,10 @@ class CurationState:
         if not self.beside:
             return tasks
         wanted, staged = self.numbered(chosen), self.staged()
-        self._place_results()
+        self.place_results()
         for partition in range(self.closed.partitions):
             clips = self._clips(partition, wanted)
-            clips = kept(clips, self._todo(partition, clips, self.beside))
+            clips = kept(clips, self.todo(partition, clips, self.beside))
             numbers = column(clips, "source").to_numpy()
             lost = np.unique(numbers[~self.at_hand(clips, staged)])
             tasks += (self._source_task(self.listed[number]) for number in lost.tolist())
@@ -164,8 +177,8 @@ class CurationState:
         """Return what is left to do for kept clips after deduplication: a number of tasks, made one by one."""
         if not self.later:
             return 0, iter(())
-        self._place_results()
-        todo = [self._todo(partition, table, self.later) for partition, table in enumerate(clips)]
+        self.place_results()
+        todo = [self.todo(partition, table, self.later) for partition, table in enumerate(clips)]
 
         def tasks() -> Iterator[ClipTask]:
             for partition, mask in enumerate(todo):
@@ -174,7 +187,7 @@ class CurationState:
 
         return sum(int(mask.sum()) for mask in todo), tasks()
 
-    def _todo(self, partition: int, clips: pa.Table, stages: Sequence[ClipStage]) -> Mask:
+    def todo(self, partition: int, clips: pa.Table, stages: Sequence[ClipStage]) -> Mask:
         """Return which clips no threshold rejects that lack a stage."""
         todo = equal(clips, "state", "kept")
         found = self._known(partition, kept(clips.select(_IDENTITY), todo))
@@ -224,7 +237,7 @@ class CurationState:
             )
         return found
 
-    def _place_results(self) -> None:
+    def place_results(self) -> None:
         """Put results that came since the last call beside their clips."""
 
         def identities(at: int) -> Iterator[pa.Array]:
@@ -270,7 +283,7 @@ class CurationState:
             failed: (source, part) of clips that a later stage is known to fail.
             match: Comparison of many pairs at once; None compares one after the other, here.
         """
-        self._place_results()
+        self.place_results()
         clips = self._empty()
         wanted, parts = self.numbered(chosen), []
         for partition in range(clips.count):
@@ -335,7 +348,7 @@ class CurationState:
         """Return clips of the verdict with the results of later stages: their captions, or faults."""
         if not self.later:
             return clips
-        self._place_results()
+        self.place_results()
         finished = self._empty()
         for partition, table in enumerate(clips):
             finished.add(partition, self._judged(table, self._known(partition, table)))

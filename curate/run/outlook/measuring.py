@@ -13,8 +13,10 @@ from curate.source_pass.tasks import MeasureTask
 
 
 def wants_scores(state: CurationState) -> bool:
-    """Return whether a threshold is set on a score that some clips were never measured for."""
-    return not state.closed.never_measured.isdisjoint(one.name for one in thresholds(state.config.filters))
+    """Return whether a threshold is set on a score that some clips were never measured for, or all are asked for."""
+    return state.measures_all or not state.closed.never_measured.isdisjoint(
+        one.name for one in thresholds(state.config.filters)
+    )
 
 
 def measure_tasks(state: CurationState, chosen: Set[str]) -> tuple[int, Iterator[MeasureTask]]:

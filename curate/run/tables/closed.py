@@ -137,13 +137,27 @@ class ClosedSources:
         return self.fingerprints[int(self._of[number])]
 
     @property
+    def closed(self) -> Mask:
+        """Whether each source is closed."""
+        return np.asarray(self._entry != _OPEN, bool)
+
+    @property
+    def older(self) -> Mask:
+        """Whether each source is closed by an earlier revision of the code only."""
+        return np.asarray((self._of > 0) & self.closed, bool)
+
+    @property
     def lacking(self) -> Mask:
         """Whether clips of each source lack a score, or its present version."""
-        return np.asarray(self._lacks & (self._entry != _OPEN), bool)
+        return np.asarray(self._lacks & self.closed, bool)
 
     def cpu_s(self, uri: str) -> float:
         """Return the processor seconds of the pass over a source; 0 for one that failed."""
         return float(self._cpu_s[self.numbers[uri]])
+
+    def total_cpu_s(self, wanted: Mask) -> float:
+        """Return the processor seconds of the passes over the wanted sources, as they were measured."""
+        return float(self._cpu_s[wanted].sum())
 
     def tags(self, number: int) -> Mapping[str, str]:
         """Return the text in the container of a source."""

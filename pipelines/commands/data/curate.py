@@ -53,9 +53,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="retry what failed, and nothing else that is done",
     )
     parser.add_argument(
+        "--redo-older",
+        action="store_true",
+        help="cut sources anew that an earlier version of the program cut; without it they stay, and are counted",
+    )
+    parser.add_argument(
         "--forecast",
         action="store_true",
-        help="estimate clips, hours, GB and price from a sample, and publish nothing",
+        help="estimate clips, hours, GB and price from a sample, and publish nothing; with --update: what it would do",
     )
     parser.add_argument(
         "--rates",
@@ -75,7 +80,13 @@ def run(options: argparse.Namespace) -> int:
 
     config = resolve(CurateConfig, options.config, options.set)
     if options.forecast:
-        return _forecast(options, config)
+        return _forecast_change(options, config) if _changes(options) else _forecast(options, config)
+    said: list[str] = []
+
+    def say(sentence: str) -> None:
+        said.append(sentence)
+        stderr().print(f"note: {sentence}", markup=False, soft_wrap=True)
+
     with curation_progress(options.log_format, options.out) as progress:
         outcome = curate(
             options.inputs,
@@ -84,9 +95,13 @@ def run(options: argparse.Namespace) -> int:
             progress,
             update=options.update,
             retry_failed=options.retry_failed,
+            redo_older=options.redo_older,
+            say=say,
             beside=kept_files(config, options.inputs, options.out),
         )
     for note in outcome.notes:
+        if note in said:
+            continue
         stderr().print(f"note: {note}", markup=False, soft_wrap=True)
     dataset = Dataset(open_storage(options.out, config.storage))
     report = dataset.storage.uri(REPORT)
@@ -139,6 +154,49 @@ def _failed(dataset: Dataset, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yield columns of the failed rows of the accounting, a part at a time."""
     for part in dataset.table_parts("accounting", ("state", *columns)):
         yield part.filter(pc.equal(part.column("state"), "failed")).select(columns)
+
+
+def _changes(options: argparse.Namespace) -> bool:
+    return bool(options.update or options.retry_failed or options.redo_older)
+
+
+def _forecast_change(options: argparse.Namespace, config: "CurateConfig") -> int:
+    """Print what a change of a finished dataset would do; a forecast from a sample where there is none."""
+    from curate.run.outlook.forecast import ForecastConfig
+    from curate.run.sample_run import forecast_update
+
+    rates = resolve(ForecastConfig, None, options.rates, "--rates")
+    work = forecast_update(
+        options.inputs,
+        options.out,
+        config,
+        retry_failed=options.retry_failed,
+        redo_older=options.redo_older,
+    )
+    if work is None:
+        return _forecast(options, config)
+    prices = [None if one.core_s is None else one.core_s / 3600 * rates.core_hour_price for one in work]
+    if options.json:
+        rows = [{**asdict(one), "price": price} for one, price in zip(work, prices, strict=True)]
+        print_json({"work": rows, "currency": rates.currency})
+        return 0
+    shown = [
+        (
+            one.what,
+            "done" if one.now else "left",
+            one.sources,
+            one.clips,
+            round(one.clip_s / 3600, 3),
+            "" if one.core_s is None else round(one.core_s / 3600, 4),
+            "" if price is None else round(price, 4),
+        )
+        for one, price in zip(work, prices, strict=True)
+    ]
+    columns = ["work", "by this", "sources", "clips", "hours of clips", "core-hours before", rates.currency]
+    stdout().print(table(f"what the update of {options.out} would do", columns, shown))
+    for one in work:
+        stdout().print(one.said, markup=False, soft_wrap=True)
+    return 0
 
 
 def _forecast(options: argparse.Namespace, config: "CurateConfig") -> int:

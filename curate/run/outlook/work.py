@@ -1,0 +1,184 @@
+"""What an update has to do, and what it takes over from earlier versions of the code: known before it begins."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from curate.config import SourceStageConfig, config_digest, earlier_digests
+from curate.filters.names import ADDED
+from curate.ledger.ledger import Ledger
+from curate.run.outlook.measuring import wants_scores
+from curate.run.state import CurationState
+from curate.run.tables.closed import ClosedSources
+from curate.run.tables.columns import Mask, column, equal, kept
+from curate.source_pass.cut_source import STAGE as CUT
+from loader.settings import differences
+
+
+@dataclass(frozen=True)
+class Work:
+    """Work of one kind that a run does, or leaves.
+
+    Attributes:
+        what: "older" (sources that an earlier revision of the code cut), "scores" (clips that lack some), "cut"
+            (another configuration of the cut), "new" (sources without a result), or the name of a stage over clips.
+        sources: Number of sources.
+        clips: Number of clips that earlier runs cut from them.
+        clip_s: Seconds of these clips.
+        core_s: Processor seconds of this work when it was last done; None where nothing was recorded.
+        now: Whether the run does it; otherwise results stay as they are.
+        said: The same in words.
+    """
+
+    what: str
+    sources: int
+    clips: int
+    clip_s: float
+    core_s: float | None
+    now: bool
+    said: str
+
+
+def may_be_older(ledger: Ledger, config: SourceStageConfig) -> bool:
+    """Return whether a ledger may hold results of earlier versions of the code; cheap to ask."""
+    return bool(ADDED) or not earlier_digests(config).keys().isdisjoint(ledger.fingerprints(CUT))
+
+
+def work_of(state: CurationState, before: Mapping[str, Any] | None, redo_older: bool) -> list[Work]:
+    """Return the work that is left, before it begins.
+
+    Args:
+        state: State of the curation.
+        before: Content of the configuration of the finished dataset; None without one.
+        redo_older: Whether results of earlier versions are made again.
+    """
+    found = [*_older(state, redo_older), *_scores(state, redo_older)]
+    if before is not None:
+        found += [*_sources(state, before), *_stages(state)]
+    return found
+
+
+def _older(state: CurationState, redo: bool) -> Iterator[Work]:
+    older = state.closed.older & state.numbered(state.sources.keys())
+    if not older.any():
+        return
+    digests = {state.closed.fingerprint(number) for number in np.flatnonzero(older).tolist()}
+    revisions = sorted(state.earlier_cuts[digest] for digest in digests)
+    clips, clip_s = _clips(state.closed, older)
+    core_s = state.closed.total_cpu_s(older)
+    which = (
+        f"{int(older.sum())} of {len(state.sources)} sources ({clips} clips, {_time(clip_s)}) were cut by an earlier"
+        f" version (revision {', '.join(map(str, revisions))} of the cut, and this version has"
+        f" {SourceStageConfig.REVISION})"
+    )
+    cost = f"{_core_time(core_s)} as measured then, and all later stages for clips that change"
+    said = (
+        f"{which} and are cut anew: {cost}"
+        if redo
+        else f"{which} and stay as they are; --redo-older cuts them"
+    )
+    yield Work(
+        "older", int(older.sum()), clips, clip_s, core_s, redo, said if redo else f"{said} anew: {cost}"
+    )
+
+
+def _scores(state: CurationState, redo: bool) -> Iterator[Work]:
+    lacking = state.closed.lacking & state.numbered(state.sources.keys())
+    if redo:
+        lacking &= ~state.closed.older
+    if not lacking.any():
+        return
+    clips, clip_s = _clips(state.closed, lacking)
+    names, count = ", ".join(sorted(ADDED)), int(lacking.sum())
+    now = redo or wants_scores(state)
+    said = f"{clips} clips ({_time(clip_s)}) of {count} sources were cut before this version of the scores {names}"
+    said += (
+        "; they are measured now, and no source is read"
+        if now
+        else ("; a new threshold on one of them, or --redo-older, measures them without reading a source")
+    )
+    yield Work("scores", count, clips, clip_s, None, now, said)
+
+
+def _sources(state: CurationState, before: Mapping[str, Any]) -> Iterator[Work]:
+    waiting = state.closed.unclosed() & state.sources.keys()
+    if not waiting:
+        return
+    unclosed = state.numbered(waiting)
+    known, changed = _before(state, before), _changed_keys(state, before)
+    again = unclosed & known.closed if known is not None and changed else np.zeros(len(unclosed), bool)
+    if known is not None and again.any():
+        clips, clip_s = _clips(known, again)
+        core_s, count = known.total_cpu_s(again), int(again.sum())
+        said = (
+            f"{count} sources ({clips} clips, {_time(clip_s)}) are cut anew, since {', '.join(changed)} changed:"
+            f" {_core_time(core_s)} when they were cut before, and all later stages for clips that change"
+        )
+        yield Work("cut", count, clips, clip_s, core_s, True, said)
+    if count := int((unclosed & ~again).sum()):
+        yield Work("new", count, 0, 0.0, None, True, f"{count} sources are to be cut that have no result yet")
+
+
+def _before(state: CurationState, before: Mapping[str, Any]) -> ClosedSources | None:
+    """Return the sources that were cut under the dataset's configuration, by any revision; None if it is not known."""
+    try:
+        config = SourceStageConfig.model_validate(
+            {name: before[name] for name in SourceStageConfig.model_fields if name in before}
+        )
+    except ValidationError:
+        return None
+    return ClosedSources(state.ledger, config_digest(config), state.listed, list(earlier_digests(config)))
+
+
+def _changed_keys(state: CurationState, before: Mapping[str, Any]) -> list[str]:
+    now = state.config.content()
+    sections = SourceStageConfig.model_fields
+    was, this = ({name: values.get(name) for name in sections} for values in (before, now))
+    return sorted(key for key, *_ in differences(was, this))
+
+
+def _stages(state: CurationState) -> Iterator[Work]:
+    """Yield the stages over clips of which nothing is known under their present configuration, code and models."""
+    new = [stage for stage in state.stages if stage.fingerprint not in state.ledger.fingerprints(stage.name)]
+    if not new:
+        return
+    state.place_results()
+    for stage in new:
+        sources, count, clip_s = 0, 0, 0.0
+        for partition in range(state.closed.partitions):
+            clips = state.closed.clips(partition)
+            clips = kept(clips, state.todo(partition, clips, [stage]))
+            sources += len(np.unique(column(clips, "source").to_numpy()))
+            count, clip_s = count + len(clips), clip_s + float(column(clips, "duration_s").to_numpy().sum())
+        if count:
+            said = (
+                f"{stage.name}: its configuration, code or model is another; up to {count} clips ({_time(clip_s)})"
+                " go through it again"
+            )
+            yield Work(stage.name, sources, count, clip_s, None, True, said)
+
+
+def _clips(closed: ClosedSources, wanted: Mask) -> tuple[int, float]:
+    """Return the number and the seconds of the clips that were cut from wanted sources."""
+    count, seconds = 0, 0.0
+    for partition in range(closed.partitions):
+        clips = closed.clips(partition)
+        clips = kept(clips, wanted[column(clips, "source").to_numpy()] & ~equal(clips, "sha256", ""))
+        count, seconds = count + len(clips), seconds + float(column(clips, "duration_s").to_numpy().sum())
+    return count, seconds
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds:.0f} s"
+
+
+def _core_time(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} core-hours" if seconds >= 3600 else f"{seconds:.1f} s of one processor"
+
+
+def sentences(work: Sequence[Work]) -> tuple[str, ...]:
+    """Return the work in words."""
+    return tuple(one.said for one in work)

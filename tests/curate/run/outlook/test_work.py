@@ -1,0 +1,167 @@
+"""Datasets of earlier versions of the code: what an update says of them, keeps of them and makes again."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from curate.config import SourceStageConfig, config_digest, earlier_digests
+from curate.ledger.ledger import Ledger
+from curate.run.curate import curate
+from loader.dataset import open_dataset, verify
+from loader.storage import open_storage
+from tests.commands import reelweave
+from tests.curate.run.test_run import SMALL_WORDS, config, tree
+from tests.curate.run.test_update import Opened, opened, samples
+from tests.media import write_video
+from tests.thorough import thorough
+
+__all__ = ["opened"]
+NOW = SourceStageConfig.REVISION
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("raw")
+    for number in range(2):
+        write_video(folder / f"{number}.mp4", (40, 30 + 2 * number), first_scene=2 * number)
+    write_video(folder / "tiny.mp4", (40,), size=(96, 64), first_scene=8)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def original(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset that the revision before made."""
+    out = tmp_path_factory.mktemp("made") / "dataset"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SourceStageConfig, "REVISION", NOW - 1)
+        curate([str(raw)], str(out), config())
+    return out
+
+
+@pytest.fixture
+def made(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "dataset"))
+
+
+def cut_under(out: Path) -> dict[int, int]:
+    """Number of loose entries of the cut by revision."""
+    config_ = config().source_stage()
+    known = {**earlier_digests(config_), config_digest(config_): NOW}
+    ledger = Ledger(open_storage(out))
+    return {
+        known[name]: len(list(out.glob(f".ledger/cut/{name}/*.json"))) for name in ledger.fingerprints("cut")
+    }
+
+
+def test_an_update_after_an_upgrade_says_what_is_older_and_keeps_it(
+    raw: Path, made: Path, opened: Opened
+) -> None:
+    before = tree(made)
+    found = curate([str(raw)], str(made), config(), update=True)
+    assert found.already_there
+    assert any(
+        f"3 of 3 sources (5 clips, 7 s) were cut by an earlier version (revision {NOW - 1}" in note
+        and "--redo-older cuts them anew" in note
+        for note in found.notes
+    ), found.notes
+    assert tree(made) == before
+    assert opened.paths == set()
+
+
+def test_a_threshold_after_an_upgrade_decodes_nothing(raw: Path, made: Path, opened: Opened) -> None:
+    before = {(row["key"], row["sha256"]) for row in samples(made)}
+    said: list[str] = []
+    stricter = config(filters={"min_duration_s": 1.5})
+    found = curate([str(raw)], str(made), stricter, update=True, say=said.append)
+    now = {(row["key"], row["sha256"]) for row in samples(made)}
+    assert opened.paths == set()
+    assert now < before
+    assert len(now) == 2
+    assert any("--redo-older" in one for one in said)
+    assert set(said) <= set(found.notes)
+    assert verify(open_storage(made)).problems == []
+    curate([str(raw)], str(made), config(filters={"min_short_side_px": 32}), update=True)
+    assert opened.paths == set()
+    assert len(samples(made)) == 5
+
+
+def test_redo_older_cuts_what_an_earlier_version_cut_and_says_so_before(
+    raw: Path, made: Path, opened: Opened
+) -> None:
+    said: list[tuple[str, set[str]]] = []
+    curate(
+        [str(raw)],
+        str(made),
+        config(),
+        redo_older=True,
+        say=lambda one: said.append((one, set(opened.paths))),
+    )
+    [(sentence, opened_then)] = said
+    assert "3 of 3 sources" in sentence
+    assert "are cut anew" in sentence
+    assert "s of one processor as measured then" in sentence
+    assert opened_then == set()
+    assert opened.paths == {"0.mp4", "1.mp4", "tiny.mp4"}
+    assert cut_under(made)[NOW] == 3
+    assert verify(open_storage(made)).problems == []
+    opened.paths.clear()
+    again = curate([str(raw)], str(made), config(), redo_older=True)
+    assert again.already_there
+    assert not [note for note in again.notes if "earlier version" in note]
+    assert opened.paths == set()
+
+
+def test_new_sources_are_cut_by_this_version_beside_older_ones(
+    raw: Path, made: Path, tmp_path: Path, opened: Opened
+) -> None:
+    more = tmp_path / "more"
+    more.mkdir()
+    write_video(more / "new.mp4", (44,), first_scene=9)
+    shutil.copy(raw / "0.mp4", more / "copy.mp4")
+    opened.paths.clear()
+    said: list[str] = []
+    curate([str(more)], str(made), config(), update=True, say=said.append)
+    assert opened.paths == set()
+    assert cut_under(made) == {NOW - 1: 3, NOW: 2}
+    assert any("2 sources are to be cut that have no result yet" in one for one in said)
+    assert len(samples(made)) == 5
+    states = [row["state"] for row in open_dataset(made).accounting.to_pylist()]
+    assert states.count("duplicate") == 2
+    assert verify(open_storage(made)).problems == []
+
+
+def test_a_forecast_of_an_update_says_what_it_would_do_and_does_nothing(
+    raw: Path, made: Path, opened: Opened
+) -> None:
+    before = tree(made)
+    words = ("curate", raw, "--out", made, *SMALL_WORDS, "--json", "--forecast", "--update")
+    kept = json.loads(reelweave(*words).stdout)["work"]
+    assert [(one["what"], one["now"], one["sources"], one["clips"]) for one in kept] == [
+        ("older", False, 3, 5)
+    ]
+    redone = json.loads(reelweave(*words, "--redo-older", "--rates", "core_hour_price=3600").stdout)["work"]
+    assert [(one["what"], one["now"]) for one in redone] == [("older", True)]
+    assert redone[0]["core_s"] > 0
+    assert redone[0]["price"] == pytest.approx(redone[0]["core_s"])
+    other = json.loads(reelweave(*words, "--set=spans.max_clip_s=1.2", "--set=captions.max_chars=9").stdout)
+    [cut] = other["work"][:1]
+    assert (cut["what"], cut["sources"], cut["clips"]) == ("cut", 3, 5)
+    assert "since spans.max_clip_s changed" in cut["said"]
+    captions = json.loads(reelweave(*words, "--set=captions.max_chars=9").stdout)["work"]
+    assert [(one["what"], one["clips"]) for one in captions] == [("older", 5), ("captions", 4)]
+    shown = reelweave(*(word for word in words if word != "--json"))
+    assert shown.returncode == 0, shown.stderr
+    assert "--redo-older cuts them anew" in shown.stdout
+    assert tree(made) == before
+    assert opened.paths == set()
+
+
+@thorough
+def test_failed_sources_are_retried_by_this_version_and_others_stay(
+    raw: Path, made: Path, opened: Opened
+) -> None:
+    curate([str(raw)], str(made), config(), retry_failed=True)
+    assert opened.paths == set()
+    assert cut_under(made) == {NOW - 1: 3}
