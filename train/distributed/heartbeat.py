@@ -9,6 +9,8 @@ from contextlib import suppress
 
 from torch.distributed.distributed_c10d import Store
 
+from train.distributed.launcher import Launcher
+
 _ENDED, _TOLD = "ended", "told"
 _NAMED, _NOBODY = "heartbeat/lost", "nobody"
 
@@ -28,9 +30,11 @@ class Heartbeat:
         rank: rank of this process.
         size: number of processes.
         lost_after_s: timeout after which a silent rank counts as lost.
+        launcher: launcher of this rank, which may hold the store.
     """
 
-    def __init__(self, store: Store, rank: int, size: int, lost_after_s: float) -> None:
+    def __init__(self, store: Store, rank: int, size: int, lost_after_s: float, launcher: Launcher) -> None:
+        self._launcher = launcher
         self._store = store.clone()  # a separate client, since a waiting call blocks all others
         self._rank, self._size, self._lost_after_s = rank, size, lost_after_s
         self._every_s = min(1.0, lost_after_s / 10)
@@ -90,6 +94,8 @@ class Heartbeat:
                 self._beat()
                 beat = self._read([neighbour])[neighbour]
             except RuntimeError:  # `lost` reports it once the step fails
+                if not self._over.is_set():
+                    self._launcher.store_is_gone()
                 return
             now = time.monotonic()
             # After a pause of this process, silence of others is no evidence.

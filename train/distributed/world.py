@@ -14,6 +14,7 @@ from torch.distributed.rendezvous import rendezvous
 from loader.base.processors import processors
 from loader.errors import RunError, UsageError, first_line
 from train.distributed.heartbeat import Heartbeat, lost_message
+from train.distributed.launcher import Launcher
 from train.distributed.rendezvous import meet
 
 
@@ -134,6 +135,8 @@ def join(device: Literal["auto", "cpu", "cuda"], lost_after_s: float = 60.0) -> 
     Raises:
         UsageError: a GPU is requested and there is none.
         RunError: another rank was lost; the message names it.
+
+    A rank whose torchrun is killed gets SIGTERM (`train.distributed.launcher`).
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device=cuda, but torch finds no GPU here; use device=cpu or device=auto")
@@ -147,6 +150,7 @@ def join(device: Literal["auto", "cpu", "cuda"], lost_after_s: float = 60.0) -> 
         share = max(1, processors() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         torch.set_num_threads(min(torch.get_num_threads(), share))
     heartbeat, started = None, "RANK" in os.environ and not dist.is_initialized()
+    launcher = Launcher(lost_after_s) if started else None
     if started:
         # This module takes the group that exists when it is first imported as a default argument, and AdamW
         # imports it at its first step: the group would outlive its destruction, and its threads now and then
@@ -157,7 +161,8 @@ def join(device: Literal["auto", "cpu", "cuda"], lost_after_s: float = 60.0) -> 
         dist.init_process_group(
             "nccl" if place.type == "cuda" else "gloo", store=store, rank=rank, world_size=size
         )
-        heartbeat = Heartbeat(store, rank, size, lost_after_s) if size > 1 else None
+        if launcher and (size > 1 or launcher.watched):
+            heartbeat = Heartbeat(store, rank, size, lost_after_s, launcher)
     own = dist.get_rank() if dist.is_initialized() else 0
     failed: int | None = own
     try:
@@ -177,6 +182,8 @@ def join(device: Literal["auto", "cpu", "cuda"], lost_after_s: float = 60.0) -> 
         # After an error NCCL would wait for ranks that may never come; the process ends and torchrun sees it.
         if started and (failed is None or place.type != "cuda"):
             dist.destroy_process_group()
+        if launcher is not None:
+            launcher.end()
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
