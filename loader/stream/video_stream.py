@@ -1,7 +1,5 @@
 """Deterministic, resumable stream of equal-shape microbatches."""
 
-import hashlib
-import json
 import logging
 import weakref
 from collections.abc import Generator
@@ -40,6 +38,7 @@ from loader.stream.loader_state import (
     read_iterator_state,
     read_loader_state,
 )
+from loader.stream.plan_keys import fingerprint, plan_keys
 from loader.stream.position_tracker import PassStart, PositionTracker
 from loader.stream.rank_microbatches import rank_microbatches
 from loader.stream.upcoming import upcoming_step
@@ -339,6 +338,11 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         """Description of the stored latents and contexts in the microbatches; None if there are none."""
         return self.source.latents if self.config.latents and self.config.decode else None
 
+    @property
+    def plan_keys(self) -> dict[str, Any]:
+        """Keys of the configuration that plans follow from, as JSON values: a state is resumed with the same ones."""
+        return plan_keys(self.config)
+
     def _state(self, position: Position) -> dict[str, Any]:
         revisions = self.source.revisions if isinstance(self.source, Blend) else None
         return state_of(
@@ -347,10 +351,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
 
     @cached_property
     def _config_fingerprint(self) -> str:
-        plans = self.config.model_dump(mode="json", include={"buckets", "curriculum"})
-        # Among policies, only this one changes B.
-        said = json.dumps([plans, self.config.policy == "equal_token"], sort_keys=True)
-        return hashlib.sha256(said.encode()).hexdigest()
+        return fingerprint(self.config)
 
 
 class StreamIterator:

@@ -14,7 +14,7 @@ from tests.loader.stream.test_stream_resume import run_steps
 from tests.loader.stream_clips import SHAPES, config, make_sample, write
 from tests.media import write_video
 from tests.train.clips import tiny_config
-from tests.train.saved import newest
+from tests.train.saved import change_state, newest
 from train.config.run import TrainConfig
 
 
@@ -47,6 +47,43 @@ def test_held_out_clips_that_fill_no_step_and_folders_of_datasets_are_told_at_th
     assert main(["train", "--config", str(tmp_path / "train.yaml")]) == 2
     assert f"out: {tmp_path / 'clips'} is a dataset; give the run" in capsys.readouterr().err
     assert sorted(path.name for path in (tmp_path / "clips").iterdir()) == before
+
+
+def test_a_resume_with_other_buckets_names_the_keys(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clip = write_video(tmp_path / "clip.mp4", (9,), size=(24, 16)).read_bytes()
+    write(tmp_path / "clips", [make_sample(f"key{n}", clip, 9, (24, 16)) for n in range(4)])
+    train = tiny_config(1)
+    buckets = {
+        "frames": [5], "sizes": [[16, 24]], "compression": train.compression.model_dump(),
+        "max_text_tokens": 9, "memory_tokens": 300,
+    }  # fmt: skip
+    values = {
+        "dataset": str(tmp_path / "clips"),
+        "out": str(tmp_path / "run"),
+        "stream": {"buckets": buckets, "workers": 1},
+        "train": train.model_dump(mode="json"),
+    }
+    (tmp_path / "train.yaml").write_text(yaml.safe_dump(values))
+    command = ["train", "--config", str(tmp_path / "train.yaml")]
+    assert main(command) == 0
+    capsys.readouterr()
+    asked = [
+        "--set", "stream.buckets.memory_tokens=200", "--set", "stream.buckets.sampling={mode: fps, fps: 25}",
+        "--set", "train.schedule.total_steps=2",
+    ]  # fmt: skip
+    assert main([*command, *asked]) == 2
+    said = capsys.readouterr().err
+    assert (
+        "checkpoints/step-000001 was made with another stream: stream.buckets.memory_tokens was 300" in said
+    )
+    assert "and is 200 now; stream.buckets.sampling.fps was None and is 25.0 now;" in said
+    assert "stream.buckets.sampling.mode was 'window' and is 'fps' now; resume with the old value" in said
+    change_state(tmp_path / "run", lambda state: state.pop("plans"))
+    assert main([*command, *asked]) == 2
+    assert "is of an earlier version, which did not store the keys to compare" in capsys.readouterr().err
+    assert main([*command, *asked[-2:]]) == 0
 
 
 def test_a_run_goes_on_with_a_blend_that_grew(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from loader.storage import Storage
 from train.checkpoint.damage import damaged
 from train.checkpoint.names import STATE, part
 
-FORMAT_VERSION = 3
-_READ_VERSIONS = (1, 2, 3)
+FORMAT_VERSION = 4
+_READ_VERSIONS = (1, 2, 3, 4)
 _CHECKSUMS_SINCE = 3
 MAX_STATE_BYTES = 16 << 20
 
@@ -25,6 +25,9 @@ class CheckpointState(Settings):
     step: NonNegativeInt = Field(description="number of finished optimizer steps")
     stream: dict[str, Any] = Field(description="the stream's state after the last step")
     config: dict[str, Any] = Field(description="the run's whole configuration")
+    plans: dict[str, Any] | None = Field(
+        None, description="keys of the stream that its plans follow from; null: unknown, as before version 4"
+    )
     # Version 1 had one file for each of these two groups, written by rank 0.
     groups: list[str] = Field(
         ["model", "optimizer"], max_length=16, description="names of the groups of tensors"

@@ -33,7 +33,7 @@ from train.measure.step_times import RankTimes
 from train.measure.timings import StepClock
 from train.models.transfer import read
 from train.parallel.mesh import Ranks
-from train.step.batches import BatchStream, batches_of_step
+from train.step.batches import BatchStream, batches_of_step, plan_keys_of
 from train.step.message import StepMessage
 from train.step.step_losses import StepLosses
 
@@ -324,7 +324,9 @@ class _Steps(Generic[Config]):
 
     def _state(self, step: int) -> CheckpointState:
         config = self._config.model_dump(mode="json")
-        return CheckpointState(step=step, stream=dict(self._stream.state_dict()), config=config)
+        return CheckpointState(
+            step=step, stream=dict(self._stream.state_dict()), config=config, plans=plan_keys_of(self._stream)
+        )
 
 
 def _finite(terms: Mapping[str, float]) -> dict[str, float]:

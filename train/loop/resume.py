@@ -8,12 +8,15 @@ import torch
 from pydantic import BaseModel, ValidationError
 
 from loader.errors import UsageError
-from loader.settings import first_difference
+from loader.settings import differences, first_difference
 from train.checkpoint.saver import Checkpoints
-from train.step.batches import BatchStream
+from train.checkpoint.state import CheckpointState
+from train.step.batches import BatchStream, plan_keys_of
 
 FREE = ("log", "checkpoint", "lost_after_s", "parallel", "fp8")
 """Sections that may change when a run resumes, as may ``schedule.total_steps``."""
+
+_MOST_KEYS = 5
 
 
 def resume(checkpoints: Checkpoints, stream: BatchStream, config: BaseModel) -> int:
@@ -32,8 +35,30 @@ def resume(checkpoints: Checkpoints, stream: BatchStream, config: BaseModel) -> 
             "resume with the old value, or train into another folder"
         )
     checkpoints.load_(state)
-    stream.load_state_dict(state.stream)
+    try:
+        stream.load_state_dict(state.stream)
+    except UsageError as error:
+        raise _refused(state, stream, checkpoints.uri(state.step), error) from error
     return state.step
+
+
+def _refused(state: CheckpointState, stream: BatchStream, uri: str, error: UsageError) -> UsageError:
+    """Return the error of a stream that refuses a state, which knows digests alone, in words if the keys are known."""
+    own = plan_keys_of(stream)
+    if own is None or state.stream.get("config") == stream.state_dict().get("config"):
+        return error
+    if state.plans is None:
+        return UsageError(f"{error}. {uri} is of an earlier version, which did not store the keys to compare")
+    differ = [
+        f"stream.{key} was {before!r} and is {now!r} now"
+        for key, before, now in differences(state.plans, own)
+    ]
+    if not differ:
+        return error
+    return UsageError(
+        f"{uri} was made with another stream: {'; '.join(differ[:_MOST_KEYS])}; resume with the old value, or train"
+        " into another folder"
+    )
 
 
 def difference(saved: dict[str, Any], config: BaseModel) -> str | None:

@@ -47,6 +47,20 @@ class ShapedStream(Protocol):
         """Shapes of its microbatches."""
 
 
+@runtime_checkable
+class PlannedStream(Protocol):
+    """Stream that says which keys its plans follow from."""
+
+    @property
+    def plan_keys(self) -> dict[str, Any]:
+        """Keys as JSON values."""
+
+
+def plan_keys_of(stream: object) -> dict[str, Any] | None:
+    """Return the keys that a stream's plans follow from; None if it does not say."""
+    return stream.plan_keys if isinstance(stream, PlannedStream) else None
+
+
 def check_shapes(stream: object, bundle: Bundle) -> None:
     """Check that a model takes every shape of a stream, before a run begins: a rare one would end it after hours.
 
