@@ -110,8 +110,8 @@ def decode_with_pyav(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixe
     try:
         if not _decode_from_key(clip, numbers, video_CTHW):
             with open_clip(clip) as (container, stream):
-                frames = enumerate(container.decode(stream))
-                _draw(frames, numbers, video_CTHW, stream.sample_aspect_ratio)
+                drawer = _Drawer(stream.sample_aspect_ratio, clip)
+                _draw(enumerate(container.decode(stream)), numbers, video_CTHW, drawer)
     except (av.FFmpegError, IndexError) as error:
         raise _undecodable(error) from error
 
@@ -132,7 +132,7 @@ def _decode_from_key(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixe
             # Frames before a clip's first shown one may be needed to decode it.
             container.seek(int(told.pts[first]), stream=stream)
             frames = _told_frames(container, stream, told, first)
-            _draw(frames, numbers, video_CTHW, stream.sample_aspect_ratio)
+            _draw(frames, numbers, video_CTHW, _Drawer(stream.sample_aspect_ratio, clip))
         except (
             _ContradictionError,
             av.FFmpegError,
@@ -170,7 +170,7 @@ def _draw(
     frames: Iterator[tuple[int, "VideoFrame"]],
     numbers: Places,
     video_CTHW: Pixels,
-    pixel_aspect: Fraction | None,
+    drawer: "_Drawer",
 ) -> None:
     """Draw the frames asked for.
 
@@ -178,12 +178,12 @@ def _draw(
         frames: numbers, rising by one, and frames; read as far as needed.
         numbers: int64 [T], rising.
         video_CTHW: output.
-        pixel_aspect: width of a pixel over its height; None for square ones.
+        drawer: drawing of this clip's frames.
 
     Raises:
         RunError: there are too few frames.
     """
-    filled, seen, drawer = 0, 0, _Drawer(float(pixel_aspect or 1))
+    filled, seen = 0, 0
     for number, frame in frames:
         seen = number + 1
         if number < numbers[filled]:
@@ -201,21 +201,22 @@ class _Drawer:
     """Drawing of one clip's frames; tables of swscale are kept between them.
 
     Args:
-        pixel_aspect: width of a pixel over its height.
+        pixel_aspect: width of a pixel over its height; None for square ones.
+        clip: the clip; EXIF of a picture may turn it.
     """
 
-    def __init__(self, pixel_aspect: float) -> None:
+    def __init__(self, pixel_aspect: Fraction | None, clip: bytes | memoryview) -> None:
         from av.video.reformatter import VideoReformatter
 
         from loader.dataset.colour.sdr import SdrConverter, is_hdr
 
-        self._pixel_aspect = pixel_aspect
+        self._pixel_aspect, self._clip = float(pixel_aspect or 1), clip
         self._scaler, self._shrinker = VideoReformatter(), VideoReformatter()
         self._sdr, self._is_hdr = SdrConverter(), is_hdr
 
     def draw(self, frame: "VideoFrame", video_CTHW: Pixels) -> None:
         """Draw a frame into all of the given places."""
-        turn = orientation_of(frame)
+        turn = orientation_of(frame, self._clip)
         shown = (frame.height, max(1, round(frame.width * self._pixel_aspect)))
         covering = _cover(*(shown[::-1] if turn.transposed else shown), *video_CTHW.shape[2:])
         height, width = covering[::-1] if turn.transposed else covering

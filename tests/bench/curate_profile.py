@@ -32,7 +32,7 @@ from pipelines.benchmarks.curate import floor
 PARTS = {
     "open, probe": (
         "curate.frames.source:_opened",
-        "curate.frames.source:_counted",
+        "curate.frames.source:count_frames",
         "curate.source_pass.scan:probe",
     ),
     "decode": ("curate.frames.frame_times:Decoder._packets",),

@@ -1,5 +1,6 @@
 """Orientation of stored pictures: rotation by quarter turns and mirroring, from the display matrix."""
 
+import io
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,14 +38,35 @@ _QUARTERS = (
 """Orientations by clockwise quarter turns of the viewer."""
 
 
-def orientation_of(frame: "VideoFrame") -> Orientation:
-    """Return the orientation by the display matrix of a decoded frame, to the nearest quarter turn."""
+_EXIF_ORIENTATION = 0x0112
+_BY_EXIF = {
+    1: Orientation(),
+    2: Orientation(False, True, False),
+    3: Orientation(False, True, True),
+    4: Orientation(False, False, True),
+    5: Orientation(True, False, False),
+    6: Orientation(True, True, False),
+    7: Orientation(True, True, True),
+    8: Orientation(True, False, True),
+}
+"""Orientations by the tag of Exif 2.32, 4.6.4."""
+
+
+def orientation_of(frame: "VideoFrame", picture: bytes | memoryview = b"") -> Orientation:
+    """Return the orientation by the display matrix of a decoded frame, to the nearest quarter turn.
+
+    Args:
+        frame: decoded frame.
+        picture: the bytes it was decoded from, where these may be a picture with EXIF.
+    """
     from av.sidedata.sidedata import Type
 
     try:
         found: Any = frame.side_data
-    except ValueError:  # PyAV has no name for some kinds of side data, such as EXIF
-        return _QUARTERS[round(-frame.rotation / 90) % 4]
+    except (
+        ValueError
+    ):  # PyAV has no name for some kinds of side data, such as EXIF, and its rotation mirrors nothing
+        return _by_exif(picture) or _QUARTERS[round(-frame.rotation / 90) % 4]
     matrix = found.get(Type.DISPLAYMATRIX)
     if matrix is None:
         return Orientation()
@@ -53,3 +75,13 @@ def orientation_of(frame: "VideoFrame") -> Orientation:
     if abs(b) + abs(c) > abs(a) + abs(d):
         return Orientation(True, c < 0, b < 0)
     return Orientation(False, a < 0, d < 0)
+
+
+def _by_exif(picture: bytes | memoryview) -> Orientation | None:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(picture)) as image:
+            return _BY_EXIF.get(image.getexif().get(_EXIF_ORIENTATION, 1))
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None

@@ -1,5 +1,6 @@
 """Both decoders give exactly the frames asked for, at the bucket's shape, with the clip's colours."""
 
+import io
 import subprocess
 import sys
 from fractions import Fraction
@@ -9,7 +10,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from loader.buckets.assignment import Bucket
 from loader.errors import RunError
@@ -131,6 +132,20 @@ def test_a_foreign_video_is_shown_as_viewers_show_it(tmp_path: Path, degrees: in
     shown = np.rot90(picture.repeat(int(aspect), axis=1), degrees // 90)
     [first] = frames_of(clip, Bucket(1, *shown.shape[:2]), np.array([0]), upright=False)
     assert np.abs(first.astype(int) - shown).mean() < 12
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "png", "webp"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_picture_is_shown_as_its_exif_says(kind: str, orientation: int) -> None:
+    """Also mirrored, as cameras at the front write it."""
+    stored = np.zeros((64, 96, 3), np.uint8)
+    stored[:32, :48], stored[32:, 48:] = 255, 120
+    exif, file = Image.Exif(), io.BytesIO()
+    exif[0x0112] = orientation
+    Image.fromarray(stored).save(file, kind, exif=exif)
+    shown = np.asarray(ImageOps.exif_transpose(Image.open(file)))
+    [picture] = frames_of(file.getvalue(), Bucket(1, *shown.shape[:2]), np.array([0]), upright=False)
+    assert np.abs(picture.astype(int) - shown).mean() < 12
 
 
 def test_a_playlist_is_not_followed(clip: bytes, tmp_path: Path) -> None:
