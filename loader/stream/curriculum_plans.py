@@ -214,6 +214,20 @@ class CurriculumPlans:
         return self._assignments[place, revision]
 
 
+def plan_keys(config: StreamConfig) -> dict[str, Any]:
+    """Return the keys as JSON values. Among policies only equal_token changes the number of samples of a microbatch."""
+    values = config.model_dump(mode="json", include={"buckets", "curriculum"})
+    policy = config.policy if config.policy == "equal_token" else "another than equal_token"
+    return {**values, "policy": policy}
+
+
+def plan_fingerprint(config: StreamConfig) -> str:
+    """Return the SHA-256 of the keys, by which a state knows the plans whose steps it counts."""
+    plans = config.model_dump(mode="json", include={"buckets", "curriculum"})
+    said = json.dumps([plans, config.policy == "equal_token"], sort_keys=True)
+    return hashlib.sha256(said.encode()).hexdigest()
+
+
 def _blend(source: SampleSource) -> Blend:
     if not isinstance(source, Blend):
         raise UsageError("a dataset alone has no weights; stream a blend file")

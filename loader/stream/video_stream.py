@@ -29,7 +29,7 @@ from loader.read.stream_config import StreamConfig
 from loader.stream.checks.own_rank import warn_of_other_ranks
 from loader.stream.checks.unassigned import check_unassigned, log_unassigned
 from loader.stream.continued import continued_position
-from loader.stream.curriculum_plans import CurriculumPlans
+from loader.stream.curriculum_plans import CurriculumPlans, plan_fingerprint, plan_keys
 from loader.stream.lengths import EpochProgress, has_ended, microbatches_in_all, progress_of, steps_of_epoch
 from loader.stream.loader_state import (
     IteratorState,
@@ -38,7 +38,6 @@ from loader.stream.loader_state import (
     read_iterator_state,
     read_loader_state,
 )
-from loader.stream.plan_keys import fingerprint, plan_keys
 from loader.stream.position_tracker import PassStart, PositionTracker
 from loader.stream.rank_microbatches import rank_microbatches
 from loader.stream.upcoming import upcoming_step
@@ -351,7 +350,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
 
     @cached_property
     def _config_fingerprint(self) -> str:
-        return fingerprint(self.config)
+        return plan_fingerprint(self.config)
 
 
 class StreamIterator:
