@@ -24,6 +24,7 @@ from curate.cut.copy import PacketInfo, copy, copyable, format_of, packet_infos
 from curate.cut.feed import Feed, choose_sound
 from curate.cut.mp4 import fast_start, merge
 from curate.cut.verify import DamagedSoundError, verify
+from curate.frames.encryption import is_encrypted
 from curate.frames.entry import Entry, EntryError, enter
 from curate.frames.frame_times import Decoder, FrameTimes
 from curate.frames.picture import Finisher, Geometry
@@ -257,6 +258,8 @@ class _Pass:
         self._feed.read_sound(self._sound_pts(start_s + duration_s), pts, pictures)
         if self._feed.overflow:
             return Sound(fault="its sound takes too much memory")
+        if any(map(is_encrypted, self._feed.sound)):  # codecs of sound decode it, to noise
+            return Sound(fault="its sound is encrypted")
         return sound_of(stream, self._feed.sound, start_s, duration_s, self._config)
 
     def _begin_s(self, span: Span) -> Fraction:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from curate.frames.budget import check_pixels
 from curate.frames.clock import JUMP_S, repaired
+from curate.frames.encryption import EncryptedError, is_encrypted
 from curate.frames.interlace import FieldOrder, deinterlaced
 from curate.frames.probe import ProbeConfig, check_frame, check_size
 from curate.frames.rates import STANDARD_RATES, choose_clip_rate, choose_rate, fleeting, snapped
@@ -121,6 +122,7 @@ class Decoder:
 
         Raises:
             SourceError: A limit is broken.
+            EncryptedError: A packet is encrypted; `open_video` puts it into words.
         """
         decoded = self._decoded() if self._limits is None else self._limited(self._limits)
         return deinterlaced(decoded, self._pulldown) if self._deinterlace else decoded
@@ -170,6 +172,8 @@ class Decoder:
         """Yield the frames that each packet releases."""
         try:
             for packet in self._container.demux(self._stream):
+                if is_encrypted(packet):  # some codecs decode it, to noise
+                    raise EncryptedError
                 try:
                     decoded = packet.decode()
                 except av.error.FFmpegError as error:

@@ -9,6 +9,7 @@ import av
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
+from curate.frames.encryption import EncryptedError, boxes, encrypted_words, encryption, names_key
 from loader.dataset.samples.frames.video_stream import choose_stream, count_frames, has_decoder, pictures_of
 from loader.errors import refuse_shortage
 
@@ -20,17 +21,15 @@ CONTAINERS = (
 MAX_PIXELS = 8192 * 8192
 _IO_BUFFER_BYTES = 1 << 20
 
-_MOST_INDEX_BYTES = 1 << 26
-_MOST_BOXES = 1000  # top-level boxes that are looked at in a file that cannot be opened
-
+_HEAD_BYTES = 4096
 _OTHER_KINDS = {
     re.compile(rb"\x89PNG\r\n"): "a PNG picture",
     re.compile(rb"\xff\xd8\xff"): "a JPEG picture",
     re.compile(rb"RIFF....WEBP", re.DOTALL): "a WebP picture",
     re.compile(rb"PK\x03\x04|7z\xbc\xaf|Rar!|\x1f\x8b"): "an archive",
+    re.compile(rb".{0,2000}?<MPD\b", re.DOTALL): "a manifest of DASH",
     re.compile(rb"\s*<(?:!doctype|html|\?xml)", re.IGNORECASE): "a web page",
     re.compile(rb"version https://git-lfs"): "a pointer of Git LFS",
-    re.compile(rb"#EXTM3U"): "a playlist",
 }
 
 
@@ -77,7 +76,10 @@ def open_video(
         if motion_vectors:
             options["flags2"] = "+export_mvs"
         stream.codec_context.options = options
-        yield container, stream
+        try:
+            yield container, stream
+        except EncryptedError as error:
+            raise SourceError(encryption(file) or encrypted_words("unknown scheme")) from error
 
 
 def _opened(file: BinaryIO, max_pixels: int, containers: str) -> InputContainer:
@@ -98,7 +100,7 @@ def _opened(file: BinaryIO, max_pixels: int, containers: str) -> InputContainer:
             encryption(file)
             or _unfinished(file)
             or (_other_kind(file) if containers == CONTAINERS else None)
-            or "cannot be opened: no video container, or its index is missing or damaged"
+            or "cannot be opened: no video container, or encrypted as a whole, or its index is missing or damaged"
             f" ({getattr(error, 'strerror', None) or error})"
         ) from error
 
@@ -106,47 +108,36 @@ def _opened(file: BinaryIO, max_pixels: int, containers: str) -> InputContainer:
 def _other_kind(file: BinaryIO) -> str | None:
     """Return the kind of a file that is often named a video, or None where its first bytes are of none."""
     file.seek(0)
-    head = file.read(64)
+    head = file.read(_HEAD_BYTES)
+    if head.removeprefix(b"\xef\xbb\xbf").startswith(b"#EXTM3U"):
+        return _playlist(head)
     kind = next((kind for begin, kind in _OTHER_KINDS.items() if begin.match(head)), None)
     return kind and f"cannot be opened: it is {kind}, which is no video container that is read"
 
 
-def encryption(file: BinaryIO) -> str | None:
-    """Return words for the encryption that an MP4 or MOV file states (ISO/IEC 23001-7), or None without it."""
-    for kind, place, size in _boxes(file):
-        if kind == b"moov":
-            file.seek(place)
-            index = file.read(min(size, _MOST_INDEX_BYTES))
-            if b"encv" not in index and b"drmi" not in index:
-                return None
-            scheme = index[index.find(b"schm") + 8 :][:4] if b"schm" in index else b""
-            name = scheme.decode() if scheme.isalnum() else "unknown scheme"
-            return f"is encrypted ({name}), and no key is known here: decrypt it first"
-    return None
-
-
-def _boxes(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
-    """Yield kind, place and size of the top-level boxes of a file, up to the first that is none."""
-    end, place = file.seek(0, 2), 0
-    for _ in range(_MOST_BOXES):
-        file.seek(place)
-        header = file.read(16)
-        size, kind = int.from_bytes(header[:4], "big"), header[4:8]
-        if size == 1:
-            size = int.from_bytes(header[8:16], "big")
-        if size < 8 or place + size > end:
-            return
-        yield kind, place, size
-        place += size
+def _playlist(head: bytes) -> str:
+    words = (
+        "cannot be opened: it is a playlist, which holds no video; give the files that it names, or join them"
+        " (ffmpeg -i PLAYLIST -c copy film.mkv)"
+    )
+    methods = set(re.findall(rb"#EXT-X-(?:SESSION-)?KEY:[^\r\n]*METHOD=([A-Za-z0-9-]+)", head)) - {b"NONE"}
+    if not methods:
+        return words
+    return f"{words}; those files are encrypted ({', '.join(sorted(map(bytes.decode, methods)))}): decrypt them first"
 
 
 def _unfinished(file: BinaryIO) -> str | None:
     """Return what is wrong with an MP4 or MOV file without its index, or None for other files."""
     seen = set[bytes]()
-    for kind, _, _ in _boxes(file):
+    for kind, _, _ in boxes(file):
         if kind == b"moov":
             return None
         seen.add(kind)
+    if b"moof" in seen:
+        return (
+            "cannot be opened: it is a segment of a stream, without the index (moov) in its init segment; put that one"
+            " before it, and later segments behind (cat INIT SEGMENT ... >film.mp4)"
+        )
     if b"ftyp" not in seen:
         return None
     return (
@@ -160,4 +151,7 @@ def _chosen(container: InputContainer, frames: dict[int, int]) -> VideoStream:
         raise SourceError("has no video stream")
     if not any(map(has_decoder, pictures_of(container))):
         raise SourceError("has a video stream of a codec that is not known here")
-    return choose_stream(container, frames)
+    stream = choose_stream(container, frames)
+    if names_key(stream):
+        raise SourceError(encrypted_words("Matroska"))
+    return stream

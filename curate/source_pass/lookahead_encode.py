@@ -26,8 +26,8 @@ from curate.cut.clip import CutError
 from curate.cut.encode import ClipEncoder, codec_name
 from curate.filters.vectors import VECTOR_CODECS
 from curate.frames.budget import most_bytes, most_frames, most_pixels
+from curate.frames.child_process import give_back
 from curate.frames.frame_times import FrameTimes, likely_clip_rate
-from curate.frames.memory import give_back
 from curate.frames.picture import Finisher, Geometry
 from curate.frames.probe import Probe
 from curate.frames.rates import FLEETING_S

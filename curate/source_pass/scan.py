@@ -12,12 +12,13 @@ from av.container import InputContainer
 from curate.config import SourceStageConfig
 from curate.cut.feed import choose_sound
 from curate.cut.trim import NotedPackets
+from curate.frames.encryption import encryption
 from curate.frames.frame_times import Damage, Decoder, FrameTimes, timeline, too_long
 from curate.frames.perceptual import PICTURE
 from curate.frames.picture import Geometry, geometry
 from curate.frames.probe import Probe, probe
 from curate.frames.sound_clock import NotingDemuxer, SoundClock, SoundStamps, repaired_sound
-from curate.frames.source import SourceError, encryption, open_video
+from curate.frames.source import SourceError, open_video
 from curate.frames.telecine import FieldDifferences, Pulldown, inverted
 from curate.shots import ShotDetector, Transition, make_detector
 from curate.shots.fixed import FixedStrideConfig, FixedStrideDetector

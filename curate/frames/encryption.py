@@ -1,0 +1,100 @@
+"""Encryption of a film or of its sound, by what its container states and by its packets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from av.packet import Packet
+from av.stream import Stream
+
+_MOST_INDEX_BYTES = 1 << 26
+_MOST_BOXES = 1000  # top-level boxes that are looked at
+_HEAD_BYTES = 1 << 20  # of a file whose container has no index
+_EBML = b"\x1a\x45\xdf\xa3"
+_CLUSTER = b"\x1f\x43\xb6\x75"
+_CONTENT_ENCODINGS, _CONTENT_ENCRYPTION = b"\x6d\x80", b"\x50\x35"
+_LONGEST_ENCODINGS = 64  # bytes before the encryption in its element
+_TS_PACKETS = ((188, 0), (192, 4), (204, 0))  # size, and place of the first byte
+_SYNC, _SYNCS = 0x47, 8  # first byte, and packets in a row that show it
+_MOST_SCRAMBLED = 0.1  # share of packets in a broken file that may look scrambled
+
+
+class EncryptedError(Exception):
+    """Signal of the decoder that a packet is encrypted."""
+
+
+def encrypted_words(scheme: str) -> str:
+    """Return the reason why an encrypted film gives no clips."""
+    return f"is encrypted ({scheme}), and no key is known here: decrypt it first"
+
+
+def is_encrypted(packet: Packet[Any]) -> bool:
+    """Return whether the container states that a packet is encrypted; of MP4 (ISO/IEC 23001-7) and WebM."""
+    return packet.has_sidedata("encryption_info") or names_key(packet.stream)
+
+
+def names_key(stream: Stream) -> bool:
+    """Return whether a stream of Matroska or WebM names the key of its encryption."""
+    return "enc_key_id" in stream.metadata
+
+
+def encryption(file: BinaryIO) -> str | None:
+    """Return words for the encryption that a file states, or None without it.
+
+    Known are Common Encryption in MP4 and MOV (ISO/IEC 23001-7), Matroska's, and scrambled packets of MPEG-TS. A film
+    that decodes may state it too, for some of its packets.
+    """
+    for kind, place, size in boxes(file):
+        if kind == b"moov":
+            file.seek(place)
+            return _of_index(file.read(min(size, _MOST_INDEX_BYTES)))
+    file.seek(0)
+    head = file.read(_HEAD_BYTES)
+    if head.startswith(_EBML):
+        return encrypted_words("Matroska") if _of_matroska(head) else None
+    return encrypted_words("scrambled TS") if _is_scrambled(head) else None
+
+
+def boxes(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
+    """Yield kind, place and size of the top-level boxes of a file, up to the first that is none."""
+    end, place = file.seek(0, 2), 0
+    for _ in range(_MOST_BOXES):
+        file.seek(place)
+        header = file.read(16)
+        size, kind = int.from_bytes(header[:4], "big"), header[4:8]
+        if size == 1:
+            size = int.from_bytes(header[8:16], "big")
+        if size < 8 or place + size > end:
+            return
+        yield kind, place, size
+        place += size
+
+
+def _of_index(index: bytes) -> str | None:
+    if b"encv" not in index and b"drmi" not in index:
+        return None
+    scheme = index[index.find(b"schm") + 8 :][:4] if b"schm" in index else b""
+    return encrypted_words(scheme.decode() if scheme.isalnum() else "unknown scheme")
+
+
+def _of_matroska(head: bytes) -> bool:
+    head = head.partition(_CLUSTER)[0]
+    place = head.find(_CONTENT_ENCODINGS)
+    while place >= 0:
+        if _CONTENT_ENCRYPTION in head[place + 2 : place + 2 + _LONGEST_ENCODINGS]:
+            return True
+        place = head.find(_CONTENT_ENCODINGS, place + 1)
+    return False
+
+
+def _is_scrambled(head: bytes) -> bool:
+    for size, offset in _TS_PACKETS:
+        for begin in range(offset, offset + size):
+            syncs = head[begin::size]
+            if len(syncs) >= _SYNCS and set(syncs[:_SYNCS]) == {_SYNC}:
+                flags = [
+                    flag for sync, flag in zip(syncs, head[begin + 3 :: size], strict=False) if sync == _SYNC
+                ]
+                return sum(flag >= 0x80 for flag in flags) > _MOST_SCRAMBLED * len(flags)
+    return False

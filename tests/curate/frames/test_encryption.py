@@ -1,0 +1,202 @@
+"""Encrypted films of many makers, and files beside films of streams: each is called so, and never damaged."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import av
+import pytest
+
+from tests.curate.frames.test_segments import boxes, muxed
+from tests.cutting import curated
+from tests.media import write_video
+
+KEY = "76a6c65c5ea762046bd749a2e632ccbb"
+CENC = {"encryption_scheme": "cenc-aes-ctr", "encryption_key": KEY, "encryption_kid": KEY[::-1]}
+FRAGMENTS = {"movflags": "frag_keyframe+empty_moov+default_base_moof"}
+
+
+def why_not(path: Path, out: Path) -> str:
+    """The reason of a source that gives no clips and no seconds."""
+    ((record, clip),) = curated(path, out)
+    assert (record.state, record.end_s, clip) == ("failed", None, b"")
+    return record.reason
+
+
+def noise(length: int) -> bytes:
+    return hashlib.shake_128(b"noise").digest(length)
+
+
+def fragmented(path: Path) -> None:
+    muxed(write_video(path.with_name("whole.mp4"), (50,)), path, {**CENC, **FRAGMENTS})
+
+
+def with_pattern(path: Path) -> None:
+    fragmented(path)
+    data = path.read_bytes()
+    assert b"schm\0\0\0\0cenc" in data
+    path.write_bytes(data.replace(b"schm\0\0\0\0cenc", b"schm\0\0\0\0cbcs"))
+
+
+def by_groups(path: Path) -> None:
+    """Clear by default, and encrypted by a group of samples (`seig`)."""
+    muxed(write_video(path.with_name("whole.mp4"), (50,)), path, CENC)
+    data = path.read_bytes()
+    assert boxes(data)[-1][0] == b"moov"
+    for kind in (b"senc", b"saiz", b"saio"):
+        data = data.replace(kind, b"free")
+    at = data.index(b"tenc") + 10
+    assert data[at : at + 2] == b"\x01\x08"
+    data = data[:at] + b"\0\0" + data[at + 2 :]
+    entry = b"\0\0\1\x08" + bytes.fromhex(KEY)
+    groups = full_box(b"sgpd", 1, b"seig" + u32(len(entry)) + u32(1) + entry)
+    groups += full_box(b"sbgp", 0, b"seig" + u32(1) + u32(50) + u32(1))
+    places = [data.index(kind) - 4 for kind in (b"moov", b"trak", b"mdia", b"minf", b"stbl")]
+    end = places[-1] + int.from_bytes(data[places[-1] : places[-1] + 4], "big")
+    grown = bytearray(data[:end] + groups + data[end:])
+    for place in places:
+        grown[place : place + 4] = u32(int.from_bytes(data[place : place + 4], "big") + len(groups))
+    path.write_bytes(grown)
+
+
+def u32(number: int) -> bytes:
+    return number.to_bytes(4, "big")
+
+
+def full_box(kind: bytes, version: int, content: bytes) -> bytes:
+    return u32(12 + len(content)) + kind + bytes([version, 0, 0, 0]) + content
+
+
+def element(name: bytes, content: bytes) -> bytes:
+    return name + bytes([0x80 | len(content)]) + content
+
+
+def stating(data: bytes, track: int, key_id: bytes) -> tuple[bytes, bytes]:
+    """Add ContentEncryption to a track of Matroska; give what lies before the clusters, and the clusters."""
+    head, mark, clusters = data.partition(b"\x1f\x43\xb6\x75")
+    encryption = element(b"\x50\x35", b"\x47\xe1\x81\x05" + (element(b"\x47\xe2", key_id) if key_id else b""))
+    added = element(b"\x6d\x80", element(b"\x62\x40", b"\x50\x33\x81\x01" + encryption))
+    tracks = head.rindex(b"\x16\x54\xae\x6b") + 4
+    place, end = inside(head, tracks)
+    entries = []
+    while place < end:
+        first, after = inside(head, place + 1)
+        if head[place] == 0xAE:  # the other one is a checksum
+            entries.append(head[first:after])
+        place = after
+    entries[track] += added
+    body = b"".join(b"\xae" + wide(entry) for entry in entries)
+    return head[:tracks] + wide(body) + head[end:], mark + clusters
+
+
+def inside(data: bytes, size: int) -> tuple[int, int]:
+    """Where the content of an element begins and ends, by the place of its size."""
+    length = 9 - data[size].bit_length()
+    content = int.from_bytes(data[size : size + length], "big") - (1 << 7 * length)
+    return size + length, size + length + content
+
+
+def wide(content: bytes) -> bytes:
+    return (1 << 56 | len(content)).to_bytes(8, "big") + content
+
+
+def matroska(path: Path, key_id: bytes = b"a key", codec: str = "libx264") -> None:
+    head, clusters = stating(write_video(path, (50,), codec=codec).read_bytes(), 0, key_id)
+    blocks = bytearray(clusters)
+    for place in range(300, len(blocks) - 100, 200):
+        blocks[place : place + 100] = noise(100)
+    path.write_bytes(head + blocks)
+
+
+def scrambled(path: Path) -> None:
+    """A broadcast whose packets of pictures are scrambled."""
+    data = bytearray(write_video(path, (50,)).read_bytes())
+    for place in range(0, len(data), 188):
+        if data[place + 1] & 0x1F == 1:  # FFmpeg's first stream is 0x100
+            data[place + 3] |= 0x80
+            data[place + 40 : place + 188] = noise(148)
+    path.write_bytes(data)
+
+
+FILMS: dict[str, tuple[str, Callable[[Path], None], str]] = {
+    "fragments": ("a.mp4", fragmented, "cenc"),
+    "pattern": ("a.mp4", with_pattern, "cbcs"),
+    "groups": ("a.mp4", by_groups, "cenc"),
+    "matroska": ("a.mkv", matroska, "Matroska"),
+    "matroska without a name of its key": ("a.mkv", lambda path: matroska(path, b""), "Matroska"),
+    "webm": ("a.webm", lambda path: matroska(path, codec="libvpx-vp9"), "Matroska"),
+    "scrambled": ("a.ts", scrambled, "scrambled TS"),
+}
+
+
+@pytest.mark.parametrize("maker", FILMS)
+def test_an_encrypted_film_is_called_so(maker: str, tmp_path: Path) -> None:
+    name, make, scheme = FILMS[maker]
+    make(tmp_path / name)
+    expected = f"is encrypted ({scheme}), and no key is known here: decrypt it first"
+    assert why_not(tmp_path / name, tmp_path / "out") == expected
+
+
+def test_noise_that_decodes_is_no_clip(tmp_path: Path) -> None:
+    """Decoders of raw pictures find no error, so only the packets tell."""
+    path = tmp_path / "a.mp4"
+    with av.open(str(path), "w", format="mov", options=CENC) as film:
+        stream = film.add_stream("rawvideo", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 64, 64, "yuyv422"
+        for number in range(50):
+            frame = av.VideoFrame(64, 64, "yuyv422")
+            frame.pts = number
+            film.mux(stream.encode(frame))
+        film.mux(stream.encode(None))
+    assert "is encrypted (" in why_not(path, tmp_path / "out")
+
+
+def test_encrypted_sound_is_left_out_in_words(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mkv", (60,), audio=True)
+    path.write_bytes(b"".join(stating(path.read_bytes(), 1, b"a key")))
+    ((record, _),) = curated(path, tmp_path / "out")
+    assert (record.state, record.audio) == ("kept", "none (its sound is encrypted)")
+
+
+def test_a_damaged_film_is_not_called_encrypted(tmp_path: Path) -> None:
+    for suffix in ("mkv", "ts", "mp4"):
+        path = write_video(tmp_path / f"a.{suffix}", (50, 50), options={"g": "25"})
+        data = bytearray(path.read_bytes())
+        for place in range(len(data) // 3, len(data) // 2, 200):
+            data[place : place + 50] = noise(50)
+        path.write_bytes(data)
+        reasons = [record.reason or "" for record, _ in curated(path, tmp_path / suffix)]
+        assert any("damaged" in reason or "cut off" in reason for reason in reasons), reasons
+        assert not any("encrypted" in reason for reason in reasons)
+
+
+HLS = b"#EXTM3U\n#EXT-X-TARGETDURATION:2\n%s#EXTINF:2.0,\na0.ts\n#EXT-X-ENDLIST\n"
+KEYS = b'#EXT-X-KEY:METHOD=AES-128,URI="k.key"\n'
+PLAYLIST = (
+    "cannot be opened: it is a playlist, which holds no video; give the files that it names, or join them"
+    " (ffmpeg -i PLAYLIST -c copy film.mkv)"
+)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (HLS % b"", PLAYLIST),
+        (HLS % b"#EXT-X-KEY:METHOD=NONE\n", PLAYLIST),
+        (HLS % KEYS, f"{PLAYLIST}; those files are encrypted (AES-128): decrypt them first"),
+        (b'<?xml version="1.0"?>\n<MPD xmlns="urn:mpeg:dash:schema:mpd:2011">', "it is a manifest of DASH"),
+        (noise(188 * 400), "no video container, or encrypted as a whole, or its index is missing"),
+    ],
+)
+def test_files_of_streams_are_called_so(data: bytes, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.ts"
+    path.write_bytes(data)
+    reason = why_not(path, tmp_path / "out")
+    assert words in reason
+    assert words != PLAYLIST or reason == PLAYLIST
+
+
+def test_a_segment_without_its_index_is_called_so(tmp_path: Path) -> None:
+    path = muxed(write_video(tmp_path / "whole.mp4", (50,)), tmp_path / "a.mp4", FRAGMENTS)
+    path.write_bytes(b"".join(data for kind, data in boxes(path.read_bytes()) if kind in (b"moof", b"mdat")))
+    assert "segment of a stream, without the index (moov)" in why_not(path, tmp_path / "out")
