@@ -10,6 +10,8 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.foreign.crew import TarProgress, read_tars
@@ -20,6 +22,7 @@ from loader.dataset.manifest import MANIFEST, Foreign, Manifest, read_manifest, 
 from loader.dataset.publishing.foreign import TarIndex, publish_foreign
 from loader.dataset.publishing.writer import SIDECARS
 from loader.dataset.schema import TABLES
+from loader.dataset.tars.media import MEDIA, media_alike
 from loader.errors import RunError, UsageError
 from loader.storage import ObjectInfo, Storage, StorageConfig, leased, open_storage
 from loader.storage.scratch import Scratch
@@ -219,6 +222,17 @@ def _remarks(tars: Sequence[TarIndex], manifest: Manifest) -> list[str]:
             f"{sum(count for count, *_ in silent)} samples have a .txt or .json and no caption in it, the first:"
             f" {key} of {path}; read are the text of .txt, and caption, text or prompt of .json"
         )
+    several = [(len(keys), keys[0], tar.path) for tar in tars if (keys := _with_several_media(tar))]
+    if several:
+        _, (key, names), path = several[0]
+        found.append(
+            f"{sum(count for count, *_ in several)} samples hold several videos or pictures, and one of each counts;"
+            f" the first: {key} of {path} ({', '.join(names[:4])}). A key ends at the first dot of a file's name"
+        )
+    if replaced := sum(_replaced(tar) for tar in tars):
+        found.append(
+            f"{replaced} captions are not UTF-8: what could not be read is U+FFFD in them; write them again as UTF-8"
+        )
     if varying := sum(_variable(tar) for tar in tars):
         found.append(
             f"{varying} samples have a variable frame rate (attributes: frame_rate=variable in index.parquet);"
@@ -234,11 +248,36 @@ def _variable(tar: TarIndex) -> int:
     return pc.sum(pc.equal(pc.map_lookup(rows["attributes"], name, "first"), value)).as_py() or 0
 
 
+def _with_several_media(tar: TarIndex) -> list[tuple[str, list[str]]]:
+    """Return key and media of the usable samples of a tar that hold several of the kind that counts."""
+    rows = tar.table.filter((pc.field("reason") == "") & (pc.list_value_length(pc.field("members")) > 1))
+    lists = rows["members"].combine_chunks()
+    ends = pc.replace_substring_regex(pc.struct_field(lists.flatten(), "suffix"), r"^.*[.]", "")
+    parents = pc.list_parent_indices(lists).to_numpy()[
+        pc.is_in(ends, pa.array(MEDIA)).to_numpy(zero_copy_only=False)
+    ]
+    # Few samples hold several: only these are looked at one by one.
+    chosen = rows.take(np.flatnonzero(np.bincount(parents, minlength=len(rows)) > 1))
+    listed = ([one["suffix"] for one in members] for members in chosen["members"].to_pylist())
+    named = zip(chosen["key"].to_pylist(), map(media_alike, listed), strict=True)
+    return [(key, suffixes) for key, suffixes in named if len(suffixes) > 1]
+
+
+def _replaced(tar: TarIndex) -> int:
+    """Return the number of usable samples of a tar whose caption was no text in parts."""
+    rows = tar.table.filter(pc.field("reason") == "")
+    return pc.sum(pc.match_substring(rows["caption"], "\ufffd")).as_py() or 0
+
+
 def _without_caption(tar: TarIndex) -> list[str]:
     """Return the keys of the usable samples of a tar that have a .txt or .json, but no caption."""
     rows = tar.table.filter((pc.field("reason") == "") & (pc.field("caption_source") == "none"))
     columns = zip(rows.column("key").to_pylist(), rows.column("members").to_pylist(), strict=True)
-    return [key for key, listed in columns if any(one["suffix"] in ("txt", "json") for one in listed)]
+    return [
+        key
+        for key, listed in columns
+        if any(one["suffix"].rpartition(".")[2] in ("txt", "json") for one in listed)
+    ]
 
 
 def _versions() -> dict[str, str]:

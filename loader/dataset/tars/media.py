@@ -1,6 +1,7 @@
 """Media and captions of samples in tars of any origin."""
 
 import json
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Mapping
 
 from loader.text import first_text
@@ -31,6 +32,14 @@ def media_rank(suffix: str) -> int:
     return MEDIA.index(last) if last in MEDIA else len(MEDIA)
 
 
+def media_alike(suffixes: Iterable[str]) -> list[str]:
+    """Return the suffixes of a sample's media that are of the kind of the one that counts, videos or pictures."""
+    suffixes = list(suffixes)
+    best = media_suffix(suffixes)
+    kind = VIDEO if best and best.rpartition(".")[2] in VIDEO else IMAGES
+    return [suffix for suffix in suffixes if best and suffix.rpartition(".")[2] in kind]
+
+
 def media_suffix(suffixes: Iterable[str]) -> str | None:
     """Return the suffix of the media member, the first of equals; None if there is none."""
     best = min(suffixes, key=media_rank, default="")
@@ -41,22 +50,35 @@ def caption_of(members: Mapping[str, bytes | memoryview]) -> tuple[str, str]:
     """Return a sample's caption, and its origin: "member:txt", "member:json", or "none".
 
     The caption is the text of ``txt``; if missing or empty, the first field of ``json`` among caption, text and prompt
-    that has one. A list, as the field or as the whole of ``json``, counts with its first caption. Invalid UTF-8 is
-    replaced, white space is joined, and captions above ``MAX_CAPTION_CHARS`` characters are truncated at a word.
+    that has one. A list, as the field or as the whole of ``json``, counts with its first caption. Where dots in a
+    film's name make longer suffixes ("5 live.mp4"), the text named alike ("5 live.txt") counts. UTF-16 is known by its
+    byte order mark; otherwise invalid UTF-8 is replaced. White space is joined, and captions above
+    ``MAX_CAPTION_CHARS`` characters are truncated at a word.
 
     Args:
         members: contents by suffix.
     """
-    if text := _clean(bytes(members.get("txt", b"")[:_MAX_TEXT_BYTES]).decode("utf-8-sig", "replace")):
-        return text, "member:txt"
-    if 0 < len(members.get("json", b"")) <= _MAX_JSON_BYTES:
-        try:
-            value = json.loads(bytes(members["json"]).decode("utf-8-sig", "replace"))
-        except (ValueError, RecursionError):
-            return NO_CAPTION
-        if text := _clean(first_text(value, _JSON_FIELDS)):
+    stem = (media_suffix(members) or "").rpartition(".")[0]
+    alike = f"{stem}." if stem else ""
+    for prefix in dict.fromkeys(("", alike)):
+        if text := _clean(_decoded(bytes(members.get(f"{prefix}txt", b"")[:_MAX_TEXT_BYTES]))):
+            return text, "member:txt"
+        content = members.get(f"{prefix}json", b"")
+        if 0 < len(content) <= _MAX_JSON_BYTES and (text := _clean(_json_caption(bytes(content)))):
             return text, "member:json"
     return NO_CAPTION
+
+
+def _json_caption(content: bytes) -> str:
+    try:
+        return first_text(json.loads(_decoded(content)), _JSON_FIELDS)
+    except (ValueError, RecursionError):
+        return ""
+
+
+def _decoded(content: bytes) -> str:
+    known = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig"
+    return content.decode(known, "replace")
 
 
 def _clean(text: str) -> str:

@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from curate.foreign.run import index_tars
 from loader import StreamConfig, VideoStream
 from loader.dataset import open_dataset
 from loader.dataset.tables import row_parts
 from loader.dataset.tables.parquet import to_rows
 from tests.curate.foreign.foreign_sets import failed, index, problems
 from tests.energon import energon_samples
-from tests.foreign_tars import Contents, by_tarfile, by_webdataset, picture
+from tests.foreign_tars import Contents, by_tarfile, by_webdataset, picture, video
 from tests.loader.stream_clips import BUCKETS
 from tests.thorough import thorough
 
@@ -121,3 +122,33 @@ def test_a_key_that_comes_twice_in_a_tar_and_a_missing_caption_are_told(tmp_path
     ]
     assert "c of x.tar" in notes[1]
     assert [source.split(" at ")[0] for source in failed(tmp_path)] == ["x.tar/a"]
+
+
+def test_what_dots_and_encodings_do_is_counted_and_said(tmp_path: Path) -> None:
+    film = video(tmp_path, 1)
+    samples = [
+        (
+            "Track 2",
+            {"0 (Clean).mp4": film, "0 (Clean).txt": b"clean", "5 (Live).mp4": film, "5 (Live).txt": b"live"},
+        ),
+        ("pair", {"left.mp4": film, "right.mp4": film, "txt": b"two eyes"}),
+        ("still", {"mp4": film, "jpg": b"a still beside its film", "txt": b"one"}),
+        ("wide", {"mp4": film, "txt": "un café".encode("utf-16")}),
+        ("latin", {"mp4": film, "txt": "un café".encode("latin-1")}),
+        ("other", {"mp4": film, "caption.txt": b"under another name"}),
+    ]
+    by_tarfile(tmp_path / "set/a.tar", samples)
+    notes = index_tars(str(tmp_path / "set"), workers=1).notes
+    dataset = open_dataset(tmp_path / "set")
+    captions = {row["key"]: row["caption"] for row in map(dataset.row, dataset.row_numbers.values())}
+    assert captions == {
+        "Track 2": "clean",
+        "pair": "two eyes",
+        "still": "one",
+        "wide": "un café",
+        "latin": "un caf\ufffd",
+        "other": "",
+    }
+    assert any(note.startswith("2 samples hold several videos") and "0 (clean).mp4" in note for note in notes)
+    assert any(note.startswith("1 captions are not UTF-8") for note in notes)
+    assert any(note.startswith("1 samples have a .txt or .json and no caption") for note in notes)
