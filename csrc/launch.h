@@ -49,7 +49,8 @@ inline std::optional<ForwardLaunch> forward_launch(bool gated, int dim, int elem
 }
 
 inline std::optional<Launch> backward_launch(
-        bool gated, int dim, int element_bytes, bool aligned, int shared_limit, bool clusters, bool per_token) {
+        bool gated, int dim, int element_bytes, bool aligned, int shared_limit, bool clusters, bool per_token,
+        int most_teams = kTeams) {
     if (!aligned || dim % (kVectorBytes / element_bytes)) return std::nullopt;
     const int streams = gated ? 4 : 2;
 #define REEL_SIZES(elements, largest, back, token, ...) {elements, largest, 1, back, token},
@@ -65,7 +66,7 @@ inline std::optional<Launch> backward_launch(
         const int threads = (vectors + warp_vectors - 1) / warp_vectors * kWarp;
         const int ring = ring_bytes(element_bytes * streams, elements, threads), sums = (gated ? 3 : 2) * 4 * dim;
         if (ring > shared_limit) return std::nullopt;
-        const int teams = std::max(1, std::min({kTeams, (per_token ? token : back) / threads, (shared_limit - sums) / ring}));
+        const int teams = std::max(1, std::min({most_teams, (per_token ? token : back) / threads, (shared_limit - sums) / ring}));
         return Launch{elements, largest, threads, teams * ring + (teams > 1 ? sums : 0), blocks, teams};
     }
     return std::nullopt;

@@ -50,7 +50,9 @@ constexpr int kStaticBytes = 1024;     // upper bound of the static shared memor
 #define REEL_CLUSTER_CLASSES(CLUSTER, ...) \
     CLUSTER(16, 256, 4, 2, 1, __VA_ARGS__)
 
-constexpr int kTeams = 15;             // rows that a block of the backward works on at once: it has 16 barriers
+constexpr int kTeams = 1;              // most rows that a block of the backward works on at once; more is not measured yet
+constexpr int kMostTeams = 15;         // and the most that it could: it has 16 barriers
+static_assert(kTeams <= kMostTeams);
 
 constexpr int kClusterOldest = 9;      // major compute capability from which there are clusters
 

@@ -9,7 +9,6 @@ difference of the two forms' gradients. One minute, of which compiling takes ten
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from unittest.mock import patch
 
@@ -29,19 +28,10 @@ TINY = (KernelCase(1, 8, 64), KernelCase(2, 12, 64, "frame", 3))
 
 
 @contextmanager
-def one_row_a_block() -> Iterator[None]:
-    """Launch backwards with one team a block, as before 2026-11-27."""
-    usual = launch.backward_launch
-
-    def alone(family: launch.Family, dim: int, x: launch.Dtype, *rest: bool) -> launch.KernelLaunch | None:
-        found = usual(family, dim, x, *rest)
-        if found is None:
-            return None
-        streams = 4 if family == "gate_residual_norm_modulate" else 2
-        ring = launch.ring_bytes(launch.DTYPE_BYTES[x] * streams, found.elements, found.threads)
-        return replace(found, teams=1, shared_bytes=ring)
-
-    with patch.object(launch, "backward_launch", alone):
+def teams_of(most: int) -> Iterator[None]:
+    """Launch backwards with this many teams a block at most."""
+    usual = partial(launch.backward_launch, most_teams=most)
+    with patch.object(launch, "backward_launch", usual):
         yield
 
 
@@ -86,9 +76,10 @@ def main() -> None:
                 first = make(case, device)
                 bytes_moved = first.moved(backward=True)
                 sets = [first, *(make(case, device) for _ in range(rotation(bytes_moved, device) - 1))]
-                with one_row_a_block():
+                with teams_of(1):
                     before, wanted = measured(kernels, list(sets), device)
-                now, found = measured(kernels, list(sets), device)
+                with teams_of(launch.MOST_TEAMS):
+                    now, found = measured(kernels, list(sets), device)
                 shares = [f"{one:.4f} | {bytes_moved / one / 1e6 / copy:.0%}" for one in (before, now)]
                 print(
                     f"| {first.name} | {case.name} | {' | '.join(shares)} | {difference(found, wanted):.1e} |",

@@ -155,7 +155,8 @@ class Problem:
 class Emulated:
     """The operators over emulated kernels.
 
-    `tiled` takes the D-tile path, `resident` sets the blocks, `shared_limit` the rows that one has at once.
+    `tiled` takes the D-tile path, `resident` sets the blocks, `shared_limit` and `most_teams` the rows that one
+    has at once: as many as fit, where launches take one by default.
     """
 
     kernels: dict[Family, ctypes.CDLL]
@@ -164,6 +165,7 @@ class Emulated:
     resident: int = 5
     seed: int = 0
     shared_limit: int = 227 << 10
+    most_teams: int = launch.MOST_TEAMS
 
     def shared_args(self, problem: Problem) -> tuple[Modulation, Groups, torch.Tensor | None]:
         rows, groups = len(problem.x_ND), len(problem.scale_GD)
@@ -245,7 +247,7 @@ class Emulated:
         kernels, geometry = self.kernels[problem.family], None
         if not self.tiled:
             geometry = launch.backward_launch(
-                problem.family, dim, x, True, self.shared_limit, True, per_token
+                problem.family, dim, x, True, self.shared_limit, True, per_token, self.most_teams
             )
         across = launch.blocks(rows, per_block)
         if geometry is None:

@@ -42,15 +42,29 @@ def test_the_block_covers_the_row_within_its_class(dim: int, x: Dtype) -> None:
     ],
 )
 def test_a_block_works_on_as_many_rows_at_once_as_fit(dim: int, per_token: bool, teams: int) -> None:
-    found = launch.backward_launch("layer_norm_modulate", dim, "bf16", True, 226 << 10, True, per_token)
+    found = launch.backward_launch(
+        "layer_norm_modulate", dim, "bf16", True, 226 << 10, True, per_token, launch.MOST_TEAMS
+    )
     assert found is not None
     assert found.teams == teams
     ring = launch.ring_bytes(4, found.elements, found.threads)
     assert found.shared_bytes == teams * ring + (teams > 1) * 2 * 4 * dim
 
 
+@pytest.mark.parametrize("family", ["layer_norm_modulate", "gate_residual_norm_modulate"])
+def test_a_block_works_on_one_row_until_a_gpu_has_measured_more(family: launch.Family) -> None:
+    for dim in (256, 1536, 3072, 5120, 10240):
+        found = launch.backward_launch(family, dim, "bf16", True, 226 << 10, clusters=True)
+        assert found is not None
+        assert found.teams == 1
+        streams = 4 if family == "gate_residual_norm_modulate" else 2
+        assert found.shared_bytes == launch.ring_bytes(2 * streams, found.elements, found.threads)
+
+
 def test_no_more_rows_at_once_than_shared_memory_holds() -> None:
-    found = launch.backward_launch("gate_residual_norm_modulate", 1536, "bf16", True, 140 << 10)
+    found = launch.backward_launch(
+        "gate_residual_norm_modulate", 1536, "bf16", True, 140 << 10, most_teams=launch.MOST_TEAMS
+    )
     assert found is not None
     assert (found.teams, found.shared_bytes) == (5, 5 * 24576 + 3 * 4 * 1536)
 

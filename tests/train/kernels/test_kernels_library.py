@@ -45,8 +45,8 @@ const char* forward_called(const char* family, const char* x, const char* m) {
     snprintf(text, sizeof(text), "%s", forward_name(family, x, m, launch).c_str());
     return text;
 }
-int backward_of(int gated, int dim, int bytes, int aligned, int limit, int clusters, int token) {
-    const auto found = backward_launch(gated, dim, bytes, aligned, limit, clusters, token);
+int backward_of(int gated, int dim, int bytes, int aligned, int limit, int clusters, int token, int most) {
+    const auto found = backward_launch(gated, dim, bytes, aligned, limit, clusters, token, most ? most : kTeams);
     if (!found) return 0;
     elements = found->elements, largest = found->largest, threads = found->threads, shared = found->shared_bytes;
     cluster = found->cluster, teams = found->teams;
@@ -138,9 +138,14 @@ def test_geometry_and_names_are_those_of_python(rules):
             assert launch.ForwardLaunch(*given) == forward
             name = launch.forward_name(family, x, "f32", forward)
             assert rules.forward_called(family.encode(), x.encode(), b"f32").decode() == name
-        for limit, *how in itertools.product((99 << 10, 227 << 10), (False, True), (False, True)):
-            expected = launch.backward_launch(family, dim, x, aligned, limit, *how)
-            assert bool(rules.backward_of(gated, dim, size, aligned, limit, *how)) == (expected is not None)
+        for limit, *how, most in itertools.product(
+            (99 << 10, 227 << 10), (False, True), (False, True), (0, launch.MOST_TEAMS)
+        ):
+            asked = {"most_teams": most} if most else {}
+            expected = launch.backward_launch(family, dim, x, aligned, limit, *how, **asked)
+            assert bool(rules.backward_of(gated, dim, size, aligned, limit, *how, most)) == (
+                expected is not None
+            )
             if expected is None:
                 continue
             served += 1

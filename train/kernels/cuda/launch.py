@@ -18,6 +18,7 @@ WARP = constant("Warp")
 VECTOR_BYTES = constant("VectorBytes")
 TILED_THREADS = constant("TiledThreads")
 AFFINE_THREADS = constant("AffineThreads")
+MOST_TEAMS = constant("MostTeams")
 CLUSTER_OLDEST = constant("ClusterOldest")
 """Oldest major compute capability whose blocks may form clusters."""
 
@@ -94,6 +95,7 @@ def backward_launch(
     shared_limit: int,
     clusters: bool = False,
     per_token: bool = False,
+    most_teams: int = constant("Teams"),
 ) -> KernelLaunch | None:
     """The backward kernel that serves a row of `dim`, or None where only the tiled path does.
 
@@ -105,6 +107,7 @@ def backward_launch(
         shared_limit: Shared memory one block may ask for (sharedMemPerBlockOptin), in bytes.
         clusters: Blocks may form clusters (`CLUSTER_OLDEST`).
         per_token: Every row has its own modulation.
+        most_teams: Most rows that a block works on at once, up to `MOST_TEAMS`.
     """
     size = VECTOR_BYTES // DTYPE_BYTES[x]
     fitting = [
@@ -122,7 +125,7 @@ def backward_launch(
     if ring > shared_limit:
         return None
     block = found.token_block if per_token else found.block
-    teams = max(1, min(constant("Teams"), block // threads, (shared_limit - sums) // ring))
+    teams = max(1, min(most_teams, block // threads, (shared_limit - sums) // ring))
     shared_bytes = teams * ring + (sums if teams > 1 else 0)
     return KernelLaunch(found.elements, found.largest, threads, shared_bytes, found.cluster, teams)
 
