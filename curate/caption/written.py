@@ -3,6 +3,7 @@
 import json
 import re
 import unicodedata
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,6 +50,9 @@ def find_written(
         tags: Tags of the container.
         config: Settings of the accepted origins.
 
+    A sidecar that is not UTF-8, nor UTF-16 with its byte order mark, gives no text; where nothing else does,
+    the origin is "unreadable:NAME.txt".
+
     Raises:
         MachineError: The disk, the network or this machine keeps a sidecar from being read.
         ObjectError: A sidecar exists and cannot be read, or lists captions of segments.
@@ -57,6 +61,7 @@ def find_written(
     if text:
         return Caption(text, "input")
     stem = path.rsplit(".", 1)[0] if "." in path.rsplit("/", 1)[-1] else path
+    unreadable = ""
     if config.sidecars:
         for suffix, parse in ((".txt", _clean), (".json", _from_json)):
             try:
@@ -65,6 +70,8 @@ def find_written(
                 break
             try:
                 text = parse(_read_text(storage, info, config), config.max_chars) if info else ""
+            except UnicodeDecodeError:
+                text, unreadable = "", unreadable or f"unreadable:{stem.rsplit('/', 1)[-1]}{suffix}"
             except _SegmentsError as error:
                 raise ObjectError(f"{stem}{suffix} {error}") from error
             if text:
@@ -74,7 +81,7 @@ def find_written(
             text = _clean(tags.get(tag, ""), config.max_chars)
             if plausible(text, stem.rsplit("/", 1)[-1]):
                 return Caption(text, f"container:{tag}")
-    return NO_CAPTION
+    return Caption("", unreadable) if unreadable else NO_CAPTION
 
 
 def plausible(text: str, name: str) -> bool:
@@ -104,9 +111,10 @@ def _read_text(storage: Storage, info: ObjectInfo, config: CaptionConfig) -> str
     if info.size > limit:
         return ""
     try:
-        return storage.read(info.path, 0, limit).decode("utf-8-sig")
-    except (UnicodeDecodeError, FileNotFoundError):  # no text, or removed meanwhile
+        data = storage.read(info.path, 0, limit)
+    except FileNotFoundError:  # removed meanwhile
         return ""
+    return data.decode("utf-16" if data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig")
 
 
 def _from_json(text: str, max_chars: int) -> str:

@@ -222,7 +222,7 @@ def _remarks(tars: Sequence[TarIndex], manifest: Manifest) -> list[str]:
             f"{sum(count for count, *_ in silent)} samples have a .txt or .json and no caption in it, the first:"
             f" {key} of {path}; read are the text of .txt, and caption, text or prompt of .json"
         )
-    several = [(len(keys), keys[0], tar.path) for tar in tars if (keys := _with_several_media(tar))]
+    several = [(len(pairs), pairs[0], tar.path) for tar in tars if (pairs := _with_several_media(tar))]
     if several:
         _, (key, names), path = several[0]
         found.append(

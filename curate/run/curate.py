@@ -3,7 +3,7 @@
 import importlib.metadata
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from curate.run.stages.model_files import model_digests
 from curate.run.stages.model_stages import availability, check
 from curate.run.state import CurationState
 from curate.run.tables.clips import clip_ids
-from curate.run.tables.columns import equal, kept, places_in, texts_of
+from curate.run.tables.columns import column, equal, kept, places_in, texts_of
 from curate.run.tables.places import identities_of
 from curate.run.tables.samples import accounting_table, scores_table
 from curate.run.write_shards import write_shards
@@ -40,6 +40,7 @@ from loader.storage import Storage, leased, open_storage
 
 COMMAND = "reelweave curate"
 VERSIONED = ("reelweave", "av", "numpy", "pyarrow")
+_UNREADABLE = "unreadable:"
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ def _curate(
         removals=dataset.manifest.removals if dataset is not None else [],
     )
     rejected = pa.concat_arrays([_rejected(table) for table in clips])
-    seconds, said = driver.seconds(), driver.notes()
+    seconds, said = driver.seconds(), (*driver.notes(), *_unreadable(clips))
     del state, driver, clips  # publishing takes as much memory again
     stored = [source.stored() for source in found.sources]
     ledger.write_note("inputs", {"inputs": list(found.inputs), "sources": stored})
@@ -245,6 +246,23 @@ def _older(found: Asked, config: CurateConfig) -> tuple[str, ...]:
 def _rejected(clips: pa.Table) -> pa.Array:
     """Return the identities of clips that may come back."""
     return clip_ids(kept(clips, ~equal(clips, "state", "kept") & ~equal(clips, "sha256", "")))
+
+
+def _unreadable(clips: Iterable[pa.Table]) -> tuple[str, ...]:
+    """Return in words how many kept clips have a caption that could not be read."""
+    names = [
+        name
+        for table in clips
+        for name in column(kept(table, equal(table, "state", "kept")), "caption_source").to_pylist()
+        if name and name.startswith(_UNREADABLE)
+    ]
+    if not names:
+        return ()
+    first = names[0].removeprefix(_UNREADABLE)
+    return (
+        f"{len(names)} clips have no caption, since their sidecar is not UTF-8 (the first: {first}); write it again as"
+        " UTF-8 and run the command with --update",
+    )
 
 
 def versions() -> dict[str, str]:

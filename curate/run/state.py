@@ -216,7 +216,8 @@ class CurationState:
         for number, record in zip(numbers, to_records(clips, self._uris), strict=True):
             source = self.listed[number]
             caption = source.caption_of(record.segment)
-            yield ClipTask(record, caption, source.listed_in, self.closed.tags(number))
+            tags = self.closed.tags(number)
+            yield ClipTask(record, caption, source.listed_in, tags, sidecars=source.sidecars)
 
     def places_of(self, ids: pa.Array) -> Iterator[ClipPlace | None]:
         """Yield the place of each clip in the present revision, by identity of its bytes."""

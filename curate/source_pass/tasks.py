@@ -126,6 +126,7 @@ class ClipTask:
         input: Input of the next stage's model, made ahead; None before.
         answer: Answer of that model, not recorded yet; None before.
         undone: Fault of the machine that keeps a stage from being done; "" without.
+        sidecars: Digest of the source's sidecars; "" for none.
     """
 
     record: Record
@@ -139,6 +140,7 @@ class ClipTask:
     input: Any = None
     answer: Any = None
     undone: str = ""
+    sidecars: str = ""
 
     def with_result(self, stage: str, result: ClipResult) -> "ClipTask":
         """Return the task with a stage's result."""
@@ -169,4 +171,5 @@ CurationTask = (
 
 def clip_task(source: SourceRef, summary: SourceSummary, record: Record) -> ClipTask:
     """Return the task of a closed source's clip, before any result and with nothing to do."""
-    return ClipTask(record, source.caption_of(record.segment), source.listed_in, summary.tags or {})
+    caption, tags = source.caption_of(record.segment), summary.tags or {}
+    return ClipTask(record, caption, source.listed_in, tags, sidecars=source.sidecars)

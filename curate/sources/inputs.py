@@ -1,12 +1,14 @@
 """Sources named by inputs: files, folders, S3 prefixes, web addresses and lists."""
 
 import functools
+import hashlib
 import itertools
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote, urljoin
 
@@ -14,7 +16,7 @@ from curate.frames.faults import fault_of
 from curate.sources.folder import FolderEntry, walk, why_no_file
 from curate.sources.lists import LIST_SUFFIXES, PATH_COLUMNS, InvalidEntry, ListEntry, read_list
 from curate.sources.source_ref import NamedSources, SourceRef
-from loader.errors import MachineError, UsageError
+from loader.errors import MachineError, RunError, UsageError
 from loader.storage import (
     SilentError,
     Storage,
@@ -152,7 +154,7 @@ def _expand(
         if PurePosixPath(info.path).suffix.lower() in LIST_SUFFIXES:
             yield from _read_list(text, info, config)
         else:
-            yield _named(text, info), ""
+            yield _beside(_named(text, info), text, config), ""
         return
     if _is_web(text):
         raise UsageError(f"input {shown(text)} does not exist; check the address")
@@ -161,6 +163,7 @@ def _expand(
     hidden = 0
     others: Counter[str] = Counter()
     found = None
+    named, sidecars = list[SourceRef](), defaultdict[str, list[str]](list)
     for found, info in _below(storage):
         uri = f"{base}/{found.path}"
         suffix = PurePosixPath(found.path).suffix.lower()
@@ -168,11 +171,16 @@ def _expand(
         if found.hidden:
             hidden += video
         elif found.fault and (video or found.many):
-            yield _lost(uri, found.fault, found.undone), ""
+            named.append(_lost(uri, found.fault, found.undone))
         elif video:
-            yield _named(uri, info) if info else _looked(uri, functools.partial(storage.stat, found.path)), ""
-        elif suffix not in SIDECAR_SUFFIXES:
-            others[suffix] += 1
+            look = functools.partial(storage.stat, found.path)
+            named.append(_named(uri, info) if info else _looked(uri, look))
+        elif (own := PurePosixPath(found.path).suffix) in SIDECAR_SUFFIXES:
+            if info := info or _sidecar(storage, found.path):
+                sidecars[uri.removesuffix(own)].append(_version_of(own, info))
+        else:  # captions are read of .txt and .json in small letters
+            others[suffix if suffix not in SIDECAR_SUFFIXES else own] += 1
+    yield from ((_with_sidecars(one, sidecars.get(_stem(one.uri), ())), "") for one in named)
     if found is None:
         raise UsageError(
             f"input {text} does not exist or is empty; give a file, a folder, an s3:// prefix, a web address"
@@ -190,6 +198,38 @@ def _expand(
             f"{others.total()} files below {shown(text)} were left out, since their extension ({kinds}"
             f"{', ...' if len(others) > _MOST_KINDS else ''}) is none of a video; name videos among them as inputs"
         )
+
+
+def _beside(source: SourceRef, text: str, config: StorageConfig) -> SourceRef:
+    """Return a source that an input names, with what is known of its sidecars."""
+    if _is_web(text):
+        return source
+    storage, name = open_object(text, config, "")
+    found = ((suffix, _sidecar(storage, _stem(name) + suffix)) for suffix in sorted(SIDECAR_SUFFIXES))
+    return _with_sidecars(source, [_version_of(suffix, info) for suffix, info in found if info])
+
+
+def _sidecar(storage: Storage, path: str) -> ObjectInfo | None:
+    """Return size and version of a sidecar; None where it is not there or cannot be looked at."""
+    try:
+        return storage.stat(path)
+    except (RunError, UsageError):
+        return None
+
+
+def _version_of(suffix: str, info: ObjectInfo) -> str:
+    return f"{suffix} {info.size} {info.version}"
+
+
+def _with_sidecars(source: SourceRef, versions: Sequence[str]) -> SourceRef:
+    if not versions:
+        return source
+    digest = hashlib.sha256("\0".join(sorted(versions)).encode()).hexdigest()
+    return replace(source, sidecars=digest[:16])
+
+
+def _stem(path: str) -> str:
+    return path.rsplit(".", 1)[0] if "." in path.rsplit("/", 1)[-1] else path
 
 
 def _below(storage: Storage) -> Iterator[tuple[FolderEntry, ObjectInfo | None]]:

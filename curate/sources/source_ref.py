@@ -25,6 +25,8 @@ class SourceRef:
         listed_in: URI of the list that named it, which limits its address; "" for an input of the user.
         segments: Segments that lists name, sorted by their spans; without any the whole film is meant.
         undone: True when the fault is one of the machine, and says nothing of the source; never stored.
+        sidecars: Digest of the sidecars beside it, which changes whenever their text may have changed; "" for none, and
+            for sources that lists name.
     """
 
     uri: str
@@ -37,6 +39,7 @@ class SourceRef:
     listed_in: str = ""
     segments: tuple[Segment, ...] = ()
     undone: bool = False
+    sidecars: str = ""
 
     def caption_of(self, segment: int | None) -> str | None:
         """Return the caption of a segment, by its place, or of the whole film."""
@@ -52,10 +55,11 @@ class SourceRef:
         """Return what may be stored, as JSON values: without the address, which holds a password or a signature."""
         values = {one.name: getattr(self, one.name) for one in fields(self)} | {"address": ""}
         del values["undone"]
-        if self.segments:
-            return values | {"segments": stored(self.segments)}
-        del values["segments"]
-        return values
+        values["segments"] = stored(self.segments)
+        # Sources without them are stored as by earlier versions.
+        return {
+            name: value for name, value in values.items() if value or name not in ("segments", "sidecars")
+        }
 
     @classmethod
     def from_stored(cls, values: Mapping[str, Any]) -> "SourceRef":
@@ -117,6 +121,9 @@ def _joined(known: SourceRef, source: SourceRef, entry: str) -> SourceRef:
     _agree(entry, source.uri, "caption", known.caption, source.caption)
     for name in known.attributes.keys() & source.attributes.keys():
         _agree(entry, source.uri, name, known.attributes[name], source.attributes[name])
+    known = (
+        known if known.sidecars else replace(known, sidecars=source.sidecars) if source.sidecars else known
+    )
     caption, segments = known.caption or source.caption, known.segments or source.segments
     if source.attributes.keys() <= known.attributes.keys():
         if (caption, segments) == (known.caption, known.segments):

@@ -162,7 +162,10 @@ def _entries(
     }
     names = [field.name for field in rows.type]
     records = pa.StructArray.from_arrays([own.get(name, rows.field(name)) for name in names], names)
-    texts = [text_id(one.uri, one.caption, two.tags or {}) for one, two in zip(sources, drawn, strict=True)]
+    texts = [
+        text_id(one.uri, one.caption, two.tags or {}, one.sidecars)
+        for one, two in zip(sources, drawn, strict=True)
+    ]
     clips = pc.binary_join_element_wise(own["key"], pc.utf8_slice_codeunits(own["sha256"], 0, 16), "-")
     ids = pc.binary_join_element_wise(clips, pa.array(texts).take(which), "-")
     at = table.schema.get_field_index("records")

@@ -162,7 +162,8 @@ def _clip_ids(clips: pa.Table, _found: Mapping[str, pa.Table], _closed: ClosedSo
 
 
 def _caption_id(task: ClipTask) -> str:
-    return f"{task.record.clip_id}-{text_id(task.record.source, task.caption, task.tags)}"
+    text = text_id(task.record.source, task.caption, task.tags, task.sidecars)
+    return f"{task.record.clip_id}-{text}"
 
 
 def _caption_ids(clips: pa.Table, _found: Mapping[str, pa.Table], closed: ClosedSources) -> pa.Array:

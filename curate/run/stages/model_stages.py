@@ -274,9 +274,9 @@ class CaptionClips:
     def prepare(self, task: ClipTask, read: ReadClip) -> CaptionInput | Caption | Fault:
         """Return the caption of a clip that has a written one, and the model's input for another."""
         written = None if self.captioner and self.config.overwrite_written else self._written(task)
-        if written is not None:
+        if isinstance(written, Fault) or (written and written.text):
             return written
-        return NO_CAPTION if self.captioner is None else self.captioner.prepare(read(task))
+        return (written or NO_CAPTION) if self.captioner is None else self.captioner.prepare(read(task))
 
     def __call__(
         self, tasks: Sequence[ClipTask], prepared: Callable[[ClipTask], CaptionInput | Caption | Fault]
@@ -287,13 +287,12 @@ class CaptionClips:
         by_model = iter(self.captioner.answer(asked) if self.captioner else ())
         return [next(by_model) if isinstance(one, CaptionInput) else one for one in found]
 
-    def _written(self, task: ClipTask) -> Caption | Fault | None:
+    def _written(self, task: ClipTask) -> Caption | Fault:
         storage, name = open_object(task.record.source, self.storage, task.listed_in)
         try:
-            found = find_written(storage, name, task.caption, task.tags, self.config)
+            return find_written(storage, name, task.caption, task.tags, self.config)
         except ObjectError as error:
             return Fault(f"the sidecar with its caption: {error}")
-        return found if found.text else None
 
 
 @dataclass(frozen=True)

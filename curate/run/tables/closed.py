@@ -176,7 +176,7 @@ class ClosedSources:
             found = [None] * len(here) if tags is None else tags.take(pa.array(self._row[here])).to_pylist()
             for number, own in zip(here.tolist(), found, strict=True):
                 source = self.sources[number]
-                self._text_ids[number] = text_id(source.uri, source.caption, dict(own or ()))
+                self._text_ids[number] = text_id(source.uri, source.caption, dict(own or ()), source.sidecars)
         return pa.array(self._text_ids[numbers], pa.binary()).cast(pa.string())
 
     def segment_text_ids(self, clips: pa.Table, texts: pa.Array) -> pa.Array:
@@ -188,7 +188,8 @@ class ClosedSources:
             *(column(some, name).to_pylist() for name in ("source", "segment")), strict=True
         ):
             source = self.sources[number]
-            found.append(text_id(source.uri, source.caption_of(segment), self.tags(number)))
+            caption, tags = source.caption_of(segment), self.tags(number)
+            found.append(text_id(source.uri, caption, tags, source.sidecars))
         return pc.replace_with_mask(texts, pa.array(here), pa.array(found, pa.string()))
 
     @property
@@ -282,6 +283,6 @@ class _Numbers(Mapping[str, int]):
         return len(self._sources)
 
 
-def text_id(uri: str, caption: str | None, tags: Mapping[str, str]) -> str:
+def text_id(uri: str, caption: str | None, tags: Mapping[str, str], sidecars: str) -> str:
     """Return a digest of all text that came with a source, which captions of its clips may be made of."""
-    return digest(uri, caption or "", dict(tags))[:16]
+    return digest(uri, caption or "", dict(tags), *([sidecars] if sidecars else ()))[:16]

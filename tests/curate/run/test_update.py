@@ -19,7 +19,7 @@ from curate.takedown.removal import remove
 from loader.dataset import Removal, Row, open_dataset, verify
 from loader.errors import UsageError
 from loader.storage import open_storage
-from tests.curate.run.test_run import config, tree
+from tests.curate.run.test_run import SMALL, config, tree
 from tests.media import write_video
 from tests.thorough import thorough
 
@@ -223,3 +223,38 @@ def test_a_source_keeps_to_one_split_and_shapes_to_their_shards(raw: Path, tmp_p
     assert sorted(map(sorted, by_source.values())) == [["train"]] * 3 + [["val"]] * 2
     assert all(len(kinds) == 1 for kinds in by_shard.values())
     assert {row["bin"] for row in rows} == {"short_side_px_0", "short_side_px_1"}
+
+
+def test_a_sidecar_that_is_added_or_changed_is_noticed_and_decodes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw, out = tmp_path / "raw", tmp_path / "dataset"
+    for number, name in enumerate(("one", "two", "three")):
+        write_video(raw / f"{name}.mp4", (30,), first_scene=2 * number)
+    (raw / "one.txt").write_text("An old caption.")
+    (raw / "three.txt").write_bytes("Ein Café.".encode("latin-1"))
+    (raw / "two.TXT").write_text("In capitals.")
+
+    def captions() -> dict[str, tuple[str, str]]:
+        rows = open_dataset(out).index.to_pylist()
+        return {Path(row["source"]).stem: (row["caption"], row["caption_source"]) for row in rows}
+
+    notes = curate([str(raw)], str(out), SMALL).notes
+    old = ("An old caption.", "sidecar:one.txt")
+    assert captions() == {"one": old, "two": ("", "none"), "three": ("", "unreadable:three.txt")}
+    assert any(note.startswith("1 clips have no caption, since their sidecar is not UTF-8") for note in notes)
+    assert any(".TXT 1" in note for note in notes)
+    assert curate([str(raw)], str(out), SMALL).already_there
+
+    (raw / "one.txt").write_text("A new caption.")
+    (raw / "two.json").write_text('{"caption": "Added later."}')
+    (raw / "three.txt").write_bytes("Ein Café.".encode("utf-16"))
+    with pytest.raises(UsageError, match="other inputs"):
+        curate([str(raw)], str(out), SMALL)
+    monkeypatch.setattr(CutSource, "__call__", lambda *_: pytest.fail("a video was decoded"))
+    curate([str(raw)], str(out), SMALL, update=True)
+    assert captions() == {
+        "one": ("A new caption.", "sidecar:one.txt"),
+        "two": ("Added later.", "sidecar:two.json"),
+        "three": ("Ein Café.", "sidecar:three.txt"),
+    }
