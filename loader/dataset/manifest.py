@@ -146,6 +146,17 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
         return next(file for file in self.files if file.path == path)
 
     @property
+    def named_as_first(self) -> dict[str, FileEntry]:
+        """Entries of tables and plan index, by the names of the first revision; empty where this is the first.
+
+        Their content is written under these names, too, for readers that know no manifest.
+        """
+        if not self.revision:
+            return {}
+        found = {table_path(name, 0): self.table(name) for name in TABLES}
+        return {**found, **({} if self.plan_index is None else {plan_path(0): self.plan_index})}
+
+    @property
     def plan_index(self) -> FileEntry | None:
         """Entry of the plan index; None if the dataset has none."""
         path = plan_path(self.revision)

@@ -123,7 +123,8 @@ class Dataset(TableReader):
         entry, shards = self.manifest.plan_index, self.manifest.shards
         samples, sizes = self.manifest.totals.samples, [shard.size for shard in shards]
         if entry is not None:
-            return open_plan_index(self.storage, entry, samples, sizes, self.node)
+            with self.same_revision():
+                return open_plan_index(self.storage, entry, samples, sizes, self.node)
         found = from_index(self._table("index", PLANNED, check=False), [shard.path for shard in shards])
         refuse_impossible(found, self.storage.uri(self.manifest.table("index").path), sizes)
         return found

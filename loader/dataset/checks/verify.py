@@ -78,6 +78,7 @@ def verify(
         )
     result.bytes = checked.bytes
     result.problems += checked.problems
+    result.problems += _check_names(storage, manifest)
     if manifest.removals:
         result.problems += _check_taken_down(storage, manifest)
     del result.problems[MAX_PROBLEMS:]
@@ -163,6 +164,19 @@ def _check_table(
     if compared is not None:
         result.problems += compared.problems()
     return True
+
+
+def _check_names(storage: Storage, manifest: Manifest) -> Iterator[str]:
+    """Yield files under the names of the first revision that are of another one than the manifest."""
+    for path, entry in manifest.named_as_first.items():
+        if storage.stat(path) is None:
+            continue  # earlier versions of this code wrote none of them
+        try:
+            check_listed(storage, entry.model_copy(update={"path": path}), path)
+        except MachineError:
+            raise
+        except RunError:
+            yield f"{path} is of another revision than manifest.json; run the command that changed the dataset again"
 
 
 def _check_taken_down(storage: Storage, manifest: Manifest) -> Iterator[str]:

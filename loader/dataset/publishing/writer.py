@@ -13,6 +13,7 @@ from loader.dataset.history import RevisionHistory, ancestors
 from loader.dataset.manifest import (
     MANIFEST,
     SEARCH,
+    FileEntry,
     Manifest,
     history_path,
     plan_path,
@@ -35,6 +36,7 @@ from loader.storage.leases.lease import leased
 from loader.storage.scratch import Scratch
 
 SIDECARS = ".nv-meta/"
+_COPIED_BYTES = 1 << 23
 _TABLE = re.compile(rf"(({'|'.join(TABLES)})(\.\d{{6}})?\.parquet|(plan|history)(\.\d{{6}})?\.arrow)")
 
 
@@ -65,13 +67,16 @@ def publish(
         made = Publication.of(Path(folder), shards, content)
         if previous is None:
             write_card(storage, made.splits)
-        manifest = publish_files(storage, made.composed, previous, Path(folder))
-    if previous is not None:
-        write_card(storage, made.splits)
-    return manifest
+        return publish_files(storage, made.composed, previous, Path(folder), made.splits)
 
 
-def publish_files(storage: Storage, compose: Compose, previous: Manifest | None, folder: Path) -> Manifest:
+def publish_files(
+    storage: Storage,
+    compose: Compose,
+    previous: Manifest | None,
+    folder: Path,
+    splits: Sequence[tuple[str, str]] = (),
+) -> Manifest:
     """Write the files of a manifest other than shards and ``.idx``, then the manifest, in one conditional write.
 
     Files that a manifest may refer to are never replaced. If another writer left other tables of the same revision, the
@@ -82,6 +87,7 @@ def publish_files(storage: Storage, compose: Compose, previous: Manifest | None,
         compose: function that makes the manifest of a revision, and path to content of its tables and sidecars.
         previous: manifest to replace, as read; None for a new dataset.
         folder: temporary folder for the history of samples.
+        splits: path and split of each shard, for the card; none for a dataset without one.
 
     Returns:
         The current manifest: the previous one if both have the same content.
@@ -93,7 +99,7 @@ def publish_files(storage: Storage, compose: Compose, previous: Manifest | None,
         manifest, contents = compose(revision)
         sidecars = {path: data for path, data in contents.items() if path.startswith(SIDECARS)}
         if previous is not None and _same(manifest, previous):
-            settle_files(storage, previous, sidecars)
+            settle_files(storage, previous, sidecars, {}, splits)
             return previous
         if previous is not None:
             manifest, contents = _remembering(storage, manifest, contents, previous, folder)
@@ -109,7 +115,7 @@ def publish_files(storage: Storage, compose: Compose, previous: Manifest | None,
     if previous is None:
         if not storage.create(MANIFEST, data) and storage.read(MANIFEST) != data:
             raise RunError(f"{storage.root} already holds another dataset; choose another place")
-        settle_files(storage, manifest, sidecars)
+        settle_files(storage, manifest, sidecars, contents)
         return manifest
     info = storage.stat(MANIFEST)
     if (
@@ -118,7 +124,7 @@ def publish_files(storage: Storage, compose: Compose, previous: Manifest | None,
         or not storage.replace(MANIFEST, data, info.version)
     ):
         raise RunError(f"{storage.root} was changed by another writer meanwhile; run the same command again")
-    settle_files(storage, manifest, sidecars)
+    settle_files(storage, manifest, sidecars, contents, splits)
     return manifest
 
 
@@ -155,20 +161,37 @@ def settle(dataset: Dataset) -> None:
     with Scratch("reelweave-settle-") as folder:
         whole = all(is_there(storage, entry) for entry in listed)
         sidecars = {} if whole else energon_files((shard.energon for shard in dataset.shards()), Path(folder))
-        settle_files(storage, manifest, sidecars)
-    write_card(storage, dataset.splits())
+        settle_files(storage, manifest, sidecars, {}, dataset.splits())
 
 
-def settle_files(storage: Storage, manifest: Manifest, sidecars: Mapping[str, Payload]) -> None:
-    """Complete a change as `settle` does, with the content of the sidecars by path.
+def settle_files(
+    storage: Storage,
+    manifest: Manifest,
+    sidecars: Mapping[str, Payload],
+    contents: Mapping[str, Payload],
+    splits: Sequence[tuple[str, str]] = (),
+) -> None:
+    """Complete a change as `settle` does.
 
-    In a folder with tars of other origin, only tables of older revisions are removed.
+    What readers without a manifest follow comes first, and then files of older revisions are removed: killed in
+    between, it leaves them an old state, whole. In a folder with tars of other origin only tables are removed.
+
+    Args:
+        storage: storage of the dataset.
+        manifest: the published manifest.
+        sidecars: content of the sidecars by path.
+        contents: content of further listed files by path, as far as it is at hand.
+        splits: path and split of each shard, for the card; none for a dataset without one.
     """
     for path, data in sidecars.items():
         entry = next(file for file in manifest.files if file.path == path)
         if not is_there(storage, entry):
             write(storage, path, data)
+    write_card(storage, splits)
+    for path, entry in manifest.named_as_first.items():
+        _copy(storage, entry, path, contents.get(entry.path))
     listed = {entry.path for entry in manifest.files} | {entry.path for entry in manifest.shards}
+    listed |= manifest.named_as_first.keys()
     prefixes = [
         "plan.",
         "history.",
@@ -183,6 +206,17 @@ def settle_files(storage: Storage, manifest: Manifest, sidecars: Mapping[str, Pa
     for item in list(storage.list(SEARCH)):  # vectors of samples that may be gone
         if not item.path.startswith(search_folder(manifest.index_sha256)):
             storage.delete(item.path)
+
+
+def _copy(storage: Storage, entry: FileEntry, path: str, content: Payload | None) -> None:
+    """Write a listed file under a further name, unless it is there already."""
+    if is_there(storage, FileEntry(path=path, size=entry.size, sha256=entry.sha256)):
+        return
+    if content is not None:
+        write(storage, path, content)
+        return
+    with storage.open(entry.path) as file:
+        storage.write_chunks(path, iter(lambda: file.read(_COPIED_BYTES), b""), entry.size)
 
 
 def _changed_meanwhile(storage: Storage) -> RunError:

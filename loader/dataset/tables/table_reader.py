@@ -1,7 +1,9 @@
 """Tables of a dataset: whole where they are small, else by parts or by the rows and columns that are asked for."""
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +11,7 @@ import pyarrow.compute as pc
 
 from loader.base.arrays import Places
 from loader.dataset.listed import check_listed, explained, read_listed
-from loader.dataset.manifest import FileEntry, Manifest, read_manifest
+from loader.dataset.manifest import MANIFEST, FileEntry, Manifest, read_manifest
 from loader.dataset.schema import INDEX, TABLES, Row
 from loader.dataset.tables.checks import TableChecks, problems, row_count
 from loader.dataset.tables.parquet import (
@@ -20,7 +22,7 @@ from loader.dataset.tables.parquet import (
     read_table,
     to_rows,
 )
-from loader.errors import RunError
+from loader.errors import MachineError, RunError
 from loader.storage.base import Storage
 
 _ROWS_AROUND = 1 << 15
@@ -38,6 +40,9 @@ class TableReader:
         without: see above.
         manifest: content of ``manifest.json``.
     """
+
+    _seen: str | None = None
+    """Version of the manifest when it was last compared."""
 
     _around: tuple[int, pa.Table] | None = None
     """Rows of a large index around the last one that was asked for, and the first of them."""
@@ -132,8 +137,9 @@ class TableReader:
         where, rows = self.storage.uri(entry.path), row_count(name, self.manifest)
         checks = TableChecks(name, where, self.manifest) if columns is None else None
         if checks is not None:
-            check_listed(self.storage, entry, where)
-        with explained(where), self.storage.open(entry.path) as file:
+            with self.same_revision():
+                check_listed(self.storage, entry, where)
+        with self._opened(entry) as file:
             for batch in read_batches(file, entry.size, where, TABLES[name], rows, columns):
                 table = pa.Table.from_batches([batch])
                 if checks is not None:
@@ -151,8 +157,8 @@ class TableReader:
         if self._at_once:
             return self.row_numbers.get(key)
         entry = self.manifest.table("index")
-        with explained(where := self.storage.uri(entry.path)), self.storage.open(entry.path) as file:
-            return find_sorted(file, where, "key", key)
+        with self._opened(entry) as file:
+            return find_sorted(file, self.storage.uri(entry.path), "key", key)
 
     def rows_at(self, row_numbers: Places, columns: Sequence[str]) -> pa.Table:
         """Return some columns of some rows of the index; of a large index only their row groups are read.
@@ -164,8 +170,8 @@ class TableReader:
         if self._at_once and self.without.isdisjoint(columns):
             return self.index.select(columns).take(pa.array(row_numbers))
         entry = self.manifest.table("index")
-        with explained(where := self.storage.uri(entry.path)), self.storage.open(entry.path) as file:
-            return read_rows(file, where, row_numbers, columns)
+        with self._opened(entry) as file:
+            return read_rows(file, self.storage.uri(entry.path), row_numbers, columns)
 
     @property
     def _at_once(self) -> bool:
@@ -181,7 +187,37 @@ class TableReader:
         return table
 
     def _file(self, entry: FileEntry) -> bytes:
-        return read_listed(self.storage, entry, self.storage.uri(entry.path))
+        with self.same_revision():
+            return read_listed(self.storage, entry, self.storage.uri(entry.path))
+
+    @contextmanager
+    def same_revision(self) -> Iterator[None]:
+        """Say of an error that the dataset has changed, where that is why: later revisions use names of the first."""
+        try:
+            yield
+        except MachineError:
+            raise
+        except RunError:
+            self._refuse_changed()
+            raise
+
+    @contextmanager
+    def _opened(self, entry: FileEntry) -> Iterator[BinaryIO]:
+        """Open one version of a table whose checksum is not compared, and which is that of this revision."""
+        with explained(self.storage.uri(entry.path)), self.storage.open(entry.path) as file:
+            self._refuse_changed()
+            yield file
+
+    def _refuse_changed(self) -> None:
+        """Raise a `RunError` if tables of a later revision may lie under the names of this one, the first."""
+        if self.manifest.revision:
+            return
+        now = self.storage.stat(MANIFEST)
+        if now is not None and now.version == self._seen:
+            return
+        if now is None or read_manifest(self.storage) != self.manifest:
+            raise RunError(f"{self.storage.root} was changed just now; run the same command again")
+        self._seen = now.version
 
 
 def _refuse(problems: Iterator[str]) -> None:

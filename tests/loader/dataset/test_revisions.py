@@ -6,6 +6,7 @@ import pytest
 
 from loader.dataset import (
     Content,
+    Dataset,
     ShardRecord,
     next_shard_number,
     open_dataset,
@@ -16,8 +17,9 @@ from loader.dataset import (
 )
 from loader.dataset.tables.parquet import to_rows
 from loader.errors import RunError
-from loader.storage import open_storage
+from loader.storage import StorageConfig, open_storage
 from tests.loader.dataset.test_dataset import make_sample, problems, write
+from tests.s3server import make_bucket, s3_server
 
 
 def accounted(shards: list[ShardRecord]) -> Content:
@@ -98,7 +100,26 @@ def test_what_a_killed_change_left_undone_is_finished(folder: Path, monkeypatch:
     assert (folder / "index.parquet").exists()
     settle(open_dataset(folder))
     assert problems(folder) == []
-    assert not (folder / "index.parquet").exists()
+    assert (folder / "index.parquet").read_bytes() == (folder / "index.000001.parquet").read_bytes()
+
+
+def test_names_of_the_first_revision_are_completed_in_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is neither a link nor a rename; what is missing is copied from the listed table."""
+    with s3_server() as endpoint:
+        make_bucket(endpoint, "bucket")
+        storage = open_storage("s3://bucket/set", StorageConfig(endpoint_url=endpoint))
+        shards = [write_shard(storage, 0, [make_sample(1)])]
+        first = publish(storage, shards, accounted(shards))
+        shards.append(write_shard(storage, 1, [make_sample(2)]))
+        with monkeypatch.context() as killed:
+            killed.setattr("loader.dataset.publishing.writer.settle_files", lambda *_: None)
+            publish(storage, shards, accounted(shards), first)
+        assert [one for one in verify(storage).problems if one.startswith("index.parquet is of another")]
+        settle(Dataset(storage))
+        for name in ("index", "accounting", "scores"):
+            assert storage.read(f"{name}.parquet") == storage.read(f"{name}.000001.parquet")
+        assert storage.read("plan.arrow") == storage.read("plan.000001.arrow")
+        assert verify(storage).problems == []
 
 
 def test_two_who_change_it_at_once_do_not_overwrite_each_other(folder: Path) -> None:
