@@ -119,7 +119,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 15
+    REVISION: ClassVar = 16
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

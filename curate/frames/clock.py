@@ -22,6 +22,9 @@ JUMP_S = 60.0
 _AROUND, _LEAST = 8, 4
 """Frames compared on each side of a break, and the minimum number of them where a clock restarts."""
 
+_STEADY = 0.2
+"""Relative difference of gaps that show one rate; ticks of a millisecond move those of 60 fps by less."""
+
 _SQUEEZED_S = 0.0015
 """Seconds between the stamps of squeezed frames, in either direction."""
 
@@ -75,7 +78,7 @@ def repaired(
     places = list(_breaks(stated, np.flatnonzero((gaps <= 0) | jumps) + 1))
     joined = stated.astype(np.float64)
     for place in places:
-        joined[place:] += joined[place - 1] + usual - joined[place]
+        joined[place:] += joined[place - 1] + _lasts(gaps[: place - 1], usual) - joined[place]
     kept = np.array(_longest_rising(joined.tolist()), np.int64)
     lost = ~np.isin(np.arange(len(stated)), kept) & ~squeezed
     if len(pts) - len(known) + lost.sum() > _MOST_LOST * (len(pts) - squeezed.sum()):
@@ -90,6 +93,14 @@ def repaired(
     moved[known] = joined - stated
     before = np.maximum.accumulate(np.where(np.isin(np.arange(len(pts)), known), np.arange(len(pts)), 0))
     return RepairedClock(ticks, shifts + moved[before], tuple(int(known[place]) for place in places))
+
+
+def _lasts(gaps: Ticks, usual: float) -> float:
+    """Return how long a frame lasts behind these gaps, where their rate is clearly another than the usual one."""
+    near = gaps[-_AROUND:]
+    lasts = float(np.median(near)) if len(near) >= _LEAST else usual
+    steady = len(near) > 0 and bool((np.abs(near - lasts) <= _STEADY * lasts).all())
+    return lasts if steady and abs(lasts - usual) > _STEADY * usual else usual
 
 
 def _jumps(gaps: Ticks, held: NDArray[np.float64], longest: float) -> NDArray[np.bool_]:

@@ -21,10 +21,12 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from curate.frames.frame_times import FrameTimes
+from curate.frames.rates import FLEETING_S
 
 _LEAST_STEP_S = 0.06
 _AROUND = 5  # packets on each side of a step; a single wrong stamp is no step
 _LEAST_AROUND = 3
+_LEAST_STILL = 2  # steps back to one time at which it stood still
 _MOST_STEPS = 0.02  # share of packets that step back above which stamps say nothing
 _NEAR_S = 5.0  # maximum distance of sound from its pictures in a file
 _COMPARED_S = 10.0  # file order before and after a step
@@ -281,10 +283,28 @@ def _sound_steps(own_s: Seconds, lasting_s: Seconds) -> Iterator[_Step]:
     suspects = np.flatnonzero(np.abs(away_s) > np.maximum(_LEAST_STEP_S, 1.5 * lasting_s[:-1])) + 1
     if (away_s[suspects - 1] < 0).sum() > max(1, _MOST_STEPS * len(own_s)):
         return
-    for place in suspects.tolist():
+    squeezed = _squeezed(own_s, suspects)
+    for place in suspects[~squeezed].tolist():
         before, after = begun_s[max(0, place - _AROUND) : place], begun_s[place : place + _AROUND]
         if min(len(before), len(after)) < _LEAST_AROUND:
             continue
         step_s = float(np.median(after) - np.median(before))
         if abs(step_s - away_s[place - 1]) < abs(away_s[place - 1]) / 2:
             yield _Step(place, -float(away_s[place - 1]))
+
+
+def _squeezed(own_s: Seconds, suspects: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Return a mask of the steps back at which a muxer let time stand still, and of the step that ends each such run.
+
+    Each packet of MPEG-TS holds several of sound, so the stamps begin at the same time over and over. Behind the run
+    they are right.
+    """
+    if len(suspects) < _LEAST_STILL:
+        return np.zeros(len(suspects), bool)
+    begins_s = own_s[suspects]
+    still = np.abs(np.diff(begins_s)) <= FLEETING_S
+    squeezed = np.append(still, False) | np.append(False, still)
+    ends = np.flatnonzero(squeezed[:-1] & ~squeezed[1:] & (np.diff(begins_s) >= 0)) + 1
+    back = suspects[ends]
+    squeezed[ends] = own_s[back] < own_s[back - 1]
+    return squeezed

@@ -26,7 +26,7 @@ from loader.errors import UsageError
 from loader.storage import open_storage
 from pipelines.cli import main
 from tests.curate.run.test_run import SMALL_WORDS, config, published, tree
-from tests.media import CORPUS, NO_CORPUS, read_number, write_video
+from tests.media import CORPUS, NO_CORPUS, read_number, read_numbers, write_video
 from tests.player import PROGRAM
 from tests.thorough import beyond, thorough
 from tests.warm import Warm
@@ -171,6 +171,28 @@ def test_the_frames_of_a_clip_are_those_of_its_span(
     else:  # of variable rate: frames that are shown for long are repeated
         assert list(dict.fromkeys(of_clip)) == of_span
         assert of_clip == sorted(of_clip)
+
+
+@pytest.mark.parametrize("fps", beyond(1, [25.0, None, 50.0]))
+def test_frame_numbers_count_the_frames_that_a_film_of_varying_rate_shows(
+    raw: Path, tmp_path: Path, fps: float | None
+) -> None:
+    """Its mean is 25 frames per second, and its fastest part has 50."""
+    spans = [(3, 38), (40, 79), (81, 99)]
+    rows = [
+        {
+            "path": str(raw / "b.mkv"),
+            "start_frame": first,
+            "end_frame": last,
+            "fps": fps,
+            "caption": f"{first}",
+        }
+        for first, last in spans
+    ]
+    settings = config(**DEDUP_OFF, spans={"min_clip_s": 0.5}, filters={"min_duration_s": 0.5})
+    make(write_list(tmp_path / "list.csv", rows), tmp_path / "made", settings)
+    shown = {caption: read_numbers(clip.data) for caption, clip in clips(tmp_path / "made").items()}
+    assert shown == {f"{first}": list(range(first, last)) for first, last in spans}
 
 
 def test_the_same_call_again_changes_nothing_and_a_changed_span_cuts_its_film_alone(
