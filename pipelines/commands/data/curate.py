@@ -143,10 +143,14 @@ def _status(dataset: Dataset) -> int:
     for part in _failed(dataset, ("stage", "reason")):
         reasons.update(zip(*(column.to_pylist() for column in part.columns), strict=True))
     [((stage, reason), count)] = reasons.most_common(1)
+    remedy = (
+        "leave that threshold out, with --update"
+        if stage.startswith("filter.")
+        else "mend that, then run the same command with --retry-failed"
+    )
     raise RunError(
         f"{dataset.storage.root} holds no sample: {rows['failed']} of {sum(rows.values())} sources"
-        f" and clips failed, {count} of them at {stage} ({reason}); mend that, then run the same command with"
-        " --retry-failed"
+        f" and clips failed, {count} of them at {stage} ({reason}); {remedy}"
     )
 
 

@@ -17,6 +17,7 @@ from curate.run.curate import curate
 from loader.dataset import open_dataset, verify
 from loader.errors import RunError
 from loader.storage import open_storage
+from tests.commands import reelweave
 from tests.curate.run.test_run import SMALL_WORDS, config
 from tests.media import write_video
 from tests.thorough import thorough
@@ -139,3 +140,13 @@ def test_a_score_without_a_version_is_refused(monkeypatch: pytest.MonkeyPatch) -
         scores(sample, ScoreConfig())
     monkeypatch.setitem(ADDED, "flicker", 1)
     assert "flicker" in scores(sample, ScoreConfig())
+
+
+def test_a_score_that_nothing_measures_is_not_to_be_retried(raw: Path, tmp_path: Path) -> None:
+    words = ("curate", raw / "0.mp4", "--out", tmp_path / "dataset", *SMALL_WORDS)
+    ended = reelweave(*words, "--set=filters.max_ocr_share=0.5")
+    assert ended.returncode == 1
+    assert "ocr_share was not measured" in ended.stderr
+    assert "leave that threshold out, with --update" in ended.stderr
+    assert "--retry-failed" not in ended.stderr
+    assert reelweave(*words, "--update").returncode == 0

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from curate.config import SourceStageConfig, config_digest, earlier_digests
+from curate.filters.names import ADDED
 from curate.ledger.ledger import Ledger
 from curate.run.curate import curate
 from loader.dataset import open_dataset, verify
@@ -165,3 +166,30 @@ def test_failed_sources_are_retried_by_this_version_and_others_stay(
     curate([str(raw)], str(made), config(), retry_failed=True)
     assert opened.paths == set()
     assert cut_under(made) == {NOW - 1: 3}
+
+
+def test_a_score_of_a_later_version_is_counted_and_measured_when_asked_for(
+    raw: Path, tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tmp_path / "dataset"
+    curate([str(raw)], str(made), config())
+    opened.paths.clear()
+    before = tree(made)
+    monkeypatch.setitem(ADDED, "flicker", 2)
+    found = curate([str(raw)], str(made), config(), update=True)
+    assert [
+        note for note in found.notes if "5 clips" in note and "this version of the scores flicker" in note
+    ]
+    assert tree(made) == before
+    # An earlier value stands, so this threshold alone measures nothing.
+    curate([str(raw)], str(made), config(filters={"max_flicker": 99.0}), update=True)
+    ledger = Ledger(open_storage(made))
+    [name] = ledger.fingerprints("cut")
+    assert {one.get("measured") for _, one in ledger.latest("cut", name, dict)} == {None}
+    said: list[str] = []
+    curate([str(raw)], str(made), config(filters={"max_flicker": 99.0}), redo_older=True, say=said.append)
+    assert [one for one in said if "are measured now, and no source is read" in one]
+    assert [one["measured"] for _, one in ledger.latest("cut", name, dict)] == [{"flicker": 2}] * 3
+    assert all("flicker" in dict(row["scores"]) for row in samples(made))
+    assert opened.paths == set()
+    assert verify(open_storage(made)).problems == []
