@@ -303,7 +303,7 @@ def _squeezed(own_s: Seconds, suspects: NDArray[np.intp]) -> NDArray[np.bool_]:
         return np.zeros(len(suspects), bool)
     begins_s = own_s[suspects]
     still = np.abs(np.diff(begins_s)) <= FLEETING_S
-    squeezed = np.append(still, False) | np.append(False, still)
+    squeezed: NDArray[np.bool_] = np.append(still, False) | np.append(False, still)
     ends = np.flatnonzero(squeezed[:-1] & ~squeezed[1:] & (np.diff(begins_s) >= 0)) + 1
     back = suspects[ends]
     squeezed[ends] = own_s[back] < own_s[back - 1]

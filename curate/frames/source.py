@@ -146,6 +146,16 @@ def _unfinished(file: BinaryIO) -> str | None:
     )
 
 
+def without_frames(file: BinaryIO) -> str:
+    """Return why a file of which no frame decodes holds none."""
+    kinds = {kind for kind, _, _ in boxes(file)}
+    if b"moov" in kinds and not kinds & {b"mdat", b"moof"}:
+        return (
+            "holds no frame: it is the init segment of a stream, whose segments belong behind it in one file"
+        )
+    return "no frame could be decoded"
+
+
 def _chosen(container: InputContainer, frames: dict[int, int]) -> VideoStream:
     if not pictures_of(container):
         raise SourceError("has no video stream")

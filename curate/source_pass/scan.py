@@ -18,7 +18,7 @@ from curate.frames.perceptual import PICTURE
 from curate.frames.picture import Geometry, geometry
 from curate.frames.probe import Probe, probe
 from curate.frames.sound_clock import NotingDemuxer, SoundClock, SoundStamps, repaired_sound
-from curate.frames.source import SourceError, open_video
+from curate.frames.source import SourceError, open_video, without_frames
 from curate.frames.telecine import FieldDifferences, Pulldown, inverted
 from curate.shots import ShotDetector, Transition, make_detector
 from curate.shots.fixed import FixedStrideConfig, FixedStrideDetector
@@ -206,7 +206,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
         if (size is None or damage) and (words := encryption(file)):
             raise SourceError(words)
         if size is None:
-            raise SourceError("no frame could be decoded")
+            raise SourceError(without_frames(file))
         decoded = Decoded(
             found,
             pts,

@@ -196,7 +196,14 @@ def test_files_of_streams_are_called_so(data: bytes, words: str, tmp_path: Path)
     assert words != PLAYLIST or reason == PLAYLIST
 
 
-def test_a_segment_without_its_index_is_called_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kinds", "words"),
+    [
+        ((b"moof", b"mdat"), "segment of a stream, without the index (moov)"),
+        ((b"ftyp", b"moov"), "holds no frame: it is the init segment of a stream"),
+    ],
+)
+def test_parts_of_a_stream_are_called_so(kinds: tuple[bytes, bytes], words: str, tmp_path: Path) -> None:
     path = muxed(write_video(tmp_path / "whole.mp4", (50,)), tmp_path / "a.mp4", FRAGMENTS)
-    path.write_bytes(b"".join(data for kind, data in boxes(path.read_bytes()) if kind in (b"moof", b"mdat")))
-    assert "segment of a stream, without the index (moov)" in why_not(path, tmp_path / "out")
+    path.write_bytes(b"".join(data for kind, data in boxes(path.read_bytes()) if kind in kinds))
+    assert words in why_not(path, tmp_path / "out")
