@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from loader.errors import MachineError
@@ -102,10 +103,13 @@ class _ChildLostError(Exception):
 class _Child(Generic[Task, Result]):
     def __init__(self, function: Callable[[Task], Iterable[Result]]) -> None:
         ours, theirs = socket.socketpair()
+        # -P: modules are looked for where this process looks, and not in the current folder, which may hold anybody's.
+        command = [sys.executable, "-P", "-m", "curate.frames.child_process"]
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-m", "curate.frames.child_process", str(theirs.fileno()), str(os.getpid())],
+            [*command, str(theirs.fileno()), str(os.getpid())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)},
         )
         theirs.close()
         self._pipe = Connection(ours.detach())

@@ -4,7 +4,7 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ def start_ray() -> Any:
         with _held_back():
             for left in reversed(range(1 if address else _STARTS)):
                 try:
-                    ray.init(log_to_driver=False, logging_level="ERROR", **alone)
+                    ray.init(log_to_driver=False, logging_level="ERROR", job_config=_job(ray), **alone)
                     break
                 except Exception as error:
                     if not left or _START_TIMED_OUT not in str(error):
@@ -85,6 +85,23 @@ def start_ray() -> Any:
             " configuration's runner to sequential"
         ) from error
     return ray
+
+
+class _SearchPath(list[str]):
+    """Folders that Ray adds to the front of its workers' `sys.path`, without a current folder where we look for none.
+
+    A folder of films that others made may hold an ``av.py``.
+    """
+
+    def extend(self, folders: Iterable[str]) -> None:
+        super().extend(folder for folder in folders if folder in sys.path)
+
+
+def _job(ray: Any) -> Any:
+    """Return the configuration of a driver whose workers look for modules where it does."""
+    job = ray.job_config.JobConfig()
+    job._py_driver_sys_path = _SearchPath()
+    return job
 
 
 def _own_ray() -> dict[str, Any]:

@@ -12,6 +12,8 @@ import pytest
 
 from curate.frames.child_process import Isolated, Quarantined
 from loader.errors import RunError
+from tests.foreign_tars import by_tarfile, video
+from tests.thorough import but
 
 
 def work(row: dict) -> Iterator[dict]:
@@ -98,6 +100,47 @@ def test_an_exception_crosses_over_whole(isolated: Isolated) -> None:
     with pytest.raises(RunError, match="access denied"):
         isolated({"name": "storage"})
     assert names(isolated({"name": "a"})) == ["a", "a done"]
+
+
+@pytest.mark.parametrize("runner", but(["sequential"], ["sequential", "ray"]))
+def test_modules_in_the_current_folder_are_no_part_of_the_program(
+    tmp_path: Path, runner: str, request: pytest.FixtureRequest
+) -> None:
+    """Folders of films that others made may hold an ``av.py``; whoever works there runs none of it."""
+    mark = tmp_path / "mark"
+    for name in ("av", "numpy", "pickle", "socket", "curate"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(mark)!r}, 'w').close(); raise SystemExit")
+    joined = {"RAY_ADDRESS": request.getfixturevalue("ray_local")} if runner == "ray" else {}
+    film = video(tmp_path, 1)
+    by_tarfile(tmp_path / "tars/a.tar", [("film", {"mp4": film})])
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/film.mp4").write_bytes(film)
+    for words in (
+        ["index", "tars"],
+        [
+            "curate",
+            str(tmp_path / "raw"),
+            "--out",
+            str(tmp_path / "out"),
+            "--set",
+            f"run.runner={runner}",
+            "--set",
+            "spans.min_clip_s=0.1",
+        ],
+    ):
+        # -P as the installed program: it looks for modules beside itself, not in the current folder.
+        code = f"from pipelines.cli import main; raise SystemExit(main({words!r}))"
+        paths = os.pathsep.join(path for path in sys.path if path)
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", code],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": paths} | joined,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    assert not mark.exists()
 
 
 def test_a_child_does_not_outlive_its_parent() -> None:

@@ -1,5 +1,6 @@
 """Build of the csrc/ library with plain nvcc, its check on the GPUs here, and its installation."""
 
+import os
 import re
 import subprocess
 import sys
@@ -120,11 +121,12 @@ def _checked(path: Path) -> str | None:
     """Check every operator in a subprocess, since a wrong kernel may crash it."""
     if not architectures():
         return None
-    return _run([sys.executable, "-m", "train.kernels", "check", "--library", str(path)])
+    return _run([sys.executable, "-P", "-m", "train.kernels", "check", "--library", str(path)])
 
 
 def _run(arguments: Sequence[str]) -> str:
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False)  # noqa: S603
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:
         lines = (done.stdout + done.stderr).strip().splitlines()
         raise RunError(

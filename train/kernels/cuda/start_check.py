@@ -31,7 +31,7 @@ def wrong() -> str | None:
         with _alone(note):
             verdict = _noted(note, since)
             if verdict is None:
-                verdict = run([sys.executable, "-m", "train.kernels", "check", "--start"]) or ""
+                verdict = run([sys.executable, "-P", "-m", "train.kernels", "check", "--start"]) or ""
                 _write(note, verdict)
     return verdict or None
 
