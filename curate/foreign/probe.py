@@ -115,6 +115,7 @@ class _Times:
         counts_ticks: True for AVI, which has no times of display and promises ticks; a frame may take several.
         ticks: End of the last packet in coding order, in ticks.
         coded: Time of the last packet in coding order, in ticks.
+        discarded: True if an edit list cuts off packets.
     """
 
     promised: int
@@ -124,10 +125,12 @@ class _Times:
     counts_ticks: bool = False
     ticks: int = 0
     coded: int = 0
+    discarded: bool = False
 
     def add(self, packet: "Packet[VideoStream]") -> None:
         self.packets += 1
         if packet.is_discard:
+            self.discarded = True
             return
         begin, lasting = packet.pts, packet.duration or 0
         if self.counts_ticks:
@@ -143,6 +146,8 @@ class _Times:
         """Return the stated rate where the time stamps agree with it, else shown frames over the span they cover."""
         span_s = 0.0 if self.first_s is None else self.last_s - self.first_s
         counted = frames / span_s if span_s > 0 else 0.0
+        if self.discarded:  # the stated rate counts frames that an edit list cuts off
+            return counted or IMAGE_FPS
         if stated and (not counted or abs(float(stated) / counted - 1) <= _RATE_TOLERANCE):
             return float(stated)
         return counted or IMAGE_FPS

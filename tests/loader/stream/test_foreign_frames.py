@@ -56,6 +56,7 @@ def test_the_index_counts_what_a_player_shows(foreign: Dataset, shown: dict[str,
     rows = {row["key"]: row for row in map(foreign.row, foreign.row_numbers.values())}
     for key, row in rows.items():
         assert row["frames"] == len(shown[key])
+        assert key == "varying" or row["fps"] == pytest.approx(RATE, rel=1e-6)
         assert dict(row["attributes"]) == ({"frame_rate": "variable"} if key == "varying" else {})
 
 
