@@ -1,6 +1,7 @@
 """Removed segments: what a muxer squeezed together is not shown, and picture, sound and accounting agree."""
 
 import io
+import subprocess
 from fractions import Fraction
 from itertools import pairwise, product
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.curate.cut.test_lookahead import curated as cut_twice
 from tests.cutting import curated
 from tests.joining import removed
 from tests.media import CORPUS, NO_CORPUS, read_numbers, write_video
+from tests.player import PROGRAM
 from tests.stepping import RATE, errors_s, stepping
 from tests.thorough import beyond, but, thorough
 
@@ -49,6 +51,22 @@ def test_what_a_removed_segment_leaves_is_not_shown(suffix, b_frames, pieces, tm
         off_s = np.array([off_s for true_s, off_s in errors_s(clip) if true_s > 0])
         assert np.isnan(off_s).sum() <= joins  # a window across a join
         assert np.nanmax(np.abs(off_s), initial=0) <= SAME_S
+
+
+@pytest.mark.parametrize("b_frames", beyond(1, [2, 0]))
+def test_packets_of_ts_that_begin_at_one_time_are_no_step_of_the_sound(b_frames: int, tmp_path: Path) -> None:
+    """FFmpeg's program puts several packets of sound into each of TS."""
+    stepping(tmp_path / "whole.mkv", (0, 0), b_frames=b_frames, start_s=0.0)
+    lines = ("ffconcat version 1.0", "file whole.mkv", "outpoint 2.5", "file whole.mkv", "inpoint 4.7")
+    (tmp_path / "list.ffconcat").write_text("\n".join(lines))
+    words = [PROGRAM, "-v", "quiet", "-i", str(tmp_path / "list.ffconcat"), "-map", "0", "-c", "copy"]
+    subprocess.run([*words, str(tmp_path / "a.ts")], check=True, timeout=60)
+    found = curated(tmp_path / "a.ts", tmp_path / "out", spans={"min_clip_s": 0.5})
+    assert len(found) == 2
+    for record, clip in found:
+        assert_agrees(record, clip)
+        off_s = [off_s for true_s, off_s in errors_s(clip) if true_s > 0 and not np.isnan(off_s)]
+        assert off_s == pytest.approx([0] * len(off_s), abs=2e-3)
 
 
 def test_squeezed_frames_have_no_time_in_either_order_of_stamps() -> None:
