@@ -140,6 +140,37 @@ def test_diffusers_and_sampling_read_the_adapters(diffusers, wan, tmp_path, grou
         load_published(config, CPU, tmp_path / "bare.safetensors")
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"use_rslora": True},
+        {"alpha_pattern": {"to_q": 3.0}},
+        {"use_rslora": True, "alpha_pattern": {r".*\.to_v": 9}},
+    ],
+    ids=str,
+)
+def test_adapters_of_others_act_by_all_settings_of_their_scale(diffusers, wan, tmp_path, changes):
+    folder, config, _ = wan
+    export(load_trained(str(folder / "run"), CPU, "model"), tmp_path / "lora")
+    weights = load_file(tmp_path / "lora" / LORA_FILE)
+    settings = {"r": 4, "lora_alpha": 16.0, "target_modules": ["to_q", "to_k", "to_v", "to_out.0"], **changes}
+
+    def saved(name, **more):
+        described = json.dumps({f"transformer.{key}": value for key, value in {**settings, **more}.items()})
+        save_file(weights, tmp_path / name, {"lora_adapter_metadata": described, "format": "pt"})
+        return tmp_path / name
+
+    base = diffusers.WanTransformer3DModel.from_pretrained(folder / "transformer")
+    read, metadata = diffusers.WanPipeline.lora_state_dict(
+        saved("own.safetensors"), return_lora_metadata=True
+    )
+    diffusers.WanPipeline.load_lora_into_transformer(read, base, metadata=metadata)
+    ours = load_published(config, CPU, tmp_path / "own.safetensors")
+    torch.testing.assert_close(answer_of(ours), answer(base, ours.bundle.dit), rtol=1e-4, atol=1e-5)
+    with pytest.raises(UsageError, match="use_dora=True"):
+        load_published(config, CPU, saved("dora.safetensors", use_dora=True))
+
+
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
     """Adapters with drawn weights, at a scale of 1.5, on one of two experts; and the folder of the pipeline."""

@@ -1,6 +1,7 @@
 """Model of a checkpoint or a published one, ready to sample."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from train.models.denoiser import Denoiser
 from train.models.lora import load_adapters
 from train.models.published.expert_pair import Experts
 from train.parallel.mesh import Ranks
+from train.sampling.trained.peft_scale import refused_setting, rescaled
 
 LORA_FILE = "pytorch_lora_weights.safetensors"
 LORA_PREFIX = "transformer"
@@ -151,9 +153,14 @@ def read_adapters(path: Path, subfolder: str) -> tuple[LoraConfig, dict[str, tor
             "targets": settings["target_modules"],
         }
         adapters = LoraConfig.model_validate(given)
+        if (name := refused_setting(settings)) is not None:
+            raise UsageError(
+                f"--lora {file} has {name}={settings[name]!r}, which adapters here have not: merge it first"
+            )
+        weights = rescaled(weights, settings)
     except (OSError, SafetensorError) as error:
         raise UsageError(f"--lora {file} is no safetensors file: {first_line(error)}") from error
-    except (KeyError, ValueError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, re.error) as error:
         raise UsageError(
             f"--lora {file} does not say rank, alpha and layers of its adapters (lora_adapter_metadata)"
         ) from error
