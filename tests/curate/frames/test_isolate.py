@@ -13,7 +13,7 @@ import pytest
 from curate.frames.child_process import Isolated, Quarantined
 from loader.errors import RunError
 from tests.foreign_tars import by_tarfile, video
-from tests.thorough import but
+from tests.thorough import thorough
 
 
 def work(row: dict) -> Iterator[dict]:
@@ -102,15 +102,21 @@ def test_an_exception_crosses_over_whole(isolated: Isolated) -> None:
     assert names(isolated({"name": "a"})) == ["a", "a done"]
 
 
-@pytest.mark.parametrize("runner", but(["sequential"], ["sequential", "ray"]))
-def test_modules_in_the_current_folder_are_no_part_of_the_program(
-    tmp_path: Path, runner: str, request: pytest.FixtureRequest
-) -> None:
+def test_modules_in_the_current_folder_are_no_part_of_the_program(tmp_path: Path) -> None:
     """Folders of films that others made may hold an ``av.py``; whoever works there runs none of it."""
+    run_beside_modules(tmp_path, "sequential", {})
+
+
+@thorough
+def test_modules_in_the_current_folder_are_no_part_of_rays_workers(tmp_path: Path, ray_local: str) -> None:
+    run_beside_modules(tmp_path, "ray", {"RAY_ADDRESS": ray_local})
+
+
+def run_beside_modules(tmp_path: Path, runner: str, joined: dict[str, str]) -> None:
+    """Index and curate in a folder with modules that leave a mark when they are run."""
     mark = tmp_path / "mark"
     for name in ("av", "numpy", "pickle", "socket", "curate"):
         (tmp_path / f"{name}.py").write_text(f"open({str(mark)!r}, 'w').close(); raise SystemExit")
-    joined = {"RAY_ADDRESS": request.getfixturevalue("ray_local")} if runner == "ray" else {}
     film = video(tmp_path, 1)
     by_tarfile(tmp_path / "tars/a.tar", [("film", {"mp4": film})])
     (tmp_path / "raw").mkdir()

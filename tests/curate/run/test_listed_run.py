@@ -334,6 +334,7 @@ def test_the_example_of_the_page_runs_as_printed(tmp_path: Path, monkeypatch: py
 
 
 @thorough
+@pytest.mark.usefixtures("ray_local")
 def test_on_ray_the_dataset_is_the_same(raw: Path, made: Path, tmp_path: Path) -> None:
     settings = {**DEDUP_OFF, "run": {"runner": "ray", "isolate": True}}
     make(raw / "list.csv", tmp_path / "dataset", config(**settings))
