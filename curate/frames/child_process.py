@@ -100,6 +100,12 @@ class _ChildLostError(Exception):
     """Loss of the child, with how it ended."""
 
 
+def _search_path() -> str:
+    """Return the folders where this process looks for modules, and those that its children were to be told of."""
+    told = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    return os.pathsep.join([*told, *(path or str(Path.cwd()) for path in sys.path)])
+
+
 class _Child(Generic[Task, Result]):
     def __init__(self, function: Callable[[Task], Iterable[Result]]) -> None:
         ours, theirs = socket.socketpair()
@@ -109,7 +115,7 @@ class _Child(Generic[Task, Result]):
             [*command, str(theirs.fileno()), str(os.getpid())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)},
+            env=os.environ | {"PYTHONPATH": _search_path()},
         )
         theirs.close()
         self._pipe = Connection(ours.detach())
