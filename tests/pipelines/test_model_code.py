@@ -67,7 +67,7 @@ def curated(clips: Path, out: Path, *settings: str) -> list[str]:
 
 
 def trained(clips: Path, out: Path, model: Path) -> list[str]:
-    stream = config(microbatches=2, epochs=None).model_dump(mode="json")
+    stream = config(microbatches=2, epochs=None, denominator="epoch").model_dump(mode="json")
     stream["buckets"] |= {"compression": TrainConfig().compression.model_dump(), "max_text_tokens": 65}
     values = {
         "stream": stream,
