@@ -9,6 +9,7 @@ from typing import Any
 
 from curate.caption.config import CaptionConfig
 from curate.caption.types import NO_CAPTION, Caption
+from curate.sources.source_ref import stem_of
 from curate.sources.span_columns import names_spans
 from loader.errors import ObjectError
 from loader.storage.base import ObjectInfo, Storage
@@ -60,7 +61,7 @@ def find_written(
     text = _clean(caption or "", config.max_chars)
     if text:
         return Caption(text, "input")
-    stem = path.rsplit(".", 1)[0] if "." in path.rsplit("/", 1)[-1] else path
+    stem = stem_of(path)
     unreadable = ""
     if config.sidecars:
         for suffix, parse in ((".txt", _clean), (".json", _from_json)):

@@ -15,7 +15,7 @@ from urllib.parse import quote, urljoin
 from curate.frames.faults import fault_of
 from curate.sources.folder import FolderEntry, walk, why_no_file
 from curate.sources.lists import LIST_SUFFIXES, PATH_COLUMNS, InvalidEntry, ListEntry, read_list
-from curate.sources.source_ref import NamedSources, SourceRef
+from curate.sources.source_ref import NamedSources, SourceRef, stem_of
 from loader.errors import MachineError, RunError, UsageError
 from loader.storage import (
     SilentError,
@@ -180,7 +180,7 @@ def _expand(
                 sidecars[uri.removesuffix(own)].append(_version_of(own, info))
         else:  # captions are read of .txt and .json in small letters
             others[suffix if suffix not in SIDECAR_SUFFIXES else own] += 1
-    yield from ((_with_sidecars(one, sidecars.get(_stem(one.uri), ())), "") for one in named)
+    yield from ((_with_sidecars(one, sidecars.get(stem_of(one.uri), ())), "") for one in named)
     if found is None:
         raise UsageError(
             f"input {text} does not exist or is empty; give a file, a folder, an s3:// prefix, a web address"
@@ -205,7 +205,7 @@ def _beside(source: SourceRef, text: str, config: StorageConfig) -> SourceRef:
     if _is_web(text):
         return source
     storage, name = open_object(text, config, "")
-    found = ((suffix, _sidecar(storage, _stem(name) + suffix)) for suffix in sorted(SIDECAR_SUFFIXES))
+    found = ((suffix, _sidecar(storage, stem_of(name) + suffix)) for suffix in sorted(SIDECAR_SUFFIXES))
     return _with_sidecars(source, [_version_of(suffix, info) for suffix, info in found if info])
 
 
@@ -226,10 +226,6 @@ def _with_sidecars(source: SourceRef, versions: Sequence[str]) -> SourceRef:
         return source
     digest = hashlib.sha256("\0".join(sorted(versions)).encode()).hexdigest()
     return replace(source, sidecars=digest[:16])
-
-
-def _stem(path: str) -> str:
-    return path.rsplit(".", 1)[0] if "." in path.rsplit("/", 1)[-1] else path
 
 
 def _below(storage: Storage) -> Iterator[tuple[FolderEntry, ObjectInfo | None]]:

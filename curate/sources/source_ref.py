@@ -72,6 +72,11 @@ class SourceRef:
         return self.address or self.uri
 
 
+def stem_of(path: str) -> str:
+    """Return the path of a source without its suffix, to which those of its sidecars are added."""
+    return path.rsplit(".", 1)[0] if "." in path.rsplit("/", 1)[-1] else path
+
+
 class NamedSources:
     """Sources by URI, each once, with everything that inputs say of it."""
 
