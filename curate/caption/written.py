@@ -9,8 +9,8 @@ from typing import Any
 
 from curate.caption.config import CaptionConfig
 from curate.caption.types import NO_CAPTION, Caption
+from curate.sources.column_names import names_spans
 from curate.sources.source_ref import stem_of
-from curate.sources.span_columns import names_spans
 from loader.errors import ObjectError
 from loader.storage.base import ObjectInfo, Storage
 from loader.text import first_text, words

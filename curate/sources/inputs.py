@@ -13,9 +13,11 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import quote, urljoin
 
 from curate.frames.faults import fault_of
+from curate.sources.entries import InvalidEntry, ListEntry
 from curate.sources.folder import FolderEntry, walk, why_no_file
-from curate.sources.lists import LIST_SUFFIXES, PATH_COLUMNS, InvalidEntry, ListEntry, read_list
+from curate.sources.lists import read_list
 from curate.sources.source_ref import NamedSources, SourceRef, stem_of
+from curate.sources.suffixes import ID_SUFFIXES, LIST_SUFFIXES, SIDECAR_SUFFIXES, VIDEO_SUFFIXES
 from loader.errors import MachineError, RunError, UsageError
 from loader.storage import (
     SilentError,
@@ -31,47 +33,8 @@ from loader.storage.local import LocalStorage
 from loader.storage.names import redacted
 from loader.storage.web.web import split_url
 
-__all__ = ["LIST_SUFFIXES", "PATH_COLUMNS", "VIDEO_SUFFIXES", "SourceRef", "list_sources", "shown"]
+__all__ = ["SourceRef", "list_sources", "shown"]
 
-VIDEO_SUFFIXES = frozenset(
-    (
-        *(
-            ".264",
-            ".265",
-            ".3g2",
-            ".3gp",
-            ".apng",
-            ".asf",
-            ".avi",
-            ".divx",
-            ".dv",
-            ".f4v",
-            ".flv",
-            ".gif",
-            ".h264",
-            ".h265",
-        ),
-        *(
-            ".hevc",
-            ".ivf",
-            ".m1v",
-            ".m2t",
-            ".m2ts",
-            ".m2v",
-            ".m4v",
-            ".mkv",
-            ".mov",
-            ".mp4",
-            ".mpe",
-            ".mpeg",
-            ".mpg",
-        ),
-        *(".mts", ".mxf", ".ogm", ".ogv", ".qt", ".rm", ".rmvb", ".ts", ".vob", ".webm", ".wmv", ".y4m"),
-    )
-)
-SIDECAR_SUFFIXES = frozenset((".json", ".txt"))
-ID_SUFFIXES = (".mp4", ".mkv", ".webm", ".mov")
-"""Endings of files that are named by the ID of a film."""
 MAX_LIST_BYTES = 4 * 2**30
 MAX_LIST_ENTRIES = 10_000_000
 
@@ -91,7 +54,7 @@ def list_sources(
 ) -> list[SourceRef]:
     """Return all sources of the inputs, sorted by URI, each once.
 
-    A folder or prefix stands for the files below it with a suffix of a video. A ``.txt``, ``.csv``,
+    A folder or prefix stands for the files below it with a suffix of a video. A ``.txt``, ``.csv``, ``.json``,
     ``.jsonl`` or ``.parquet`` file is a list of paths and web addresses, relative to the list's own place:
     see `curate.sources.lists`. Any other file is a source, whatever its name. An entry that cannot be read is
     kept with its fault: it fails in the accounting and does not stop the run.

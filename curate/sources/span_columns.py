@@ -3,12 +3,24 @@
 A row names one segment, or all segments of a film by lists of equal lengths.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
+from curate.sources.column_names import (
+    CAPTION_PARTS,
+    CAPTIONS,
+    FRAME_PAIRS,
+    LISTING,
+    NESTED,
+    ONE,
+    PAIRS,
+    is_unread,
+    may_matter,
+    names_spans,
+    plain_name,
+    sides_of,
+)
 from curate.sources.literals import is_literal, literal_of
 from curate.sources.segments import MAX_SEGMENTS, Unit
 from curate.sources.times import (
@@ -21,44 +33,7 @@ from curate.sources.times import (
 )
 from loader.text import first_text
 
-CAPTIONS = (
-    "caption",
-    "captions",
-    "encaptions",
-    "sentences",
-    "sentence",
-    "densecaption",
-    "shortcaption",
-    "text",
-)
-"""Columns that hold the captions of segments, the first that is there, without case and signs."""
-
-_OF = r"(?:clip|clips|segment|seg|span|scene|shot|captions?|event|time|t)?"
-_UNITS = {
-    "frame": r"(?:frames?|frame(?:id|idx|index|number|num|no))",
-    "ms": r"(?:ms|msecs?|millis|milliseconds?|timems)",
-    "s": r"(?:s|secs?|seconds?|times?|timestamps?|timesteps?|timecodes?|ts)?",
-}
-_START, _END = r"(?:starts?|begins?)", r"(?:ends?|stops?)"
-_SIDES = {
-    unit: tuple(re.compile(rf"{_OF}(?:{side}{words}|{words}{side})") for side in (_START, _END))
-    for unit, words in _UNITS.items()
-}
-_PAIRS = re.compile(
-    r"(?:clip|segment|video)?(?:timestamps?|timecodes?|timespans?|timeranges?|spans?|startend(?:s|times?)?)"
-)
-_FRAME_PAIRS = re.compile(
-    r"(?:clip|segment)?(?:frame(?:s|span|spans|range|ranges|interval)|startend(?:frames?|idx))"
-)
-_NESTED = re.compile(r"clips?|segments?|scenes?|shots?|events?|intervals?|annotations?")
-_ONE = re.compile(r"clip|segment|shot|event|interval")
-_LISTING = re.compile(r"clips?|segments?")
-_UNREAD = re.compile(
-    rf"{_OF}(?:{_START}|{_END})(?:idx|index|pos|position|ticks?|us|pts|ns)|(?:clip|segment)?(?:start|begin)duration"
-)
 _SHOWN_CHARS = 60
-_NAMES = 4096
-
 _READ: Mapping[str, tuple[Unit, Callable[[Any], float]]] = {
     "frame": ("frame", frame_of),
     "ms": ("s", milliseconds_of),
@@ -100,33 +75,24 @@ class _Spans:
     own: Sequence[Mapping[str, Any]] = ()
 
 
-@lru_cache(_NAMES)
-def plain_name(column: str) -> str:
-    """Return the name of a column without case and signs."""
-    return re.sub(r"[^a-z0-9]", "", column.lower())
+def with_caption_text(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with the text of a caption that is an object in its place, and its other parts as columns.
 
-
-def may_hold_spans(column: str) -> bool:
-    """Return True if a column of this name may hold spans, or captions of several segments."""
-    return names_spans(column) or plain_name(column) in CAPTIONS
-
-
-@lru_cache(_NAMES)
-def names_spans(column: str) -> bool:
-    """Return True if a column of this name may hold spans."""
-    name = plain_name(column)
-    patterns = (_PAIRS, _FRAME_PAIRS, _NESTED, *(one for sides in _SIDES.values() for one in sides))
-    return any(pattern.fullmatch(name) for pattern in patterns)
-
-
-@lru_cache(_NAMES)
-def _is_unread(column: str) -> bool:
-    return _UNREAD.fullmatch(plain_name(column)) is not None
-
-
-@lru_cache(_NAMES)
-def _may_matter(column: str) -> bool:
-    return names_spans(column) or _is_unread(column)
+    Raises:
+        SpanError: The object holds no text of a known name.
+    """
+    found = dict(said)
+    for column, value in said.items():
+        if not isinstance(value, dict) or not value or plain_name(column) != "caption":
+            continue
+        part = next((name for name in CAPTION_PARTS if first_text(value.get(name))), None)
+        if part is None:
+            raise SpanError(
+                f"column {column} = {_shown(value)} is an object without a text {' or '.join(CAPTION_PARTS)}"
+            )
+        found[column] = value[part]
+        found |= {f"{column}_{name}": inner for name, inner in value.items() if name != part}
+    return found
 
 
 def spans_of(said: Mapping[str, Any]) -> tuple[list[ListedSpan], Mapping[str, Any]]:
@@ -141,7 +107,7 @@ def spans_of(said: Mapping[str, Any]) -> tuple[list[ListedSpan], Mapping[str, An
     Raises:
         SpanError: A column looks like a span and cannot be read, or lists have different lengths.
     """
-    if not any(map(_may_matter, said)):
+    if not any(map(may_matter, said)):
         return [], said
     names = {column: plain_name(column) for column, value in said.items() if not is_empty(value)}
     found = _from_sides(said, names) or _from_pairs(said, names) or _from_nested(said, names)
@@ -173,31 +139,17 @@ def spans_of(said: Mapping[str, Any]) -> tuple[list[ListedSpan], Mapping[str, An
 
 def _from_sides(said: Mapping[str, Any], names: Mapping[str, str]) -> _Spans | None:
     """Return the spans of columns such as ``start`` and ``end``: frames before seconds, which are less exact."""
-    both, lone = _sides(tuple(names))
+    both, lone = sides_of(tuple(names))
     if both is not None:
         return _zipped(said, *both)
     others = (
-        column for column, name in names.items() if _PAIRS.fullmatch(name) or _FRAME_PAIRS.fullmatch(name)
+        column for column, name in names.items() if PAIRS.fullmatch(name) or FRAME_PAIRS.fullmatch(name)
     )
     if lone is not None and next(others, None) is None:
         raise SpanError(
             f"has a column {lone} = {_shown(said[lone])} without its other end; give start and end"
         )
     return None
-
-
-@lru_cache(_NAMES)
-def _sides(columns: tuple[str, ...]) -> tuple[tuple[str, str, str] | None, str | None]:
-    """Return columns with the start and the end of spans, and the kind of both; or a column with one of them."""
-    names = {column: plain_name(column) for column in columns}
-    lone: str | None = None
-    for kind, (starts, ends) in _SIDES.items():
-        start = next((column for column, name in names.items() if starts.fullmatch(name)), None)
-        end = next((column for column, name in names.items() if ends.fullmatch(name)), None)
-        if start is not None and end is not None:
-            return (start, end, kind), None
-        lone = lone or start or end
-    return None, lone
 
 
 def _zipped(said: Mapping[str, Any], start: str, end: str, kind: str) -> _Spans:
@@ -216,7 +168,7 @@ def _zipped(said: Mapping[str, Any], start: str, end: str, kind: str) -> _Spans:
 def _from_pairs(said: Mapping[str, Any], names: Mapping[str, str]) -> _Spans | None:
     """Return the spans of a column such as ``timestamp``, whose values are pairs."""
     for column, name in names.items():
-        kind = "s" if _PAIRS.fullmatch(name) else "frame" if _FRAME_PAIRS.fullmatch(name) else None
+        kind = "s" if PAIRS.fullmatch(name) else "frame" if FRAME_PAIRS.fullmatch(name) else None
         if kind is None or is_date(said[column]):
             continue
         if kind == "frame" and not _is_listed(said[column]):  # "frames" is their number in other lists
@@ -254,15 +206,15 @@ def _pair(column: str, value: Any) -> tuple[Any, Any]:
 def _from_nested(said: Mapping[str, Any], names: Mapping[str, str]) -> _Spans | None:
     """Return the spans of a column such as ``clip`` that lists pairs, or objects with spans of their own."""
     for column, name in names.items():
-        if not _NESTED.fullmatch(name) or not _is_listed(said[column]):
+        if not NESTED.fullmatch(name) or not _is_listed(said[column]):
             continue
         try:
             value = _value(column, said[column])
         except SpanError:
             continue  # text in brackets
-        if not isinstance(value, list | tuple) or (not value and not _LISTING.fullmatch(name)):
+        if not isinstance(value, list | tuple) or (not value and not LISTING.fullmatch(name)):
             continue
-        if _ONE.fullmatch(name) and len(value) == 2 and all(map(_is_time, value)):
+        if ONE.fullmatch(name) and len(value) == 2 and all(map(_is_time, value)):
             bounds = [_bounds((column, value[0]), (column, value[1]), seconds_of)]
             return _Spans(bounds, "s", frozenset((column,)), False)
         if all(isinstance(one, list | tuple) and len(one) == 2 for one in value):
@@ -281,7 +233,7 @@ def _objects(column: str, value: Sequence[dict[str, Any]]) -> _Spans:
     found: list[tuple[ListedSpan, dict[str, Any]]] = []
     for place, one in enumerate(value, 1):
         try:
-            spans, rest = spans_of({str(name): inner for name, inner in one.items()})
+            spans, rest = spans_of(with_caption_text({str(name): inner for name, inner in one.items()}))
         except (SpanError, RecursionError) as error:
             raise SpanError(f"column {column}, element {place}: {error}") from error
         if len(spans) != 1:
@@ -312,7 +264,7 @@ def _bounds(
 
 def _refuse_unread(said: Mapping[str, Any], names: Iterable[str]) -> None:
     for column in names:
-        if _is_unread(column):
+        if is_unread(column):
             raise SpanError(
                 f"column {column} = {_shown(said[column])} looks like a span, in a unit that is not read; name it"
                 " start_s, start_ms or start_frame, or otherwise if it means something else"

@@ -526,6 +526,13 @@ READERS: dict[str, Reader] = {
     "list: jsonl": Reader(
         _listing("jsonl"), _only(b'{"path": "a.mp4", "caption": "x", "n": [1]}\n{"url": "u"}\n', _SEGMENTS)
     ),
+    "list: json": Reader(
+        _listing("json"),
+        _only(
+            b'{"a.mp4": {"timestamps": [[0, 1.5], [1, 4]], "sentences": ["x", "y"]}, "b": {"caption": "x"}}',
+            b'{"data": [{"path": "a.mp4", "start": 1, "end": 2, "caption": ["x"]}], "meta": {"n": 1}}',
+        ),
+    ),
     "list: parquet": Reader(_listing("parquet"), _parquet),
     "address": Reader(
         _address,

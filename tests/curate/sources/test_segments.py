@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from curate.sources.entries import InvalidEntry, ListEntry
 from curate.sources.inputs import SourceRef, list_sources
-from curate.sources.lists import InvalidEntry, ListEntry, read_list
+from curate.sources.lists import read_list
 from curate.sources.literals import literal_of
 from curate.sources.times import seconds_of
 from loader.errors import UsageError

@@ -1,0 +1,182 @@
+"""Entries of lists: the film that a row names, its segments, captions and attributes."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import PurePosixPath
+from typing import Any
+
+from curate.sources.attributes import MAX_CAPTION_CHARS, attributes_of, clean
+from curate.sources.column_names import plain_name
+from curate.sources.literals import is_literal, literal_of
+from curate.sources.segments import Segment
+from curate.sources.span_columns import ListedSpan, SpanError, spans_of, with_caption_text
+from curate.sources.suffixes import VIDEO_SUFFIXES
+from loader.text import first_text
+
+PATH_COLUMNS = ("path", "video", "source", "url")
+MAX_PATH_CHARS = 16_384
+ID_COLUMNS = ("youtubeid", "videoid", "ytid", "vid")
+"""Columns with the ID of a film, whose file has this name, where no column holds its path; without case and signs."""
+
+_PAGE = re.compile(
+    r"(?:https?://)?(?:www\.|m\.)?(?:youtube\.com/(?:watch\?(?:[^#]*&)?v=|shorts/|embed/)|youtu\.be/)([\w-]{6,20})"
+)
+_ID_CHARS = 11
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ListEntry:
+    """One source in a source list.
+
+    Attributes:
+        path: Path as spelled in the list.
+        caption: Caption of the whole film, or None.
+        attributes: All further columns as text; any spelling of a licence column becomes "licence".
+        segments: Segments of the film that the entry names, each with its own caption and attributes.
+        ids: IDs of the film, one of which its file beside the list is called; then `path` is the first.
+        place: Line or entry, such as "entry 7".
+    """
+
+    path: str
+    caption: str | None = None
+    attributes: dict[str, str] = field(default_factory=dict)
+    segments: Sequence[Segment] = ()
+    ids: tuple[str, ...] = ()
+    place: str = ""
+
+
+@dataclass(frozen=True)
+class InvalidEntry:
+    """Entry of a list that names no source.
+
+    Attributes:
+        place: Line or entry, such as "line 7".
+        reason: Reason, worded to follow the place.
+    """
+
+    place: str
+    reason: str
+
+
+def entry_of(record: Record, place: str, key: str = "") -> ListEntry | InvalidEntry:
+    """Return the entry that a row stands for, or the reason why it names no source.
+
+    Args:
+        record: Columns of the row.
+        place: Line or entry, for messages.
+        key: Name of the row in an object of films; "" for none.
+    """
+    said = {name.strip(): value for name, value in record.items() if isinstance(name, str)}
+    path, ids = _pop_path(said)
+    try:
+        said = with_caption_text(said)
+        if key and key not in said.values():
+            said.setdefault("key" if path else "video_id", key)
+        spans, rest = spans_of(said)
+    except SpanError as error:
+        return InvalidEntry(place, f"(key {key!r}) {error}" if key else str(error))
+    path, ids = _without_path(path, ids, said, key, bool(spans))
+    if not path:
+        return InvalidEntry(place, f"has no path; name the column one of {', '.join(PATH_COLUMNS)}")
+    if spans:
+        shared, fps = attributes_of(rest), _rate(rest)
+        segments = tuple(_segment(span, shared, fps) for span in spans)
+        return checked(ListEntry(path, segments=segments, ids=ids, place=place))
+    column = next((name for name in said if name.lower() == "caption"), None)
+    text = "" if column is None else first_text(_unlisted(said.pop(column)))
+    caption = clean(text[:MAX_CAPTION_CHARS]) or None
+    return checked(ListEntry(path, caption, attributes_of(said), ids=ids, place=place))
+
+
+def names_film(row: Record) -> bool:
+    """Return True if a row has a path, an address or an ID of its own."""
+    return bool(_pop_path(dict(row))[0])
+
+
+def _without_path(
+    path: str, ids: tuple[str, ...], said: Record, key: str, has_spans: bool
+) -> tuple[str, tuple[str, ...]]:
+    """Return path and IDs of a row; where it has no path, those by its key, or by the ID of its clip.
+
+    A row with spans speaks of the film that its own ID names, and any other row is a film that its key names: Vript
+    lists its clips, each a file of its own, with the ID of their film beside.
+    """
+    if path and not ids:
+        return path, ids
+    if key and not (ids and (has_spans or key.isdigit())):
+        key = clean(key.strip())
+        if PurePosixPath(key).suffix.lower() in VIDEO_SUFFIXES:
+            return key, ()
+        page = _PAGE.match(key)
+        ids = (page[1] if page else key,)
+    elif not ids and not has_spans:
+        clip = next((value for name, value in said.items() if plain_name(name) == "clipid"), None)
+        ids = (clean(clip.strip()),) if isinstance(clip, str) and clip.strip() else ()
+    if key:  # ActivityNet's files are called v_ID, and those that other tools fetch by the ID
+        ids = tuple(dict.fromkeys(chain(ids, map(_other_name, ids))))
+    return (ids[0], ids) if ids else ("", ())
+
+
+def _other_name(film: str) -> str:
+    """Return the name that ActivityNet gives a film with this ID, or its ID for such a name."""
+    if len(film) == _ID_CHARS:
+        return f"v_{film}"
+    return film[2:] if film.startswith("v_") and len(film) == _ID_CHARS + 2 else film
+
+
+def _pop_path(said: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """Return the path of an entry, whose column is removed, and the IDs under which its file is to be found."""
+    by_name = {name.lower(): name for name in reversed(said)}
+    column = next(
+        (by_name[name] for name in PATH_COLUMNS if name in by_name and said.get(by_name[name])), None
+    )
+    value = None if column is None else said[column]
+    page = _PAGE.match(value.strip()) if isinstance(value, str) else None
+    if column is not None and page is None:
+        del said[column]
+        return (clean(value.strip()), ()) if isinstance(value, str) else ("", ())
+    if page:  # beside it Koala-36M has the ID of a clip, not of the film
+        return page[1], (page[1],)
+    named = {plain_name(name): value for name, value in reversed(said.items())}
+    found = [one.strip() for name in ID_COLUMNS if isinstance(one := named.get(name), str) and one.strip()]
+    ids = tuple(dict.fromkeys(map(clean, found)))
+    return (ids[0], ids) if ids else ("", ())
+
+
+def _segment(span: ListedSpan, shared: dict[str, str], fps: float | None) -> Segment:
+    caption = clean((span.caption or "")[:MAX_CAPTION_CHARS]).strip() or None
+    own = {**shared, **attributes_of(span.columns)} if span.columns else shared
+    return Segment(span.start, span.end, span.unit, fps if span.unit == "frame" else None, caption, own)
+
+
+def _rate(rest: Mapping[str, Any]) -> float | None:
+    """Return the frame rate that a row states."""
+    value = next((value for name, value in rest.items() if name.lower() == "fps"), None)
+    try:
+        rate = float(value) if isinstance(value, str | int | float) else 0.0
+    except (ValueError, OverflowError):
+        return None
+    return rate if 0 < rate < 1e4 else None
+
+
+def _unlisted(value: Any) -> Any:
+    """Return the list that a cell holds as text, or the cell: captions may be in brackets."""
+    if not isinstance(value, str) or not is_literal(value):
+        return value
+    try:
+        found = literal_of(value)
+    except ValueError:
+        return value
+    return found if isinstance(found, list) and all(isinstance(one, str) for one in found) else value
+
+
+def checked(entry: ListEntry) -> ListEntry | InvalidEntry:
+    if len(entry.path) <= MAX_PATH_CHARS:
+        return entry
+    return InvalidEntry(
+        entry.place, f"has a path of {len(entry.path)} characters; at most {MAX_PATH_CHARS} are read"
+    )
