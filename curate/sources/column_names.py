@@ -29,6 +29,13 @@ _SIDES = {
     unit: tuple(re.compile(rf"{_OF}(?:{side}{words}|{words}{side})") for side in (_START, _END))
     for unit, words in _UNITS.items()
 }
+_SIZE = r"(?:duration|dur|length|len)(?:in)?"
+_LENGTHS = {
+    "frame": rf"(?:{_SIZE}|num|n|numberof|count)frames?|framecount",
+    "ms": rf"{_SIZE}(?:ms|msecs?|millis|milliseconds?)",
+    "s": rf"{_SIZE}(?:s|secs?|seconds?)?",
+}
+_PARTS = r"(?:clip|segment|seg|span|scene|shot|caption|event)"
 PAIRS = re.compile(
     r"(?:clip|segment|video)?(?:timestamps?|timecodes?|timespans?|timeranges?|spans?|startend(?:s|times?)?)"
 )
@@ -87,3 +94,21 @@ def sides_of(columns: tuple[str, ...]) -> tuple[tuple[str, str, str] | None, str
             return (start, end, kind), None
         lone = lone or start or end
     return None, lone
+
+
+@lru_cache(_NAMES)
+def start_and_length_of(columns: tuple[str, ...]) -> tuple[str, str, str] | None:
+    """Return columns with the start and the length of spans, in one unit, and the kind of both.
+
+    A length that is called that of a clip comes first: beside it ``duration`` is the film's. That of a film
+    (``video_duration``) is none.
+    """
+    names = {column: plain_name(column) for column in columns}
+    for part in (_PARTS, ""):
+        for kind, (starts, _) in _SIDES.items():
+            lengths = re.compile(f"{part}(?:{_LENGTHS[kind]})")
+            start = next((column for column, name in names.items() if starts.fullmatch(name)), None)
+            length = next((column for column, name in names.items() if lengths.fullmatch(name)), None)
+            if start is not None and length is not None:
+                return start, length, kind
+    return None

@@ -20,6 +20,7 @@ from curate.sources.column_names import (
     names_spans,
     plain_name,
     sides_of,
+    start_and_length_of,
 )
 from curate.sources.literals import is_literal, literal_of
 from curate.sources.segments import MAX_SEGMENTS, Unit
@@ -145,11 +146,35 @@ def _from_sides(said: Mapping[str, Any], names: Mapping[str, str]) -> _Spans | N
     others = (
         column for column, name in names.items() if PAIRS.fullmatch(name) or FRAME_PAIRS.fullmatch(name)
     )
-    if lone is not None and next(others, None) is None:
+    if lone is None or next(others, None) is not None:
+        return None
+    if (found := start_and_length_of(tuple(names))) is not None:
+        return _from_lengths(said, *found)
+    raise SpanError(
+        f"has a column {lone} = {_shown(said[lone])} without its other end; give start and end, or start and"
+        " duration in one unit"
+    )
+
+
+def _from_lengths(said: Mapping[str, Any], start: str, length: str, kind: str) -> _Spans:
+    """Return the spans of columns such as ``start`` and ``duration``."""
+    unit, read = _READ[kind]
+    starts, lengths = _value(start, said[start]), _value(length, said[length])
+    many = isinstance(starts, list | tuple)
+    if many != isinstance(lengths, list | tuple):
         raise SpanError(
-            f"has a column {lone} = {_shown(said[lone])} without its other end; give start and end"
+            f"has a list in one of the columns {start} and {length} only; give each segment its end, or its duration"
         )
-    return None
+    starts, lengths = (starts, lengths) if many else ([starts], [lengths])
+    if len(starts) != len(lengths):
+        raise SpanError(f"has {len(starts)} values in the column {start} and {len(lengths)} in {length}")
+    bounds = []
+    for one, other in zip(starts, lengths, strict=True):
+        begin, duration = _read(start, one, read), _read(length, other, read)
+        if duration <= 0:
+            raise SpanError(f"column {length} = {_shown(other)} is no duration")
+        bounds.append((begin, round(begin + duration, 9)))
+    return _Spans(bounds, unit, frozenset((start, length)), many)
 
 
 def _zipped(said: Mapping[str, Any], start: str, end: str, kind: str) -> _Spans:
@@ -249,17 +274,19 @@ def _objects(column: str, value: Sequence[dict[str, Any]]) -> _Spans:
 def _bounds(
     start: tuple[str, Any], end: tuple[str, Any], read: Callable[[Any], float]
 ) -> tuple[float, float]:
-    found = []
-    for column, value in (start, end):
-        try:
-            found.append(read(value))
-        except (ValueError, ArithmeticError) as error:
-            raise SpanError(f"column {column} = {_shown(value)} {error}") from error
+    found = _read(*start, read), _read(*end, read)
     if found[0] >= found[1]:
         raise SpanError(
             f"columns {start[0]} = {_shown(start[1])} and {end[0]} = {_shown(end[1])}: the end is not after the start"
         )
-    return found[0], found[1]
+    return found
+
+
+def _read(column: str, value: Any, read: Callable[[Any], float]) -> float:
+    try:
+        return read(value)
+    except (ValueError, ArithmeticError) as error:
+        raise SpanError(f"column {column} = {_shown(value)} {error}") from error
 
 
 def _refuse_unread(said: Mapping[str, Any], names: Iterable[str]) -> None:

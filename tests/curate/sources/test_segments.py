@@ -112,6 +112,14 @@ def test_miradata_counts_frames() -> None:
             "caption": ["a boat", "a kite"],
         },  # video2dataset
         {"span": ["0:00.5 --> 0:03", "0:05-0:08.25"], "caption": ["a boat", "a kite"]},
+        {"start": [0.5, 5], "duration": [2.5, 3.25], "caption": ["a boat", "a kite"]},  # subtitles of YouTube
+        {"start_ms": ["500", 5000], "duration_ms": [2500, 3250], "caption": ["a boat", "a kite"]},
+        {
+            "segments": [
+                {"start_time": "0:00.5", "clip_duration": 2.5, "duration": 60, "caption": "a boat"},
+                {"start_time": "0:05", "clip_duration": "3.25", "duration": 60, "caption": "a kite"},
+            ]
+        },
         {"start_ms": ["500", 5000], "end_ms": [3000, 8250.0], "caption": ["a boat", "a kite"]},
         {
             "annotations": [
@@ -205,6 +213,12 @@ def test_times(text: object, seconds: float) -> None:
         ("start,end", "9,3", r"columns start = '9' and end = '3': the end is not after the start"),
         ("start,caption", "3,a boat", r"column start = '3' without its other end"),
         ("start,end", "3,", r"column start = '3' without its other end"),
+        ("start,video_duration", "3,60", r"column start = '3' without its other end; .* start and duration"),
+        ("start_ms,duration", "3000,2", r"column start_ms = '3000' without its other end"),
+        ("end,duration", "9,3", r"column end = '9' without its other end"),
+        ("start,duration", "3,0", r"column duration = '0' is no duration"),
+        ("start,duration", "3,PT1M", r"column duration = 'PT1M' is no time"),
+        ("start,duration", '"[0, 3]",60', r"a list in one of the columns start and duration only; give each"),
         ("start_frame,end_frame", "3.5,9", r"column start_frame = '3.5' is no number of a frame"),
         ("start_idx,end_idx", "3,9", r"column start_idx = '3' looks like a span"),
         ("timestamp", "12", r"column timestamp = '12' is no span"),
@@ -234,6 +248,38 @@ def test_what_cannot_be_read_is_refused_naming_file_row_column_and_value(
         for source in listed(tmp_path, f"path,{columns}\na.mp4,{cells}\nb.mp4,{',' * columns.count(',')}\n")
     }
     assert found.keys() == {f"{tmp_path}/list.csv#entry=1", f"{tmp_path}/b.mp4"}  # a row of the accounting
+
+
+@pytest.mark.parametrize(
+    ("row", "span", "attributes"),
+    [
+        ({"start": 3, "duration": 2.5}, (3, 5.5), {}),
+        ({"start_time": "0:03", "duration": "0:02.5"}, (3, 5.5), {}),
+        ({"start_seconds": 0.1, "duration_in_seconds": 0.2}, (0.1, 0.3), {}),
+        (
+            {"start_frame": 30, "num_frames": 49, "video_num_frames": 900},
+            (30, 79),
+            {"video_num_frames": "900"},
+        ),
+        # Beside ends, pairs or the length of a clip, "duration" is the film's.
+        ({"start": 3, "end": 5.5, "duration": 60.5}, (3, 5.5), {"duration": "60.5"}),
+        ({"timestamp": [3, 5.5], "duration": 60.5}, (3, 5.5), {"duration": "60.5"}),
+        ({"timestamp": [3, 5.5], "start": 1, "duration": 60.5}, (3, 5.5), {"start": "1", "duration": "60.5"}),
+        ({"start": 3, "duration": 60.5, "clip_duration": 2.5}, (3, 5.5), {"duration": "60.5"}),
+        ({"start": 3, "duration": 2.5, "video_duration": 60.5}, (3, 5.5), {"video_duration": "60.5"}),
+    ],
+)
+def test_a_start_and_a_duration(
+    row: dict[str, object], span: tuple[float, float], attributes: dict[str, str]
+) -> None:
+    found = entry("list.jsonl", json.dumps({"path": "a.mp4", **row}))
+    assert said(found) == [(*span, None)]
+    assert found.segments[0].attributes == attributes
+
+
+def test_the_duration_of_a_whole_film_is_no_span() -> None:
+    found = entry("list.jsonl", json.dumps({"path": "a.mp4", "duration": 60.5, "caption": "a boat"}))
+    assert (found.segments, found.caption, found.attributes) == ((), "a boat", {"duration": "60.5"})
 
 
 def test_columns_that_only_sound_like_spans_stay_attributes() -> None:
