@@ -9,10 +9,10 @@ from typing import Any
 
 from curate.sources.attributes import MAX_CAPTION_CHARS, attributes_of, clean
 from curate.sources.column_names import plain_name
+from curate.sources.folder import VIDEO_SUFFIXES
 from curate.sources.literals import is_literal, literal_of
 from curate.sources.segments import Segment
 from curate.sources.span_columns import ListedSpan, SpanError, spans_of, with_caption_text
-from curate.sources.suffixes import VIDEO_SUFFIXES
 from loader.text import first_text
 
 PATH_COLUMNS = ("path", "video", "source", "url")

@@ -10,6 +10,15 @@ from typing import NamedTuple
 
 from loader.storage.steady import is_fault, retried
 
+# fmt: off
+VIDEO_SUFFIXES = frozenset((
+    ".264", ".265", ".3g2", ".3gp", ".apng", ".asf", ".avi", ".divx", ".dv", ".f4v", ".flv", ".gif", ".h264", ".h265",
+    ".hevc", ".ivf", ".m1v", ".m2t", ".m2ts", ".m2v", ".m4v", ".mkv", ".mov", ".mp4", ".mpe", ".mpeg", ".mpg", ".mts",
+    ".mxf", ".ogm", ".ogv", ".qt", ".rm", ".rmvb", ".ts", ".vob", ".webm", ".wmv", ".y4m",
+))
+# fmt: on
+SIDECAR_SUFFIXES = frozenset((".json", ".txt"))
+
 _REASONS = {
     errno.EACCES: "may not be read (permission denied)",
     errno.EPERM: "may not be read (permission denied)",

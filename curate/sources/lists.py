@@ -11,6 +11,7 @@ from curate.sources.entries import InvalidEntry, ListEntry, Record, checked, ent
 from curate.sources.json_lists import json_entries
 from loader.errors import UsageError, first_line
 
+LIST_SUFFIXES = frozenset((".txt", ".csv", ".json", ".jsonl", ".parquet"))
 MAX_LINE_BYTES = 1 << 20
 _PARQUET_ROWS = 4096
 _PARQUET_DEPTH = 4

@@ -25,8 +25,8 @@ class SourceRef:
         listed_in: URI of the list that named it, which limits its address; "" for an input of the user.
         segments: Segments that lists name, sorted by their spans; without any the whole film is meant.
         undone: True when the fault is one of the machine, and says nothing of the source; never stored.
-        sidecars: Digest of the sidecars beside it, which changes whenever their text may have changed; "" for none, and
-            for sources that lists name.
+        sidecars: Digest of the sidecars beside it, which changes whenever their text may have changed; "" for none, for
+            sources on the web, and where a list has a caption for each clip.
     """
 
     uri: str

@@ -1,6 +1,7 @@
 """Changing a finished dataset: only what the change asks for is done again, and shards that can stay do."""
 
 import hashlib
+import json
 import shutil
 import sys
 from collections.abc import Iterator
@@ -258,3 +259,28 @@ def test_a_sidecar_that_is_added_or_changed_is_noticed_and_decodes_nothing(
         "two": ("Added later.", "sidecar:two.json"),
         "three": ("Ein Café.", "sidecar:three.txt"),
     }
+
+
+def test_sidecars_of_sources_that_lists_name_are_noticed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw, out, path = tmp_path / "raw", tmp_path / "dataset", tmp_path / "list.json"
+    for number, name in enumerate(("one", "two", "three")):
+        write_video(raw / f"{name}.mp4", (30,), first_scene=2 * number)
+        (raw / f"{name}.txt").write_text("An old caption.")
+    films = {f"raw/{name}.mp4": {} for name in ("one", "three")}
+    path.write_text(json.dumps({**films, "raw/two.mp4": {"caption": "Of the list."}}))
+
+    def captions() -> dict[str, str]:
+        return {Path(row["source"]).stem: row["caption"] for row in open_dataset(out).index.to_pylist()}
+
+    curate([str(path)], str(out), SMALL)
+    assert curate([str(path)], str(out), SMALL).already_there
+    for name in ("one", "two"):
+        (raw / f"{name}.txt").write_text("A new caption.")
+    (raw / "three.txt").unlink()
+    monkeypatch.setattr(CutSource, "__call__", lambda *_: pytest.fail("a video was decoded"))
+    curate([str(path)], str(out), SMALL, update=True)
+    assert captions() == {"one": "A new caption.", "two": "Of the list.", "three": ""}
+    (raw / "two.txt").write_text("Newer.")
+    assert curate([str(path)], str(out), SMALL).already_there  # its caption is the list's
