@@ -119,7 +119,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 16
+    REVISION: ClassVar = 17
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

@@ -132,6 +132,7 @@ class _Pass:
             stream,
             deinterlace=timeline.deinterlace,
             pulldown=timeline.pulldown,
+            unmarked=timeline.unmarked,
         )
         frames = decoder.frames()
         first = next(frames, None)

@@ -55,6 +55,7 @@ class FrameTimes:
         breaks: Frames at which the source's clock jumps or restarts; no clip crosses one.
         pulldown: Order of fields of a telecined film; its frames of repeated fields last an instant.
         max_fps: Upper limit of the rate of clips where the source's is not constant.
+        unmarked: Order of fields of frames that are interlaced without a mark.
     """
 
     times_s: NDArray[np.float64]
@@ -66,6 +67,7 @@ class FrameTimes:
     breaks: tuple[int, ...] = ()
     pulldown: FieldOrder | None = None
     max_fps: float = math.inf
+    unmarked: FieldOrder | None = None
 
     @property
     def frames(self) -> int:
@@ -96,6 +98,7 @@ class Decoder:
             checked before.
         deinterlace: True to deinterlace, one picture per frame.
         pulldown: Order of fields of a telecined film, whose fields are matched.
+        unmarked: Order of fields of frames that are interlaced without a mark.
     """
 
     def __init__(
@@ -106,11 +109,12 @@ class Decoder:
         *,
         deinterlace: bool = False,
         pulldown: FieldOrder | None = None,
+        unmarked: FieldOrder | None = None,
     ) -> None:
         self._container = container
         self._stream = stream
         self._limits = limits
-        self._deinterlace, self._pulldown = deinterlace, pulldown
+        self._deinterlace, self._pulldown, self._unmarked = deinterlace, pulldown, unmarked
         self._shown = 0
         self._interlaced = 0
         self._errors = 0
@@ -125,7 +129,7 @@ class Decoder:
             EncryptedError: A packet is encrypted; `open_video` puts it into words.
         """
         decoded = self._decoded() if self._limits is None else self._limited(self._limits)
-        return deinterlaced(decoded, self._pulldown) if self._deinterlace else decoded
+        return deinterlaced(decoded, self._pulldown, self._unmarked) if self._deinterlace else decoded
 
     @property
     def interlaced(self) -> bool:

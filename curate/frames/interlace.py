@@ -1,4 +1,4 @@
-"""Deinterlacing, one full picture per frame."""
+"""Deinterlacing, one full picture per frame, and the interlaced frames that no flag marks."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -13,8 +13,75 @@ FieldOrder = Literal["tff", "bff"]
 
 _SMALLEST = 4  # minimum side, pixels; the filter needs some lines above and below
 
+_EVERY, _AT_ONCE = 30, 10  # frames, of which so many in a row are looked at: the cost of a third
+_CONTEXT = 2  # frames after which one has neighbours on both sides
+_LEAST_COMBED = 6  # frames that must show it where no header says so
+_LEAST_SHARE = 0.75  # of the frames in which the order of fields can be seen at all
+_SOME_SHARE = 0.05
+_KIND = "lavfi.idet.single.current_frame"
 
-def deinterlaced(frames: Iterable[VideoFrame], pulldown: FieldOrder | None = None) -> Iterator[VideoFrame]:
+
+class CombMeter:
+    """Meter of the order of fields that pictures show, whatever their flags say.
+
+    Fields of one moment fit each other. Of two moments, one field fits the frame before better and the other one the
+    frame after (FFmpeg's idet). Still pictures say nothing, and neither do pictures that move as a whole.
+    """
+
+    def __init__(self) -> None:
+        self._graph: Graph | None = None
+        self._kind: tuple[int, int, str] | None = None
+        self._number = 0
+        self._measures = True
+        self._counts = {"tff": 0, "bff": 0, "progressive": 0}
+
+    def push(self, frame: VideoFrame) -> None:
+        """Take the next frame in display order."""
+        place, self._number = self._number % _EVERY, self._number + 1
+        if not self._measures or place >= _AT_ONCE:
+            return
+        kind = (frame.width, frame.height, frame.format.name)
+        if place == 0 and min(kind[:2]) >= _SMALLEST:
+            self._kind = kind
+        elif kind != self._kind or frame.interlaced_frame:
+            self._kind = None  # the rest of this run says nothing
+            return
+        try:
+            if place == 0:
+                self._graph = _chain(frame, "idet")
+            self._take(frame, place)
+        except (av.error.FFmpegError, ValueError):  # a format that nothing converts
+            self._measures = False
+
+    def _take(self, frame: VideoFrame, place: int) -> None:
+        assert self._graph is not None
+        self._graph.push(frame)
+        for seen in _pull(self._graph):
+            found = seen.metadata.get(_KIND, "")
+            if place >= _CONTEXT and found in self._counts:
+                self._counts[found] += 1
+
+    def order(self, stated: bool) -> FieldOrder | None:
+        """Return the order of fields of a film whose frames are interlaced, or None.
+
+        Args:
+            stated: True if its header says that it is interlaced; then fewer frames are enough.
+        """
+        upper, lower = self._counts["tff"], self._counts["bff"]
+        most = max(upper, lower)
+        if most < (1 if stated else _LEAST_COMBED) or most < _LEAST_SHARE * sum(self._counts.values()):
+            return None
+        return "tff" if upper > lower else "bff"
+
+    def some(self) -> bool:
+        """Return whether some of the frames are interlaced."""
+        combed = self._counts["tff"] + self._counts["bff"]
+        return combed > 1 and combed > _SOME_SHARE * sum(self._counts.values())
+
+
+def deinterlaced(
+    frames: Iterable[VideoFrame], pulldown: FieldOrder | None = None, unmarked: FieldOrder | None = None
+) -> Iterator[VideoFrame]:
     """Yield the same number of frames in the same order, with interlaced frames as full pictures.
 
     Each picture shows the moment of its first field (bwdif, which reads one frame before and one after).
@@ -25,6 +92,7 @@ def deinterlaced(frames: Iterable[VideoFrame], pulldown: FieldOrder | None = Non
         frames: Frames in display order.
         pulldown: Order of fields, if the second field of a picture may lie in the frame before or after. Pictures
             that no field completes are deinterlaced.
+        unmarked: Order of fields of frames that are interlaced without a mark; all are deinterlaced.
     """
     graph: Graph | None = None
     made_for: tuple[object, ...] = ()
@@ -35,11 +103,13 @@ def deinterlaced(frames: Iterable[VideoFrame], pulldown: FieldOrder | None = Non
             yield from _pulled(graph, None, waiting)
             graph = None
         if graph is None:
-            whole = pulldown is None and not frame.interlaced_frame
+            whole = pulldown is None and unmarked is None and not frame.interlaced_frame
             if whole or min(frame.width, frame.height) < _SMALLEST:
                 yield frame
                 continue
-            graph, made_for = _build(frame, pulldown), kind
+            steps = [] if pulldown is None else [f"fieldmatch=order={pulldown}"]
+            steps += [] if unmarked is None else [f"setfield={unmarked}"]
+            graph, made_for = _chain(frame, *steps, "bwdif=mode=send_frame:parity=auto:deint=interlaced"), kind
         waiting.append(frame)
         yield from _pulled(graph, frame, waiting)
     if graph is not None:
@@ -49,12 +119,7 @@ def deinterlaced(frames: Iterable[VideoFrame], pulldown: FieldOrder | None = Non
 def _pulled(graph: Graph, frame: VideoFrame | None, waiting: deque[VideoFrame]) -> Iterator[VideoFrame]:
     """Push a frame, or None for the end, and yield the finished frames with their own time stamps."""
     graph.push(frame)
-    while True:
-        try:
-            finished = graph.pull()
-        except (BlockingIOError, av.error.EOFError):
-            return
-        assert isinstance(finished, VideoFrame)
+    for finished in _pull(graph):
         original = waiting.popleft()
         # The filter counts in half ticks, to leave room for one picture per field.
         finished.pts, finished.time_base = original.pts, original.time_base
@@ -62,17 +127,30 @@ def _pulled(graph: Graph, frame: VideoFrame | None, waiting: deque[VideoFrame]) 
         yield finished
 
 
-def _build(frame: VideoFrame, pulldown: FieldOrder | None) -> Graph:
+def _pull(graph: Graph) -> Iterator[VideoFrame]:
+    """Yield the frames that a graph has ready."""
+    while True:
+        try:
+            finished = graph.pull()
+        except (BlockingIOError, av.error.EOFError):
+            return
+        assert isinstance(finished, VideoFrame)
+        yield finished
+
+
+def _chain(frame: VideoFrame, *steps: str) -> Graph:
+    """Return a graph of filters, each given as ``name=arguments``, for frames of this kind."""
     graph = Graph()
     graph.threads = 1
     nodes = [
         graph.add_buffer(
             width=frame.width, height=frame.height, format=frame.format, time_base=frame.time_base
-        ),
-        *([] if pulldown is None else [graph.add("fieldmatch", f"order={pulldown}")]),
-        graph.add("bwdif", "mode=send_frame:parity=auto:deint=interlaced"),
-        graph.add("buffersink"),
+        )
     ]
+    for step in steps:
+        name, _, arguments = step.partition("=")
+        nodes.append(graph.add(name, arguments or None))
+    nodes.append(graph.add("buffersink"))
     graph.link_nodes(*nodes)
     graph.configure()
     return graph

@@ -217,5 +217,11 @@ def inverted(line: FrameTimes, pulldown: Pulldown) -> FrameTimes:
             times_s[last] = begins_s[place + 1] - _INSTANT_S
     rate = line.rate * Fraction(_CYCLE - 1, _CYCLE)
     return replace(
-        line, times_s=times_s, rate=rate, constant=False, deinterlace=True, pulldown=pulldown.order
+        line,
+        times_s=times_s,
+        rate=rate,
+        constant=False,
+        deinterlace=True,
+        pulldown=pulldown.order,
+        unmarked=None,
     )

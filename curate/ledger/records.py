@@ -39,7 +39,8 @@ class Record:
         end_s: End of the span, likewise.
         state: "kept", "filtered", "duplicate" or "failed".
         stage: Stage that decided the state.
-        reason: The decision in words; empty when kept.
+        reason: The decision in words. When kept: what was done to the pictures without a mark of the source that asks
+            for it, or nothing.
         score: Score that a filter compared.
         threshold: Threshold it was compared with.
         duplicate_of: Key of the sample that is kept instead.

@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -225,7 +226,7 @@ def _curate(
         removals=dataset.manifest.removals if dataset is not None else [],
     )
     rejected = pa.concat_arrays([_rejected(table) for table in clips])
-    seconds, said = driver.seconds(), (*driver.notes(), *_unreadable(clips))
+    seconds, said = driver.seconds(), (*driver.notes(), *_unreadable(clips), *_remarks(clips))
     del state, driver, clips  # publishing takes as much memory again
     stored = [source.stored() for source in found.sources]
     ledger.write_note("inputs", {"inputs": list(found.inputs), "sources": stored})
@@ -263,6 +264,17 @@ def _unreadable(clips: Iterable[pa.Table]) -> tuple[str, ...]:
         f"{len(names)} clips have no caption, since their sidecar is not UTF-8 (the first: {first}); write it again as"
         " UTF-8 and run the command with --update",
     )
+
+
+def _remarks(clips: Iterable[pa.Table]) -> tuple[str, ...]:
+    """Return in words how many kept clips have pictures to which something was done that no mark asks for."""
+    found = Counter(
+        reason
+        for table in clips
+        for reason in column(kept(table, equal(table, "state", "kept")), "reason").to_pylist()
+        if reason
+    )
+    return tuple(f"{count} clips: {reason} (accounting.parquet, reason)" for reason, count in sorted(found.items()))
 
 
 def versions() -> dict[str, str]:

@@ -86,6 +86,10 @@ class Seen(Protocol):
     def sound_clock(self) -> SoundClock | None:
         """Repaired clock of the sound."""
 
+    @property
+    def remark(self) -> str:
+        """What is done to the pictures of all clips that no mark of the source asks for, in words."""
+
 
 @dataclass(frozen=True)
 class CutSource:
@@ -269,6 +273,7 @@ class CutSource:
         record = replace(
             record,
             stage="cut",
+            reason=seen.remark,
             key=clip_key(record.source_sha256, clip.span.start_s, clip.span.end_s),
             frames=clip.frames,
             fps=float(clip.rate),

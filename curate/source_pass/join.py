@@ -71,6 +71,11 @@ class Joined:
         """None: sources whose sound needs a repaired clock stay whole."""
         return None
 
+    @property
+    def remark(self) -> str:
+        """Nothing: sources of which something is to be said stay whole."""
+        return ""
+
     def wanted(self, part: Part, records: Sequence[Record]) -> list[int]:
         """Return the places of the spans to cut that begin in a part."""
         ends = [*self.firsts[1:], self.timeline.frames]
@@ -168,6 +173,7 @@ def join(
         start_time,
         (),
         joiner.interlaced,
+        None,
         None,
         joiner.sound,
     )

@@ -29,6 +29,7 @@ from curate.frames.picture import Geometry, geometry
 from curate.frames.probe import Probe, probe
 from curate.frames.sound_clock import NotingDemuxer
 from curate.frames.source import SourceError, open_video
+from curate.frames.interlace import CombMeter
 from curate.frames.telecine import FieldDifferences
 from curate.shots.scale import Scaler
 from curate.shots.stitch import SampleEmbeddings
@@ -140,6 +141,7 @@ def scan_part(
         decoder = Decoder(cast(InputContainer, packets), stream, limits)
         inverts = limits.interlaced == "deinterlace"
         fields = FieldDifferences(found.rate if inverts else None, trial=part.number == 0)
+        comb = CombMeter() if limits.interlaced != "keep" else None
         frames = _Frames(found.codec, end_pts)
         scale = Scaler(PICTURE)
         ahead = _Ahead(stack, found, config, stream, container.size, part, segments)
@@ -153,6 +155,8 @@ def scan_part(
             picture = scale(frame)
             ended = frames.take(frame, picture, fields, found.pixel_aspect)
             ahead.push(frame, picture)
+            if comb is not None:
+                comb.push(frame)
             # The next part cannot know whether a shot begins with it.
             if ended and ahead.has_passed(len(frames.pts) + 1):
                 break
@@ -163,6 +167,8 @@ def scan_part(
             raise SourceError("some of it is damaged")
         if decoder.interlaced and inverts:
             raise SourceError("some of it is interlaced")
+        if comb is not None and comb.some():
+            raise SourceError("some of it is interlaced without a mark")
         if found.codec in _REORDERING and frames.pts.tolist() != packets.shown(begin_pts, end_pts):
             raise SourceError("its frames do not follow its packets")
         keep(ahead.size, ahead.clips(frames, end_pts is None))

@@ -13,6 +13,7 @@ from curate.config import SourceStageConfig
 from curate.cut.feed import choose_sound
 from curate.cut.trim import NotedPackets
 from curate.frames.encryption import encryption
+from curate.frames.interlace import CombMeter, FieldOrder
 from curate.frames.frame_times import Damage, Decoder, FrameTimes, timeline, too_long
 from curate.frames.perceptual import PICTURE
 from curate.frames.picture import Geometry, geometry
@@ -32,6 +33,9 @@ from curate.sources.segments import Segment
 
 _NEVER_S = 1e9
 
+DEINTERLACED = "interlaced without a mark; deinterlaced"
+PARTLY_COMBED = "parts of its source are interlaced without a mark; left as they are"
+
 
 @dataclass(frozen=True)
 class Scan:
@@ -47,6 +51,7 @@ class Scan:
     sound_clock: SoundClock | None = None
     packets: NotedPackets | None = None
     begin_pts: int | None = None
+    remark: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,8 @@ class Decoded:
         time_base: Seconds per tick.
         start_time: Start of the stream in ticks, by its header.
         damage: Damaged runs of frames.
-        interlaced: True if a frame is interlaced.
+        interlaced: True if a frame is marked as interlaced.
+        unmarked: Order of fields of a film that is interlaced without a mark.
         pulldown: Pulldown of a telecined film.
         sound: Stamps of the sound.
     """
@@ -72,6 +78,7 @@ class Decoded:
     start_time: int | None
     damage: tuple[Damage, ...]
     interlaced: bool
+    unmarked: FieldOrder | None
     pulldown: Pulldown | None
     sound: SoundStamps
 
@@ -82,6 +89,8 @@ class Decoded:
             SourceError: it lasts too long.
         """
         limits = config.probe
+        deinterlaces = limits.interlaced == "deinterlace"
+        unmarked = None if self.interlaced or not deinterlaces else self.unmarked
         line = timeline(
             self.pts,
             self.time_base,
@@ -89,9 +98,10 @@ class Decoded:
             self.probe.rate,
             self.damage,
             config.cut.max_fps,
-            deinterlace=self.interlaced and limits.interlaced == "deinterlace",
+            deinterlace=deinterlaces and (self.interlaced or unmarked is not None),
             durations=self.durations,
         )
+        line = replace(line, unmarked=unmarked)
         if self.pulldown is not None and line.constant and line.shifts_s is None and not line.damage:
             line = inverted(line, self.pulldown)
         if line.times_s[-1] > limits.max_duration_s:
@@ -180,6 +190,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
         decoder = Decoder(cast(InputContainer, packets), stream, limits)
         inverts = limits.interlaced == "deinterlace" and config.cut.mode != "copy"
         fields = FieldDifferences(found.rate if inverts else None)
+        comb = CombMeter() if limits.interlaced != "keep" else None
         pts: list[int | None] = []
         durations = array("q")
         size: Geometry | None = None
@@ -200,6 +211,8 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             samples.push(len(pts) - 1, small)
             stats.push(small)
             fields.push(frame)
+            if comb is not None:
+                comb.push(frame)
             if ahead is not None:
                 ahead.push(frame)
         damage = decoder.damage()
@@ -207,6 +220,9 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             raise SourceError(words)
         if size is None:
             raise SourceError(without_frames(file))
+        unmarked = None if comb is None or decoder.interlaced else comb.order(found.interlaced)
+        if unmarked is not None and limits.interlaced == "reject":
+            raise SourceError("is interlaced without a mark; probe.interlaced is set to reject it")
         decoded = Decoded(
             found,
             pts,
@@ -215,6 +231,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             stream.start_time,
             damage,
             decoder.interlaced,
+            unmarked,
             fields.pulldown(),
             packets.sound,
         )
@@ -233,4 +250,12 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             decoded.sound_clock(line),
             noted,
             pts[0],
+            _remark(line, comb is not None and not decoder.interlaced and comb.some()),
         )
+
+
+def _remark(line: FrameTimes, combed: bool) -> str:
+    """Return in words what is done to pictures, or left undone, that no mark of the source asks for."""
+    if line.unmarked is not None:
+        return DEINTERLACED
+    return PARTLY_COMBED if combed and line.pulldown is None else ""
