@@ -17,7 +17,8 @@ _EVERY, _AT_ONCE = 30, 10  # frames, of which so many in a row are looked at: th
 _CONTEXT = 2  # frames after which one has neighbours on both sides
 _LEAST_COMBED = 6  # frames that must show it where no header says so
 _LEAST_SHARE = 0.75  # of the frames in which the order of fields can be seen at all
-_SOME_SHARE = 0.05
+# Frames of one order beyond those of the other: pictures that hardly move show both by chance.
+_SOME, _SOME_SHARE = 3, 0.2
 _KIND = "lavfi.idet.single.current_frame"
 
 
@@ -75,8 +76,8 @@ class CombMeter:
 
     def some(self) -> bool:
         """Return whether some of the frames are interlaced."""
-        combed = self._counts["tff"] + self._counts["bff"]
-        return combed > 1 and combed > _SOME_SHARE * sum(self._counts.values())
+        beyond = abs(self._counts["tff"] - self._counts["bff"])
+        return beyond >= _SOME and beyond > _SOME_SHARE * sum(self._counts.values())
 
 
 def deinterlaced(
@@ -109,7 +110,10 @@ def deinterlaced(
                 continue
             steps = [] if pulldown is None else [f"fieldmatch=order={pulldown}"]
             steps += [] if unmarked is None else [f"setfield={unmarked}"]
-            graph, made_for = _chain(frame, *steps, "bwdif=mode=send_frame:parity=auto:deint=interlaced"), kind
+            graph, made_for = (
+                _chain(frame, *steps, "bwdif=mode=send_frame:parity=auto:deint=interlaced"),
+                kind,
+            )
         waiting.append(frame)
         yield from _pulled(graph, frame, waiting)
     if graph is not None:

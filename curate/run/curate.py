@@ -274,7 +274,9 @@ def _remarks(clips: Iterable[pa.Table]) -> tuple[str, ...]:
         for reason in column(kept(table, equal(table, "state", "kept")), "reason").to_pylist()
         if reason
     )
-    return tuple(f"{count} clips: {reason} (accounting.parquet, reason)" for reason, count in sorted(found.items()))
+    return tuple(
+        f"{count} clips: {reason} (accounting.parquet, reason)" for reason, count in sorted(found.items())
+    )
 
 
 def versions() -> dict[str, str]:

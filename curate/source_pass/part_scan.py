@@ -24,12 +24,12 @@ from curate.config import SourceStageConfig
 from curate.cut.feed import choose_sound
 from curate.frames.entry import EntryError, enter
 from curate.frames.frame_times import Decoder, FrameTimes, timeline
+from curate.frames.interlace import CombMeter
 from curate.frames.perceptual import PICTURE
 from curate.frames.picture import Geometry, geometry
 from curate.frames.probe import Probe, probe
 from curate.frames.sound_clock import NotingDemuxer
 from curate.frames.source import SourceError, open_video
-from curate.frames.interlace import CombMeter
 from curate.frames.telecine import FieldDifferences
 from curate.shots.scale import Scaler
 from curate.shots.stitch import SampleEmbeddings

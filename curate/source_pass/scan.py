@@ -13,8 +13,8 @@ from curate.config import SourceStageConfig
 from curate.cut.feed import choose_sound
 from curate.cut.trim import NotedPackets
 from curate.frames.encryption import encryption
-from curate.frames.interlace import CombMeter, FieldOrder
 from curate.frames.frame_times import Damage, Decoder, FrameTimes, timeline, too_long
+from curate.frames.interlace import CombMeter, FieldOrder
 from curate.frames.perceptual import PICTURE
 from curate.frames.picture import Geometry, geometry
 from curate.frames.probe import Probe, probe

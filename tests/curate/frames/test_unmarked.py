@@ -88,7 +88,10 @@ def test_progressive_films_stay_as_they_are(tmp_path: Path) -> None:
 
 
 def test_a_film_of_which_a_part_is_interlaced_says_so(tmp_path: Path) -> None:
-    parts = [woven(tmp_path / f"{fields}.avi", "-c:v rawvideo -pix_fmt yuv420p", fields=fields, frames=60) for fields in (1, 2)]
+    parts = [
+        woven(tmp_path / f"{fields}.avi", "-c:v rawvideo -pix_fmt yuv420p", fields=fields, frames=60)
+        for fields in (1, 2)
+    ]
     listed = tmp_path / "list.txt"
     listed.write_text("".join(f"file '{part}'\n" for part in parts))
     ffmpeg(f"-f concat -safe 0 -i {listed} -c copy -y {tmp_path / 'film.avi'}".split())
@@ -115,12 +118,18 @@ def _hard_pictures(kind: str, number: int) -> np.ndarray:
         picture[number % 2 :: 2] = 50
         return picture
     if kind == "dots":  # of a dithered animation that moves sideways
-        return np.roll(np.indices((height, width)).sum(0) % 2 * 200, number, 1)[..., None].repeat(3, 2).astype(np.uint8)
+        return (
+            np.roll(np.indices((height, width)).sum(0) % 2 * 200, number, 1)[..., None]
+            .repeat(3, 2)
+            .astype(np.uint8)
+        )
     steps = {"up by one": 1, "up by two": 2, "up by three": 3, "down by one": -1}
     return np.roll(noise, -steps[kind] * number, 0)
 
 
-@pytest.mark.parametrize("kind", ["noise", "lines", "dots", "up by one", "up by two", "up by three", "down by one"])
+@pytest.mark.parametrize(
+    "kind", ["noise", "lines", "dots", "up by one", "up by two", "up by three", "down by one"]
+)
 def test_fine_lines_noise_and_credits_are_not_taken_for_fields(kind: str) -> None:
     meter = CombMeter()
     for number in range(120):
