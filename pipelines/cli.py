@@ -59,7 +59,7 @@ COMMANDS = tuple(name for group in GROUPS.values() for name in group)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Run one command of the terminal.
 
     Returns:
         0 on success, 1 on failure, 2 on a wrong call or configuration, 75 where the same command goes on later, 130

@@ -18,7 +18,7 @@ class Undone:
         return uri in self._reasons
 
     def add(self, uri: str, reason: str) -> None:
-        """Note a source.
+        """Note a source that is left undone.
 
         Raises:
             MachineError: too many were left undone one after the other.

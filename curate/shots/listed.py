@@ -33,7 +33,7 @@ _SAME_RATE = 0.01
 
 @dataclass(frozen=True)
 class _Placed:
-    """Frames of one segment.
+    """One segment and its frames in the source.
 
     Attributes:
         number: Place of the segment among those of the source.
@@ -168,7 +168,11 @@ def _overlapping(span: Span, segment: Segment, other: Span, segments: Sequence[S
         return _faulty(
             span, f"{segment} is listed twice, with another caption or other columns; the first is kept"
         )
-    return _faulty(span, f"{segment} overlaps {first}, which begins earlier or ends first")
+    return _faulty(
+        span,
+        f"{segment} overlaps {first}, which begins earlier or ends first; to have both, curate it into another dataset"
+        " from a list of its own",
+    )
 
 
 def _clips(

@@ -48,7 +48,7 @@ SOUND_S = 5.0
 
 
 Found = tuple[dict[str, Any], Arrays]
-"""What a step found: JSON values and arrays."""
+"""Findings of a step: JSON values and arrays."""
 
 
 @dataclass(frozen=True)

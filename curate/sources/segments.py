@@ -32,7 +32,7 @@ class Segment:
 
     @property
     def span(self) -> tuple[str, float, float, float]:
-        """What decides the frames; segments of one film are sorted by it."""
+        """Unit, bounds and rate, which decide the frames; segments of one film are sorted by them."""
         return self.unit, self.start, self.end, self.fps or 0.0
 
     def __str__(self) -> str:

@@ -16,7 +16,7 @@ compute (AdaptiveLoad, equation 2), dealt in order. same_bucket: the same B, and
 balanced: the same B, and the microbatches of a step assigned so that ranks have equal predicted cost."""
 
 Regime = Literal["step", "slot", "pack"]
-"""When ranks synchronize. step: once per optimizer step (DDP, ZeRO-1/2). slot: after every microbatch (FSDP,
+"""Synchronization of ranks. step: once per optimizer step (DDP, ZeRO-1/2). slot: after every microbatch (FSDP,
 pipelines). pack: samples of mixed shapes packed into sequences of equal cost, which suit both."""
 
 POLICIES: tuple[Policy, ...] = get_args(Policy)

@@ -17,7 +17,7 @@ import torch
 from loader.errors import RunError
 
 L2_TIMES = 4
-"""How many times the L2 cache all inputs of a rotation hold, at least."""
+"""Least size of all inputs of a rotation, in sizes of the L2 cache."""
 DEEP = 20
 """Calls between two readings of the clock, at least."""
 ROUNDS = 15

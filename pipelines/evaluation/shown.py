@@ -13,7 +13,7 @@ from loader.dataset import Dataset
 from pipelines.evaluation.nearest import MOST_CLIPS, clip_frames, mean_colours
 
 MARGIN_DB = 1.0
-"""How much nearer a video must come than an answer without learning."""
+"""Decibels by which a video must come nearer than an answer without learning."""
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class PlannedStream(Protocol):
 
     @property
     def plan_keys(self) -> dict[str, Any]:
-        """Keys as JSON values."""
+        """Keys of the plans as JSON values."""
 
 
 def plan_keys_of(stream: object) -> dict[str, Any] | None:

@@ -1,1 +1,1 @@
-"""What a run costs, and what it takes over of earlier ones."""
+"""Forecast of a run: its costs, and the work of earlier runs that it takes over."""

@@ -1,4 +1,4 @@
-"""What an update has to do, and what it takes over from earlier versions of the code: known before it begins."""
+"""Work of an update, and that of earlier versions of the code which it takes over: known before it begins."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

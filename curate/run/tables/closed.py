@@ -138,17 +138,17 @@ class ClosedSources:
 
     @property
     def closed(self) -> Mask:
-        """Whether each source is closed."""
+        """Mask of the sources that are closed."""
         return np.asarray(self._entry != _OPEN, bool)
 
     @property
     def older(self) -> Mask:
-        """Whether each source is closed by an earlier revision of the code only."""
+        """Mask of the sources that only an earlier revision of the code closed."""
         return np.asarray((self._of > 0) & self.closed, bool)
 
     @property
     def lacking(self) -> Mask:
-        """Whether clips of each source lack a score, or its present version."""
+        """Mask of the sources whose clips lack a score, or its present version."""
         return np.asarray(self._lacks & self.closed, bool)
 
     def cpu_s(self, uri: str) -> float:

@@ -165,7 +165,7 @@ class _Disk:
         return data
 
     def fetched(self, number: int) -> bytes:
-        """Fetch a block.
+        """Fetch a block of the object.
 
         Raises:
             MachineError: it was fetched before, with other bytes.

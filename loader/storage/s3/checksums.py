@@ -29,7 +29,7 @@ class Checksum(Protocol):
     """Running checksum, as those of `hashlib`."""
 
     def update(self, data: bytes, /) -> None:
-        """Take further bytes."""
+        """Take further bytes of the object."""
 
     def digest(self) -> bytes:
         """Return the checksum of the bytes so far."""

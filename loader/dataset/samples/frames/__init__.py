@@ -1,1 +1,1 @@
-"""Which frames of a video a player shows, and when: the numbers that the index and every decode agree on."""
+"""Frames of a video that a player shows, and their times: the numbers that the index and every decode agree on."""
