@@ -8,6 +8,7 @@ from typing import Literal
 from av.audio.codeccontext import AudioCodecContext
 from av.audio.stream import AudioStream
 from av.container import InputContainer
+from av.format import Flags
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from pydantic import Field
@@ -111,7 +112,7 @@ def probe(container: InputContainer, stream: VideoStream, config: ProbeConfig) -
         pixel_format=context.pix_fmt or "",
         width=context.width,
         height=context.height,
-        rate=stream.average_rate or stream.base_rate,
+        rate=_stated_rate(container, stream),
         promised_s=_promised_s(container, stream),
         audio_codec=_audio_codec(audio[0]) if audio else None,
         pixel_aspect=stream.sample_aspect_ratio or None,
@@ -128,6 +129,22 @@ def probe(container: InputContainer, stream: VideoStream, config: ProbeConfig) -
             f"lasts {found.promised_s:.0f} s; probe.max_duration_s allows {config.max_duration_s:.0f}"
         )
     return found
+
+
+def _stated_rate(container: InputContainer, stream: VideoStream) -> Fraction | None:
+    """Return the frame rate in the header; of raw streams, which hold no times, that of the codec's own header.
+
+    Raises:
+        SourceError: a raw stream states none, where FFmpeg would assume 25 frames per second.
+    """
+    if not container.format.flags & Flags.no_timestamps.value:
+        return stream.average_rate or stream.base_rate
+    if not stream.codec_context.framerate:
+        raise SourceError(
+            "is a raw stream without times or a frame rate; give it a container by"
+            " `ffmpeg -framerate RATE -i FILE -c copy FILE.mkv`"
+        )
+    return stream.guessed_rate
 
 
 def check_size(width: int, height: int, config: ProbeConfig) -> None:

@@ -213,6 +213,33 @@ def test_a_sound_codec_nobody_knows_is_no_reason_to_fail(tmp_path: Path) -> None
     assert numbers(data) == list(range(5))
 
 
+def raw_stream(codec: str, rate: Fraction, options: dict[str, str] | None = None) -> bytes:
+    """Twelve frames in an elementary stream, which holds no times."""
+    stream_bytes = io.BytesIO()
+    with av.open(stream_bytes, "w", format="hevc" if codec == "libx265" else "h264") as container:
+        stream = container.add_stream(codec, rate=rate, options=options or {})
+        stream.width, stream.height, stream.pix_fmt = 160, 96, "yuv420p"
+        for number in range(12):
+            frame = av.VideoFrame.from_ndarray(np.full((144, 160), 16 + 16 * number, np.uint8), "yuv420p")
+            frame.pts = number
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return stream_bytes.getvalue()
+
+
+@pytest.mark.parametrize("codec", ["libx264", "libx265"])
+@pytest.mark.parametrize("rate", [Fraction(24000, 1001), Fraction(30), Fraction(50), Fraction(60000, 1001)])
+def test_a_raw_stream_has_the_rate_that_its_codec_states(codec: str, rate: Fraction) -> None:
+    """FFmpeg's reader of raw streams says 25 whatever they state, while its program goes by the codec."""
+    assert probed(raw_stream(codec, rate)).rate == rate
+
+
+def test_a_raw_stream_that_states_no_rate_is_refused() -> None:
+    data = raw_stream("libx265", Fraction(50), {"x265-params": "log-level=0:vui-timing-info=0"})
+    with pytest.raises(SourceError, match="without times or a frame rate; give it a container"):
+        probed(data)
+
+
 def test_a_picture_codec_nobody_knows_is_told(tmp_path: Path) -> None:
     data = video(tmp_path, scenes=(5,)).replace(b"avc1", b"zzzz")
     with pytest.raises(SourceError, match="codec"):
