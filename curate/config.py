@@ -1,6 +1,7 @@
 """Complete configuration of ``reelweave curate``."""
 
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -38,6 +39,8 @@ class BinConfig(Settings):
 
 class ShardConfig(Settings):
     """Packing of samples into shards."""
+
+    REVISION: ClassVar[int] = 0
 
     max_shard_mb: float = Field(
         256.0, gt=0, description="maximum size of the clips in a shard, megabytes (10^6 bytes)"
@@ -170,6 +173,11 @@ class CurateConfig(SourceStageConfig, frozen=True, extra="forbid"):
         left_out = ("storage", "run") if self.stages else ("storage", "run", "stages")
         return {name: values for name, values in content_of(self).items() if name not in left_out}
 
+    def revisions(self) -> dict[str, int]:
+        """Return the revisions of the code of stages that are no entries of the ledger, without those that are 0."""
+        found = {"dedup": self.dedup.REVISION, "shard": self.shard.REVISION}
+        return {name: number for name, number in found.items() if number}
+
     def source_stage(self) -> SourceStageConfig:
         """Return the settings that decide what a source becomes."""
         return SourceStageConfig(**{name: getattr(self, name) for name in SourceStageConfig.model_fields})
@@ -196,8 +204,23 @@ def _default(config: BaseModel, name: str) -> Any:
 
 
 def config_digest(*configs: BaseModel, models: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return a short digest of configurations and of the contents of the models they name."""
-    return _digest([_revised(config, getattr(config, "REVISION", None)) for config in configs], models)
+    """Return a short digest of configurations, of the contents of the models they name, and of the code's revisions.
+
+    A configuration's ``REVISION`` is the version of the code that it steers. It is raised when the same configuration
+    gives other results; 0 is that of the time before revisions, and leaves no trace.
+    """
+    return _digest([_revised(config, _revision(config)) for config in configs], models)
+
+
+def earlier_stage_digests(
+    *configs: BaseModel, models: Mapping[str, str] = MappingProxyType({})
+) -> tuple[str, ...]:
+    """Return the digests that earlier revisions of the code gave configurations, the newest first."""
+    every = itertools.product(*(range(_revision(config), -1, -1) for config in configs))
+    return tuple(
+        _digest([_revised(*one) for one in zip(configs, numbers, strict=True)], models)
+        for numbers in itertools.islice(every, 1, None)
+    )
 
 
 def earlier_digests(config: SourceStageConfig) -> dict[str, int]:
@@ -209,8 +232,12 @@ def earlier_digests(config: SourceStageConfig) -> dict[str, int]:
     return {_digest([_revised(config, number)], {}): number for number in range(config.REVISION - 1, 0, -1)}
 
 
-def _revised(config: BaseModel, revision: int | None) -> dict[str, Any]:
-    return content_of(config) | ({} if revision is None else {"revision": revision})
+def _revision(config: BaseModel) -> int:
+    return getattr(config, "REVISION", 0)
+
+
+def _revised(config: BaseModel, revision: int) -> dict[str, Any]:
+    return content_of(config) | ({"revision": revision} if revision else {})
 
 
 def _digest(values: list[dict[str, Any]], models: Mapping[str, str]) -> str:

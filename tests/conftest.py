@@ -38,6 +38,7 @@ NEEDS_RAY = (
     "tests/curate/run/test_parts.py::test_on_ray_in_parts_it_has_the_same_bytes",
     "tests/curate/run/test_pipeline.py",
     "tests/curate/run/test_run.py::test_killed_on_ray_it_ends_with_the_same_bytes",
+    "tests/curate/run/test_source_faults.py::test_on_a_cluster_that_was_started_elsewhere_relative_inputs_are_found",
     "tests/curate/shots/test_shots_runs.py::test_every_detector_cuts_a_source[ray]",
     "tests/loader/dataset/test_dataset.py::test_ray_reads_it",
     "tests/train/latents/test_latents_runs.py::test_workers_of_ray_write_the_same_bytes",

@@ -1,6 +1,6 @@
 /* Reads and opens below one folder that fail (LD_PRELOAD), as a disk, NFS or the kernel makes them fail.
  *
- * FAIL_BELOW: prefix of paths. FAIL_WITH: errno. FAIL_WHAT: r (read), o (open), s (stat), d (list). FAIL_TIMES: number of failures of
+ * FAIL_BELOW: prefix of paths. FAIL_WITH: errno. FAIL_WHAT: r (read), o (open), s (stat), d (list), n (rename to). FAIL_TIMES: number of failures of
  * all processes together. FAIL_FROM: offset in the file from which reads fail. FAIL_LOG: file that gets a byte for each.
  */
 #define _GNU_SOURCE
@@ -97,6 +97,12 @@ int stat64(const char *path, struct stat64 *found) {
 }
 
 int stat(const char *path, struct stat *found) { return stat64(path, (struct stat64 *)found); }
+
+int rename(const char *from, const char *to) {
+    REAL(int, "rename", const char *, const char *);
+    if (below(to) && fails('n')) return -1;
+    return real(from, to);
+}
 
 DIR *opendir(const char *path) {
     REAL(DIR *, "opendir", const char *);

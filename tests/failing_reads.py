@@ -29,7 +29,7 @@ class FailingReads:
         below: Prefix of the paths.
         number: errno.
         log: File that counts the failures.
-        what: Kinds of calls: r (read), o (open), s (stat), d (list).
+        what: Kinds of calls: r (read), o (open), s (stat), d (list), n (rename to one).
         times: Number of failures of all processes together; None for all.
         from_byte: Offset in a file from which reads fail.
     """

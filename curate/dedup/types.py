@@ -220,6 +220,7 @@ class SemanticConfig(Settings):
 class DedupConfig(Settings):
     """Deduplication within a dataset and against other datasets."""
 
+    REVISION: ClassVar[int] = 0
     SPEED_ONLY: ClassVar = frozenset({"device"})
 
     exact: ExactConfig = ExactConfig()

@@ -30,9 +30,15 @@ _STARTUP_S = 300.0  # time for imports on an overloaded machine
 
 @dataclass(frozen=True)
 class Quarantined:
-    """A task that killed or hung every process that worked on it, and how."""
+    """A task that killed or hung every process that worked on it, and how.
+
+    Attributes:
+        reason: How, in words.
+        killed: Whether somebody else killed one of them (SIGKILL), as the kernel does where memory runs out.
+    """
 
     reason: str
+    killed: bool = False
 
 
 @dataclass
@@ -59,17 +65,19 @@ class Isolated(Generic[Task, Result]):
         Raises:
             Exception: The exception that the function raised in the child.
         """
-        deaths = []
+        deaths: list[_ChildLostError] = []
         for _ in range(self.attempts):
             if self._child is None:
                 self._child = self._started()
             try:
                 return self._child.results(task, self.max_silence_s)
             except _ChildLostError as lost:
-                deaths.append(str(lost))
+                deaths.append(lost)
                 self._child = None
         times = "once" if len(deaths) == 1 else f"{len(deaths)} times"
-        return Quarantined(f"its worker process was lost {times}: {deaths[-1]}; quarantined")
+        killed = any(one.killed for one in deaths)
+        cause = ", as the system kills where memory runs out" if killed else ""
+        return Quarantined(f"its worker process was lost {times}: {deaths[-1]}{cause}; quarantined", killed)
 
     def _started(self) -> "_Child[Task, Result]":
         """Start a child. One that is lost before it received a task does not count against the task.
@@ -98,6 +106,10 @@ class Isolated(Generic[Task, Result]):
 
 class _ChildLostError(Exception):
     """Loss of the child, with how it ended."""
+
+    def __init__(self, message: str, killed: bool = False) -> None:
+        super().__init__(message)
+        self.killed = killed
 
 
 def _search_path() -> str:
@@ -160,7 +172,8 @@ class _Child(Generic[Task, Result]):
         status = self._process.wait()
         if status >= 0:
             return _ChildLostError(f"exit status {status}")
-        return _ChildLostError(f"{signal.Signals(-status).name}, {signal.strsignal(-status)}")
+        killed = status == -signal.SIGKILL
+        return _ChildLostError(f"{signal.Signals(-status).name}, {signal.strsignal(-status)}", killed)
 
 
 def _serve(handle: int, parent: int) -> None:

@@ -59,6 +59,10 @@ _BROKEN = (
 """Exceptions that damaged JSON, gzip and .npz raise."""
 
 
+RUN = "run"
+"""Note of the ledger: duration, costs and worker plans of the last run."""
+
+
 @dataclass(frozen=True)
 class Ledger:
     """The ledger of a dataset. Every write is atomic and may be repeated.

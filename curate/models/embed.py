@@ -25,6 +25,7 @@ STAGES = "stages."
 class EmbedConfig(Settings):
     """Video embedding of each clip, stored beside it as KEY.video.npy."""
 
+    REVISION: ClassVar[int] = 0
     SPEED_ONLY: ClassVar = frozenset({"device", "threads", "batch_clips"})
 
     backend: str = Field(

@@ -24,6 +24,7 @@ Array = NDArray[Any]
 class TextEmbedConfig(Settings):
     """Text embedding of each caption, stored beside the clip as KEY.text.npy."""
 
+    REVISION: ClassVar[int] = 0
     SPEED_ONLY: ClassVar = frozenset({"device", "threads", "batch"})
 
     model: str | None = Field(

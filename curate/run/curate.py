@@ -18,6 +18,7 @@ from curate.run.outlook.work import may_be_older, sentences, work_of
 from curate.run.reference_sets import fingerprints
 from curate.run.runners.progress import Progress, finish_status
 from curate.run.shard import STAGE as SHARD
+from curate.run.shard import revisions_of
 from curate.run.stages.custom_stages import stage_facts
 from curate.run.stages.model_files import model_digests
 from curate.run.stages.model_stages import availability, check
@@ -28,6 +29,7 @@ from curate.run.tables.places import identities_of
 from curate.run.tables.samples import accounting_table, scores_table
 from curate.run.write_shards import write_shards
 from curate.source_pass.part_store import PARTS
+from curate.source_pass.stage import KILLED
 from curate.sources.inputs import SourceRef, list_sources, shown
 from curate.sources.segments import Segment, from_stored
 from curate.takedown.forget import forget
@@ -42,6 +44,8 @@ from loader.storage import Storage, leased, open_storage
 COMMAND = "reelweave curate"
 VERSIONED = ("reelweave", "av", "numpy", "pyarrow")
 _UNREADABLE = "unreadable:"
+_REDO = "redo"
+"""Note of the ledger while results are made anew: the revision of the dataset that has the old ones."""
 
 
 @dataclass(frozen=True)
@@ -195,12 +199,12 @@ def _curate(
     ledger, dataset, asked = found.ledger, found.dataset, found.config
     same = dataset is not None and not change.retry_failed and _equal(dataset.manifest.config, asked)
     if dataset is not None and same:
-        older = _older(found, config)
+        older = (*_older(found, config), *_unfinished(ledger, dataset))
         if not (change.redo_older and older):
             settle(dataset)
             _tidy(ledger, dataset, config)
-            finish_status(ledger)
-            return Outcome(dataset.manifest, already_there=True, notes=(*found.notes, *older))
+            said = (*found.notes, *older, *finish_status(ledger))
+            return Outcome(dataset.manifest, already_there=True, notes=said)
     if dataset is not None and not change.update:
         raise _other_dataset(dataset.manifest.config, asked, storage.root)
     weights = check(config)
@@ -213,6 +217,8 @@ def _curate(
     for sentence in left:
         say(sentence)
     if change.redo_older:
+        if dataset is not None:
+            ledger.write_note(_REDO, {"revision": dataset.manifest.revision})
         state.redo_older()
     driver = Driver(state, progress)
     clips = driver.decide(missing)
@@ -221,7 +227,7 @@ def _curate(
     content = Content(
         accounting=read_once((accounting_table(table, listed) for table in clips), ACCOUNTING),
         scores=read_once((scores_table(table, listed) for table in clips), SCORES),
-        config=dict(asked),
+        config=dict(asked) | _revised(state),
         versions={**versions(), **weights},
         removals=dataset.manifest.removals if dataset is not None else [],
     )
@@ -231,17 +237,37 @@ def _curate(
     stored = [source.stored() for source in found.sources]
     ledger.write_note("inputs", {"inputs": list(found.inputs), "sources": stored})
     manifest = publish(storage, shards, content, dataset.manifest if dataset is not None else None)
+    ledger.drop_note(_REDO)
     _tidy(ledger, Dataset(storage), config, rejected)
-    finish_status(ledger)
+    said = (*said, *finish_status(ledger))
     return Outcome(manifest, False, (*missing, *found.notes, *left, *said), seconds)
+
+
+def _revised(state: CurationState) -> dict[str, dict[str, int]]:
+    """Return the revisions of the code that decided a dataset, as its manifest names them."""
+    revisions = state.config.revisions()
+    if state.dataset is not None and not state.writes_all:
+        # Shards that stay are those of the revision that wrote them.
+        was = revisions_of(state.dataset).get("shard", 0)
+        revisions = {name: was if name == "shard" else number for name, number in revisions.items()}
+    revisions = {name: number for name, number in revisions.items() if number}
+    return {"revisions": revisions} if revisions else {}
 
 
 def _older(found: Asked, config: CurateConfig) -> tuple[str, ...]:
     """Return in words what earlier versions made of the sources of a finished dataset."""
-    if not may_be_older(found.ledger, config.source_stage()):
+    if found.dataset is None or not may_be_older(found.ledger, config, found.dataset):
         return ()
     state = CurationState(config, found.ledger, found.sources, found.dataset, found.models)
     return sentences(work_of(state, None, redo_older=False))
+
+
+def _unfinished(ledger: Ledger, dataset: Dataset) -> tuple[str, ...]:
+    """Return a sentence where results of a dataset were made anew and the run ended before it published them."""
+    note = ledger.read_note(_REDO)
+    if note is None or note.get("revision") != dataset.manifest.revision:
+        return ()
+    return ("a run with --redo-older ended before it published what it made anew; --redo-older publishes it",)
 
 
 def _rejected(clips: pa.Table) -> pa.Array:
@@ -332,7 +358,7 @@ def _tidy(ledger: Ledger, dataset: Dataset, config: CurateConfig, rejected: pa.A
     for own in identities_of(dataset):
         stay &= places_in(staged, own) < 0
     ledger.drop_clips(staged.filter(pa.array(~stay)).to_pylist())
-    for folder in (f"{SHARD}/", PARTS):
+    for folder in (f"{SHARD}/", PARTS, KILLED):
         dataset.storage.delete_tree(f"{LEDGER}{folder}")
     dataset.storage.sweep()
 
@@ -349,7 +375,8 @@ def _check_ours(storage: Storage, ledger: Ledger, dataset: Dataset | None) -> No
 
 def _equal(there: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
     """Return whether a dataset is as asked for; a threshold that its version did not know yet is unset in it."""
-    return next(differences(there, asked), None) is None
+    configured = {name: values for name, values in there.items() if name != "revisions"}
+    return next(differences(configured, asked), None) is None
 
 
 def _other_dataset(there: Mapping[str, Any], asked: Mapping[str, Any], out: str) -> UsageError:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.dedup.fingerprint import Match
+from curate.ledger.ledger import RUN
 from curate.ledger.records import clip_result, source_summary
 from curate.run.clip_arrays import FingerprintPlace
 from curate.run.outlook.measuring import measure_tasks
@@ -40,11 +41,7 @@ from curate.source_pass.tasks import (
     UndoneSource,
     WaitingSource,
 )
-from loader.errors import RunError
-
-RUN = "run"
-"""Note of the ledger: duration and worker plans of the last run."""
-
+from loader.errors import RunError, first_line
 
 _DONE: Mapping[PartStep, str] = {"scan": "scanned", "cut": "cut"}
 _SHARES: Mapping[PartStep, tuple[float, float]] = {"scan": (0.0, 0.8), "cut": (0.8, 0.2)}
@@ -65,6 +62,9 @@ class Driver:
         self._undone = Undone()
         self._started: Startable | None = None
         self._cut: Progress | None = None
+        self._made: Counter[str] = Counter()  # clips by stage over clips
+        self._meters: list[Meter | ClipMeter] = []
+        self._note_fault: tuple[str, ...] = ()
 
     def decide(self, notes: Sequence[str] = ()) -> Partitions:
         """Return every span in its final state; see `decide_some`.
@@ -77,7 +77,11 @@ class Driver:
         clips = self.decide_some(self._state.sources.keys())
         if seconds := self.seconds():
             note = {"wall_s": time.monotonic() - began, "worker_seconds": seconds, "notes": notes}
-            self._state.ledger.write_note(RUN, {**note, "plans": plan_notes(self._passes)})
+            note |= {"plans": plan_notes(self._passes), "seconds_per_clip": self._seconds_per_clip(seconds)}
+            try:
+                self._state.ledger.write_note(RUN, note)
+            except RunError as error:  # only the report reads it
+                self._note_fault = (f"the report will not say how long this run took: {first_line(error)}",)
         for fingerprint in self._state.closed.fingerprints:
             self._state.ledger.pack(CUT, fingerprint, source_summary)
         for stage in self._state.stages:
@@ -126,7 +130,8 @@ class Driver:
 
     def notes(self) -> tuple[str, ...]:
         """Return sentences for the person who runs this."""
-        return (self._started.note,) if self._started and self._started.note else ()
+        own = (self._started.note,) if self._started and self._started.note else ()
+        return (*own, *[meter.fault for meter in self._meters if meter.fault][-1:], *self._note_fault)
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds that all workers of this run spent, by stage."""
@@ -136,6 +141,14 @@ class Driver:
         """Return the seconds that stages over clips held a GPU."""
         shares = {stage.name: stage.gpus for stage in self._clip_pipeline(self._state.stages)}
         return sum(spent * shares.get(name, 0.0) for name, spent in self.seconds().items() if name != CUT)
+
+    def _seconds_per_clip(self, seconds: Mapping[str, float]) -> dict[str, float]:
+        """Return the seconds of a clip in each stage over clips, as this run or else an earlier one measured them."""
+        before = (self._state.ledger.read_note(RUN) or {}).get("seconds_per_clip", {})
+        return {
+            **before,
+            **{name: seconds[name] / count for name, count in self._made.items() if name in seconds},
+        }
 
     def _await_cluster(self) -> None:
         run = self._state.config.run
@@ -161,6 +174,7 @@ class Driver:
             lambda uri: uri not in unclosed, closed.pixel_s, closed.states(), closed.failed_whole
         )
         meter = Meter(state.sources.values(), before, self._progress, state.ledger)
+        self._meters.append(meter)
         meter.show()
 
         waiting: list[WaitingSource] = []
@@ -216,6 +230,7 @@ class Driver:
         if not count:
             return
         meter = ClipMeter(count, self._progress, self._state.ledger, phase=MEASURE)
+        self._meters.append(meter)
 
         def take(task: CurationTask) -> None:
             if isinstance(task, UndoneSource):
@@ -244,6 +259,7 @@ class Driver:
         if not count:
             return
         meter = ClipMeter(count, self._progress, self._state.ledger, self._cut)
+        self._meters.append(meter)
 
         def take(task: CurationTask) -> None:
             if isinstance(task, ClipTask):
@@ -258,6 +274,7 @@ class Driver:
     def _take_clip(self, task: ClipTask) -> None:
         """Add the results of a clip, or note the fault of the machine that keeps it from being done."""
         self._state.add_results(task)
+        self._made.update(task.made)
         if task.undone:
             self._undone.add(task.record.source, task.undone)
 

@@ -19,7 +19,7 @@ from curate.run.stages.clip_stages import clip_bytes
 from curate.run.tables.columns import column, copied
 from curate.run.tables.samples import embedding_digests, from_ipc, index_columns, to_ipc, vectors_of
 from curate.source_pass.tasks import ClipPlace
-from loader.dataset import Sample, ShardRecord, write_shard
+from loader.dataset import Dataset, Sample, ShardRecord, write_shard
 from loader.dataset.tables.parquet import to_rows
 from loader.dataset.tables.shard_rows import TableRows, as_table, read_back
 from loader.errors import RunError
@@ -193,6 +193,12 @@ def untouched(shards: Sequence[ShardRecord], wanted: pa.Table) -> list[ShardReco
 
 
 Written = TypeVar("Written", bound=ShardRecord)
+
+
+def revisions_of(dataset: Dataset | None) -> Mapping[str, int]:
+    """Return `CurateConfig.revisions` of the code that decided a dataset."""
+    found: Mapping[str, int] = {} if dataset is None else dataset.manifest.config.get("revisions", {})
+    return found
 
 
 def finished_shards(ledger: Ledger, stage: str, fingerprint: str, kind: type[Written]) -> dict[str, Written]:

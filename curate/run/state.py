@@ -73,6 +73,7 @@ class CurationState:
         cut: Function that cuts one source.
         earlier_cuts: Revision by digest of the same configuration under earlier revisions of the code.
         measures_all: Whether clips are measured for scores that they lack, even if no threshold asks for them.
+        writes_all: Whether shards that an earlier revision of the code wrote are written again.
         stages: Stages over clips.
         earlier: Those before deduplication.
         later: Those after it.
@@ -106,9 +107,11 @@ class CurationState:
         known = set(ledger.fingerprints(CUT))
         earlier = [digest for digest in self.earlier_cuts if digest in known]
         self.closed = ClosedSources(ledger, self.cut.fingerprint, self.listed, earlier)
-        self.measures_all = False
+        self.measures_all = self.writes_all = False
         self._results = {
-            stage.name: StageResults(ledger, stage.name, stage.fingerprint, self.closed.partitions)
+            stage.name: StageResults(
+                ledger, stage.name, stage.fingerprint, self.closed.partitions, stage.earlier
+            )
             for stage in self.stages
         }
         self.places = places_of(dataset)
@@ -127,10 +130,23 @@ class CurationState:
                 self._results[stage.name].add(stage.identity(task), task.found[stage.name])
 
     def redo_older(self) -> None:
-        """Count sources as not done that an earlier revision of the code cut; measure all scores that clips lack."""
+        """Count as not done what an earlier revision of the code made; measure all scores that clips lack."""
         older = np.flatnonzero(self.closed.older).tolist()
         self.closed.drop([self._uris[number] for number in older])
-        self.measures_all = True
+        self.measures_all = self.writes_all = True
+        for results in self._results.values():
+            results.forget_older()
+
+    def older_results(self, partition: int, clips: pa.Table, stage: ClipStage) -> Mask:
+        """Return which clips that no threshold rejects have a result by an earlier revision of a stage's code alone."""
+        older = self._results[stage.name].older
+        if not len(older):
+            return np.zeros(len(clips), bool)
+        found = self._known(partition, clips)
+        mask = mask_of(pc.is_in(column(found[stage.name], "id"), value_set=older))
+        some = {name: kept(table, mask) for name, table in found.items()}
+        mask[mask] = equal(self._judged(kept(clips, mask), some), "state", "kept")
+        return mask
 
     def forget_failures(self) -> None:
         """Count failed sources and clips as not done."""

@@ -47,8 +47,9 @@ class Undone:
         named = [_said(uri, reason) for uri, reason in list(self._reasons.items())[:_NAMED]]
         more = f"; and {len(self._reasons) - _NAMED} more" if len(self._reasons) > _NAMED else ""
         return MachineError(
-            f"{begin} this machine could not read them. Nothing is published: {'; '.join(named)}{more}. Mend the"
-            " disk, the network or the permissions, or take them out of the input; the same command goes on",
+            f"{begin} this machine could not read them or work on them. Nothing is published:"
+            f" {'; '.join(named)}{more}. Mend the disk, the network, the permissions or the lack of memory, or take"
+            " them out of the input; the same command goes on",
             lasts=True,
         )
 

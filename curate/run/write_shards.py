@@ -18,6 +18,7 @@ from curate.run.shard import (
     WriteShard,
     finished_shards,
     plans_of,
+    revisions_of,
     shard_order,
     untouched,
     with_rows,
@@ -56,7 +57,8 @@ def write_shards(
         kind: Returns the runner; called for many bytes only.
     """
     present = state.dataset.shards() if state.dataset is not None else []
-    stay = _staying(state, clips, present)
+    older = state.writes_all and revisions_of(state.dataset).get("shard", 0) != state.config.shard.REVISION
+    stay = [] if older else _staying(state, clips, present)
     if state.dataset is not None and state.config.run.keep_rejected:
         _rescue(state, state.dataset, clips, stay)
     new = NewShards(state, clips, stay, next_shard_number(present))

@@ -97,7 +97,7 @@ def watching(ledger: Ledger, show: Callable[[], object], every_s: float = NOTE_E
         while not stop.wait(every_s):
             show()
 
-    ledger.storage.delete_tree(f"{LEDGER}{_FOLDER}")
+    _clear(ledger)
     thread = threading.Thread(target=watch, name="sources at work", daemon=True)
     thread.start()
     try:
@@ -105,4 +105,9 @@ def watching(ledger: Ledger, show: Callable[[], object], every_s: float = NOTE_E
     finally:
         stop.set()
         thread.join()
+        _clear(ledger)
+
+
+def _clear(ledger: Ledger) -> None:
+    with suppress(RunError, OSError):
         ledger.storage.delete_tree(f"{LEDGER}{_FOLDER}")

@@ -21,6 +21,12 @@ from curate.source_pass.tasks import (
     clip_task,
 )
 from curate.sources.inputs import SourceRef
+from loader.base.processors import is_low_on_memory
+
+KILLED = "killed/"
+"""Folder of the ledger with the number of runs in which a task's processes were killed, until a run publishes."""
+
+_MOST_KILLED_RUNS = 2
 
 
 @dataclass
@@ -80,6 +86,8 @@ class SourceStage:
             return self._split(source)
         found = self._child()(source)
         if isinstance(found, Quarantined):
+            if undone := self._killed(source_id(source), found):
+                return SplitOutcome(undone=undone)
             return SplitOutcome(
                 failed_source(source, "worker", found.reason), in_parts=self.part_s is not None
             )
@@ -92,12 +100,32 @@ class SourceStage:
         else:
             found = self._child()(task)
             if isinstance(found, Quarantined):
+                source, part = task.source, task.part.number
+                if undone := self._killed(f"{source_id(source)}-{task.step}-{part}", found):
+                    return UndoneSource(source.uri, undone)
                 self._split.lose(task, found.reason)
                 return DonePart(task)
             outcome = found[0]
         if outcome.undone:
             return UndoneSource(task.source.uri, outcome.undone, outcome.retries)
         return DonePart(task, outcome.fault, outcome.retries)
+
+    def _killed(self, identity: str, found: Quarantined) -> str:
+        """Return why a task is left undone whose processes somebody else killed; "" where the task is at fault.
+
+        The kernel kills where memory runs out, and that may be another program's doing. So a task is at fault only in
+        the second run that loses it in this way while the machine has memory left.
+        """
+        if not found.killed:
+            return ""
+        ledger, name = self.cut.ledger, f"{KILLED}{identity}"
+        runs = ledger.read_note(name) or 0
+        if is_low_on_memory():
+            return f"{found.reason} until the next run, since this machine has hardly any memory left"
+        if runs + 1 >= _MOST_KILLED_RUNS:
+            return ""
+        ledger.write_note(name, runs + 1)
+        return f"{found.reason} until the next run; it fails if that loses it in the same way"
 
     def _child(self) -> "Isolated[SourceRef | PartTask, SplitOutcome]":
         split = self._split

@@ -37,6 +37,23 @@ def memory_limit(root: Path = Path("/")) -> int | None:
     return min((size for size in sizes if size is not None and size < _NO_LIMIT), default=None)
 
 
+def is_low_on_memory(root: Path = Path("/")) -> bool:
+    """Return whether less than a twentieth of this machine's memory is available; False where it is not known.
+
+    Args:
+        root: Folder below which ``proc`` is read.
+    """
+    try:
+        lines = (root / "proc/meminfo").read_text().splitlines()
+    except OSError:
+        return False
+    found = {line.partition(":")[0]: line.split()[1] for line in lines if len(line.split()) > 1}
+    try:
+        return 20 * int(found["MemAvailable"]) < int(found["MemTotal"])
+    except (KeyError, ValueError):
+        return False
+
+
 def _quotas(root: Path) -> Iterator[float]:
     """Yield the processors that each control group above this process grants; none where there is no limit."""
     for group, first in _groups(root, "cpu"):

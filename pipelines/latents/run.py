@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -257,7 +257,8 @@ def _written(
         eta_s = (time.monotonic() - began) * left / gained if gained else None
         now = Progress(STAGE, len(done), len(plans), filled, total, eta_s, current=current)
         progress(now)
-        write_status(ledger, now)
+        if fault := write_status(ledger, now):
+            progress(replace(now, current=fault))
 
     report()
     todo = [plan for plan in plans if plan.id not in done]

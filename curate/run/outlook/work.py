@@ -1,20 +1,24 @@
 """Work of an update, and that of earlier versions of the code which it takes over: known before it begins."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from pydantic import ValidationError
 
-from curate.config import SourceStageConfig, config_digest, earlier_digests
+from curate.config import CurateConfig, SourceStageConfig, config_digest, earlier_digests
 from curate.filters.names import ADDED
-from curate.ledger.ledger import Ledger
+from curate.ledger.ledger import RUN, Ledger
 from curate.run.outlook.measuring import wants_scores
+from curate.run.shard import revisions_of
 from curate.run.state import CurationState
 from curate.run.tables.closed import ClosedSources
 from curate.run.tables.columns import Mask, column, equal, kept
 from curate.source_pass.cut_source import STAGE as CUT
+from loader.dataset import Dataset
 from loader.settings import differences
 
 
@@ -24,7 +28,8 @@ class Work:
 
     Attributes:
         what: "older" (sources that an earlier revision of the code cut), "scores" (clips that lack some), "cut"
-            (another configuration of the cut), "new" (sources without a result), or the name of a stage over clips.
+            (another configuration of the cut), "new" (sources without a result), the name of a stage over clips
+            ("older STAGE" for results by an earlier revision), "dedup" or "shard" (decided by an earlier revision).
         sources: Number of sources.
         clips: Number of clips that earlier runs cut from them.
         clip_s: Seconds of these clips.
@@ -42,9 +47,15 @@ class Work:
     said: str
 
 
-def may_be_older(ledger: Ledger, config: SourceStageConfig) -> bool:
-    """Return whether a ledger may hold results of earlier versions of the code; cheap to ask."""
-    return bool(ADDED) or not earlier_digests(config).keys().isdisjoint(ledger.fingerprints(CUT))
+def may_be_older(ledger: Ledger, config: CurateConfig, dataset: Dataset) -> bool:
+    """Return whether a dataset may hold results of earlier versions of the code; cheap to ask."""
+    revised = (config.captions, config.embed, config.text_embed)
+    return (
+        bool(ADDED)
+        or any(one.REVISION for one in revised)
+        or config.revisions() != revisions_of(dataset)
+        or not earlier_digests(config.source_stage()).keys().isdisjoint(ledger.fingerprints(CUT))
+    )
 
 
 def work_of(state: CurationState, before: Mapping[str, Any] | None, redo_older: bool) -> list[Work]:
@@ -55,10 +66,11 @@ def work_of(state: CurationState, before: Mapping[str, Any] | None, redo_older: 
         before: Content of the configuration of the finished dataset; None without one.
         redo_older: Whether results of earlier versions are made again.
     """
-    found = [*_older(state, redo_older), *_scores(state, redo_older)]
+    found = [*_older(state, redo_older), *_scores(state, redo_older), *_older_results(state, redo_older)]
     if before is not None:
         found += [*_sources(state, before), *_stages(state)]
-    return found
+    changes = before is not None and next(differences(before, state.config.content()), None) is not None
+    return [*found, *_decided(state, redo_older, changes or any(one.now for one in found))]
 
 
 def _older(state: CurationState, redo: bool) -> Iterator[Work]:
@@ -83,6 +95,65 @@ def _older(state: CurationState, redo: bool) -> Iterator[Work]:
     yield Work(
         "older", int(older.sum()), clips, clip_s, core_s, redo, said if redo else f"{said} anew: {cost}"
     )
+
+
+def _older_results(state: CurationState, redo: bool) -> Iterator[Work]:
+    """Yield the stages over clips of which an earlier revision of the code made results."""
+    for stage in state.stages:
+        if not stage.earlier:
+            continue
+        sources, count, clip_s = _counted(state, partial(state.older_results, stage=stage))
+        if not count:
+            continue
+        core_s = _stage_s(state, stage.name, count)
+        cost = "" if core_s is None else f", {_core_time(core_s)} as measured in earlier runs"
+        which = f"{stage.name}: {count} clips ({_time(clip_s)}) went through an earlier version of it"
+        said = (
+            f"{which} and do so again{cost}"
+            if redo
+            else f"{which} and keep its results; --redo-older sends them through this version{cost}"
+        )
+        yield Work(f"older {stage.name}", sources, count, clip_s, core_s, redo, said)
+
+
+def _decided(state: CurationState, redo: bool, changes: bool) -> Iterator[Work]:
+    """Yield deduplication and shards where an earlier revision of the code decided them."""
+    if state.dataset is None:
+        return
+    was, clips = revisions_of(state.dataset), state.dataset.manifest.totals
+    for name, now in state.config.revisions().items():
+        if was.get(name, 0) == now:
+            continue
+        done = redo or (changes and name == "dedup")
+        what = {"dedup": "duplicates are decided", "shard": "shards are written"}[name]
+        which = (
+            f"{what} otherwise by this version (revision {now} of {name}, the dataset has {was.get(name, 0)})"
+        )
+        said = (
+            f"{which}; that is done now, and no source is read"
+            if done
+            else f"{which} and stay as they are; --redo-older does it anew without reading a source"
+        )
+        yield Work(name, clips.sources, clips.samples, clips.duration_s, None, done, said)
+
+
+def _stage_s(state: CurationState, name: str, clips: int) -> float | None:
+    """Return the seconds of workers for a stage over clips, by what earlier runs measured; None if none did."""
+    note = state.ledger.read_note(RUN) or {}
+    each_s = note.get("seconds_per_clip", {}).get(name)
+    return None if each_s is None else each_s * clips
+
+
+def _counted(state: CurationState, wanted: Callable[[int, pa.Table], Mask]) -> tuple[int, int, float]:
+    """Return the number of sources, clips and seconds of clips that are wanted of all partitions."""
+    state.place_results()
+    sources, count, clip_s = 0, 0, 0.0
+    for partition in range(state.closed.partitions):
+        clips = state.closed.clips(partition)
+        clips = kept(clips, wanted(partition, clips))
+        sources += len(np.unique(column(clips, "source").to_numpy()))
+        count, clip_s = count + len(clips), clip_s + float(column(clips, "duration_s").to_numpy().sum())
+    return sources, count, clip_s
 
 
 def _scores(state: CurationState, redo: bool) -> Iterator[Work]:
@@ -143,22 +214,15 @@ def _changed_keys(state: CurationState, before: Mapping[str, Any]) -> list[str]:
 def _stages(state: CurationState) -> Iterator[Work]:
     """Yield the stages over clips of which nothing is known under their present configuration, code and models."""
     new = [stage for stage in state.stages if stage.fingerprint not in state.ledger.fingerprints(stage.name)]
-    if not new:
-        return
-    state.place_results()
     for stage in new:
-        sources, count, clip_s = 0, 0, 0.0
-        for partition in range(state.closed.partitions):
-            clips = state.closed.clips(partition)
-            clips = kept(clips, state.todo(partition, clips, [stage]))
-            sources += len(np.unique(column(clips, "source").to_numpy()))
-            count, clip_s = count + len(clips), clip_s + float(column(clips, "duration_s").to_numpy().sum())
+        sources, count, clip_s = _counted(state, partial(state.todo, stages=[stage]))
         if count:
+            core_s = _stage_s(state, stage.name, count)
             said = (
                 f"{stage.name}: its configuration, code or model is another; up to {count} clips ({_time(clip_s)})"
                 " go through it again"
             )
-            yield Work(stage.name, sources, count, clip_s, None, True, said)
+            yield Work(stage.name, sources, count, clip_s, core_s, True, said)
 
 
 def _clips(closed: ClosedSources, wanted: Mask) -> tuple[int, float]:

@@ -2,10 +2,12 @@
 
 import itertools
 import logging
+import os
 import pickle
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
@@ -295,19 +297,25 @@ def _add(ray: Any, dataset: Any, stages: list[Stage[Task]]) -> Any:
         options["num_gpus"] = gpus
     if memory_mb := max(stage.memory_mb for stage in stages):
         options["memory"] = memory_mb * 1e6
+    folder = "."
+    with suppress(OSError):  # it was deleted
+        folder = os.getcwd()  # noqa: PTH109 - as a text
     if not first.keeps:
-        return dataset.map_batches(_OnBatches(stages), **options)
+        return dataset.map_batches(_OnBatches(stages, folder), **options)
     pool = ray.data.ActorPoolStrategy(size=1)  # until there is a plan
-    return dataset.map_batches(_OnBatches, fn_constructor_args=(stages,), compute=pool, **options)
+    return dataset.map_batches(_OnBatches, fn_constructor_args=(stages, folder), compute=pool, **options)
 
 
 class _OnBatches(Generic[Task]):
     """Stages as Ray Data calls them: batches of pickled tasks in, one out at a time."""
 
-    def __init__(self, stages: Sequence[Stage[Task]]) -> None:
-        self._stages = stages
+    def __init__(self, stages: Sequence[Stage[Task]], folder: str) -> None:
+        self._stages, self._folder = stages, folder
 
     def __call__(self, batch: Mapping[str, Iterable[bytes]]) -> Iterator[dict[str, list[bytes]]]:
+        # Workers of a cluster begin in the folder where it was started; inputs and models may be relative to ours.
+        with suppress(OSError):
+            os.chdir(self._folder)
         tasks: list[Timed[Task]] = [_unpacked(data) for data in batch[_COLUMN]]
         for task in _run(tasks, self._stages):
             yield {_COLUMN: [_packed(task)[_COLUMN]]}

@@ -10,6 +10,7 @@ from curate.ledger.ledger import Ledger
 from curate.ledger.records import SourceSummary
 from curate.source_pass.at_work import at_work
 from curate.sources.inputs import SourceRef
+from loader.errors import RunError, first_line
 
 SLOWEST = 10
 STATUS = "status"
@@ -81,6 +82,7 @@ class Meter:
     Attributes:
         last: Newest progress; None before the first.
         retries: Requests to storage that were sent again, added up by the caller.
+        fault: Sentence on a status file that could not be written; "" without.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class Meter:
         self._failed = before.failed
         self.last: Progress | None = None
         self.retries = 0
+        self.fault = ""
         self._slowest: list[tuple[str, float]] = []
         self._weight = before.pixel_s
         self._weight_before, self._began = self._weight, time.monotonic()
@@ -147,7 +150,7 @@ class Meter:
         self.last = progress = self._progress(current)
         self._report(progress)
         if time.monotonic() - self._written_at >= _STATUS_EVERY_S or not self._waiting:
-            write_status(self._ledger, progress)
+            self.fault = write_status(self._ledger, progress) or self.fault
             self._written_at = time.monotonic()
         return progress
 
@@ -197,6 +200,9 @@ class ClipMeter:
         ledger: Place of the status file.
         cut: Last progress over the sources, whose numbers stay in that file; None without one.
         phase: Phase of the run, see `Progress`.
+
+    Attributes:
+        fault: See `Meter`.
     """
 
     def __init__(
@@ -209,6 +215,7 @@ class ClipMeter:
     ) -> None:
         self._total, self._report, self._ledger, self._cut = total, report, ledger, cut
         self._phase = phase
+        self.fault = ""
         self._done, self._began, self._written_at = 0, time.monotonic(), float("-inf")
         self._show("")
 
@@ -236,18 +243,32 @@ class ClipMeter:
         )
         self._report(progress)
         if time.monotonic() - self._written_at >= _STATUS_EVERY_S or not left:
-            write_status(self._ledger, progress)
+            self.fault = write_status(self._ledger, progress) or self.fault
             self._written_at = time.monotonic()
 
 
-def write_status(ledger: Ledger, progress: Progress) -> None:
-    """Write the status file of a run at work, for people and other programs."""
+def write_status(ledger: Ledger, progress: Progress) -> str:
+    """Write the status file of a run at work, for people and other programs.
+
+    Returns:
+        A sentence for the person who runs this where it cannot be written, which ends no run; else "".
+    """
     at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    ledger.write_note(STATUS, {**asdict(progress), "at": at, "finished": False})
+    try:
+        ledger.write_note(STATUS, {**asdict(progress), "at": at, "finished": False})
+    except RunError as error:
+        return f"the status of this run is not up to date: {first_line(error)}"
+    return ""
 
 
-def finish_status(ledger: Ledger) -> None:
-    """Note in the status file that the run has published its dataset."""
-    note = ledger.read_note(STATUS)
-    if note is not None and not note.get("finished"):
-        ledger.write_note(STATUS, {**note, "finished": True})
+def finish_status(ledger: Ledger) -> tuple[str, ...]:
+    """Note in the status file that the run has published its dataset; return a sentence where that fails."""
+    try:
+        note = ledger.read_note(STATUS)
+        if note is not None and not note.get("finished"):
+            ledger.write_note(STATUS, {**note, "finished": True})
+    except RunError as error:
+        return (
+            f"the dataset is whole, but its status does not say so: {first_line(error)}; the same command writes it",
+        )
+    return ()

@@ -21,7 +21,7 @@ def in_words(ray: Any, silence_s: float) -> Iterator[None]:
             " with free processors and GPUs, then run the same command again to go on"
         ) from error
     except (ray.exceptions.RayError, ray.data.exceptions.UserCodeException) as error:
-        kind, cause = _root_cause(error)
+        kind, cause = _root_cause(ray, error)
         raise kind(f"stopped: {cause}; run the same command again to go on") from error
     except Exception as error:
         raise RunError(
@@ -44,8 +44,11 @@ def _logs(ray: Any) -> str:
 _RAISED = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
 
 
-def _root_cause(error: BaseException) -> tuple[type[RunError], str]:
+def _root_cause(ray: Any, error: BaseException) -> tuple[type[RunError], str]:
     """Return what a stage raised: Ray keeps the text of its traceback, with its own advice around."""
+    errors = ray.exceptions
+    if isinstance(error, errors.OutOfMemoryError | errors.WorkerCrashedError | errors.NodeDiedError):
+        return MachineError, described(error)
     raised = _RAISED.findall(str(error))
     name, message = raised[0] if raised else (type(error).__name__, "see the logs of Ray")
     for kind in (RunError, ObjectError, MachineError):

@@ -57,7 +57,7 @@ class ClipStage:
 
     Attributes:
         name: Name of the stage, as in ``ClipTask.todo``.
-        fingerprint: Digest of its configuration.
+        fingerprint: Digest of its configuration, models and code.
         ledger: Destination of results, and source of staged clips.
         function: Makes the results.
         identity: Identity of what a result depends on.
@@ -65,6 +65,7 @@ class ClipStage:
         after_dedup: Whether the stage waits until duplicates are known, and receives kept clips only.
         prepare: Makes the input of the function; the encoded clip by default.
         keep: Makes the ledger's entry of a result, where that takes more than the result.
+        earlier: Fingerprints of the same under earlier revisions of the code, the newest first.
     """
 
     name: str
@@ -76,6 +77,7 @@ class ClipStage:
     after_dedup: bool = False
     prepare: Prepare | None = None
     keep: Keep | None = None
+    earlier: tuple[str, ...] = ()
 
     def __call__(self, tasks: Sequence[CurationTask]) -> list[CurationTask]:
         """Return every task, with the result where there was something to do."""

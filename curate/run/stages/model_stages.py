@@ -12,7 +12,7 @@ from curate.caption import availability as caption_availability
 from curate.caption.captioner import CaptionInput
 from curate.caption.types import NO_CAPTION, Caption
 from curate.caption.written import find_written
-from curate.config import CurateConfig, ShardConfig, config_digest
+from curate.config import CurateConfig, ShardConfig, config_digest, earlier_stage_digests
 from curate.filters import FilterConfig, check_ocr
 from curate.ledger.ledger import Ledger, digest
 from curate.ledger.records import ClipEmbedding, ClipResult, PackedArray, Record, TextEmbedding
@@ -78,33 +78,40 @@ def clip_stages(config: CurateConfig, ledger: Ledger, models: Mapping[str, str])
         models: Identities from `curate.run.stages.model_files.model_digests`.
     """
 
-    def named(*sections: str) -> str:
+    def named(*sections: str) -> tuple[str, tuple[str, ...]]:
         own = {key: value for key, value in models.items() if section_of(key) in sections}
-        return config_digest(*(getattr(config, section) for section in sections), models=own)
+        configs = [getattr(config, section) for section in sections]
+        return config_digest(*configs, models=own), earlier_stage_digests(*configs, models=own)
 
     wanted = judge(config)
     by_model = has_model(CAPTIONS, config)
     captioner = Captioner(config.captions) if by_model else None
     caption = CaptionClips(config.captions, config.storage, captioner)
+    name, earlier = named(CAPTIONS)
     captions = ClipStage(
-        CAPTIONS, named(CAPTIONS), ledger, caption, caption_identity, wanted, by_model, caption.prepare
+        CAPTIONS, name, ledger, caption, caption_identity, wanted, by_model, caption.prepare, earlier=earlier
     )
     stages = [] if by_model else [captions]
     if config.embed.backend == "open_clip":
         head = None if config.aesthetic.weights is None else AestheticHead(config.aesthetic)
         embed = EmbedClips(ClipEmbedder(config.embed), head)
-        name = named(EMBED, "aesthetic")
-        stages.append(ClipStage(EMBED, name, ledger, embed, clip_identity, wanted, prepare=embed.prepare))
+        name, earlier = named(EMBED, "aesthetic")
+        stages.append(
+            ClipStage(
+                EMBED, name, ledger, embed, clip_identity, wanted, prepare=embed.prepare, earlier=earlier
+            )
+        )
     own = [custom_stage(name, one, ledger, models, wanted, by_model) for name, one in config.stages.items()]
     stages += [stage for stage in own if not stage.after_dedup]
     if by_model:
         stages.append(captions)
     stages += [stage for stage in own if stage.after_dedup]
     if config.text_embed.model is not None:
-        name = named(TEXT_EMBED)
+        name, earlier = named(TEXT_EMBED)
         texts = EmbedTexts(TextEmbedder(config.text_embed), ledger, name)
+        prepare, keep = texts.prepare, texts.keep
         stages.append(
-            ClipStage(TEXT_EMBED, name, ledger, texts, text_identity, wanted, True, texts.prepare, texts.keep)
+            ClipStage(TEXT_EMBED, name, ledger, texts, text_identity, wanted, True, prepare, keep, earlier)
         )
     return stages
 

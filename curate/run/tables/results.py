@@ -1,7 +1,7 @@
 """Results of a stage over clips as columns, found by the identity of what they depend on."""
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,15 +47,30 @@ class StageResults:
         stage: Name of the stage.
         fingerprint: Digest of its configuration.
         partitions: Number of partitions of clips.
+        earlier: Digests of the same under earlier revisions of the code, the newest first, whose entries count where
+            there is none of this one.
+
+    Attributes:
+        older: Identities of which an earlier revision alone has a result.
     """
 
-    def __init__(self, ledger: Ledger, stage: str, fingerprint: str, partitions: int) -> None:
+    def __init__(
+        self, ledger: Ledger, stage: str, fingerprint: str, partitions: int, earlier: Sequence[str] = ()
+    ) -> None:
         self._ledger, self._stage, self._fingerprint = ledger, stage, fingerprint
         self._partitions = partitions
         self._loose: dict[str, ClipResult] = {}
         self._every = Partitions(1, RESULTS, partitions > 1)  # as they came
+        for name in reversed(earlier):
+            for entries in ledger.tables(stage, name, clip_result):
+                self._every.add(0, from_entries(entries))
+        older = [column(table, "id") for table in self._every.tables(0)]
+        own: list[pa.Array] = []
         for entries in ledger.tables(stage, fingerprint, clip_result):
             self._every.add(0, from_entries(entries))
+            if older:
+                own.append(column(entries, "id"))
+        self.older = _without(older, own)
         self._placed: Partitions | None = None
         self._version = -1
 
@@ -109,12 +124,22 @@ class StageResults:
         rows = places_in(identities, newest_first)
         return taken(found, np.where(rows >= 0, len(found) - 1 - rows, -1))
 
+    def forget_older(self) -> None:
+        """Count clips as not done of which an earlier revision of the code alone has a result."""
+        if len(self.older):
+            self._keep(lambda table: ~mask_of(pc.is_in(column(table, "id"), value_set=self.older)))
+            self.older = _without([], [])
+
     def forget_faults(self) -> None:
         """Count clips that failed as not done."""
+        self._keep(lambda table: mask_of(pc.is_null(column(table, "fault"))))
+        self._loose = {one: found for one, found in self._loose.items() if not isinstance(found, Fault)}
+
+    def _keep(self, wanted: Callable[[pa.Table], Mask]) -> None:
+        """Keep some results of segments."""
         every, self._every = self._every, Partitions(1, RESULTS, self._partitions > 1)
         for table in every.tables(0):
-            self._every.add(0, kept(table, mask_of(pc.is_null(column(table, "fault")))))
-        self._loose = {one: found for one, found in self._loose.items() if not isinstance(found, Fault)}
+            self._every.add(0, kept(table, wanted(table)))
         self._version = -1
 
     def _only(self) -> list[pa.Table]:
@@ -127,6 +152,12 @@ class StageResults:
         """Return the results of this run that are in no segment yet."""
         ids = pa.array(list(self._loose), pa.string())
         return from_entries(pa.table({"id": ids, **to_columns(list(self._loose.values()))}))
+
+
+def _without(some: Sequence[pa.Array], others: Sequence[pa.Array]) -> pa.Array:
+    """Return the texts of some arrays that are in none of others."""
+    left, right = (pa.concat_arrays([pa.array([], pa.string()), *each]) for each in (some, others))
+    return left.filter(pc.invert(pc.is_in(left, value_set=right))) if len(left) else left
 
 
 def from_entries(entries: pa.Table) -> pa.Table:

@@ -24,6 +24,7 @@ from pipelines.configuration.kept import kept_yaml, repeated_with
 from pipelines.terminal.arguments import add_config, add_log_format
 from pipelines.terminal.console import print_json, stderr, stdout, table
 from pipelines.terminal.curation_progress import curation_progress
+from pipelines.terminal.program import hint
 
 if TYPE_CHECKING:
     from curate.config import CurateConfig
@@ -55,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--redo-older",
         action="store_true",
-        help="cut sources anew that an earlier version of the program cut; without it they stay, and are counted",
+        help="do again what an earlier version of the program did otherwise; without it that stays, and is counted",
     )
     parser.add_argument(
         "--forecast",
@@ -104,15 +105,19 @@ def run(options: argparse.Namespace) -> int:
             continue
         stderr().print(f"note: {note}", markup=False, soft_wrap=True)
     dataset = Dataset(open_storage(options.out, config.storage))
-    report = dataset.storage.uri(REPORT)
+    notes, report = list(outcome.notes), dataset.storage.uri(REPORT)
     if not outcome.already_there or dataset.storage.stat(REPORT) is None:
-        write_report(dataset, kept_config(dataset.storage, config.storage))
+        try:
+            write_report(dataset, kept_config(dataset.storage, config.storage))
+        except RunError as error:  # the dataset is whole
+            notes.append(f"the report is not up to date: {error}; `{hint('report', options.out)}` writes it")
+            stderr().print(f"note: {notes[-1]}", markup=False, soft_wrap=True)
     if options.json:
         print_json(
             {
                 **summary(dataset),
                 "already_there": outcome.already_there,
-                "notes": list(outcome.notes),
+                "notes": notes,
                 "report": report,
             }
         )

@@ -3,16 +3,21 @@
 import errno
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from curate.config import CurateConfig
+from curate.ledger.records import SourceSummary
 from curate.run.curate import curate as curate_here
 from curate.source_pass import cut_source
+from curate.source_pass.cut_source import CutSource
+from curate.sources.inputs import SourceRef
 from loader.dataset import open_dataset
 from loader.errors import MachineError
 from loader.storage.checksums import file_sha256
@@ -166,6 +171,70 @@ def test_a_film_that_changed_is_worked_on_by_the_same_command(raw: Path, tmp_pat
     (raw / "b.mp4").write_bytes(before)
     curate_here([str(raw)], str(tmp_path / "out"), CONFIG)
     assert states(raw) == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("path", "number", "said"),
+    [
+        (".ledger/status.json", errno.ENOSPC, "the status of this run is not up to date: cannot write"),
+        (".ledger/run.json", errno.EIO, "the report will not say how long this run took: cannot write"),
+        ("report/", errno.ENOSPC, "the report is not up to date: cannot write"),
+    ],
+)
+def test_what_only_tells_of_a_run_does_not_end_it(
+    warm: Warm, raw: Path, path: str, number: int, said: str
+) -> None:
+    faults = FailingReads(raw.parent / "out" / path, number, raw.parent / "log", "n", None)
+    status, printed = curate(warm, raw, faults)
+    assert (status, faults.struck() > 0) == (0, True), printed
+    assert printed.count(said) == 1
+    assert os.strerror(number) in printed
+    assert states(raw) == WHOLE
+    assert curate(warm, raw)[0] == 0
+    assert (raw.parent / "out/report/index.html").exists()
+
+
+@dataclass(frozen=True)
+class Killed(CutSource):
+    """Is killed on one source, as the kernel kills where memory runs out, while a file says so."""
+
+    def __call__(self, source: SourceRef) -> SourceSummary:
+        if source.uri.endswith("b.mp4") and Path(source.uri).with_name("short").exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(source)
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+def test_a_killed_worker_leaves_its_source_undone_once(
+    raw: Path, monkeypatch: pytest.MonkeyPatch, lasts: bool
+) -> None:
+    monkeypatch.setattr("curate.run.state.CutSource", Killed)
+    out, run = str(raw.parent / "out"), {"runner": "sequential", "isolate": True, "attempts": 1}
+    config = CurateConfig.model_validate({**CONFIG.model_dump(), "run": run})
+    (raw / "short").touch()
+    with pytest.raises(MachineError, match=r"1 of 3 sources.*b\.mp4.*SIGKILL.*memory runs out"):
+        curate_here([str(raw)], out, config)
+    if not lasts:
+        (raw / "short").unlink()
+    curate_here([str(raw)], out, config)
+    assert states(raw) == WHOLE | ({"b.mp4": {"failed"}} if lasts else {})
+    assert not list((raw.parent / "out/.ledger").glob("killed/*"))
+    if lasts:
+        failed = [row for row in open_dataset(out).accounting.to_pylist() if row["state"] == "failed"]
+        assert "as the system kills where memory runs out" in failed[0]["reason"]
+
+
+def test_on_a_cluster_that_was_started_elsewhere_relative_inputs_are_found(
+    ray_local: str, raw: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(raw.parent)
+    (raw / "b.txt").write_text("A boat on a lake.")
+    config = CurateConfig.model_validate({**CONFIG.model_dump(), "run": {"runner": "ray"}})
+    curate_here(["raw"], "out", config)
+    assert states(raw) == WHOLE
+    rows = open_dataset("out").index.to_pylist()
+    assert {row["source"] for row in rows} == {f"raw/{name}.mp4" for name in NAMES}
+    assert "A boat on a lake." in {row["caption"] for row in rows}
 
 
 @pytest.fixture

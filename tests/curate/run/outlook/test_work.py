@@ -6,17 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from curate.config import SourceStageConfig, config_digest, earlier_digests
+from curate.caption import CaptionConfig
+from curate.config import CurateConfig, ShardConfig, SourceStageConfig, config_digest, earlier_digests
+from curate.dedup import DedupConfig
 from curate.filters.names import ADDED
 from curate.ledger.ledger import Ledger
+from curate.models.embed import EmbedConfig
+from curate.models.text_embed import TextEmbedConfig
 from curate.run.curate import curate
+from curate.run.outlook.work import Work
+from curate.run.sample_run import forecast_update
 from loader.dataset import open_dataset, verify
 from loader.storage import open_storage
 from tests.commands import reelweave
 from tests.curate.run.test_run import SMALL_WORDS, config, tree
 from tests.curate.run.test_update import Opened, opened, samples
 from tests.media import write_video
-from tests.thorough import thorough
+from tests.thorough import but, thorough
+from tests.tiny_models import tiny_open_clip, tiny_text_encoder
 
 __all__ = ["opened"]
 NOW = SourceStageConfig.REVISION
@@ -193,3 +200,69 @@ def test_a_score_of_a_later_version_is_counted_and_measured_when_asked_for(
     assert all("flicker" in dict(row["scores"]) for row in samples(made))
     assert opened.paths == set()
     assert verify(open_storage(made)).problems == []
+
+
+STAGES = {
+    "captions": CaptionConfig,
+    "embed": EmbedConfig,
+    "text_embed": TextEmbedConfig,
+    "dedup": DedupConfig,
+    "shard": ShardConfig,
+}
+
+
+def asked_of(stage: str, folder: Path) -> CurateConfig:
+    """A configuration with the stage, and the model that it needs."""
+    if stage == "embed":
+        model = str(tiny_open_clip(folder))
+        return config(embed={"backend": "open_clip", "model": model, "device": "cpu"})
+    if stage == "text_embed":
+        return config(text_embed={"model": str(tiny_text_encoder(folder, "t5")), "device": "cpu"})
+    return config()
+
+
+def work_json(raw: Path, made: Path, changes: CurateConfig, redo: bool) -> list[Work]:
+    return forecast_update([str(raw)], str(made), changes, redo_older=redo) or []
+
+
+@pytest.mark.parametrize("stage", but(["embed", "shard"], STAGES))
+def test_another_version_of_a_stage_is_said_and_redone_when_asked_for(
+    raw: Path, tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    (tmp_path / "model").mkdir()
+    made, kind, asked = tmp_path / "dataset", STAGES[stage], asked_of(stage, tmp_path / "model")
+    curate([str(raw)], str(made), asked)
+    opened.paths.clear()
+    before, same = tree(made), {(row["key"], row["sha256"]) for row in samples(made)}
+    monkeypatch.setattr(kind, "REVISION", 1)
+    found = curate([str(raw)], str(made), asked, update=True)
+    assert found.already_there
+    assert [note for note in found.notes if stage[:4] in note and "--redo-older" in note], found.notes
+    assert curate([str(raw)], str(made), asked).notes == found.notes
+    assert tree(made) == before
+    over_clips = stage not in ("dedup", "shard")
+    name = f"older {stage}" if over_clips else stage
+    assert [(one.what, one.now, one.clips) for one in work_json(raw, made, asked, False)] == [
+        (name, False, 4)
+    ]
+    [redone] = work_json(raw, made, asked, True)
+    assert (redone.what, redone.now) == (name, True)
+    assert (redone.core_s is not None) == over_clips
+    shards = {path: path.read_bytes() for path in made.glob("shards/*")}
+    again = curate([str(raw)], str(made), asked, redo_older=True)
+    assert not again.already_there
+    assert opened.paths == set()
+    assert {(row["key"], row["sha256"]) for row in samples(made)} == same
+    assert verify(open_storage(made)).problems == []
+    if stage == "shard":
+        assert not set(made.glob("shards/*.tar")) & shards.keys()
+    last = curate([str(raw)], str(made), asked, redo_older=True)
+    assert last.already_there
+    assert not [note for note in last.notes if "--redo-older" in note]
+    # A threshold alone asks no model again.
+    monkeypatch.setattr(kind, "REVISION", 2)
+    stricter = asked.model_copy(update={"filters": config(filters={"min_duration_s": 1.5}).filters})
+    curate([str(raw)], str(made), stricter, update=True)
+    found = curate([str(raw)], str(made), stricter, update=True)
+    assert found.already_there
+    assert bool([note for note in found.notes if "--redo-older" in note]) == (stage != "dedup"), found.notes

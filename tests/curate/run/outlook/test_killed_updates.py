@@ -1,0 +1,146 @@
+"""Updates after an upgrade, killed at named writes: the same command ends with the bytes of an undisturbed one."""
+
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curate.config import SourceStageConfig
+from curate.cut import encode
+from curate.run.curate import curate
+from loader.dataset import verify
+from loader.storage import open_storage
+from tests.curate.run.test_run import SMALL_WORDS, config, published
+from tests.media import write_video
+from tests.thorough import but
+from tests.warm import Warm
+
+NEW_SCORE = """
+from curate.filters.names import ADDED
+ADDED["flicker"] = 2
+"""
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("raw")
+    for number in range(3):
+        write_video(folder / f"{number}.mp4", (40, 34), first_scene=2 * number)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def older(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of the revision before, whose clips have other bytes."""
+    out, real = tmp_path_factory.mktemp("older") / "dataset", encode.options
+
+    def coarse(*arguments: Any) -> dict[str, object]:
+        return {**real(*arguments), "crf": "35"}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SourceStageConfig, "REVISION", SourceStageConfig.REVISION - 1)
+        patch.setattr(encode, "options", coarse)
+        curate([str(raw)], str(out), config())
+    return out
+
+
+@pytest.fixture(scope="module")
+def present(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("present") / "dataset"
+    curate([str(raw)], str(out), config())
+    return out
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[Warm]:
+    with Warm() as warm:
+        yield warm
+
+
+@pytest.fixture(scope="module")
+def warm_with_score() -> Iterator[Warm]:
+    with Warm(prepare=NEW_SCORE) as warm:
+        yield warm
+
+
+def updated(warm: Warm, raw: Path, before: Path, out: Path, words: tuple[str, ...], behind: str) -> Path:
+    """Update a copy of a dataset, at first killed behind a write where one is named."""
+    shutil.copytree(before, out)
+    command = ("curate", str(raw), "--out", str(out), *SMALL_WORDS, *words)
+    if behind:
+        assert warm.start(*command, killed_behind=behind).ended()[0] == -signal.SIGKILL, behind
+    status, said = warm.start(*command).ended()
+    assert status == 0, said
+    return out
+
+
+REDO = ("--redo-older",)
+REDONE = [
+    r"^\.ledger/clips/",
+    r"^\.ledger/arrays/",
+    r"^\.ledger/cut/.*\.json$",
+    r"^\.ledger/captions/.*\.json$",
+    r"^\.ledger/shard/",
+    r"^shards/",
+    r"^index\.000001\.parquet$",
+    r"^accounting\.000001\.parquet$",
+    r"^manifest\.json$",
+    r"^index\.parquet$",
+]
+
+
+@pytest.fixture(scope="module")
+def redone(warm: Warm, raw: Path, older: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    found = published(updated(warm, raw, older, tmp_path_factory.mktemp("redone") / "dataset", REDO, ""))
+    assert not {name for name in published(older) if name.startswith("shards/")} & found.keys()
+    return found
+
+
+@pytest.mark.parametrize("behind", but([REDONE[2], REDONE[5], REDONE[8]], REDONE))
+def test_killed_while_older_sources_are_cut_anew(
+    warm: Warm, raw: Path, older: Path, redone: dict[str, bytes], tmp_path: Path, behind: str
+) -> None:
+    out = updated(warm, raw, older, tmp_path / "dataset", REDO, behind)
+    assert published(out) == redone
+    assert verify(open_storage(out)).problems == []
+
+
+MEASURE = ("--redo-older", "--set=filters.max_flicker=99")
+MEASURED = [
+    r"^\.ledger/cut/.*\.json$",
+    r"^\.ledger/status\.json$",
+    r"^index\.000001\.parquet$",
+    r"^manifest\.json$",
+]
+
+
+@pytest.fixture(scope="module")
+def measured(
+    warm_with_score: Warm, raw: Path, present: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, bytes]:
+    out = tmp_path_factory.mktemp("measured") / "dataset"
+    return published(updated(warm_with_score, raw, present, out, MEASURE, ""))
+
+
+@pytest.mark.parametrize("behind", but([MEASURED[0], MEASURED[3]], MEASURED))
+def test_killed_while_a_new_score_is_measured(
+    warm_with_score: Warm, raw: Path, present: Path, measured: dict[str, bytes], tmp_path: Path, behind: str
+) -> None:
+    out = updated(warm_with_score, raw, present, tmp_path / "dataset", MEASURE, behind)
+    assert published(out) == measured
+    assert verify(open_storage(out)).problems == []
+
+
+def test_a_redo_that_did_not_publish_is_said(warm: Warm, raw: Path, older: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(older, tmp_path / "dataset"))
+    command = ("curate", str(raw), "--out", str(out), *SMALL_WORDS)
+    assert warm.start(*command, *REDO, killed_behind="^shards/").ended()[0] == -signal.SIGKILL
+    for words in ((), ("--update",)):
+        status, said = warm.start(*command, *words).ended()
+        assert (status, said.count("a run with --redo-older ended before it published")) == (0, 1), said
+    assert published(out).keys() == published(older).keys() | {
+        name for name in published(out) if name.startswith("shards/")
+    }
