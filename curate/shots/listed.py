@@ -27,6 +27,8 @@ from curate.sources.segments import Segment
 STAGE = "listed"
 NOT_LISTED = "not listed"
 _NOT_LISTED = "no segment of the list holds these seconds"
+MOST_LAYERS = 16
+"""Further passes over a film whose segments overlap."""
 _SAME_RATE = 0.01
 """Relative difference of two frame rates below which they are the same: 29.97 and 30 count the same frames."""
 
@@ -71,7 +73,8 @@ def listed_spans(
     """Return adjacent spans from 0 to the end: clips of the segments, refused segments, and what no segment holds.
 
     Of segments that overlap, the one that begins first becomes a clip, and of those the one that ends first; the
-    others are refused. A refused segment accounts for its frames that no clip holds, or for none.
+    others are refused, or their spans follow behind the adjacent ones (``config.overlapping = "keep"``). A refused
+    segment accounts for its frames that no clip holds, or for none.
 
     Args:
         timeline: Display times of the source.
@@ -85,18 +88,74 @@ def listed_spans(
         (_placed(number, one, timeline, config) for number, one in enumerate(segments)),
         key=lambda one: (one.span.first, one.span.last, one.number),
     )
-    taken: list[_Placed] = []
-    refused: list[_Placed] = []
-    for one in placed:
-        if one.span.fault is None and taken and one.span.first < taken[-1].span.last:
-            one = replace(one, span=_overlapping(one.span, segments[one.number], taken[-1].span, segments))
-        (taken if one.span.fault is None else refused).append(one)
+    taken, over, refused = _chosen(placed, segments, config)
     found = [span for one in taken for span in _clips(one, timeline, transitions, config)]
     found += _left(times_s, [one.span for one in taken], refused)
     found.sort(key=lambda span: span.first)
     found += _without_frames(times_s, found, refused)
     found.sort(key=lambda span: (span.first, span.last))
-    return found + missing_span(timeline, promised_s)
+    found += missing_span(timeline, promised_s)
+    return found + _further(
+        found, [span for one in over for span in _clips(one, timeline, transitions, config)]
+    )
+
+
+def layers_of(spans: Sequence[Span]) -> list[list[int]]:
+    """Return places of spans so that those of one layer are sorted and disjoint: all of them, if they are adjacent.
+
+    Args:
+        spans: Spans of `listed_spans`.
+    """
+    layers: list[list[int]] = []
+    for place, span in enumerate(spans):
+        free = (one for one in layers if spans[one[-1]].last <= span.first)
+        if (layer := next(free, None)) is None:
+            layers.append([place])
+        else:
+            layer.append(place)
+    return layers or [[]]
+
+
+def _chosen(
+    placed: Sequence[_Placed], segments: Sequence[Segment], config: SpanConfig
+) -> tuple[list[_Placed], list[_Placed], list[_Placed]]:
+    """Return the segments that become adjacent clips, those that overlap them, and those that are refused."""
+    taken: list[_Placed] = []
+    over: list[_Placed] = []
+    refused: list[_Placed] = []
+    known: dict[tuple[int, int], _Placed] = {}
+    ends: list[int] = []  # of each further layer
+    for one in placed:
+        first, last = one.span.first, one.span.last
+        if one.span.fault is None and (first, last) in known:
+            one = replace(one, span=_repeated(one.span, segments[one.number], known[first, last], segments))
+        elif one.span.fault is None and taken and first < taken[-1].span.last:
+            layer = next((place for place, end in enumerate(ends) if end <= first), len(ends))
+            if config.overlapping == "keep" and layer < MOST_LAYERS:
+                ends[layer : layer + 1] = [last]
+                known[first, last] = one
+                over.append(one)
+                continue
+            one = replace(one, span=_overlapping(one.span, segments[one.number], taken[-1], segments, config))
+        if one.span.fault is None:
+            known[first, last] = one
+            taken.append(one)
+        else:
+            refused.append(one)
+    return taken, over, refused
+
+
+def _further(found: Sequence[Span], further: Sequence[Span]) -> list[Span]:
+    """Return the spans of segments that overlap others, sorted; a shot that lies in both is a clip once."""
+    known = {(span.first, span.last) for span in found if span.fault is None}
+    spans: list[Span] = []
+    for span in further:
+        if span.fault is None and (span.first, span.last) in known:
+            span = _faulty(span, "the same shot is a clip of another listed segment, which overlaps this one")
+        elif span.fault is None:
+            known.add((span.first, span.last))
+        spans.append(span)
+    return sorted(spans, key=lambda span: (span.first, span.last))
 
 
 def _placed(number: int, segment: Segment, timeline: FrameTimes, config: SpanConfig) -> _Placed:
@@ -161,17 +220,25 @@ def _faulty(span: Span, reason: str) -> Span:
     return replace(span, fault=reason, fault_state="filtered", stage=STAGE)
 
 
-def _overlapping(span: Span, segment: Segment, other: Span, segments: Sequence[Segment]) -> Span:
-    assert other.segment is not None
-    first = segments[other.segment]
-    if segment.span == first.span:
+def _repeated(span: Span, segment: Segment, known: _Placed, segments: Sequence[Segment]) -> Span:
+    if segment.span == segments[known.number].span:
         return _faulty(
             span, f"{segment} is listed twice, with another caption or other columns; the first is kept"
         )
+    return _faulty(span, f"{segment} has the same frames as {segments[known.number]}, which is kept")
+
+
+def _overlapping(
+    span: Span, segment: Segment, known: _Placed, segments: Sequence[Segment], config: SpanConfig
+) -> Span:
+    first = segments[known.number]
+    if config.overlapping == "keep":
+        return _faulty(
+            span, f"{segment} overlaps {first}, and more than {MOST_LAYERS} other segments lie there already"
+        )
     return _faulty(
         span,
-        f"{segment} overlaps {first}, which begins earlier or ends first; to have both, curate it into another dataset"
-        " from a list of its own",
+        f"{segment} overlaps {first}, which begins earlier or ends first; spans.overlapping=keep makes a clip of each",
     )
 
 

@@ -28,7 +28,7 @@ OVER_S = 0.1
 class SpanConfig(Settings):
     """Splitting of shots into clip spans."""
 
-    ADDED: ClassVar = frozenset({"listed"})
+    ADDED: ClassVar = frozenset({"listed", "overlapping"})
 
     min_clip_s: float = Field(
         2.0, ge=0, description="minimum clip length, seconds; shorter shots are filtered"
@@ -58,6 +58,11 @@ class SpanConfig(Settings):
         "whole",
         description="splitting of segments that a list names. whole: each is one clip, whatever shots it holds. shots:"
         " each is split at its shots, and long shots as long_shots says",
+    )
+    overlapping: Literal["refuse", "keep"] = Field(
+        "refuse",
+        description="listed segments that overlap one that begins earlier. refuse: they are filtered. keep: each is"
+        " a clip as well, for which the film is decoded again",
     )
 
     @model_validator(mode="after")

@@ -35,7 +35,7 @@ from curate.frames.sound_clock import SoundClock
 from curate.ledger.ledger import Ledger, digest
 from curate.ledger.records import Record, SourceSummary, clip_key
 from curate.models.device import one_thread
-from curate.shots.listed import listed_spans
+from curate.shots.listed import layers_of, listed_spans
 from curate.shots.spans import Span, spans
 from curate.source_pass.at_work import noted
 from curate.source_pass.sampling import ClipPictures, FrameStats, PictureCollector
@@ -173,8 +173,16 @@ class CutSource:
         wanted = [span for span, record in zip(parts, records, strict=True) if record.state == "kept"]
         check_wanted(wanted, seen, self.config)
         arrays: dict[str, NDArray[Any]] = {}
-        made = self.made(file, seen, seen.probe.codec, parts, records, arrays, seen.ahead)
-        yield from made
+        layers = layers_of(parts) if source.segments else [list(range(len(parts)))]
+        ahead, used_bytes = seen.ahead, 0
+        for layer in layers:  # one, unless listed segments overlap
+            own, planned = [parts[place] for place in layer], [records[place] for place in layer]
+            made = self.made(file, seen, seen.probe.codec, own, planned, arrays, ahead, used_bytes=used_bytes)
+            for place, record in zip(layer, made, strict=True):
+                records[place] = record
+                used_bytes += record.clip_bytes
+            ahead = None
+        yield from records
         if arrays:
             self.ledger.write_arrays(arrays_name(source, self.fingerprint), arrays)
 
@@ -193,6 +201,7 @@ class CutSource:
         arrays: dict[str, NDArray[Any]],
         ahead: AheadSpans | None = None,
         entry: Entry | None = None,
+        used_bytes: int = 0,
     ) -> Iterator[Record]:
         """Cut the kept spans, and yield all records in their final state.
 
@@ -205,6 +214,7 @@ class CutSource:
             arrays: Destination of the arrays of clips.
             ahead: Clips that were encoded before.
             entry: See `curate.cut.cut`.
+            used_bytes: Size of the source's clips that were cut before.
         """
         times_s, limits = seen.timeline.times_s, self.config.probe
         wanted = [span for span, record in zip(parts, records, strict=True) if record.state == "kept"]
@@ -228,7 +238,7 @@ class CutSource:
             self.config.cut,
             observe,
             {} if ahead is None else ahead,
-            most_bytes(seen.source_bytes, limits),
+            most_bytes(seen.source_bytes, limits) - used_bytes,
             seen.sound_clock,
             entry,
         )

@@ -38,6 +38,7 @@ from curate.source_pass.part_store import PARTS, Arrays, PartStore, StepNote
 from curate.source_pass.parts import Part, may_be_long, source_parts
 from curate.source_pass.tasks import PartStep, PartTask
 from curate.sources.inputs import SourceRef
+from curate.sources.segments import overlap
 from loader.errors import MachineError, ObjectError, UsageError
 from loader.storage import open_object
 from loader.storage.remote.retry import counted_retries
@@ -114,6 +115,8 @@ class SplitCut:
     def _parts(self, source: SourceRef) -> tuple[Part, ...]:
         if self.part_s is None or source.fault or not may_be_long(source, self.part_s):
             return ()
+        if self.cut.config.spans.overlapping == "keep" and overlap(source.segments):
+            return ()  # which takes several passes
         try:
             with self._opened(source) as (file, _):
                 return source_parts(file, self.cut.config, self.part_s)

@@ -1,7 +1,8 @@
 """Segments of a film that a list names, each with a caption of its own."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 MAX_SEGMENTS = 100_000
@@ -47,6 +48,11 @@ def ordered(segments: Iterable[Segment]) -> tuple[Segment, ...]:
         (segment.span, segment.caption, tuple(segment.attributes.items())): segment for segment in segments
     }
     return tuple(sorted(by_content.values(), key=lambda one: one.span))
+
+
+def overlap(segments: Sequence[Segment]) -> bool:
+    """Return True if sorted segments may share frames: so may those in seconds and those in frames."""
+    return any(one.unit != other.unit or other.start < one.end for one, other in pairwise(segments))
 
 
 def stored(segments: Iterable[Segment]) -> list[dict[str, Any]]:

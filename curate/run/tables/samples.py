@@ -21,6 +21,7 @@ _ROW = [name for name in INDEX.names if name not in (*PLACEMENT, "embeddings")]
 _OF_CLIPS = [name for name in _ROW if name not in ("source", "attributes", "scores")]
 _BEFORE = [*_OF_CLIPS, "source", "attributes"]
 _PLACE = [f"place.{name}" for name in ("shard", "offset", "size")]
+OVERLAPS = "overlaps another listed segment; its seconds are those of other rows"
 _BEHIND = ["clip_bytes", "clip_id", "video", "text.arrays", "text.sha256", *_PLACE]
 
 
@@ -90,11 +91,42 @@ def index_columns(samples: pa.Table) -> pa.Table:
 
 
 def accounting_table(clips: pa.Table, sources: Sequence[SourceRef]) -> pa.Table:
-    """Return the accounting of clips, a row for each."""
+    """Return the accounting of clips, a row for each, and each second of a source in one row.
+
+    Spans that lie over others of their source, as listed segments may, have no length in it.
+
+    Args:
+        clips: Clips, sorted by source and part.
+        sources: All sources.
+    """
     columns = {
         name: uris(clips, sources) if name == "source" else column(clips, name) for name in ACCOUNTING.names
     }
+    at_s, over = _covered(clips)
+    if over.any():
+        mask = pa.array(over)
+        for name in ("start_s", "end_s"):
+            columns[name] = pc.if_else(mask, pa.array(at_s), columns[name])
+        silent = pa.array(over & mask_of(pc.equal(columns["reason"], "")))
+        columns["reason"] = pc.if_else(silent, OVERLAPS, columns["reason"])
     return pa.table(columns, ACCOUNTING)
+
+
+def _covered(clips: pa.Table) -> tuple[NDArray[np.float64], Mask]:
+    """Return how far earlier rows of each row's source reach, in seconds, and the rows that begin before that."""
+    source_N = column(clips, "source").to_numpy()
+    start_N, end_N = (
+        pc.fill_null(column(clips, name), 0.0).to_numpy().astype(np.float64) for name in ("start_s", "end_s")
+    )
+    at_s, over = np.zeros(len(source_N)), np.zeros(len(source_N), bool)
+    crossed_N = (source_N[1:] == source_N[:-1]) & (start_N[1:] < end_N[:-1])
+    for source in np.unique(source_N[1:][crossed_N]).tolist():
+        reach_s = 0.0
+        first, last = np.searchsorted(source_N, [source, source + 1]).tolist()
+        for row in range(first, last):
+            at_s[row], over[row] = reach_s, start_N[row] < reach_s
+            reach_s = max(reach_s, reach_s if over[row] else end_N[row])
+    return at_s, over
 
 
 def scores_table(clips: pa.Table, sources: Sequence[SourceRef]) -> pa.Table:

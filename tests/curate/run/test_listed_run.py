@@ -146,6 +146,44 @@ def test_every_row_is_accounted_for_and_every_second(made: Path) -> None:
     assert verify(open_storage(made)).problems == []
 
 
+def test_overlapping_segments_become_a_clip_each_and_seconds_are_counted_once(
+    raw: Path, tmp_path: Path
+) -> None:
+    """As ActivityNet's dense captions do."""
+    spans = {BOAT: [0.5, 2.52], KITE: [1.0, 3.0], LAKE: [0.2, 7.0]}
+    rows = {"timestamps": list(spans.values()), "sentences": list(spans)}
+    path = raw / "overlapping.json"
+    path.write_text(json.dumps({"a.mp4": rows}))
+    out, alone = tmp_path / "out", tmp_path / "alone"
+    keep = {"spans": {"overlapping": "keep"}}
+    make(path, out, config(**DEDUP_OFF, **keep))
+    found = clips(out)
+    assert {caption: [found[caption].row[name] for name in ("start_s", "end_s")] for caption in found} == {
+        BOAT: [0.52, 2.52],
+        KITE: [1.0, 3.0],
+        LAKE: [0.2, 7.0],
+    }
+    accounted = accounts(out, "a.mp4")
+    assert_whole(accounted, 7.2)
+    kept = [(row["start_s"], row["end_s"], row["reason"]) for row in accounted if row["state"] == "kept"]
+    assert kept[0] == (0.2, 7.0, "")
+    assert {one[:2] for one in kept[1:]} == {(7.2, 7.2)}
+    assert all("overlaps another listed segment" in one[2] for one in kept[1:])
+    assert verify(open_storage(out)).problems == []
+
+    write_list(raw / "alone.csv", [{"path": "a.mp4", "start": 1, "end": 3, "caption": KITE}])
+    make(raw / "alone.csv", alone)
+    assert clips(alone)[KITE].data == found[KITE].data
+
+    removal = Removal(key=found[KITE].row["key"], date="2026-11-28", reason="asked", samples=0)
+    remove(open_storage(out), removal)
+    assert clips(out).keys() == {BOAT, LAKE}
+    assert verify(open_storage(out)).problems == []
+    make(path, out, config(**DEDUP_OFF, **keep, filters={"min_duration_s": 1.5}), update=True)
+    gone = [row for row in accounts(out, "a.mp4") if row["key"]]  # clips that hold what was taken down
+    assert [row["reason"] for row in gone] == ["taken down on 2026-11-28: asked"] * 3
+
+
 def test_each_clip_has_the_caption_and_the_columns_of_its_own_row(made: Path) -> None:
     found = clips(made)
     assert found.keys() == {BOAT, KITE, LAKE, "A whole film."}

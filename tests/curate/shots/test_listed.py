@@ -9,7 +9,7 @@ import pytest
 
 from curate.frames.frame_times import Damage, FrameTimes
 from curate.shots import Transition
-from curate.shots.listed import frames_of, listed_spans
+from curate.shots.listed import MOST_LAYERS, frames_of, layers_of, listed_spans
 from curate.shots.spans import Span, SpanConfig
 from curate.sources.segments import Segment, ordered
 
@@ -81,9 +81,40 @@ def test_of_overlapping_segments_the_one_that_begins_first_is_kept() -> None:
     found = spans([Segment(1, 3), Segment(2, 5), Segment(2.1, 2.3), Segment(3, 4), Segment(1, 2.5)])
     assert kept(found) == [(25, 63, 0), (75, 100, 4)]
     assert [one[:2] for one in refused(found)] == [(2.52, 2.52), (2.52, 3.0), (4.0, 5.0)]
-    assert all("overlaps" in reason for *_, reason in refused(found))
+    assert all("spans.overlapping=keep makes a clip of each" in reason for *_, reason in refused(found))
     assert {span.segment for span in found if span.segment is not None} == set(range(5))
     assert_whole(found, 8.0)
+
+
+def test_overlapping_segments_are_kept_behind_the_adjacent_ones_where_asked() -> None:
+    keep = ANY.model_copy(update={"overlapping": "keep"})
+    listed = [Segment(1, 3), Segment(2, 5), Segment(2.1, 2.3), Segment(3, 4), Segment(1, 2.5), Segment(9, 10)]
+    found = spans(listed, keep)
+    assert kept(found) == [(25, 63, 0), (75, 100, 4), (25, 75, 1), (50, 125, 2), (53, 58, 3)]
+    assert_whole(found[:-3], 8.0)
+    layers = layers_of(found)
+    assert [len(layer) for layer in layers] == [len(found) - 3, 1, 1, 1]
+    assert kept([found[place] for layer in layers for place in layer]) == kept(found)
+    ((_, _, reason),) = refused(found)
+    assert "lies outside the film" in reason
+
+
+def test_a_shot_within_two_overlapping_segments_is_one_clip() -> None:
+    keep = ANY.model_copy(update={"overlapping": "keep", "listed": "shots"})
+    cuts = [Transition(at - 1, at, "cut") for at in (75, 100)]
+    found = listed_spans(line(200), cuts, None, keep, ordered([Segment(2, 5), Segment(1, 4)]))
+    assert kept(found) == [(25, 75, 0), (75, 100, 0), (50, 75, 1), (100, 125, 1)]
+    assert [one[2] for one in refused(found)] == [
+        "the same shot is a clip of another listed segment, which overlaps this one"
+    ]
+
+
+def test_too_many_segments_over_each_other_are_refused() -> None:
+    keep = ANY.model_copy(update={"overlapping": "keep"})
+    found = spans([Segment(1, 2 + place / 10) for place in range(MOST_LAYERS + 3)], keep)
+    assert len(kept(found)) == MOST_LAYERS + 1
+    assert [f"more than {MOST_LAYERS} other segments" in one[2] for one in refused(found)] == [True, True]
+    assert len(layers_of(found)) == MOST_LAYERS + 1
 
 
 def test_a_span_that_is_listed_twice_with_two_captions_says_so() -> None:
