@@ -71,6 +71,16 @@ def continued_position(
     return position
 
 
+def dataset_names(source: SampleSource) -> list[str]:
+    """Return places, revisions and sizes of the datasets of a source, for people."""
+    found = source.datasets if isinstance(source, Blend) else (source,)
+    return [
+        f"{one.storage.root} (revision {one.manifest.revision}, {one.manifest.totals.samples} samples)"
+        for one in found
+        if isinstance(one, Dataset)
+    ]
+
+
 def _earlier_revision(source: SampleSource, loaded: StreamState) -> str | None:
     """Return the name of the earlier revision that a state was saved with; None for the current one or another source.
 

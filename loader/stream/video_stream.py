@@ -28,7 +28,7 @@ from loader.read.stored import check_clips, check_shapes
 from loader.read.stream_config import StreamConfig
 from loader.stream.checks.own_rank import warn_of_other_ranks
 from loader.stream.checks.unassigned import check_unassigned, log_unassigned
-from loader.stream.continued import continued_position
+from loader.stream.continued import continued_position, dataset_names
 from loader.stream.curriculum_plans import CurriculumPlans, plan_fingerprint, plan_keys
 from loader.stream.lengths import EpochProgress, has_ended, microbatches_in_all, progress_of, steps_of_epoch
 from loader.stream.loader_state import (
@@ -341,6 +341,11 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
     def plan_keys(self) -> dict[str, Any]:
         """Keys of the configuration that plans follow from, as JSON values: a state is resumed with the same ones."""
         return plan_keys(self.config)
+
+    @property
+    def dataset_names(self) -> list[str]:
+        """Places, revisions and sizes of the datasets, for people: a state holds their fingerprints."""
+        return dataset_names(self.source)
 
     def _state(self, position: Position) -> dict[str, Any]:
         revisions = self.source.revisions if isinstance(self.source, Blend) else None

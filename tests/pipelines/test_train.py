@@ -86,6 +86,38 @@ def test_a_resume_with_other_buckets_names_the_keys(
     assert main([*command, *asked[-2:]]) == 0
 
 
+def test_a_resume_with_another_dataset_names_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    clip = write_video(tmp_path / "clip.mp4", (9,), size=(24, 16)).read_bytes()
+    for name, count in (("clips", 4), ("others", 6)):
+        write(tmp_path / name, [make_sample(f"{name}{n}", clip, 9, (24, 16)) for n in range(count)])
+    train = tiny_config(1)
+    buckets = {
+        "frames": [5], "sizes": [[16, 24]], "compression": train.compression.model_dump(),
+        "max_text_tokens": 9, "memory_tokens": 300,
+    }  # fmt: skip
+    values = {
+        "dataset": str(tmp_path / "clips"),
+        "out": str(tmp_path / "run"),
+        "stream": {"buckets": buckets, "workers": 1},
+        "train": train.model_dump(mode="json"),
+    }
+    (tmp_path / "train.yaml").write_text(yaml.safe_dump(values))
+    command = ["train", "--config", str(tmp_path / "train.yaml")]
+    assert main(command) == 0
+    capsys.readouterr()
+    more = ["--set", "train.schedule.total_steps=2"]
+    assert main([*command, *more, "--set", f"dataset={tmp_path / 'others'}"]) == 2
+    said = capsys.readouterr().err
+    assert (
+        f"was made with another dataset: it was {tmp_path / 'clips'} (revision 0, 4 samples) and is"
+        f" {tmp_path / 'others'} (revision 0, 6 samples) now" in said
+    )
+    change_state(tmp_path / "run", lambda state: state["plans"].pop("datasets"))
+    assert main([*command, *more, "--set", f"dataset={tmp_path / 'others'}"]) == 2
+    assert "cannot resume: dataset was" in capsys.readouterr().err
+    assert main([*command, *more]) == 0
+
+
 def test_a_run_goes_on_with_a_blend_that_grew(tmp_path: Path) -> None:
     """It draws what the stream by itself draws, whose own tests say that no draw is lost or repeated."""
     frames, size = 5, (24, 16)

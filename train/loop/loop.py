@@ -24,7 +24,7 @@ from train.loop.logs.log import MetricLog
 from train.loop.logs.metrics import StepMetrics
 from train.loop.logs.scalars import open_scalars
 from train.loop.processes import Processes, enter
-from train.loop.resume import resume, seed_step
+from train.loop.resume import DATASETS, resume, seed_step
 from train.loop.task import TrainingTask
 from train.measure.flops import utilisation
 from train.measure.peak_flops import peak_flops_per_s
@@ -33,7 +33,7 @@ from train.measure.step_times import RankTimes
 from train.measure.timings import StepClock
 from train.models.transfer import read
 from train.parallel.mesh import Ranks
-from train.step.batches import BatchStream, batches_of_step, plan_keys_of
+from train.step.batches import BatchStream, batches_of_step, dataset_names_of, plan_keys_of
 from train.step.message import StepMessage
 from train.step.step_losses import StepLosses
 
@@ -324,9 +324,10 @@ class _Steps(Generic[Config]):
 
     def _state(self, step: int) -> CheckpointState:
         config = self._config.model_dump(mode="json")
-        return CheckpointState(
-            step=step, stream=dict(self._stream.state_dict()), config=config, plans=plan_keys_of(self._stream)
-        )
+        plans = plan_keys_of(self._stream)
+        if plans is not None:
+            plans = {**plans, DATASETS: dataset_names_of(self._stream)}
+        return CheckpointState(step=step, stream=dict(self._stream.state_dict()), config=config, plans=plans)
 
 
 def _finite(terms: Mapping[str, float]) -> dict[str, float]:

@@ -11,10 +11,13 @@ from loader.errors import UsageError
 from loader.settings import differences, first_difference
 from train.checkpoint.saver import Checkpoints
 from train.checkpoint.state import CheckpointState
-from train.step.batches import BatchStream, plan_keys_of
+from train.step.batches import BatchStream, dataset_names_of, plan_keys_of
 
 FREE = ("log", "checkpoint", "lost_after_s", "parallel", "fp8")
 """Sections that may change when a run resumes, as may ``schedule.total_steps``."""
+
+DATASETS = "datasets"
+"""Key of a checkpoint's plans under which it names the datasets of its stream for people."""
 
 _MOST_KEYS = 5
 
@@ -45,6 +48,8 @@ def resume(checkpoints: Checkpoints, stream: BatchStream, config: BaseModel) -> 
 def _refused(state: CheckpointState, stream: BatchStream, uri: str, error: UsageError) -> UsageError:
     """Return the error of a stream that refuses a state, which knows digests alone, in words if the keys are known."""
     own = plan_keys_of(stream)
+    if state.stream.get("dataset") != stream.state_dict().get("dataset"):
+        return _other_datasets(state, stream, uri, error)
     if own is None or state.stream.get("config") == stream.state_dict().get("config"):
         return error
     if state.plans is None:
@@ -52,6 +57,7 @@ def _refused(state: CheckpointState, stream: BatchStream, uri: str, error: Usage
     differ = [
         f"stream.{key} was {before!r} and is {now!r} now"
         for key, before, now in differences(state.plans, own)
+        if not key.startswith(DATASETS)
     ]
     if not differ:
         return error
@@ -59,6 +65,28 @@ def _refused(state: CheckpointState, stream: BatchStream, uri: str, error: Usage
         f"{uri} was made with another stream: {'; '.join(differ[:_MOST_KEYS])}; resume with the old value, or train"
         " into another folder"
     )
+
+
+def _other_datasets(state: CheckpointState, stream: BatchStream, uri: str, error: UsageError) -> UsageError:
+    """Return the error of a stream of other datasets in words, if the checkpoint has them."""
+    was, now = (state.plans or {}).get(DATASETS), dataset_names_of(stream)
+    if not was or not now:
+        return error
+    gone, new = ([one for one in some if one not in others] for some, others in ((was, now), (now, was)))
+    if not gone and not new:
+        return UsageError(
+            f"{error}. {uri} names the same datasets ({'; '.join(was[:_MOST_KEYS])}): one was made anew, or is mixed"
+            " otherwise"
+        )
+    return UsageError(
+        f"{uri} was made with another dataset: it was {_listed(gone)} and is {_listed(new)} now. A run goes on with"
+        " later revisions of its datasets only; use them, or train into another folder"
+    )
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_KEYS} more" if len(names) > _MOST_KEYS else ""
+    return f"{'; '.join(names[:_MOST_KEYS]) or 'in addition nothing'}{more}"
 
 
 def difference(saved: dict[str, Any], config: BaseModel) -> str | None:

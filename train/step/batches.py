@@ -55,10 +55,19 @@ class PlannedStream(Protocol):
     def plan_keys(self) -> dict[str, Any]:
         """Keys of the plans as JSON values."""
 
+    @property
+    def dataset_names(self) -> list[str]:
+        """Datasets in words."""
+
 
 def plan_keys_of(stream: object) -> dict[str, Any] | None:
     """Return the keys that a stream's plans follow from; None if it does not say."""
     return stream.plan_keys if isinstance(stream, PlannedStream) else None
+
+
+def dataset_names_of(stream: object) -> list[str]:
+    """Return a stream's datasets in words; none if it does not say."""
+    return stream.dataset_names if isinstance(stream, PlannedStream) else []
 
 
 def check_shapes(stream: object, bundle: Bundle) -> None:
