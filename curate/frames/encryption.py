@@ -17,6 +17,8 @@ _CONTENT_ENCODINGS, _CONTENT_ENCRYPTION = b"\x6d\x80", b"\x50\x35"
 _LONGEST_ENCODINGS = 64  # bytes before the encryption in its element
 _TS_PACKETS = ((188, 0), (192, 4), (204, 0))  # size, and place of the first byte
 _SYNC, _SYNCS = 0x47, 8  # first byte, and packets in a row that show it
+_SAMPLE_AES_H264 = 0xDB  # type of a stream
+_FLV, _FLV_PICTURES = b"FLV", 9
 _MOST_SCRAMBLED = 0.1  # share of packets in a broken file that may look scrambled
 
 
@@ -42,8 +44,8 @@ def names_key(stream: Stream) -> bool:
 def encryption(file: BinaryIO) -> str | None:
     """Return words for the encryption that a file states, or None without it.
 
-    Known are Common Encryption in MP4 and MOV (ISO/IEC 23001-7), Matroska's, and scrambled packets of MPEG-TS. A film
-    that decodes may state it too, for some of its packets.
+    Known are Common Encryption in MP4 and MOV (ISO/IEC 23001-7), Matroska's, scrambled packets of MPEG-TS, SAMPLE-AES
+    in it (HLS), and Flash Access in FLV. A film that decodes may state it too, for some of its packets.
     """
     for kind, place, size in boxes(file):
         if kind == b"moov":
@@ -53,7 +55,13 @@ def encryption(file: BinaryIO) -> str | None:
     head = file.read(_HEAD_BYTES)
     if head.startswith(_EBML):
         return encrypted_words("Matroska") if _of_matroska(head) else None
-    return encrypted_words("scrambled TS") if _is_scrambled(head) else None
+    if head.startswith(_FLV):
+        return encrypted_words("FLV") if _is_filtered(head) else None
+    packets = _ts_packets(head)
+    if any(map(_names_sample_aes, packets)):
+        return encrypted_words("SAMPLE-AES")
+    scrambled = sum(packet[3] >= 0x80 for packet in packets)
+    return encrypted_words("scrambled TS") if scrambled > _MOST_SCRAMBLED * len(packets) else None
 
 
 def boxes(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
@@ -88,13 +96,41 @@ def _of_matroska(head: bytes) -> bool:
     return False
 
 
-def _is_scrambled(head: bytes) -> bool:
+def _is_filtered(head: bytes) -> bool:
+    """Return True if a tag of pictures in FLV states a filter, which is its encryption."""
+    place = int.from_bytes(head[5:9], "big") + 4
+    while place + 4 <= len(head):
+        kind = head[place]
+        if kind & 0x1F == _FLV_PICTURES:
+            return bool(kind & 0x20)
+        place += int.from_bytes(head[place + 1 : place + 4], "big") + 15
+    return False
+
+
+def _ts_packets(head: bytes) -> list[bytes]:
+    """Return the packets of MPEG-TS that begin where they should; none for another file."""
     for size, offset in _TS_PACKETS:
         for begin in range(offset, offset + size):
             syncs = head[begin::size]
             if len(syncs) >= _SYNCS and set(syncs[:_SYNCS]) == {_SYNC}:
-                flags = [
-                    flag for sync, flag in zip(syncs, head[begin + 3 :: size], strict=False) if sync == _SYNC
-                ]
-                return sum(flag >= 0x80 for flag in flags) > _MOST_SCRAMBLED * len(flags)
+                packets = (head[place : place + 188] for place in range(begin, len(head) - 187, size))
+                return [packet for packet in packets if packet[0] == _SYNC]
+    return []
+
+
+def _names_sample_aes(packet: bytes) -> bool:
+    """Return True if a packet of TS holds a program map with H.264 under SAMPLE-AES."""
+    begins, field = packet[1] & 0x40, packet[3] >> 4 & 3  # what lies before the payload
+    place = 5 + packet[4] if field == 3 else 4
+    if not begins or field not in (1, 3) or place >= len(packet):
+        return False
+    section = packet[place + 1 + packet[place] :]
+    if len(section) < 12 or section[0] != 2 or section[1] & 0xB0 != 0xB0:
+        return False
+    end = min(len(section), 3 + (int.from_bytes(section[1:3], "big") & 0xFFF) - 4)
+    place = 12 + (int.from_bytes(section[10:12], "big") & 0xFFF)
+    while place + 5 <= end:
+        if section[place] == _SAMPLE_AES_H264:
+            return True
+        place += 5 + (int.from_bytes(section[place + 3 : place + 5], "big") & 0xFFF)
     return False

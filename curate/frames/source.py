@@ -68,7 +68,10 @@ def open_video(
     with container:
         if not pictures_of(container) and (reason := _unfinished(file)):
             raise SourceError(reason)
-        stream = _chosen(container, frames)
+        try:
+            stream = _chosen(container, frames)
+        except SourceError as error:  # the head of an encrypted tag of FLV reads as a codec that nobody knows
+            raise SourceError(encryption(file) or str(error)) from error
         # One thread decodes damaged streams deterministically; parallelism comes from other sources.
         stream.thread_type = "NONE"
         stream.codec_context.thread_count = 1

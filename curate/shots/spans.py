@@ -190,7 +190,10 @@ def gap_span(times_s: NDArray[np.float64], first: int, last: int, longest_s: flo
     """Return the span of a gap, with its fault."""
     start_s, end_s = float(times_s[first]), float(times_s[last])
     held_s = float(np.diff(times_s[first : last + 1]).max())
-    fault = f"a picture is held for {held_s:.2f} s, which is a gap between shots (spans.max_gap_s)"
+    fault = (
+        f"a picture is held for {held_s:.2f} s, which is a gap between shots, as pauses and joined parts whose clock"
+        " jumps leave it (spans.max_gap_s)"
+    )
     return Span(first, last, start_s, end_s, fault, "filtered", "gaps", held_s, longest_s)
 
 

@@ -118,6 +118,48 @@ def scrambled(path: Path) -> None:
     path.write_bytes(data)
 
 
+def sample_aes(path: Path) -> None:
+    """A segment of HLS whose pictures are encrypted within their units, as its program map says."""
+    data = bytearray(write_video(path, (50,), audio=True).read_bytes())
+    for place in range(0, len(data), 188):
+        kind = int.from_bytes(data[place + 1 : place + 3], "big") & 0x1FFF
+        if kind == 0x1000:  # FFmpeg's program map
+            section = data[place + 5 : place + 188]
+            end = 3 + (int.from_bytes(section[1:3], "big") & 0xFFF)
+            assert section.count(b"\x1b\xe1\x00") == 1
+            section[: end - 4] = section[: end - 4].replace(b"\x1b\xe1\x00", b"\xdb\xe1\x00")
+            section[end - 4 : end] = u32(crc32_of_ts(section[: end - 4]))
+            data[place + 5 : place + 188] = section
+        elif kind == 0x100 and not data[place + 1] & 0x40:
+            data[place + 40 : place + 188] = noise(148)
+    path.write_bytes(data)
+
+
+def crc32_of_ts(data: bytes) -> int:
+    found = 0xFFFFFFFF
+    for byte in data:
+        found ^= byte << 24
+        for _ in range(8):
+            found = (found << 1 ^ (0x04C11DB7 if found & 0x80000000 else 0)) & 0xFFFFFFFF
+    return found
+
+
+def filtered_flv(path: Path) -> None:
+    """FLV whose tags of pictures have a filter, with its header before the payload."""
+    data = write_video(path, (50,)).read_bytes()
+    place, made = 13, bytearray(data[:13])
+    while place < len(data):
+        size = int.from_bytes(data[place + 1 : place + 4], "big")
+        tag, payload = bytearray(data[place : place + 11]), data[place + 11 : place + 11 + size]
+        if tag[0] == 9:
+            tag[0] |= 0x20
+            payload = b"\x01Encryption\0\0\0\x11\x01" + noise(16 + len(payload))
+        tag[1:4] = len(payload).to_bytes(3, "big")
+        made += tag + payload + u32(11 + len(payload))
+        place += size + 15
+    path.write_bytes(made)
+
+
 FILMS: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "fragments": ("a.mp4", fragmented, "cenc"),
     "pattern": ("a.mp4", with_pattern, "cbcs"),
@@ -126,6 +168,8 @@ FILMS: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "matroska without a name of its key": ("a.mkv", lambda path: matroska(path, b""), "Matroska"),
     "webm": ("a.webm", lambda path: matroska(path, codec="libvpx-vp9"), "Matroska"),
     "scrambled": ("a.ts", scrambled, "scrambled TS"),
+    "sample-aes": ("a.ts", sample_aes, "SAMPLE-AES"),
+    "flv": ("a.flv", filtered_flv, "FLV"),
 }
 
 
