@@ -23,6 +23,10 @@ _OFF, _MOST = (
     0.15,
     0.9,
 )  # frame durations by which gaps may differ from whole ones, and the share of gaps that keep it
+_LEAST_FIT, _BETTER_FIT = (
+    0.9,
+    0.003,
+)  # agreement of all frames with a grid, 0 to 1; ticks of a millisecond cost 0.006
 _CLOSE = 0.1  # relative distance within which an odd rate is the source's, measured on too few frames
 
 FLEETING_S = 0.0015
@@ -53,7 +57,7 @@ def choose_rate(
     for rate in (stated, snapped(measured), measured):
         if rate and _lies_on_grid(times_s, rate, runs, CONSTANT_TOLERANCE / float(rate)):
             return rate, True
-    return _nominal(gaps_s[~fleeting(gaps_s)], max_fps), False
+    return _fitted(times_s, _nominal(gaps_s[~fleeting(gaps_s)], max_fps), max_fps), False
 
 
 def choose_clip_rate(times_s: Seconds, source: Fraction, max_fps: float) -> Fraction:
@@ -78,7 +82,7 @@ def choose_clip_rate(times_s: Seconds, source: Fraction, max_fps: float) -> Frac
         off_s = min(CONSTANT_TOLERANCE / float(rate), _MOST_OFF_S)
         if _lies_on_grid(times_s, rate, ((0, len(times_s)),), off_s):
             return rate if rate <= max_fps else Fraction(max_fps).limit_denominator(1001)
-    nominal = _nominal(gaps_s, max_fps)
+    nominal = _fitted(times_s, _nominal(gaps_s, max_fps), max_fps)
     if abs(nominal - source) <= _SNAP_TOLERANCE * source:
         nominal = source
     for rate in (nominal, source):
@@ -130,6 +134,21 @@ def _nominal(gaps_s: Seconds, max_fps: float) -> Fraction:
     if usual is not None and usual <= max_fps:
         return usual
     return snapped(Fraction(min(1 / low_s, max_fps)).limit_denominator(1001))
+
+
+def _fitted(times_s: Seconds, rate: Fraction, max_fps: float) -> Fraction:
+    """Return the usual rate near one on whose grid all frames lie but for missing ones, or the same.
+
+    In ticks of a millisecond gaps do not tell 29.97 from 30, but ten seconds on the grids are a third of a frame apart.
+    """
+
+    def fit(one: Fraction) -> float:
+        return float(np.abs(np.exp(2j * np.pi * float(one) * (times_s - times_s[0])).mean()))
+
+    half = Fraction(round(2 * rate), 2)
+    near = [one for one in (*STANDARD_RATES, half) if 0 < abs(one - rate) <= _SNAP_TOLERANCE * rate]
+    best = max((one for one in near if one <= max_fps), key=fit, default=rate)
+    return best if fit(best) >= max(_LEAST_FIT, fit(rate) + _BETTER_FIT) else rate
 
 
 def _drops_frames(gaps_s: Seconds, rate: Fraction) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from curate.cut import CutConfig
 from tests.cutting import clips_of, sound
 from tests.media import write_video
+from tests.player import ffmpeg
 from tests.thorough import but
 
 RATE = 48000
@@ -92,3 +93,56 @@ def test_sound_lies_beside_its_pictures(kind: str, mode: str, tmp_path: Path) ->
 def test_a_source_without_sound_gives_clips_without(tmp_path: Path) -> None:
     path = write_video(tmp_path / "a.mp4", (60,), options=GROUPS)
     assert [clip.audio for clip in clips_of(path, BOUNDS, CutConfig(mode="copy"))] == ["none", "none"]
+
+
+def played(path: Path) -> np.ndarray:
+    """Five seconds of mono sound from the first picture on, as FFmpeg's program plays it, by its stamps."""
+    # At a constant rate the program would move the pictures to a grid, but not the sound.
+    target = path.with_name("played.nut")
+    words = f"-i {path} -fps_mode passthrough -enc_time_base:v 1:90000 -c:v rawvideo -c:a pcm_f32le -ac 1 -ar {RATE}"
+    ffmpeg([*words.split(), "-y", str(target)])
+    track, begin_s = np.zeros(5 * RATE), None
+    pieces = []
+    with av.open(str(target)) as container:
+        for packet in container.demux():
+            if not packet.size:
+                continue
+            time_s = packet.pts * packet.time_base
+            if packet.stream.type == "audio":
+                pieces.append((time_s, np.frombuffer(bytes(packet), "<f4")))
+            elif begin_s is None or time_s < begin_s:
+                begin_s = time_s
+    for time_s, samples in pieces:
+        at = round((time_s - begin_s) * RATE)
+        heard, at = samples[max(0, -at) :], max(0, at)
+        track[at : at + len(heard)] = heard
+    return track
+
+
+OPUS = {
+    "mp4": "a.mp4",
+    "mkv": "a.mkv",
+    "fragmented": "a.mp4 -movflags delay_moov+frag_keyframe",
+    "ts": "a.ts",
+}
+
+
+@pytest.mark.parametrize("kind", but(("mkv", "fragmented", "ts"), OPUS))
+def test_opus_sounds_where_ffmpegs_program_plays_it(kind: str, tmp_path: Path) -> None:
+    """Its first 6.5 ms are skipped: pictures and sound may begin as far apart in a file."""
+    name, *options = OPUS[kind].split()
+    noise = np.random.default_rng(0).normal(0, 0.1, 3 * RATE) * (np.arange(3 * RATE) // 2400 % 5 == 0)
+    (tmp_path / "noise.raw").write_bytes(noise.astype("<f4").tobytes())
+    pictures = write_video(tmp_path / "pictures.mp4", (75,), options={"g": "25"})
+    path = tmp_path / name
+    sources = f"-i {pictures} -f f32le -ar {RATE} -ac 1 -i {tmp_path / 'noise.raw'}"
+    words = f"{sources} -c:v libx264 -c:a libopus -b:a 128k {' '.join(options)} -y {path}"
+    ffmpeg(words.split())
+    expected = played(path)
+    for clip, first in zip(clips_of(path, [(0, 40), (40, 75)]), (0, 40), strict=True):
+        clipped = tmp_path / "clip.mp4"
+        clipped.write_bytes(clip.data)
+        ours, theirs = played(clipped)[: RATE * 5 // 4], expected[first * RATE // 25 :][: RATE * 5 // 4]
+        likeness = np.fft.irfft(np.fft.rfft(ours, 1 << 17) * np.conj(np.fft.rfft(theirs, 1 << 17)))
+        late = int(likeness.argmax())
+        assert abs(late - (1 << 17) * (late > 1 << 16)) <= RATE // 1000  # a tick of Matroska

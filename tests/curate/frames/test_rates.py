@@ -11,9 +11,11 @@ import pytest
 from curate.frames.frame_times import timeline
 from tests.curate.cut.test_lookahead import config, curated, ready
 from tests.cutting import curated as records_of
-from tests.media import read_numbers, write_video
+from tests.media import numbered_frame, read_numbers, write_video
+from tests.player import ffmpeg, numbers_shown
 from tests.thorough import beyond
 
+FILM, NTSC = Fraction(24000, 1001), Fraction(30000, 1001)
 MS, TICK = Fraction(1, 1000), Fraction(1, 90000)
 
 
@@ -92,3 +94,33 @@ def test_clips_of_several_rates_are_foreseen_and_the_same_in_one_pass_and_two(tm
     path = write_video(tmp_path / "a.mp4", (60, 48, 50), times_s=times(*parts), rate=30)
     assert curated(path, config(512), tmp_path / "a") == curated(path, config(0), tmp_path / "b")
     assert all(ready(path, config(512)))
+
+
+@pytest.mark.parametrize("kept", [0.8, 0.5, 0.3])
+@pytest.mark.parametrize(
+    "rate", [FILM, Fraction(24), NTSC, Fraction(30), 2 * NTSC, Fraction(60), Fraction(15)]
+)
+def test_milliseconds_do_not_move_a_rate_where_many_frames_are_missing(rate: Fraction, kept: float) -> None:
+    for seed in range(4):
+        shown = np.flatnonzero(np.random.default_rng(seed).random(600) < kept)
+        pts = np.rint(shown / float(rate) * 1000).astype(int).tolist()
+        stated = Fraction(len(pts), pts[-1] or 1) * 1000
+        line = timeline(pts, Fraction(1, 1000), None, stated, (), 60)
+        assert line.clip_rate(0, line.frames) == rate
+        assert line.clip_rate(0, 100) == rate
+
+
+def test_a_variable_matroska_of_29_97_fps_keeps_its_rate(tmp_path: Path) -> None:
+    path = tmp_path / "film.mkv"
+    raw = b"".join(numbered_frame(number, 160, 128).tobytes() for number in range(150))
+    words = (
+        "-f rawvideo -pix_fmt rgb24 -s 160x128 -r 30000/1001 -i - -vf select='lt(random(1)\\,0.5)' -fps_mode"
+    )
+    ffmpeg([*words.split(), "passthrough", "-c:v", "libx264", "-crf", "12", "-y", str(path)], raw)
+    ((record, clip),) = records_of(path, tmp_path / "out", spans={"min_clip_s": 0.5})
+    assert record.fps == pytest.approx(float(NTSC))
+    shown = numbers_shown(path)
+    # At 30 fps a frame of five seconds would be shown twice.
+    assert read_numbers(clip) == [
+        max(one for one in shown if one <= slot + shown[0]) for slot in range(record.frames)
+    ]
