@@ -5,10 +5,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import cast
 
 import av
 import numpy as np
+from av.codec.context import CodecContext
 from av.container import InputContainer
+from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
@@ -20,10 +23,12 @@ from curate.frames.interlace import FieldOrder, deinterlaced
 from curate.frames.probe import ProbeConfig, check_frame, check_size
 from curate.frames.rates import STANDARD_RATES, choose_clip_rate, choose_rate, fleeting, snapped
 from curate.frames.source import SourceError
+from loader.dataset.colour.transparency import OverBlack
 from loader.errors import refuse_shortage
 
 _SEVERAL_TICKS = 1.5
 """Frames of the stated rate, in the usual distance of stamps, above which that rate is the one of ticks."""
+_WITH_ALPHA = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 _LAST_FRAMES = 48  # that tell how long the last one lasts, if nothing says so
 _LEAST_GAPS = 4
 """Gaps above which the last one may be measured by the others."""
@@ -120,6 +125,10 @@ class Decoder:
         self._errors = 0
         self._broken_since: int | None = None
         self._damage: list[Damage] = []
+        self._over_black = OverBlack()
+        # Raw pictures of 32 bits in AVI and elsewhere mostly leave the last eight unused.
+        self._shows_alpha = stream.codec_context.name != "rawvideo"
+        self._codec = _codec_with_alpha(stream)
 
     def frames(self) -> Iterator[VideoFrame]:
         """Yield every frame that decodes, damaged ones too, so that frame numbers agree between passes.
@@ -135,6 +144,11 @@ class Decoder:
     def interlaced(self) -> bool:
         """True when one of the frames so far was interlaced."""
         return self._interlaced > 0
+
+    @property
+    def transparent(self) -> bool:
+        """True when one of the frames so far had transparent pixels; they are shown over black."""
+        return self._over_black.seen
 
     def _decoded(self) -> Iterator[VideoFrame]:
         for frames in self._packets():
@@ -179,7 +193,9 @@ class Decoder:
                 if is_encrypted(packet):  # some codecs decode it, to noise
                     raise EncryptedError
                 try:
-                    decoded = packet.decode()
+                    decoded = self._codec.decode(packet)
+                    if self._shows_alpha:
+                        decoded = [self._over_black(frame) for frame in decoded]
                 except av.error.FFmpegError as error:
                     refuse_shortage(error, "decode a picture")
                     if self._limits is not None:
@@ -216,6 +232,23 @@ class Decoder:
             reason = f"{self._errors} damaged {what}; frames that depend on them are unsafe"
             self._damage.append(Damage(self._broken_since, self._shown, reason))
             self._broken_since, self._errors = None, 0
+
+
+def _codec_with_alpha(stream: VideoStream) -> VideoCodecContext:
+    """Return the decoder of a stream; FFmpeg's own for VP8 and VP9 leave out the alpha in packets of WebM."""
+    own = stream.codec_context
+    other = _WITH_ALPHA.get(own.codec.canonical_name)
+    if other is None or not has_alpha_packets(stream):
+        return own
+    codec = cast(VideoCodecContext, CodecContext.create(other, "r"))
+    codec.extradata, codec.options, codec.thread_count = own.extradata, own.options, own.thread_count
+    codec.thread_type = own.thread_type
+    return codec
+
+
+def has_alpha_packets(stream: VideoStream) -> bool:
+    """Return whether packets of a stream hold an alpha channel beside the picture (WebM)."""
+    return stream.metadata.get("alpha_mode") == "1"
 
 
 def too_long(limits: ProbeConfig) -> SourceError:

@@ -78,6 +78,8 @@ def _whole(found: Probe, config: SourceStageConfig) -> str | None:
         return "key frames of its codec do not end all references to earlier frames"
     if found.interlaced and config.probe.interlaced == "deinterlace":
         return "deinterlacing looks at the frames around"
+    if found.metadata.get("alpha_mode") == "1":
+        return "its decoder with alpha is another one"
     if config.cut.mode != "encode":
         return "packets are copied only in a pass over the whole"
     if make_detector(config.shots, float(found.rate or 25)).analysis_size != PICTURE:

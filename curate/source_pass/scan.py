@@ -33,6 +33,7 @@ from curate.sources.segments import Segment
 
 _NEVER_S = 1e9
 
+TRANSPARENT = "transparent pixels shown over black"
 DEINTERLACED = "interlaced without a mark; deinterlaced"
 PARTLY_COMBED = "parts of its source are interlaced without a mark; left as they are"
 
@@ -250,12 +251,15 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             decoded.sound_clock(line),
             noted,
             pts[0],
-            _remark(line, comb is not None and not decoder.interlaced and comb.some()),
+            _remark(line, comb is not None and not decoder.interlaced and comb.some(), decoder.transparent),
         )
 
 
-def _remark(line: FrameTimes, combed: bool) -> str:
+def _remark(line: FrameTimes, combed: bool, transparent: bool) -> str:
     """Return in words what is done to pictures, or left undone, that no mark of the source asks for."""
+    said = [TRANSPARENT] if transparent else []
     if line.unmarked is not None:
-        return DEINTERLACED
-    return PARTLY_COMBED if combed and line.pulldown is None else ""
+        said.append(DEINTERLACED)
+    elif combed and line.pulldown is None:
+        said.append(PARTLY_COMBED)
+    return "; ".join(said)
