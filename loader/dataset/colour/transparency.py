@@ -35,7 +35,9 @@ class OverBlack:
         alpha = self._alpha(frame, ("alphaextract",))
         plane, deep = alpha.planes[0], alpha.format.components[0].bits > 8
         width = plane.line_size // (2 if deep else 1)
-        values = np.frombuffer(plane, "<u2" if deep else np.uint8).reshape(-1, width)[:, : frame.width]
+        values = np.frombuffer(memoryview(plane), "<u2" if deep else np.uint8).reshape(-1, width)[
+            :, : frame.width
+        ]
         return bool(values.min() == (1 << alpha.format.components[0].bits) - 1)
 
 
