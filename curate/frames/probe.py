@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, cast
 
 from av.audio.codeccontext import AudioCodecContext
 from av.audio.stream import AudioStream
@@ -137,7 +137,7 @@ def _stated_rate(container: InputContainer, stream: VideoStream) -> Fraction | N
     Raises:
         SourceError: a raw stream states none, where FFmpeg would assume 25 frames per second.
     """
-    if not container.format.flags & Flags.no_timestamps.value:
+    if not container.format.flags & cast(int, Flags.no_timestamps.value):
         return stream.average_rate or stream.base_rate
     if not stream.codec_context.framerate:
         raise SourceError(
