@@ -11,12 +11,15 @@ DEFAULT_FPS = 24
 
 _KEY = "model.name"
 _WAN_5B_CHANNELS = 48
+_COSMOS_BASE_FPS = 24.0
+"""Rate at which positions count frames: with it they are the same as without ``model.fps``."""
 
 
 def frame_rate(model: ModelConfig | DiffusersConfig) -> float | None:
     """Return the frames per second that a published model was trained at; reads and fetches JSON only.
 
-    None for models of ours, for families without a rate, and for Cosmos without ``model.fps``.
+    None for models of ours and for families without a rate. For Cosmos it is ``model.fps``, and without it the rate for
+    which its positions in time then stand.
 
     Args:
         model: configuration of the model.
@@ -52,5 +55,5 @@ _RATES: dict[str, Callable[[DiffusersConfig, dict[str, Any]], float | None]] = {
     "WanTransformer3DModel": _wan,
     "CogVideoXTransformer3DModel": lambda _, told: 8.0 if told.get("patch_size_t") is None else 16.0,
     "HunyuanVideoTransformer3DModel": lambda _, __: 24.0,
-    "CosmosTransformer3DModel": lambda model, _: model.fps,
+    "CosmosTransformer3DModel": lambda model, _: model.fps or _COSMOS_BASE_FPS,
 }
