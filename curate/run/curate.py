@@ -27,6 +27,7 @@ from curate.run.tables.clips import clip_ids
 from curate.run.tables.columns import column, equal, kept, places_in, texts_of
 from curate.run.tables.places import identities_of
 from curate.run.tables.samples import accounting_table, scores_table
+from curate.run.undone import unanswered
 from curate.run.write_shards import write_shards
 from curate.source_pass.part_store import PARTS
 from curate.source_pass.stage import KILLED
@@ -203,7 +204,7 @@ def _curate(
         if not (change.redo_older and older):
             settle(dataset)
             _tidy(ledger, dataset, config)
-            said = (*found.notes, *older, *finish_status(ledger))
+            said = (*found.notes, *older, *unanswered(dataset), *finish_status(ledger))
             return Outcome(dataset.manifest, already_there=True, notes=said)
     if dataset is not None and not change.update:
         raise _other_dataset(dataset.manifest.config, asked, storage.root)
@@ -238,8 +239,9 @@ def _curate(
     ledger.write_note("inputs", {"inputs": list(found.inputs), "sources": stored})
     manifest = publish(storage, shards, content, dataset.manifest if dataset is not None else None)
     ledger.drop_note(_REDO)
-    _tidy(ledger, Dataset(storage), config, rejected)
-    said = (*said, *finish_status(ledger))
+    published = Dataset(storage)
+    _tidy(ledger, published, config, rejected)
+    said = (*said, *unanswered(published), *finish_status(ledger))
     return Outcome(manifest, False, (*missing, *found.notes, *left, *said), seconds)
 
 

@@ -1,10 +1,41 @@
 """Sources that a fault of the machine left undone: what a run says of them at its end."""
 
+import pyarrow.compute as pc
+
+from loader.dataset import Dataset
 from loader.errors import MachineError
 
 _NAMED = 5
 _MOST_IN_A_ROW = 16
 """Sources left undone one after the other, after which the rest is not tried: a whole disk or network is gone."""
+
+
+_UNANSWERED = r"^https?://.*: (gave up after|.* was not asked for)|^https?://.* was not asked for"
+"""Reasons of web sources whose servers may answer another day."""
+
+
+def unanswered(dataset: Dataset) -> tuple[str, ...]:
+    """Return in words how many sources of a dataset failed since their web servers gave no answer.
+
+    They are rows of the accounting, and not undone: a list may name servers that are gone for good.
+    """
+    if not dataset.manifest.totals.accounting["failed"]:
+        return ()
+    count, first = 0, ""
+    for part in dataset.table_parts("accounting", ("source", "state", "reason")):
+        reasons = pc.fill_null(part.column("reason"), "")
+        failed = pc.and_(
+            pc.equal(part.column("state"), "failed"), pc.match_substring_regex(reasons, _UNANSWERED)
+        )
+        names = part.column("source").filter(failed)
+        count += len(names)
+        first = first or (names[0].as_py() if len(names) else "")
+    if not count:
+        return ()
+    return (
+        f"{count} sources failed since their web servers gave no answer (5xx, timeouts, broken connections; the first:"
+        f" {first}); --retry-failed asks them again",
+    )
 
 
 class Undone:

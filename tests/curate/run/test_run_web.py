@@ -1,6 +1,7 @@
 """Curation of sources that a list names on the web."""
 
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import quote
 
@@ -67,6 +68,24 @@ def test_the_web_gives_the_clips_the_files_give(web: WebServer, tmp_path: Path) 
     }
     states = {row["source"]: row["state"] for row in open_dataset(out).accounting.to_pylist()}
     assert states[f"{web.url}/gone.mp4"] == "failed"
+
+
+def test_sources_whose_server_gave_no_answer_are_said_and_asked_again(web: WebServer, tmp_path: Path) -> None:
+    def busy(handler: BaseHTTPRequestHandler) -> bool:
+        if "other" in handler.path:
+            handler.send_error(503)
+        return "other" in handler.path
+
+    web.script = busy
+    out = curated(web, tmp_path)
+    found = curate([str(tmp_path / "list.csv")], str(out), CONFIG)
+    assert found.already_there
+    told = "1 sources failed since their web servers gave no answer"
+    assert [note for note in found.notes if told in note and f"{web.url}/other.mp4" in note]
+    web.script = lambda _: False
+    again = curate([str(tmp_path / "list.csv")], str(out), CONFIG, retry_failed=True)
+    assert not [note for note in again.notes if told in note]
+    assert len(open_dataset(out).index.to_pylist()) == 3
 
 
 @thorough
