@@ -21,7 +21,7 @@ from curate.frames.clock import JUMP_S, repaired
 from curate.frames.encryption import EncryptedError, is_encrypted
 from curate.frames.interlace import FieldOrder, deinterlaced
 from curate.frames.probe import ProbeConfig, check_frame, check_size
-from curate.frames.rates import STANDARD_RATES, choose_clip_rate, choose_rate, fleeting, snapped
+from curate.frames.rates import STANDARD_RATES, TIE_S, choose_clip_rate, choose_rate, fleeting, snapped
 from curate.frames.source import SourceError
 from loader.dataset.colour.transparency import OverBlack
 from loader.errors import refuse_shortage
@@ -364,7 +364,9 @@ def source_frames(times_s: NDArray[np.float64], first: int, last: int, rate: Fra
     """Return the source frame shown in each slot of a constant-rate clip of frames ``[first, last)``.
 
     A slot shows the frame that is on screen in its middle. Where the source lies on the grid of ``rate``
-    within half a frame this is the identity. Frames too short to be seen are left out.
+    within half a frame this is the identity. Where two frames change within 1.5 ms of the middle, it is the first one
+    that no slot shows yet: frames half a frame off the grid would else be repeated and left out by turns. Frames too
+    short to be seen are left out.
 
     Args:
         times_s: Start of each frame, as in `FrameTimes`.
@@ -380,5 +382,13 @@ def source_frames(times_s: NDArray[np.float64], first: int, last: int, rate: Fra
     slots = max(1, round(duration_s * float(rate)))
     middles_s = times_s[first] + (np.arange(slots) + 0.5) / float(rate)
     seen = np.flatnonzero(~fleeting(np.diff(times_s[first : last + 1]))) + first
-    shown: NDArray[np.int64] = np.searchsorted(times_s[seen + 1], middles_s, side="right")
+    ends_s = times_s[seen + 1]
+    shown: NDArray[np.int64] = np.searchsorted(ends_s, middles_s - TIE_S, side="right")
+    latest = np.searchsorted(ends_s, middles_s + TIE_S, side="right")
+    if not np.array_equal(shown, latest):
+        at, chosen = -1, []
+        for one, last in zip(shown.tolist(), latest.tolist(), strict=True):
+            at = min(max(at + 1, one), last)
+            chosen.append(at)
+        shown = np.array(chosen, np.int64)
     return seen[np.minimum(shown, len(seen) - 1)]

@@ -30,6 +30,9 @@ _CLOSE = 0.1  # relative distance within which an odd rate is the source's, meas
 FLEETING_S = 0.0015
 """Seconds below which no display shows a frame: two ticks of the fastest one, or of Matroska."""
 
+TIE_S = 0.0015
+"""Seconds by which ticks of a millisecond may move the change of two frames across the middle of a slot."""
+
 _LEAST_USUAL = 4  # times longer that other frames are shown, where some are too short to be seen
 _LONGEST_RUN_S = 0.25  # a longer run of short frames is footage of a fast camera
 

@@ -30,7 +30,7 @@ from curate.frames.child_process import give_back
 from curate.frames.frame_times import FrameTimes, likely_clip_rate
 from curate.frames.picture import Finisher, Geometry
 from curate.frames.probe import Probe
-from curate.frames.rates import FLEETING_S
+from curate.frames.rates import FLEETING_S, TIE_S
 from curate.shots import LookaheadDetector, ShotDetector
 from curate.shots.spans import Span
 from curate.shots.stitch import SampleEmbeddings
@@ -129,14 +129,12 @@ class LookaheadEncoder:
         self._clip: int | None = None  # first frame of the clip in work
         self._encoder: ClipEncoder | None = None
         self._shown = array("L")  # of the clip in work, as of `_Encoded`
-        self._slots = 0  # their sum
-        self._written = 0  # frames of all clips
+        self._slots = self._written = 0  # their sum, and frames of all clips
         self._most_pixels = most_pixels(source_bytes, config.probe)
         self._left_bytes = most_bytes(source_bytes, config.probe)  # of the clips to come
         self._encoded: dict[int, _Encoded] = {}
         self._timeline: FrameTimes | None = None
-        self._pixels = 0  # encoded since memory was given back
-        self._given_up = False
+        self._pixels, self._given_up = 0, False  # encoded since memory was given back
 
     def push(self, frame: VideoFrame) -> None:
         """Take the next decoded frame, after the detector and the stitching samples took it."""
@@ -262,10 +260,12 @@ class LookaheadEncoder:
         assert self._encoder is not None
         assert self._clip is not None
         first_s, rate = self._times_s[self._clip], float(self._rate)
-        before = self._slots
-        held_s = self._times_s[number + 1] - self._times_s[number]
+        before, end_s = self._slots, self._times_s[number + 1]
+        held_s = end_s - self._times_s[number]
         # As `source_frames` does for a whole span, here without knowing its end.
-        while held_s >= FLEETING_S and first_s + (self._slots + 0.5) / rate < self._times_s[number + 1]:
+        while held_s >= FLEETING_S and first_s + (self._slots + 0.5) / rate < end_s + (
+            TIE_S if self._slots == before else -TIE_S
+        ):
             self._slots += 1
             if not self._affords(self._slots):
                 self.close()  # the second pass says why, or does without it

@@ -124,3 +124,23 @@ def test_a_variable_matroska_of_29_97_fps_keeps_its_rate(tmp_path: Path) -> None
     assert read_numbers(clip) == [
         max(one for one in shown if one <= slot + shown[0]) for slot in range(record.frames)
     ]
+
+
+@pytest.mark.parametrize("tick", [MS, TICK])
+@pytest.mark.parametrize("rate", [FILM, Fraction(25), NTSC, Fraction(60)])
+def test_pieces_that_begin_half_a_frame_off_the_grid_repeat_no_frame(rate: Fraction, tick: Fraction) -> None:
+    for off in np.arange(0, 1, 0.05):
+        places = np.concatenate([np.arange(150), 150 + off + np.arange(150), 300 + 2 * off + np.arange(150)])
+        pts = [round(one) for one in places / float(rate) / float(tick)]
+        film = timeline(pts, tick, None, rate, (), 60)
+        steps = np.diff(film.clip_frames(0, film.frames))
+        # A join may hold a frame, so that what is behind it is in time.
+        assert (steps == 0).sum() <= 2
+        assert (steps > 1).sum() <= 1
+
+
+def test_pieces_half_a_frame_off_the_grid_are_the_same_in_one_pass_and_two(tmp_path: Path) -> None:
+    places = np.concatenate([np.arange(50), 50.5 + np.arange(50)])
+    path = write_video(tmp_path / "a.mkv", (100,), times_s=places / 25, rate=25)
+    assert curated(path, config(512), tmp_path / "a") == curated(path, config(0), tmp_path / "b")
+    assert any(ready(path, config(512)))
