@@ -269,6 +269,31 @@ def test_an_object_that_s3_does_not_give_is_left_undone(
     assert from_s3(bucket, raw) == WHOLE
 
 
+S3_PASSING = ["reset", "short", "500", "503 of the listing"]
+
+
+@pytest.mark.parametrize("fault", but(S3_PASSING[:1], S3_PASSING))
+def test_a_fault_of_s3_that_passes_costs_nothing(bucket: FaultyProxy, raw: Path, fault: str) -> None:
+    if fault == "reset":
+        bucket.reset(500, match="GET /films/raw/b.mp4")
+    elif fault == "short":
+        bucket.truncate(500, match="GET /films/raw/b.mp4")
+    elif fault == "500":
+        bucket.answer(500, "InternalError", match="GET /films/raw/b.mp4")
+    else:
+        bucket.answer(503, "SlowDown", match="GET /films?")
+    assert from_s3(bucket, raw) == WHOLE
+
+
+def test_a_connection_to_s3_that_is_lost_for_long_leaves_its_object_undone(
+    bucket: FaultyProxy, raw: Path
+) -> None:
+    bucket.reset(0, match="GET /films/raw/b.mp4", times=2)
+    with pytest.raises(MachineError, match=r"1 of 3 sources are left undone.*s3://films/raw/b\.mp4"):
+        from_s3(bucket, raw)
+    assert from_s3(bucket, raw) == WHOLE
+
+
 @pytest.mark.parametrize("at", [40, 9_000])
 @pytest.mark.parametrize("etag", [False, True])
 def test_bits_that_flip_on_the_way_from_s3_are_read_again(
