@@ -9,21 +9,21 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, SerializeAsAny, ValidationInfo, WithJsonSchema, field_validator
 
-from curate.caption import CaptionConfig
-from curate.cut import CutConfig
-from curate.dedup import DedupConfig
-from curate.filters import FilterConfig, ScoreConfig
-from curate.frames.probe import ProbeConfig
-from curate.models.aesthetic import AestheticConfig
-from curate.models.custom.configured import check_embeds, check_thresholds, configured
-from curate.models.custom.types import StageConfig
-from curate.models.embed import STAGES, EmbedConfig
-from curate.models.text_embed import TextEmbedConfig
-from curate.shots import ShotConfig
-from curate.shots.spans import SpanConfig
-from curate.shots.stitch import StitchConfig
-from loader.settings import Settings
-from loader.storage import StorageConfig
+from reelweave.curate.caption import CaptionConfig
+from reelweave.curate.cut import CutConfig
+from reelweave.curate.dedup import DedupConfig
+from reelweave.curate.filters import FilterConfig, ScoreConfig
+from reelweave.curate.frames.probe import ProbeConfig
+from reelweave.curate.models.aesthetic import AestheticConfig
+from reelweave.curate.models.custom.configured import check_embeds, check_thresholds, configured
+from reelweave.curate.models.custom.types import StageConfig
+from reelweave.curate.models.embed import STAGES, EmbedConfig
+from reelweave.curate.models.text_embed import TextEmbedConfig
+from reelweave.curate.shots import ShotConfig
+from reelweave.curate.shots.spans import SpanConfig
+from reelweave.curate.shots.stitch import StitchConfig
+from reelweave.loader.settings import Settings
+from reelweave.loader.storage import StorageConfig
 
 
 class BinConfig(Settings):

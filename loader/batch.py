@@ -7,10 +7,10 @@ from typing import Any, Literal, NamedTuple, NoReturn, Self
 import torch
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from loader.base.arrays import Places
-from loader.buckets.assignment import Bucket
-from loader.errors import UsageError
-from loader.plan.position import Position
+from reelweave.loader.base.arrays import Places
+from reelweave.loader.buckets.assignment import Bucket
+from reelweave.loader.errors import UsageError
+from reelweave.loader.plan.position import Position
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 StepDenominator = Literal["epoch", "step"]
@@ -192,7 +192,7 @@ class Pack(Batch):
 
     Attributes:
         buckets: shape of each sample.
-        lengths: planned S of each sample; `cu_seqlens` of ``loader.plan.packing`` turns them into offsets.
+        lengths: planned S of each sample; `cu_seqlens` of ``reelweave.loader.plan.packing`` turns them into offsets.
         videos: uint8 RGB [3, frames, height, width] per sample; images have one frame; without frames if the stream
             does not decode. Floating point [C, T, H, W] tensors are latents in place of pixels.
     """

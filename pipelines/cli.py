@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from types import ModuleType, TracebackType
 from typing import Any
 
-from loader.base.printable import printable
-from loader.errors import MachineError, RunError, UsageError, is_short
-from pipelines.terminal.arguments import Parser, Program, add_global, did_you_mean
-from pipelines.terminal.completion import SHELLS, completion
-from pipelines.terminal.extras import missing
-from pipelines.terminal.noise import hide_secrets, set_verbosity, silence_noise
+from reelweave.loader.base.printable import printable
+from reelweave.loader.errors import MachineError, RunError, UsageError, is_short
+from reelweave.pipelines.terminal.arguments import Parser, Program, add_global, did_you_mean
+from reelweave.pipelines.terminal.completion import SHELLS, completion
+from reelweave.pipelines.terminal.extras import missing
+from reelweave.pipelines.terminal.noise import hide_secrets, set_verbosity, silence_noise
 
 GROUPS = {
     "Begin": {
@@ -201,7 +201,7 @@ class _Completion(argparse.Action):
 def _module(name: str) -> str:
     """Return the module of a command, in the folder of its group."""
     group = next(title for title, commands in GROUPS.items() if name in commands)
-    return f"pipelines.commands.{_FOLDERS[group]}.{name.replace('-', '_')}"
+    return f"reelweave.pipelines.commands.{_FOLDERS[group]}.{name.replace('-', '_')}"
 
 
 def _summary(name: str) -> str:
@@ -209,7 +209,7 @@ def _summary(name: str) -> str:
 
 
 def _fail(message: object, status: int, verbose: bool = False) -> int:
-    from loader.storage.names import without_secrets
+    from reelweave.loader.storage.names import without_secrets
 
     if verbose and isinstance(message, BaseException):
         _show_bug(type(message), message, message.__traceback__)
@@ -218,7 +218,7 @@ def _fail(message: object, status: int, verbose: bool = False) -> int:
 
 
 def _show_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    from loader.storage.names import without_secrets
+    from reelweave.loader.storage.names import without_secrets
 
     lines = traceback.format_exception(kind, error, trace)
     print(printable(without_secrets("".join(lines)), keep="\n"), file=sys.stderr, end="")

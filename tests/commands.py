@@ -9,7 +9,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from unittest.mock import patch
 
-from pipelines.cli import main
+from reelweave.pipelines.cli import main
 
 
 def reelweave(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -10,17 +10,17 @@ from typing import Any
 import av
 import numpy as np
 
-from curate.config import CurateConfig, config_digest
-from curate.cut import CutClip, CutConfig, FailedClip, Observe, cut
-from curate.frames.frame_times import Decoder, FrameTimes, timeline
-from curate.frames.picture import Geometry, geometry
-from curate.frames.source import open_video
-from curate.ledger.ledger import Ledger
-from curate.ledger.records import Record
-from curate.shots.spans import Span
-from curate.source_pass.cut_source import CutSource
-from curate.sources.inputs import list_sources
-from loader.storage import StorageConfig, open_storage
+from reelweave.curate.config import CurateConfig, config_digest
+from reelweave.curate.cut import CutClip, CutConfig, FailedClip, Observe, cut
+from reelweave.curate.frames.frame_times import Decoder, FrameTimes, timeline
+from reelweave.curate.frames.picture import Geometry, geometry
+from reelweave.curate.frames.source import open_video
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.ledger.records import Record
+from reelweave.curate.shots.spans import Span
+from reelweave.curate.source_pass.cut_source import CutSource
+from reelweave.curate.sources.inputs import list_sources
+from reelweave.loader.storage import StorageConfig, open_storage
 
 
 @dataclass(frozen=True)

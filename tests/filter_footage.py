@@ -12,10 +12,10 @@ from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from curate.filters import ClipSample, MotionMeter, ScoreConfig, loudness_dbfs
-from curate.frames.picture import Finisher, geometry
-from curate.frames.source import open_video
-from curate.shots.scale import Scaler
+from reelweave.curate.filters import ClipSample, MotionMeter, ScoreConfig, loudness_dbfs
+from reelweave.curate.frames.picture import Finisher, geometry
+from reelweave.curate.frames.source import open_video
+from reelweave.curate.shots.scale import Scaler
 
 WIDTH, HEIGHT, RATE = 512, 288, 25
 Picture = NDArray[np.uint8]

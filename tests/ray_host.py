@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from curate.run.runners.pipeline import Stage, run_on_ray, startable
+from reelweave.curate.run.runners.pipeline import Stage, run_on_ray, startable
 
 RESULTS = 3
 

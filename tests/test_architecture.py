@@ -17,7 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from pipelines.terminal.extras import _EXTRAS
+from reelweave.pipelines.terminal.extras import _EXTRAS
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("curate", "loader", "train", "pipelines")
@@ -28,13 +28,13 @@ MAY_IMPORT = {
     "pipelines": {"loader", "curate", "train"},
 }
 CONTRACT = (
-    "loader.dataset",
-    "loader.storage",
-    "loader.errors",
-    "loader.settings",
-    "loader.text",
-    "loader.pretrained",
-    "loader.base.processors",
+    "reelweave.loader.dataset",
+    "reelweave.loader.storage",
+    "reelweave.loader.errors",
+    "reelweave.loader.settings",
+    "reelweave.loader.text",
+    "reelweave.loader.pretrained",
+    "reelweave.loader.base.processors",
 )
 HEAVY = {"ray", "transformers", "open_clip", "ortools", "torchvision", "decord", "scenedetect"}
 
@@ -68,7 +68,7 @@ def imported(path: Path) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
 
 
 def imports(path: Path, whole: bool) -> list[str]:
-    """Names of imported modules: anywhere, or those that are imported with this one."""
+    """Names of imported modules: anywhere, or those that are imported with this one; ours by room."""
     nodes = [node for node, _ in imported(path)]
     if not whole:
         nodes = [node for node in nodes if node in parsed(path).body]
@@ -78,13 +78,15 @@ def imports(path: Path, whole: bool) -> list[str]:
             names += [alias.name for alias in node.names]
         else:
             names.append(node.module or "")
-    return names
+    return [name.removeprefix("reelweave.") for name in names]
 
 
 @cache
 def modules(room: str) -> dict[Path, set[Path]]:
     """The modules of a room, and those that each imports anywhere but for type checkers; no package's own file."""
-    named = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files(room)}
+    named = {
+        ".".join(("reelweave", *path.relative_to(ROOT).with_suffix("").parts)): path for path in files(room)
+    }
     named = {name: path for name, path in named.items() if path.name != "__init__.py"}
     graph = {}
     for path in named.values():
@@ -112,6 +114,52 @@ def test_arrows_run_one_way(room: str) -> None:
         for path in files(room)
         for name in imports(path, whole=True)
         if name.split(".")[0] in set(ROOMS) - {room} - MAY_IMPORT[room] or name.split(".")[0] == "tests"
+    ]
+    assert wrong == []
+
+
+def tracked(*suffixes: str) -> list[Path]:
+    done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [
+        ROOT / name
+        for name in done.stdout.splitlines()
+        if name.endswith(suffixes) and (ROOT / name).is_file()
+    ]
+
+
+def test_every_room_has_one_address() -> None:
+    """The folders stand at the top of the repository, and are imported as links in ``reelweave``, in any file."""
+    assert {path.name: path.readlink() for path in (ROOT / "reelweave").iterdir() if path.is_symlink()} == {
+        room: Path("..") / room for room in ROOMS
+    }
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path in tracked(".py")
+        for node in ast.walk(parsed(path))
+        for module in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+        if module.split(".")[0] in ROOMS
+    ]
+    assert wrong == []
+
+
+def test_texts_name_modules_by_their_address() -> None:
+    """Also strings, such as those that tests patch: from the repository's root another module would be found."""
+    bare = re.compile(rf"(?<![\w./])(?:{'|'.join(ROOMS)})(?:\.\w+)+(?=[\s\"'`:),]|$)", re.MULTILINE)
+    wrong = [
+        f"{path.relative_to(ROOT)} names {name}"
+        for path in tracked(".py", ".pyi", ".md", ".yaml", ".toml")
+        if path.name not in ("CHANGELOG.md", "test_release.py")  # which say what was before
+        for name in bare.findall(path.read_text())
+        if any(
+            (ROOT / one.replace(".", "/")).with_suffix(".py").exists()
+            for one in (name, name.rpartition(".")[0])
+        )
     ]
     assert wrong == []
 
@@ -187,7 +235,7 @@ def test_curate_uses_only_the_dataset_contract_of_the_loader() -> None:
         f"{path.relative_to(ROOT)} imports {name}"
         for path in files("curate")
         for name in imports(path, whole=True)
-        if name.startswith("loader") and not name.startswith(CONTRACT)
+        if name.startswith("loader") and not f"reelweave.{name}".startswith(CONTRACT)
     ]
     assert wrong == []
 
@@ -223,7 +271,7 @@ def test_every_library_that_may_be_missing_has_advice() -> None:
         for name in (
             [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
         )
-    } - {*sys.stdlib_module_names, *ROOMS}
+    } - {*sys.stdlib_module_names, "reelweave"}
     always = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     always = [Requirement(one).name for one in always]
     for _ in range(2):  # urllib3 is botocore's, which is boto3's
@@ -245,7 +293,7 @@ import os, sys, time
 began = time.process_time()
 import pyarrow, pydantic, numpy
 floor, start = time.process_time() - began, time.process_time()
-import loader
+import reelweave.loader
 own = time.process_time() - start
 assert not {'torch', 'boto3', 'ray', 'av', 'webdataset', 'transformers'} & sys.modules.keys(), sorted(sys.modules)
 assert own < floor, (own, floor)
@@ -256,15 +304,14 @@ assert own < floor, (own, floor)
 def test_every_folder_of_the_loader_can_be_the_first_that_is_imported() -> None:
     """The graph above has no package's own file, which runs before any of its modules."""
     folders = [path for path in files("loader") if path.name == "__init__.py"]
-    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in folders]
+    names = [".".join(("reelweave", *path.relative_to(ROOT).parent.parts)) for path in folders]
     code = (
         "import importlib, sys\n"
         "for name in sys.argv[1:]:\n"
-        "    for known in [known for known in sys.modules if known.split('.')[0] == 'loader']:\n"
+        "    for known in [known for known in sys.modules if known.startswith('reelweave.loader')]:\n"
         "        del sys.modules[known]\n"
         "    importlib.import_module(name)\n"
     )
-    names = [name.removesuffix(".__init__") for name in names]
     done = subprocess.run([sys.executable, "-c", code, *names], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

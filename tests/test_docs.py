@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from pipelines.cli import parsed
+from reelweave.pipelines.cli import parsed
 from tests.printed import PAGES, ROOT, printed
 
 COMMANDS = [command for page in PAGES for command in printed(page)]

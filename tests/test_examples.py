@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loader.dataset import open_dataset
-from pipelines.cli import main
+from reelweave.loader.dataset import open_dataset
+from reelweave.pipelines.cli import main
 from tests.media import write_video
 from tests.thorough import thorough
 from tests.tiny_models import tiny_classifier, tiny_two_towers

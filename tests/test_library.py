@@ -1,6 +1,7 @@
 """Reelweave as a library: public names, ``len`` and indexing of a dataset, what notebooks show."""
 
 import io
+import os
 import pydoc
 import subprocess
 import sys
@@ -12,13 +13,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import curate
-import loader
 import reelweave
-import train
-from loader.dataset import DatasetWriter, Sample, open_dataset
-from loader.dataset.samples.preview import thumbnail
-from loader.storage import open_storage
+import reelweave.curate as curate_package
+import reelweave.loader as loader
+import reelweave.train as train
+from reelweave.loader.dataset import DatasetWriter, Sample, open_dataset
+from reelweave.loader.dataset.samples.preview import thumbnail
+from reelweave.loader.storage import open_storage
 from tests.loader.stream_clips import make_sample
 from tests.media import write_video
 
@@ -41,9 +42,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, samples: list[Sample]) -> P
 
 
 def test_the_facade_has_every_public_name_of_the_packages_and_nothing_else() -> None:
-    assert dir(reelweave) == sorted({*dir(loader), *dir(curate), *dir(train)})
+    assert dir(reelweave) == sorted({*dir(loader), *dir(curate_package), *dir(train)})
     assert reelweave.VideoStream is loader.VideoStream
-    assert reelweave.curate is curate.curate
     assert reelweave.Trainer is train.Trainer
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert reelweave.__version__ == project["version"]
@@ -51,31 +51,52 @@ def test_the_facade_has_every_public_name_of_the_packages_and_nothing_else() -> 
         _ = reelweave.Videostream
 
 
-@pytest.mark.parametrize("package", [loader, curate, train])
+@pytest.mark.parametrize("package", [loader, curate_package, train])
 def test_every_listed_name_can_be_imported_and_no_module_hides_it(package: object) -> None:
     names = dir(package)
     assert names == sorted(package.__all__)
     assert all(callable(getattr(package, name)) for name in names)
 
 
-def test_a_file_of_the_users_that_shadows_a_package_is_named(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("raise SystemExit('ran')\n")
-    (tmp_path / "own.py").write_text(
-        "import reelweave\n"
-        "print(reelweave.Bucket.__name__)\n"  # needs no package called train
-        "reelweave.Trainer\n"
-    )
+OWN_NAMES = ("curate", "loader", "pipelines", "train")
+
+
+def _run_beside_own_files(folder: Path, code: str) -> str:
+    """Run code in a folder that holds a user's own file and folder of each name of ours."""
+    for name in OWN_NAMES:
+        (folder / f"{name}.py").write_text("raise SystemExit('a user's own file ran')\n")
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text("raise SystemExit('a user's own package ran')\n")
+    (folder / "own.py").write_text(code)
     done = subprocess.run(
         [sys.executable, "own.py"],
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
-        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]},
     )
-    assert done.stdout == "Bucket\n"
-    last = done.stderr.splitlines()[-1]
-    assert str(tmp_path / "train.py") in last
-    assert "rename" in last
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_users_own_files_of_the_packages_names_change_nothing(tmp_path: Path) -> None:
+    code = (
+        "import reelweave\n"
+        "for name in reelweave.__all__: getattr(reelweave, name)\n"
+        "import reelweave.pipelines.cli\n"
+        "print(reelweave.Trainer.__module__, reelweave.curate.CurateConfig.__name__)\n"
+    )
+    assert _run_beside_own_files(tmp_path, code) == "reelweave.train.loop.trainer CurateConfig\n"
+
+
+@pytest.mark.parametrize("before", ["", "import reelweave.curate.config\n"])
+def test_curate_is_called_whether_its_package_was_imported_before_or_not(tmp_path: Path, before: str) -> None:
+    code = (
+        "from reelweave import CurateConfig, UsageError, curate\n"
+        "try: curate(['nothing.mp4'], 'out', CurateConfig())\n"
+        "except UsageError as error: print('nothing.mp4' in str(error))\n"
+    )
+    assert _run_beside_own_files(tmp_path, before + code) == "True\n"
 
 
 def test_help_describes_every_key_of_a_configuration_and_a_schema_does_so_once() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from curate.config import CurateConfig
-from curate.run.curate import curate
-from loader.dataset import open_dataset
-from pipelines.cli import COMMANDS
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.run.curate import curate
+from reelweave.loader.dataset import open_dataset
+from reelweave.pipelines.cli import COMMANDS
 from tests.bench.docs_commands import BUCKETS, TRAIN, words_of, written
 from tests.commands import reelweave
 from tests.loader.stream_clips import make_sample, write

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tomllib
 import zipfile
@@ -14,12 +15,13 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
+from tests.media import write_video
 from tests.thorough import thorough
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("curate", "loader", "pipelines", "reelweave", "train")
+PACKAGES = ("curate", "loader", "pipelines", "train")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-KERNELS = "train/kernels/cuda/csrc/"
+KERNELS = "reelweave/train/kernels/cuda/csrc/"
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +32,15 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copied = [
         name for line in re.findall(r"^COPY (?!infra)(.+) \S+$", dockerfile, re.M) for name in line.split()
     ]
-    for name in ("Makefile", *copied):
+    for name in ("Makefile", "MANIFEST.in", *copied):
         if (ROOT / name).is_dir():
             shutil.copytree(
                 ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
             )
         else:
             shutil.copy(ROOT / name, tree)
+    (tree / "tests").mkdir()
+    (tree / "tests" / "test_own.py").touch()
     command = ["make", "--old-file", ".venv/.installed", "dist", f"BIN={Path(sys.executable).parent}"]
     clock = {"SOURCE_DATE_EPOCH": "1700000000", "UV_OFFLINE": "1"}
     done = subprocess.run(command, cwd=tree, env={**os.environ, **clock}, capture_output=True, text=True)
@@ -53,7 +57,7 @@ def files(folder: str) -> set[str]:
     found = (
         path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts
     )
-    return {path.relative_to(ROOT).as_posix() for path in found}
+    return {f"reelweave/{path.relative_to(ROOT).as_posix()}" for path in found}
 
 
 @thorough
@@ -64,7 +68,8 @@ def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(wheel: Path
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
         assert {name: archive.read(name) for name in names if name.startswith(KERNELS)} == kernels
     assert len(kernels) > 10
-    assert names == kernels.keys() | {name for package in PACKAGES for name in files(package)}
+    facade = {f"reelweave/{name}" for name in ("__init__.py", "py.typed")}
+    assert names == facade | kernels.keys() | {name for package in PACKAGES for name in files(package)}
 
 
 @thorough
@@ -89,28 +94,110 @@ def test_sums_name_both_archives_and_the_sources_hold_no_tests(dist: Path) -> No
     assert named == archives
     with tarfile.open(dist / f"reelweave-{PROJECT['version']}.tar.gz") as archive:
         inside = {Path(name).parts[1] for name in archive.getnames() if "/" in name}
-    own = {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "reelweave.egg-info", "setup.cfg"}
-    assert inside == own | set(PACKAGES)
+    own = {"LICENSE", "MANIFEST.in", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg"}
+    assert inside == own | {"reelweave", "reelweave.egg-info"}
 
 
 @thorough
-def test_the_wheel_runs_from_a_bare_folder(wheel: Path, tmp_path: Path) -> None:
-    target = tmp_path / "site"
+def test_the_sources_build_the_same_wheel(dist: Path, wheel: Path, tmp_path: Path) -> None:
+    with tarfile.open(dist / f"reelweave-{PROJECT['version']}.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    (tree,) = tmp_path.iterdir()
+    build = [Path(sys.executable).parent / "uv", "build", "--quiet", "--wheel", "--no-build-isolation"]
+    command = [*build, "--python", sys.executable, "--out-dir", tmp_path / "again"]
+    clock = {"SOURCE_DATE_EPOCH": "1700000000", "UV_OFFLINE": "1"}
+    subprocess.run(command, cwd=tree, env={**os.environ, **clock}, check=True, capture_output=True)
+    assert (tmp_path / "again" / wheel.name).read_bytes() == wheel.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that holds the installed wheel and nothing else."""
+    target = tmp_path_factory.mktemp("site")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile"]
     subprocess.run([*pip, "--target", str(target), str(wheel)], check=True, capture_output=True)
+    return target
 
-    def run(*words: str) -> str:
-        env = {"PYTHONPATH": str(target), "PATH": "", "HOME": str(tmp_path)}
-        command = [sys.executable, str(target / "bin" / "reelweave"), *words]
-        return subprocess.run(
-            command, cwd=tmp_path, env=env, check=True, capture_output=True, text=True
-        ).stdout
 
-    assert run("--version") == f"reelweave {PROJECT['version']}\n"
+def start(installed: Path, folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    """Run Python in a folder, where it finds the installed wheel and libraries, but no checkout (``-S``: no .pth)."""
+    paths = os.pathsep.join((str(installed), sysconfig.get_path("purelib")))
+    env = {"PYTHONPATH": paths, "PATH": "", "HOME": str(folder)}
+    command = [sys.executable, "-S", *map(str, words)]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+
+
+def run(installed: Path, folder: Path, *words: object) -> str:
+    done = start(installed, folder, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@thorough
+def test_the_wheel_runs_from_a_bare_folder(installed: Path, tmp_path: Path) -> None:
+    command = installed / "bin" / "reelweave"
+    assert run(installed, tmp_path, command, "--version") == f"reelweave {PROJECT['version']}\n"
     # A configuration from the wheel's data files, by code from the wheel.
-    shipped = target / "pipelines" / "configs" / "train.yaml"
+    shipped = installed / "reelweave" / "pipelines" / "configs" / "train.yaml"
     shipped.write_text(shipped.read_text().replace("seed: 0", "seed: 77"))
-    assert "seed: 77" in run("config", "show", "train")
+    assert "seed: 77" in run(installed, tmp_path, command, "config", "show", "train")
+
+
+@thorough
+def test_a_stage_named_by_its_former_module_is_told_the_new_one(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    stage = "stages.camera.use=curate.models.camera:CameraMotion"
+    command = installed / "bin" / "reelweave"
+    done = start(installed, tmp_path, command, "curate", "raw", "--out", "clips", "--set", stage)
+    assert done.returncode == 2
+    assert "reelweave.curate.models.camera" in done.stderr
+
+
+@thorough
+def test_the_wheel_installs_one_name(installed: Path) -> None:
+    about = f"reelweave-{PROJECT['version']}.dist-info"
+    assert {path.name for path in installed.iterdir()} == {"bin", "reelweave", about}
+    assert (installed / about / "top_level.txt").read_text() == "reelweave\n"
+
+
+OWN_TRAIN = """
+from reelweave import BucketConfig, Compression, CurateConfig, StreamConfig, VideoStream, curate, open_dataset
+
+if __name__ == "__main__":
+    curate(["raw"], "clips", CurateConfig.model_validate({"run": {"runner": "sequential"}}))
+    buckets = BucketConfig(
+        frames=(17,), sizes=((32, 48),), max_text_tokens=77, memory_tokens=200,
+        compression=Compression(frames=4, height=16, width=16, causal=True),
+    )
+    stream = VideoStream(open_dataset("clips"), StreamConfig(buckets=buckets), rank=0, world_size=1)
+    print(next(iter(stream)).captions[0])
+"""
+
+
+@thorough
+@pytest.mark.parametrize("kind", ["files", "folders"])
+def test_a_user_names_modules_as_our_packages(installed: Path, tmp_path: Path, kind: str) -> None:
+    """A curation, a stream and a training, where a user's own modules have the names of all our packages."""
+    for number in range(2):
+        write_video(tmp_path / f"raw/{number}.mp4", (55,), size=(320, 192), first_scene=number)
+        (tmp_path / f"raw/{number}.txt").write_text("a red kite over the sea")
+    for name in PACKAGES:
+        own = tmp_path / (f"{name}.py" if kind == "files" else f"{name}/__init__.py")
+        own.parent.mkdir(exist_ok=True)
+        own.write_text("raise SystemExit('a module of the user was imported')\n")
+    (tmp_path / ("train.py" if kind == "files" else "train/__main__.py")).write_text(OWN_TRAIN)
+    if kind == "folders":
+        (tmp_path / "train" / "__init__.py").write_text("")
+    assert run(installed, tmp_path, "-m", "train") == "a red kite over the sea\n"
+    config = installed / "reelweave" / "pipelines" / "configs" / "train.yaml"
+    changes = (
+        "dataset=clips", "out=run", "stream.buckets.frames=[17]", "stream.buckets.sizes=[[32,48]]",
+        "stream.buckets.memory_tokens=200", "train.dtype=float32", "train.model.layers=1", "train.model.hidden=96",
+        "train.model.heads=4", "train.schedule.total_steps=2",
+    )  # fmt: skip
+    words = [word for change in changes for word in ("--set", change)]
+    run(installed, tmp_path, installed / "bin" / "reelweave", "train", "--config", config, *words)
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2
 
 
 def test_images_are_tagged_with_the_version() -> None:

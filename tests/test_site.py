@@ -8,9 +8,9 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import yaml
 
-import curate
-import loader
-import train
+import reelweave.curate as curate
+import reelweave.loader as loader
+import reelweave.train as train
 
 ROOT = Path(__file__).parents[1]
 
@@ -45,7 +45,7 @@ def test_links_lead_to_where_the_site_has_the_files(hooks: ModuleType) -> None:
 def test_the_pages_of_names_have_the_public_names_and_no_others(hooks: ModuleType) -> None:
     whole = hooks._every_name()
     for package in (loader, curate, train):
-        page = hooks._names(package.__name__)
+        page = hooks._names(package.__name__.removeprefix("reelweave."))
         assert sorted(re.findall(r"heading: (\w+)", page)) == package.__all__
         for name in package.__all__:
             (row,) = (line for line in whole.splitlines() if line.startswith(f"| [`{name}`]"))

@@ -124,9 +124,9 @@ _RUNS = 1000  # no status of a process
 
 def serve() -> None:
     """Answer a `Warm` until it closes its pipe."""
-    import pipelines.cli
-    import pipelines.commands.look.report
-    import pipelines.report.page  # noqa: F401
+    import reelweave.pipelines.cli
+    import reelweave.pipelines.commands.look.report
+    import reelweave.pipelines.report.page  # noqa: F401
 
     for line in sys.stdin:
         question = json.loads(line)
@@ -156,7 +156,7 @@ def _run(arguments: Sequence[str], errors: str, env: Mapping[str, str], killed_b
         os.environ.update(env)
         if killed_behind:
             die_behind(killed_behind)
-        from pipelines.cli import main
+        from reelweave.pipelines.cli import main
 
         status = main(arguments)
     except SystemExit as error:
@@ -171,8 +171,8 @@ def _run(arguments: Sequence[str], errors: str, env: Mapping[str, str], killed_b
 
 def die_behind(pattern: str) -> None:
     """Kill this session behind its first write to a path that the pattern matches."""
-    from loader.storage.local import LocalStorage
-    from loader.storage.s3.storage import S3Storage
+    from reelweave.loader.storage.local import LocalStorage
+    from reelweave.loader.storage.s3.storage import S3Storage
 
     def dying(write: Callable[..., object]) -> Callable[..., object]:
         def written(storage: object, path: str, *arguments: object) -> object:

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from curate.caption.checks import CHECKS, FaultName, faults
-from curate.caption.config import CaptionConfig
-from curate.caption.models.backend import Ask, Backend, Draft
-from curate.models.clip_frames import Fault
+from reelweave.curate.caption.checks import CHECKS, FaultName, faults
+from reelweave.curate.caption.config import CaptionConfig
+from reelweave.curate.caption.models.backend import Ask, Backend, Draft
+from reelweave.curate.models.clip_frames import Fault
 
 _SHOWN_CHARS = 80
 

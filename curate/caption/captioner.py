@@ -8,23 +8,23 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.caption.attempts import AcceptedAnswer, accepted_answers
-from curate.caption.checks import SENTENCE_ENDS
-from curate.caption.config import CaptionConfig
-from curate.caption.models.backend import Ask, Backend
-from curate.caption.models.endpoint import EndpointModel
-from curate.caption.models.rewrite import TEXT
-from curate.caption.models.transformers_model import TransformersModel
-from curate.caption.models.vllm_backend import VllmModel
-from curate.caption.models.vlm import VISION
-from curate.caption.prompts import prompt_text, rewrite_text
-from curate.caption.provenance import provenance, rewritten_provenance
-from curate.caption.types import Caption
-from curate.caption.windows import CaptionWindow, pictures_of, windows
-from curate.frames.source import open_video
-from curate.models.clip_frames import ClipError, Fault, clip_pictures
-from curate.models.hf_model import NamedModel
-from loader.errors import UsageError
+from reelweave.curate.caption.attempts import AcceptedAnswer, accepted_answers
+from reelweave.curate.caption.checks import SENTENCE_ENDS
+from reelweave.curate.caption.config import CaptionConfig
+from reelweave.curate.caption.models.backend import Ask, Backend
+from reelweave.curate.caption.models.endpoint import EndpointModel
+from reelweave.curate.caption.models.rewrite import TEXT
+from reelweave.curate.caption.models.transformers_model import TransformersModel
+from reelweave.curate.caption.models.vllm_backend import VllmModel
+from reelweave.curate.caption.models.vlm import VISION
+from reelweave.curate.caption.prompts import prompt_text, rewrite_text
+from reelweave.curate.caption.provenance import provenance, rewritten_provenance
+from reelweave.curate.caption.types import Caption
+from reelweave.curate.caption.windows import CaptionWindow, pictures_of, windows
+from reelweave.curate.frames.source import open_video
+from reelweave.curate.models.clip_frames import ClipError, Fault, clip_pictures
+from reelweave.curate.models.hf_model import NamedModel
+from reelweave.loader.errors import UsageError
 
 _SENTENCE_END = re.compile(rf"[{SENTENCE_ENDS}](?=\s|$)|[。！？｡]")  # noqa: RUF001
 

@@ -4,9 +4,9 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from curate.models.device import Device
-from loader.settings import Settings
-from loader.storage.config import check_endpoint
+from reelweave.curate.models.device import Device
+from reelweave.loader.settings import Settings
+from reelweave.loader.storage.config import check_endpoint
 
 Backend = Literal["transformers", "vllm", "endpoint"]
 

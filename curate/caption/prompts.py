@@ -2,7 +2,7 @@
 
 import hashlib
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
 
 PROMPTS = {
     "short": (

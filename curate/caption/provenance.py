@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from curate.caption.attempts import AcceptedAnswer
-from curate.caption.checks import CHECKS
-from curate.caption.config import CaptionConfig
-from curate.caption.prompts import PROMPTS, REWRITES, prompt_text, rewrite_text, sha256
-from curate.caption.windows import CaptionWindow
+from reelweave.curate.caption.attempts import AcceptedAnswer
+from reelweave.curate.caption.checks import CHECKS
+from reelweave.curate.caption.config import CaptionConfig
+from reelweave.curate.caption.prompts import PROMPTS, REWRITES, prompt_text, rewrite_text, sha256
+from reelweave.curate.caption.windows import CaptionWindow
 
 
 def provenance(

@@ -12,7 +12,7 @@ class Caption:
         text: Words with single blanks between them; "" without a caption.
         source: Origin: "input" (the list that named the source), "sidecar:NAME.txt", "container:title",
             "model:NAME", "unreadable:NAME.txt" (a sidecar that is no UTF-8, and no other text), or "none".
-        provenance: Provenance of a model's caption, all as text: see `curate.caption.provenance`.
+        provenance: Provenance of a model's caption, all as text: see `reelweave.curate.caption.provenance`.
     """
 
     text: str

@@ -7,13 +7,13 @@ from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Mapping
 from typing import Any
 
-from curate.caption.config import CaptionConfig
-from curate.caption.types import NO_CAPTION, Caption
-from curate.sources.column_names import names_spans
-from curate.sources.source_ref import stem_of
-from loader.errors import ObjectError
-from loader.storage.base import ObjectInfo, Storage
-from loader.text import first_text, words
+from reelweave.curate.caption.config import CaptionConfig
+from reelweave.curate.caption.types import NO_CAPTION, Caption
+from reelweave.curate.sources.column_names import names_spans
+from reelweave.curate.sources.source_ref import stem_of
+from reelweave.loader.errors import ObjectError
+from reelweave.loader.storage.base import ObjectInfo, Storage
+from reelweave.loader.text import first_text, words
 
 CONTAINER_TAGS = ("description", "synopsis", "comment", "title")
 

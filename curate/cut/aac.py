@@ -10,7 +10,7 @@ from av.audio.resampler import AudioResampler
 from av.audio.stream import AudioStream
 from numpy.typing import NDArray
 
-from curate.cut.mp4 import Mp4
+from reelweave.curate.cut.mp4 import Mp4
 
 # ISO/IEC 14496-3, table 1.18, without 96 and 88.2 kHz, which are beyond hearing.
 RATES = (64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000)

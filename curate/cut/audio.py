@@ -14,10 +14,10 @@ from av.audio.frame import AudioFrame
 from av.audio.stream import AudioStream
 from av.packet import Packet
 
-from curate.cut import aac
-from curate.cut.config import CutConfig
-from curate.cut.mp4 import Mp4
-from loader.errors import refuse_shortage
+from reelweave.curate.cut import aac
+from reelweave.curate.cut.config import CutConfig
+from reelweave.curate.cut.mp4 import Mp4
+from reelweave.loader.errors import refuse_shortage
 
 COPIED = frozenset({"aac", "mp3", "ac3", "eac3", "opus"})
 """Codecs that MP4 and its readers support, by their names in FFmpeg."""

@@ -9,9 +9,9 @@ from typing import Literal, Protocol
 import numpy as np
 from av.video.frame import VideoFrame
 
-from curate.filters.sample import Floats
-from curate.frames.picture import Geometry
-from curate.shots.spans import Span
+from reelweave.curate.filters.sample import Floats
+from reelweave.curate.frames.picture import Geometry
+from reelweave.curate.shots.spans import Span
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class CutClip:
         audio: Sound track: "none", "copy:" and the codec for packets of the source, or the codec of encoded
             sound.
         audio_fault: Reason why the source's sound is not in the clip, or None.
-        audio_dbfs: Loudness of the sound track, as `curate.filters.sound.loudness_dbfs`; empty without one.
+        audio_dbfs: Loudness of the sound track, as `reelweave.curate.filters.sound.loudness_dbfs`; empty without one.
     """
 
     span: Span
@@ -56,7 +56,7 @@ class FailedClip:
 
 
 class CutError(Exception):
-    """Reason why one span gives no clip, in words; never leaves ``curate.cut``."""
+    """Reason why one span gives no clip, in words; never leaves ``reelweave.curate.cut``."""
 
 
 class EncodedSpans(Protocol):

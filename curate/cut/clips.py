@@ -16,22 +16,22 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from curate.cut import encode
-from curate.cut.audio import READ_BEFORE_S, Sound, sound_of
-from curate.cut.clip import CutClip, CutError, EncodedSpans, FailedClip, Observe
-from curate.cut.config import CutConfig
-from curate.cut.copy import PacketInfo, copy, copyable, format_of, packet_infos
-from curate.cut.feed import Feed, choose_sound
-from curate.cut.mp4 import fast_start, merge
-from curate.cut.verify import DamagedSoundError, verify
-from curate.frames.encryption import is_encrypted
-from curate.frames.entry import Entry, EntryError, enter
-from curate.frames.frame_times import Decoder, FrameTimes
-from curate.frames.picture import Finisher, Geometry
-from curate.frames.sound_clock import SoundClock
-from curate.frames.source import open_video
-from curate.shots.spans import Span
-from loader.errors import refuse_shortage
+from reelweave.curate.cut import encode
+from reelweave.curate.cut.audio import READ_BEFORE_S, Sound, sound_of
+from reelweave.curate.cut.clip import CutClip, CutError, EncodedSpans, FailedClip, Observe
+from reelweave.curate.cut.config import CutConfig
+from reelweave.curate.cut.copy import PacketInfo, copy, copyable, format_of, packet_infos
+from reelweave.curate.cut.feed import Feed, choose_sound
+from reelweave.curate.cut.mp4 import fast_start, merge
+from reelweave.curate.cut.verify import DamagedSoundError, verify
+from reelweave.curate.frames.encryption import is_encrypted
+from reelweave.curate.frames.entry import Entry, EntryError, enter
+from reelweave.curate.frames.frame_times import Decoder, FrameTimes
+from reelweave.curate.frames.picture import Finisher, Geometry
+from reelweave.curate.frames.sound_clock import SoundClock
+from reelweave.curate.frames.source import open_video
+from reelweave.curate.shots.spans import Span
+from reelweave.loader.errors import refuse_shortage
 
 _UNKNOWN = "the clock of its pictures steps back or jumps before it, and that of its sound does not"
 _SOUND_SKEW_S = 5  # maximum distance of sound behind its pictures in a file

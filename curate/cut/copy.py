@@ -13,14 +13,14 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from curate.cut.clip import CutError
-from curate.cut.mp4 import Mp4
-from curate.frames.entry import holds_idr
-from curate.frames.frame_times import FrameTimes
-from curate.frames.picture import Geometry
-from loader.dataset.colour import hdr
-from loader.dataset.tars.orientation import Orientation, orientation_of
-from loader.errors import refuse_shortage
+from reelweave.curate.cut.clip import CutError
+from reelweave.curate.cut.mp4 import Mp4
+from reelweave.curate.frames.entry import holds_idr
+from reelweave.curate.frames.frame_times import FrameTimes
+from reelweave.curate.frames.picture import Geometry
+from reelweave.loader.dataset.colour import hdr
+from reelweave.loader.dataset.tars.orientation import Orientation, orientation_of
+from reelweave.loader.errors import refuse_shortage
 
 CODECS = {8: ("h264",), 10: ("h264", "hevc")}
 """Codecs whose packets are copied, by the maximum bits per sample of clips."""

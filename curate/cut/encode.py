@@ -12,14 +12,14 @@ import numpy as np
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from curate.cut.clip import CutError
-from curate.cut.config import CutConfig
-from curate.cut.mp4 import HEVC_TAG, Mp4
-from curate.frames.picture import Geometry
-from loader.dataset.colour import hdr
-from loader.dataset.colour.light import Light
-from loader.dataset.colour.sdr import is_hdr
-from loader.errors import refuse_shortage
+from reelweave.curate.cut.clip import CutError
+from reelweave.curate.cut.config import CutConfig
+from reelweave.curate.cut.mp4 import HEVC_TAG, Mp4
+from reelweave.curate.frames.picture import Geometry
+from reelweave.loader.dataset.colour import hdr
+from reelweave.loader.dataset.colour.light import Light
+from reelweave.loader.dataset.colour.sdr import is_hdr
+from reelweave.loader.errors import refuse_shortage
 
 TOO_LARGE = "the clips of its source are too large for it (probe.max_growth)"
 X264, X265, NVENC = "libx264", "libx265", "h264_nvenc"

@@ -14,14 +14,14 @@ from av.packet import Packet
 from av.stream import Disposition
 from av.video.stream import VideoStream
 
-from curate.frames.sound_clock import SoundClock
+from reelweave.curate.frames.sound_clock import SoundClock
 
 _MAX_AHEAD_BYTES = 1 << 28
 _MAX_SOUND_BYTES = 1 << 28
 
 
 class Feed:
-    """Packet source for `curate.frames.frame_times.Decoder` that also keeps packets for copying and for sound.
+    """Packet source of a `Decoder` (`reelweave.curate.frames.frame_times`) that keeps packets for copies and sound.
 
     Sound never lies exactly next to its pictures, and only the end of a span decides whether it can be
     copied. So a feed reads ahead. Packets are compressed, and their number in memory is bounded.

@@ -12,12 +12,12 @@ from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from curate.cut.config import CutConfig
-from curate.cut.copy import PacketInfo, SourceFormat, copyable, format_of, is_sound
-from curate.frames.entry import holds_idr
-from curate.frames.frame_times import FrameTimes
-from curate.frames.picture import Geometry
-from curate.shots.spans import Span, SpanConfig, long_enough
+from reelweave.curate.cut.config import CutConfig
+from reelweave.curate.cut.copy import PacketInfo, SourceFormat, copyable, format_of, is_sound
+from reelweave.curate.frames.entry import holds_idr
+from reelweave.curate.frames.frame_times import FrameTimes
+from reelweave.curate.frames.picture import Geometry
+from reelweave.curate.shots.spans import Span, SpanConfig, long_enough
 
 _LEFT_OUT = "left out, so that the packets of its clip can be copied (cut.trim_s)"
 

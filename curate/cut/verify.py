@@ -14,12 +14,12 @@ from av.stream import Stream
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from curate.cut.clip import CutError
-from curate.cut.mp4 import read
-from curate.filters.sample import Floats
-from curate.filters.sound import LoudnessMeter
-from curate.frames.picture import Geometry
-from loader.errors import refuse_shortage
+from reelweave.curate.cut.clip import CutError
+from reelweave.curate.cut.mp4 import read
+from reelweave.curate.filters.sample import Floats
+from reelweave.curate.filters.sound import LoudnessMeter
+from reelweave.curate.frames.picture import Geometry
+from reelweave.loader.errors import refuse_shortage
 
 
 class DamagedSoundError(CutError):
@@ -46,7 +46,7 @@ def verify(
         extent: Decoded part: the first and the last frame with their references, or all.
 
     Returns:
-        Loudness of its sound, as `curate.filters.sound.loudness_dbfs`.
+        Loudness of its sound, as `reelweave.curate.filters.sound.loudness_dbfs`.
 
     Raises:
         DamagedSoundError: Its sound does not decode.

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.dedup.clusters import clusters
-from curate.dedup.fingerprint import PICTURES_PER_S, Match, fingerprint, overlap
-from curate.dedup.neighbours import near_pairs, near_references
-from curate.dedup.products import Places
-from curate.dedup.text_hashes import hashes, may_repeat
-from curate.dedup.types import (
+from reelweave.curate.dedup.clusters import clusters
+from reelweave.curate.dedup.fingerprint import PICTURES_PER_S, Match, fingerprint, overlap
+from reelweave.curate.dedup.neighbours import near_pairs, near_references
+from reelweave.curate.dedup.products import Places
+from reelweave.curate.dedup.text_hashes import hashes, may_repeat
+from reelweave.curate.dedup.types import (
     DedupClips,
     DedupConfig,
     Duplicate,
@@ -23,7 +23,7 @@ from curate.dedup.types import (
     SemanticConfig,
     Vectors,
 )
-from curate.models.device import Device
+from reelweave.curate.models.device import Device
 
 __all__ = [
     "DedupClips",

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.dedup.kmeans import GRID, kmeans, on_grid
-from curate.dedup.products import Floats, Nominated, Places, slices, strongest
-from curate.dedup.vector_file import Matrix, VectorFile, as_they_lie
-from curate.models.device import Device
+from reelweave.curate.dedup.kmeans import GRID, kmeans, on_grid
+from reelweave.curate.dedup.products import Floats, Nominated, Places, slices, strongest
+from reelweave.curate.dedup.vector_file import Matrix, VectorFile, as_they_lie
+from reelweave.curate.models.device import Device
 
 CELL = 1024
 """Mean number of vectors in a cell."""
@@ -52,7 +52,7 @@ class CellCentres:
             vectors: Unit vectors [n, D], n at least 1.
             cell: Mean number of vectors in a cell; None: `CELL`.
             iterations: Maximum number of iterations of k-means.
-            device: Device of k-means, as in `curate.dedup.neighbours.near_pairs`.
+            device: Device of k-means, as in `reelweave.curate.dedup.neighbours.near_pairs`.
         """
         cell = cell or CELL
         count = max(1, len(vectors) // cell)

@@ -1,10 +1,10 @@
 """Clusters of an embedding, within which semantic duplicates are sought (SemDeDup, Abbas et al. 2023)."""
 
-from curate.dedup.cells import CellCentres, owners
-from curate.dedup.kmeans import OnGrid, kmeans
-from curate.dedup.products import Places
-from curate.dedup.vector_file import Matrix
-from curate.models.device import Device
+from reelweave.curate.dedup.cells import CellCentres, owners
+from reelweave.curate.dedup.kmeans import OnGrid, kmeans
+from reelweave.curate.dedup.products import Places
+from reelweave.curate.dedup.vector_file import Matrix
+from reelweave.curate.models.device import Device
 
 _FLAT = 256  # number of clusters above which they are made in two levels
 
@@ -16,7 +16,7 @@ def clusters(vectors: Matrix, size: int, iterations: int, device: Device = "cpu"
         vectors: Unit vectors [n, D].
         size: Mean number of vectors per cluster.
         iterations: Maximum number of iterations of k-means; they end early when nothing moves.
-        device: Device of the products, as in `curate.dedup.neighbours.near_pairs`.
+        device: Device of the products, as in `reelweave.curate.dedup.neighbours.near_pairs`.
 
     Returns:
         Cluster numbers, [n], from 0.

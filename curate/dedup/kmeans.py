@@ -6,9 +6,9 @@ Coordinates are rounded to multiples of 1/2048. Products are then multiples of 2
 
 import numpy as np
 
-from curate.dedup.products import Floats, Places, nearest_centre, slices
-from curate.dedup.vector_file import Matrix
-from curate.models.device import Device
+from reelweave.curate.dedup.products import Floats, Places, nearest_centre, slices
+from reelweave.curate.dedup.vector_file import Matrix
+from reelweave.curate.models.device import Device
 
 GRID = 2048
 
@@ -46,7 +46,7 @@ def kmeans(vectors: Matrix, count: int, iterations: int, device: Device = "cpu")
         vectors: Unit vectors [n, D], on the grid.
         count: Number of centres, from 1 to n.
         iterations: Maximum number of iterations; they end early when nothing moves.
-        device: Device of the products, as in `curate.dedup.neighbours.near_pairs`.
+        device: Device of the products, as in `reelweave.curate.dedup.neighbours.near_pairs`.
 
     Returns:
         Centres, float32 [count, D], and the nearest of them to each vector, [n].

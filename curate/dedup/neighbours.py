@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from curate.dedup.cells import CellCentres, InvertedFile
-from curate.dedup.products import SLACK, Blocks, Floats, Nominated, Places, blocks, slices
-from curate.dedup.vector_file import Matrix
-from curate.models.device import Device
-from loader.dataset.tables.row_parts import RowParts
+from reelweave.curate.dedup.cells import CellCentres, InvertedFile
+from reelweave.curate.dedup.products import SLACK, Blocks, Floats, Nominated, Places, blocks, slices
+from reelweave.curate.dedup.vector_file import Matrix
+from reelweave.curate.models.device import Device
+from reelweave.loader.dataset.tables.row_parts import RowParts
 
 CELLS_FROM = 50_000
 """Number of vectors from which they are compared within near cells alone, whatever the device."""

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.models.device import Device, pick_device
+from reelweave.curate.models.device import Device, pick_device
 
 Floats = NDArray[np.float32]
 Places = NDArray[np.intp] | NDArray[np.int32]

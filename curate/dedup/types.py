@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
-from curate.dedup.fingerprint import Match
-from curate.dedup.products import Places
-from curate.dedup.vector_file import Chosen, Matrix, VectorFile
-from curate.models.device import Device
-from loader.settings import Settings
+from reelweave.curate.dedup.fingerprint import Match
+from reelweave.curate.dedup.products import Places
+from reelweave.curate.dedup.vector_file import Chosen, Matrix, VectorFile
+from reelweave.curate.models.device import Device
+from reelweave.loader.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class ManyPairs(NamedTuple):
         least: Number of pairs from which it is used. It also compares pairs that a sequential comparison
             would skip because their earlier clip is a duplicate. The result is the same.
         match: Function from pairs of rows, the kept clip first, and a minimum overlap to the agreement of each; see
-            `curate.dedup.fingerprint.overlap`.
+            `reelweave.curate.dedup.fingerprint.overlap`.
     """
 
     least: int

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.dedup.products import Floats, Places, slices
-from loader.errors import RunError
+from reelweave.curate.dedup.products import Floats, Places, slices
+from reelweave.loader.errors import RunError
 
 _GAP = 32
 """Most rows between two others that are read together: a request takes as long as reading these."""

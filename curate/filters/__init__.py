@@ -1,18 +1,18 @@
 """Scores of clips from one shared sample, and thresholds that decide on them separately."""
 
-from curate.filters.bars import Bars, Crop, bars_scores, crop_of_bars, find_bars, without_bars
-from curate.filters.config import FilterConfig, ScoreConfig
-from curate.filters.decision import Rejection, decide
-from curate.filters.light import light_scores
-from curate.filters.motion import motion_scores
-from curate.filters.names import check_names
-from curate.filters.ocr import TextReader, check_ocr, ocr_scores, text_reader
-from curate.filters.overlay import overlay_scores
-from curate.filters.sample import ClipSample, shape_scores
-from curate.filters.sharpness import sharpness_scores
-from curate.filters.sound import loudness_dbfs, sound_scores
-from curate.filters.still import still_scores
-from curate.filters.vectors import MotionMeter, SpanMotion, frame_motion
+from reelweave.curate.filters.bars import Bars, Crop, bars_scores, crop_of_bars, find_bars, without_bars
+from reelweave.curate.filters.config import FilterConfig, ScoreConfig
+from reelweave.curate.filters.decision import Rejection, decide
+from reelweave.curate.filters.light import light_scores
+from reelweave.curate.filters.motion import motion_scores
+from reelweave.curate.filters.names import check_names
+from reelweave.curate.filters.ocr import TextReader, check_ocr, ocr_scores, text_reader
+from reelweave.curate.filters.overlay import overlay_scores
+from reelweave.curate.filters.sample import ClipSample, shape_scores
+from reelweave.curate.filters.sharpness import sharpness_scores
+from reelweave.curate.filters.sound import loudness_dbfs, sound_scores
+from reelweave.curate.filters.still import still_scores
+from reelweave.curate.filters.vectors import MotionMeter, SpanMotion, frame_motion
 
 _DIGITS = 6
 

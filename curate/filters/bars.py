@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.filters.config import ScoreConfig
-from curate.filters.sample import ClipSample
+from reelweave.curate.filters.config import ScoreConfig
+from reelweave.curate.filters.sample import ClipSample
 
 _TOLERANCE = 14  # noise of a uniform border, levels per channel
 _PURE, _MOSTLY, _INSIDE = (

@@ -1,7 +1,7 @@
 """Movement of the camera over a clip: pan, tilt, zoom, roll and shake, from evenly spaced pictures.
 
 Windows of neighbouring pictures are matched by phase correlation. An affine field is fitted that most of them
-follow (`curate.filters.vectors`), so things that move by themselves count little. What lasts for a second is
+follow (`reelweave.curate.filters.vectors`), so things that move by themselves count little. What lasts for a second is
 a movement; what changes faster is shake.
 """
 
@@ -11,9 +11,9 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from curate.filters.flow import window_motion
-from curate.filters.sample import Floats
-from curate.filters.vectors import camera_field
+from reelweave.curate.filters.flow import window_motion
+from reelweave.curate.filters.sample import Floats
+from reelweave.curate.filters.vectors import camera_field
 
 _LASTS_S = 1.0
 _DEVIATIONS = 4

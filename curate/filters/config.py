@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from loader.settings import Settings
+from reelweave.loader.settings import Settings
 
 
 class ScoreConfig(Settings):
@@ -31,7 +31,7 @@ class FilterConfig(Settings):
     `min_NAME` and `max_NAME` of the scores that `stages` give.
     """
 
-    # A curation's configuration refuses those of no stage: `curate.models.custom.configured`.
+    # A curation's configuration refuses those of no stage: `reelweave.curate.models.custom.configured`.
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, float | None]
 

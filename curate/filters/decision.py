@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.filters.config import FilterConfig
-from curate.filters.motion import VECTORS_MISSING
+from reelweave.curate.filters.config import FilterConfig
+from reelweave.curate.filters.motion import VECTORS_MISSING
 
 
 @dataclass(frozen=True)

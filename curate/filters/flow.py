@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.filters.sample import Floats
-from curate.filters.vectors import camera_motion
+from reelweave.curate.filters.sample import Floats
+from reelweave.curate.filters.vectors import camera_motion
 
 _LONG_SIDE_PX = 128  # approximate long side of the compared pictures
 _WINDOW_PX = 32

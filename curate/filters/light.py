@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.filters.sample import ClipSample, Floats
+from reelweave.curate.filters.sample import ClipSample, Floats
 
 _DARK, _BRIGHT = 25, 230
 _ALL = 0.98

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from curate.filters.flow import flow
-from curate.filters.sample import ClipSample
+from reelweave.curate.filters.flow import flow
+from reelweave.curate.filters.sample import ClipSample
 
 CODEC, FLOW, VECTORS_MISSING = 0.0, 1.0, 2.0
 """Values of ``motion_source``."""

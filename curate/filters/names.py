@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Set
 
-from loader.errors import RunError
+from reelweave.loader.errors import RunError
 
 FIRST = frozenset(
     {

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.filters.config import ScoreConfig
-from curate.filters.sample import ClipSample
-from loader.errors import UsageError
+from reelweave.curate.filters.config import ScoreConfig
+from reelweave.curate.filters.sample import ClipSample
+from reelweave.loader.errors import UsageError
 
 Polygon = NDArray[np.float64]
 

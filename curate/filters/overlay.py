@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.filters.sample import ClipSample, Floats
+from reelweave.curate.filters.sample import ClipSample, Floats
 
 _EDGE = 24  # minimum step between neighbouring pixels, grey levels
 _STAYS_S = 1.5  # minimum duration of readable text

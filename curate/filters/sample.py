@@ -21,15 +21,15 @@ class ClipSample:
         luma: float32 [frames]: mean luminance of every frame of the clip, 0 to 255.
         steps: float32 [frames]: mean absolute difference in luminance from the frame before, grey levels, at
             64x36 pixels; the first is 0.
-        motion: float32 [frames]: mean displacement from `curate.filters.vectors.MotionMeter`, picture
+        motion: float32 [frames]: mean displacement from `reelweave.curate.filters.vectors.MotionMeter`, picture
             diagonals per frame, NaN for unmeasured frames; None: nothing was measured.
         width: Width of the clip, pixels.
         height: Height of the clip, pixels.
         frames: Number of frames of the clip.
         fps: Frames per second of the clip.
         duration_s: Duration of the clip.
-        audio_dbfs: float32 [windows]: loudness of every 100 ms from `curate.filters.sound.loudness_dbfs`; empty: no
-            sound track; None: not measured.
+        audio_dbfs: float32 [windows]: loudness of every 100 ms from
+            `reelweave.curate.filters.sound.loudness_dbfs`; empty: no sound track; None: not measured.
         motion_local: float32 [frames]: motion relative to the camera, in the form of ``motion``.
         vectors_missing: True when the codec has motion vectors, but exported none.
     """

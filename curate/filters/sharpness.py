@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from curate.filters.sample import ClipSample, Floats
+from reelweave.curate.filters.sample import ClipSample, Floats
 
 # Grey levels: rounding and coding noise of a picture without detail has a mean absolute Laplacian of 0.9 to 1.5.
 _NOISE = 1.2

@@ -7,8 +7,8 @@ import numpy as np
 from av.audio.frame import AudioFrame
 from numpy.typing import NDArray
 
-from curate.filters.sample import ClipSample, Floats
-from loader.errors import refuse_shortage
+from reelweave.curate.filters.sample import ClipSample, Floats
+from reelweave.loader.errors import refuse_shortage
 
 WINDOW_S = 0.1
 SILENCE_DBFS = -60.0

@@ -5,8 +5,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.filters.light import STANDS_OUT, SUBJECT
-from curate.filters.sample import ClipSample, Floats
+from reelweave.curate.filters.light import STANDS_OUT, SUBJECT
+from reelweave.curate.filters.sample import ClipSample, Floats
 
 _TILE_PX = 16
 _STILL = 2.0

@@ -7,7 +7,7 @@ from av.sidedata.sidedata import Type
 from av.video.frame import PictureType, VideoFrame
 from numpy.typing import NDArray
 
-from curate.filters.sample import Floats
+from reelweave.curate.filters.sample import Floats
 
 VECTOR_CODECS = frozenset(
     {
@@ -35,7 +35,7 @@ _FITS = 3
 
 @dataclass(frozen=True)
 class SpanMotion:
-    """Motion of the frames of a span, with the attributes of `curate.filters.sample.ClipSample`."""
+    """Motion of the frames of a span, with the attributes of `reelweave.curate.filters.sample.ClipSample`."""
 
     motion: Floats | None
     motion_local: Floats | None

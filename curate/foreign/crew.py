@@ -9,10 +9,10 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
-from curate.foreign.tar import TarTask, read_tar
-from curate.frames.child_process import Isolated, Quarantined
-from loader.errors import RunError
-from loader.storage import ObjectInfo, Storage
+from reelweave.curate.foreign.tar import TarTask, read_tar
+from reelweave.curate.frames.child_process import Isolated, Quarantined
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import ObjectInfo, Storage
 
 _MAX_SILENCE_S = 600.0
 _DEATHS_OF_A_SAMPLE = 2  # the first may have another cause
@@ -38,7 +38,7 @@ def read_tars(
     workers: int,
     progress: Callable[[TarProgress], None],
 ) -> None:
-    """Read the tars ``todo``, and write the table of each (`curate.foreign.tar`).
+    """Read the tars ``todo``, and write the table of each (`reelweave.curate.foreign.tar`).
 
     Args:
         tars: Storage of the tars.

@@ -6,14 +6,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from curate.foreign.tar import note_path, read_local, write_local
-from loader.dataset import Manifest, Removal
-from loader.dataset.manifest import ShardEntry
-from loader.dataset.publishing.foreign import TarIndex, publish_foreign
-from loader.dataset.publishing.writer import SIDECARS
-from loader.errors import RunError
-from loader.storage import Storage
-from loader.storage.scratch import Scratch
+from reelweave.curate.foreign.tar import note_path, read_local, write_local
+from reelweave.loader.dataset import Manifest, Removal
+from reelweave.loader.dataset.manifest import ShardEntry
+from reelweave.loader.dataset.publishing.foreign import TarIndex, publish_foreign
+from reelweave.loader.dataset.publishing.writer import SIDECARS
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import Storage
+from reelweave.loader.storage.scratch import Scratch
 
 
 def leave_out(place: Storage, previous: Manifest, removals: Sequence[Removal]) -> Manifest:

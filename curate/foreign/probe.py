@@ -12,11 +12,11 @@ from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from curate.frames.source import SourceError, open_video
-from loader.dataset.samples.frames.shown_frames import PacketFrames, has_variable_rate, times_of
-from loader.dataset.tars.media import FORMATS
-from loader.dataset.tars.orientation import orientation_of
-from loader.errors import refuse_shortage
+from reelweave.curate.frames.source import SourceError, open_video
+from reelweave.loader.dataset.samples.frames.shown_frames import PacketFrames, has_variable_rate, times_of
+from reelweave.loader.dataset.tars.media import FORMATS
+from reelweave.loader.dataset.tars.orientation import orientation_of
+from reelweave.loader.errors import refuse_shortage
 
 PROBE_VERSION = 4
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
@@ -55,8 +55,8 @@ def probe(data: bytes | memoryview) -> Media:
     """Read all packets of a video or picture, and decode one frame; all frames where only these tell their number.
 
     Raises:
-        SourceError: no container of ``loader.dataset.tars.media`` can be read, no frame can be decoded, or fewer
-            frames are there than the header promises.
+        SourceError: no container of ``reelweave.loader.dataset.tars.media`` can be read, no frame can be
+            decoded, or fewer frames are there than the header promises.
     """
     if not data:
         raise SourceError("is empty")

@@ -14,18 +14,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.foreign.crew import TarProgress, read_tars
-from curate.foreign.probe import PROBE_VERSION
-from curate.foreign.tar import NOTES, VARIABLE_RATE, note_path, read_local, write_local
-from loader.base.processors import processors
-from loader.dataset.manifest import MANIFEST, Foreign, Manifest, read_manifest, table_path
-from loader.dataset.publishing.foreign import TarIndex, publish_foreign
-from loader.dataset.publishing.writer import SIDECARS
-from loader.dataset.schema import TABLES
-from loader.dataset.tars.media import MEDIA, media_alike
-from loader.errors import RunError, UsageError
-from loader.storage import ObjectInfo, Storage, StorageConfig, leased, open_storage
-from loader.storage.scratch import Scratch
+from reelweave.curate.foreign.crew import TarProgress, read_tars
+from reelweave.curate.foreign.probe import PROBE_VERSION
+from reelweave.curate.foreign.tar import NOTES, VARIABLE_RATE, note_path, read_local, write_local
+from reelweave.loader.base.processors import processors
+from reelweave.loader.dataset.manifest import MANIFEST, Foreign, Manifest, read_manifest, table_path
+from reelweave.loader.dataset.publishing.foreign import TarIndex, publish_foreign
+from reelweave.loader.dataset.publishing.writer import SIDECARS
+from reelweave.loader.dataset.schema import TABLES
+from reelweave.loader.dataset.tars.media import MEDIA, media_alike
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.storage import ObjectInfo, Storage, StorageConfig, leased, open_storage
+from reelweave.loader.storage.scratch import Scratch
 
 PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tar.lz4")
 

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from curate.foreign.probe import PROBE_VERSION, probe
-from curate.frames.source import SourceError
-from loader.dataset.publishing.foreign import TAR_TABLE, TarIndex
-from loader.dataset.schema import OPTIONAL, Row
-from loader.dataset.tables.parquet import to_table
-from loader.dataset.tars.media import NO_CAPTION, caption_of, media_suffix
-from loader.dataset.tars.tar_samples import read_sample
-from loader.dataset.tars.tar_scan import TarSample, TarScan
-from loader.errors import MachineError, RunError
-from loader.storage import Storage
-from loader.text import count_tokens
+from reelweave.curate.foreign.probe import PROBE_VERSION, probe
+from reelweave.curate.frames.source import SourceError
+from reelweave.loader.dataset.publishing.foreign import TAR_TABLE, TarIndex
+from reelweave.loader.dataset.schema import OPTIONAL, Row
+from reelweave.loader.dataset.tables.parquet import to_table
+from reelweave.loader.dataset.tars.media import NO_CAPTION, caption_of, media_suffix
+from reelweave.loader.dataset.tars.tar_samples import read_sample
+from reelweave.loader.dataset.tars.tar_scan import TarSample, TarScan
+from reelweave.loader.errors import MachineError, RunError
+from reelweave.loader.storage import Storage
+from reelweave.loader.text import count_tokens
 
 NOTES = ".reelweave-index/"
 VARIABLE_RATE = {"frame_rate": "variable"}

@@ -3,8 +3,8 @@
 A few bytes can cause hours of work: repeated pictures, time stamps far apart, noise that a decoder generates.
 """
 
-from curate.frames.probe import ProbeConfig
-from curate.frames.source import SourceError
+from reelweave.curate.frames.probe import ProbeConfig
+from reelweave.curate.frames.source import SourceError
 
 _FREE_PIXELS = 2 * 10**10
 """Pixels that any source may show: 10,000 frames of 1080p, about a minute of work."""

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from loader.errors import MachineError
+from reelweave.loader.errors import MachineError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -122,7 +122,7 @@ class _Child(Generic[Task, Result]):
     def __init__(self, function: Callable[[Task], Iterable[Result]]) -> None:
         ours, theirs = socket.socketpair()
         # -P: modules are looked for where this process looks, and not in the current folder, which may hold anybody's.
-        command = [sys.executable, "-P", "-m", "curate.frames.child_process"]
+        command = [sys.executable, "-P", "-m", "reelweave.curate.frames.child_process"]
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             [*command, str(theirs.fileno()), str(os.getpid())],
             pass_fds=[theirs.fileno()],

@@ -9,7 +9,7 @@ from av.container import InputContainer
 from av.packet import Packet
 from av.video.stream import VideoStream
 
-from curate.frames.source import SourceError
+from reelweave.curate.frames.source import SourceError
 
 CONTAINERS = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
 """Containers with an index of key frames and exact time stamps, by their names in FFmpeg."""

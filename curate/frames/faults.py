@@ -6,11 +6,10 @@ from pathlib import PurePath
 
 from av.error import FFmpegError
 
-from curate.frames.source import SourceError
-from loader.errors import MachineError, ObjectError, RunError, UsageError, is_short
-from loader.storage.steady import is_fault
+from reelweave.curate.frames.source import SourceError
+from reelweave.loader.errors import MachineError, ObjectError, RunError, UsageError, is_short
+from reelweave.loader.storage.steady import is_fault
 
-_ROOMS = frozenset(("curate", "loader"))
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 """Errors of what is written to, which the next source would meet too."""
 
@@ -65,8 +64,7 @@ def _in_words(error: Exception) -> RunError:
 
 def _place(error: Exception) -> str:
     """Return the innermost line of this package in a traceback."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = PurePath(frame.filename)
-        if not _ROOMS.isdisjoint(path.parts) and "site-packages" not in path.parts:
-            return f"{'/'.join(path.parts[-2:])}:{frame.lineno}"
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if frame.f_globals.get("__name__", "").startswith("reelweave."):
+            return f"{'/'.join(PurePath(frame.f_code.co_filename).parts[-2:])}:{line}"
     return "an unknown place"

@@ -16,15 +16,22 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from curate.frames.budget import check_pixels
-from curate.frames.clock import JUMP_S, repaired
-from curate.frames.encryption import EncryptedError, is_encrypted
-from curate.frames.interlace import FieldOrder, deinterlaced
-from curate.frames.probe import ProbeConfig, check_frame, check_size
-from curate.frames.rates import STANDARD_RATES, TIE_S, choose_clip_rate, choose_rate, fleeting, snapped
-from curate.frames.source import SourceError
-from loader.dataset.colour.transparency import OverBlack
-from loader.errors import refuse_shortage
+from reelweave.curate.frames.budget import check_pixels
+from reelweave.curate.frames.clock import JUMP_S, repaired
+from reelweave.curate.frames.encryption import EncryptedError, is_encrypted
+from reelweave.curate.frames.interlace import FieldOrder, deinterlaced
+from reelweave.curate.frames.probe import ProbeConfig, check_frame, check_size
+from reelweave.curate.frames.rates import (
+    STANDARD_RATES,
+    TIE_S,
+    choose_clip_rate,
+    choose_rate,
+    fleeting,
+    snapped,
+)
+from reelweave.curate.frames.source import SourceError
+from reelweave.loader.dataset.colour.transparency import OverBlack
+from reelweave.loader.errors import refuse_shortage
 
 _SEVERAL_TICKS = 1.5
 """Frames of the stated rate, in the usual distance of stamps, above which that rate is the one of ticks."""

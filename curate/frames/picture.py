@@ -6,10 +6,10 @@ from typing import Any
 
 from av.video.frame import VideoFrame
 
-from loader.dataset.colour.chain import Chain
-from loader.dataset.colour.light import Light, light_of
-from loader.dataset.colour.sdr import FULL_RANGE, SdrConverter, is_hdr
-from loader.dataset.tars.orientation import Orientation, orientation_of
+from reelweave.loader.dataset.colour.chain import Chain
+from reelweave.loader.dataset.colour.light import Light, light_of
+from reelweave.loader.dataset.colour.sdr import FULL_RANGE, SdrConverter, is_hdr
+from reelweave.loader.dataset.tars.orientation import Orientation, orientation_of
 
 _TURNS = {
     Orientation(): (),

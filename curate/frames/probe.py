@@ -13,9 +13,9 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from pydantic import Field
 
-from curate.frames.source import SourceError
-from loader.dataset.colour import hdr
-from loader.settings import Settings
+from reelweave.curate.frames.source import SourceError
+from reelweave.loader.dataset.colour import hdr
+from reelweave.loader.settings import Settings
 
 _PROGRESSIVE = 1  # AVFieldOrder: 0 unknown, 1 progressive, above interlaced
 _PROMISE_TAG = re.compile(r"^(\d+):(\d\d):(\d\d(?:\.\d+)?)")

@@ -20,8 +20,8 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from curate.frames.frame_times import FrameTimes
-from curate.frames.rates import FLEETING_S
+from reelweave.curate.frames.frame_times import FrameTimes
+from reelweave.curate.frames.rates import FLEETING_S
 
 _LEAST_STEP_S = 0.06
 _AROUND = 5  # packets on each side of a step; a single wrong stamp is no step
@@ -56,7 +56,7 @@ class SoundStamps:
 
 
 class NotingDemuxer:
-    """Packet source for `curate.frames.frame_times.Decoder` that notes the stamps of the sound on the way.
+    """Packet source for `reelweave.curate.frames.frame_times.Decoder` that notes the stamps of the sound on the way.
 
     Args:
         container: Opened container, at its start.

@@ -9,9 +9,14 @@ import av
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
-from curate.frames.encryption import EncryptedError, boxes, encrypted_words, encryption, names_key
-from loader.dataset.samples.frames.video_stream import choose_stream, count_frames, has_decoder, pictures_of
-from loader.errors import refuse_shortage
+from reelweave.curate.frames.encryption import EncryptedError, boxes, encrypted_words, encryption, names_key
+from reelweave.loader.dataset.samples.frames.video_stream import (
+    choose_stream,
+    count_frames,
+    has_decoder,
+    pictures_of,
+)
+from reelweave.loader.errors import refuse_shortage
 
 # Playlists and image sequences name other files to read; raw video may not.
 CONTAINERS = (

@@ -13,8 +13,8 @@ import numpy as np
 from av.video.frame import VideoFrame
 from numpy.typing import NDArray
 
-from curate.frames.frame_times import FrameTimes
-from curate.frames.interlace import FieldOrder
+from reelweave.curate.frames.frame_times import FrameTimes
+from reelweave.curate.frames.interlace import FieldOrder
 
 _FORMATS = frozenset({"yuv420p", "yuv422p", "yuv444p"})
 _CYCLE = 5

@@ -23,12 +23,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from curate.ledger.npz import read_npz
-from curate.ledger.records import from_columns, to_columns, to_json
-from loader.dataset.tables.parquet import from_parquet, to_parquet
-from loader.errors import RunError, first_line
-from loader.storage.base import Storage
-from loader.storage.steady import refuse_fault
+from reelweave.curate.ledger.npz import read_npz
+from reelweave.curate.ledger.records import from_columns, to_columns, to_json
+from reelweave.loader.dataset.tables.parquet import from_parquet, to_parquet
+from reelweave.loader.errors import RunError, first_line
+from reelweave.loader.storage.base import Storage
+from reelweave.loader.storage.steady import refuse_fault
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -84,7 +84,7 @@ class Ledger:
         Args:
             stage: Name of the stage.
             fingerprint: Digest of its configuration.
-            decode: Record of a JSON object, such as `curate.ledger.records.source_summary`.
+            decode: Record of a JSON object, such as `reelweave.curate.ledger.records.source_summary`.
 
         Raises:
             RunError: an entry is damaged.
@@ -122,8 +122,8 @@ class Ledger:
     ) -> Iterator[pa.Table]:
         """Yield `closed` in parts as columns, later ones of which replace earlier ones.
 
-        The columns are those of `curate.ledger.records.to_columns`, after the identity as ``id``; no part has a
-        column that is null in all its rows.
+        The columns are those of `reelweave.curate.ledger.records.to_columns`, after the identity as ``id``;
+        no part has a column that is null in all its rows.
 
         Args:
             stage: Name of the stage.

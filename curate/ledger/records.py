@@ -18,8 +18,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter
 
-from curate.caption.types import Caption
-from curate.models.clip_frames import Fault
+from reelweave.curate.caption.types import Caption
+from reelweave.curate.models.clip_frames import Fault
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -55,7 +55,7 @@ class Record:
         duration_s: frames / fps.
         audio: Codec of the sound track, or "none".
         caption: Text, or "".
-        caption_source: Origin of the caption, see `curate.caption.types.Caption`.
+        caption_source: Origin of the caption, see `reelweave.curate.caption.types.Caption`.
         caption_provenance: Model, prompt and seeds of a model's caption.
         text_tokens: Number of words of the caption.
         scores: Scores by name.
@@ -116,7 +116,7 @@ class SourceSummary:
         tags: Text that the container holds, by tag.
         pixel_s: Pixels of a frame times the duration in seconds.
         seconds: Wall time of the pass.
-        measured: Versions of the scores in `curate.filters.names.ADDED` that the clips were measured for.
+        measured: Versions of the scores in `reelweave.curate.filters.names.ADDED` that the clips were measured for.
     """
 
     records: tuple[Record, ...]

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from loader.errors import UsageError, first_line
-from loader.settings import Settings
-from loader.storage.checksums import file_sha256
+from reelweave.loader.errors import UsageError, first_line
+from reelweave.loader.settings import Settings
+from reelweave.loader.storage.checksums import file_sha256
 
 _MAX_BYTES = 256 * 2**20
 

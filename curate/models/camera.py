@@ -1,4 +1,4 @@
-"""Stage that measures the movement of the camera: ``stages.camera.use=curate.models.camera:CameraMotion``."""
+"""Stage that measures the movement of the camera: ``stages.camera.use=reelweave.curate.models.camera:CameraMotion``."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -6,8 +6,8 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from curate.filters.camera import camera_scores
-from curate.models.custom.types import Clip, CustomStage, StageConfig
+from reelweave.curate.filters.camera import camera_scores
+from reelweave.curate.models.custom.types import Clip, CustomStage, StageConfig
 
 _GREY = np.array([0.299, 0.587, 0.114], np.float32)
 

@@ -11,9 +11,9 @@ from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 from pydantic import Field
 
-from curate.frames.source import SourceError, open_video
-from loader.dataset.colour.sdr import SdrConverter
-from loader.errors import UsageError, refuse_shortage
+from reelweave.curate.frames.source import SourceError, open_video
+from reelweave.loader.dataset.colour.sdr import SdrConverter
+from reelweave.loader.errors import UsageError, refuse_shortage
 
 
 @dataclass(frozen=True)

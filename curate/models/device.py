@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from threadpoolctl import ThreadpoolController
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
 
 if TYPE_CHECKING:
     from torch import nn

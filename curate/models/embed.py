@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import Field, field_validator
 
-from curate.frames.perceptual import PICTURE, describe
-from curate.models.clip_frames import ClipError, Fault, clip_pictures
-from curate.models.device import Device
-from curate.models.open_clip_model import OpenClip, check_weights
-from loader.errors import UsageError
-from loader.settings import Settings
+from reelweave.curate.frames.perceptual import PICTURE, describe
+from reelweave.curate.models.clip_frames import ClipError, Fault, clip_pictures
+from reelweave.curate.models.device import Device
+from reelweave.curate.models.open_clip_model import OpenClip, check_weights
+from reelweave.loader.errors import UsageError
+from reelweave.loader.settings import Settings
 
 Floats = NDArray[np.float32]
 
@@ -60,7 +60,7 @@ class Preprocessing(Protocol):
 
     @property
     def picture_size(self) -> int | tuple[int, int]:
-        """Size of the pictures for `curate.models.clip_frames.clip_pictures`."""
+        """Size of the pictures for `reelweave.curate.models.clip_frames.clip_pictures`."""
 
     def __call__(self, pictures: NDArray[np.uint8]) -> NDArray[Any]:
         """Return the model's input for pictures, uint8 [n, h, w, 3] RGB."""

@@ -8,10 +8,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from curate.models.hub import check_hub, local_folder
-from loader.errors import UsageError, first_line
-from loader.pretrained import load_pretrained
-from loader.storage.checksums import files_sha256
+from reelweave.curate.models.hub import check_hub, local_folder
+from reelweave.loader.errors import UsageError, first_line
+from reelweave.loader.pretrained import load_pretrained
+from reelweave.loader.storage.checksums import files_sha256
 
 _FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 _TOKENIZERS = ("tokenizer.json", "*.model", "vocab.*")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from loader.errors import UsageError, first_line
+from reelweave.loader.errors import UsageError, first_line
 
 _TIMEOUT_S = 10.0
 

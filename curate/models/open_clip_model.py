@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.models.device import Device, inference, pick_device, weights_sha256
-from curate.models.hub import check_hub, local_folder
-from loader.errors import UsageError, first_line
-from loader.pretrained import load_open_clip
+from reelweave.curate.models.device import Device, inference, pick_device, weights_sha256
+from reelweave.curate.models.hub import check_hub, local_folder
+from reelweave.loader.errors import UsageError, first_line
+from reelweave.loader.pretrained import load_open_clip
 
 if TYPE_CHECKING:
     import torch

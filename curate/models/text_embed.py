@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from curate.models.device import Device, inference, pick_device, weights_sha256
-from curate.models.hf_model import NamedModel
-from loader.errors import RunError, UsageError
-from loader.pretrained import load_pretrained
-from loader.settings import Settings
+from reelweave.curate.models.device import Device, inference, pick_device, weights_sha256
+from reelweave.curate.models.hf_model import NamedModel
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.pretrained import load_pretrained
+from reelweave.loader.settings import Settings
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _LENGTH_STEP = 64

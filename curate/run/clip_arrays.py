@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from curate.dedup.vector_file import VectorFile
-from curate.ledger.ledger import Ledger
-from curate.run.tables.columns import Rows, column, places_in
+from reelweave.curate.dedup.vector_file import VectorFile
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.run.tables.columns import Rows, column, places_in
 
 _VECTOR, _FINGERPRINT = ".perceptual", ".fingerprint"
 _MOST_BYTES = 512 << 20

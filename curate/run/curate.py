@@ -11,36 +11,36 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from curate.config import CurateConfig
-from curate.ledger.ledger import LEDGER, Ledger, digest_of
-from curate.run.driver import Driver
-from curate.run.outlook.work import may_be_older, sentences, work_of
-from curate.run.reference_sets import fingerprints
-from curate.run.runners.progress import Progress, finish_status
-from curate.run.shard import STAGE as SHARD
-from curate.run.shard import revisions_of
-from curate.run.stages.custom_stages import stage_facts
-from curate.run.stages.model_files import model_digests
-from curate.run.stages.model_stages import availability, check
-from curate.run.state import CurationState
-from curate.run.tables.clips import clip_ids
-from curate.run.tables.columns import column, equal, kept, places_in, texts_of
-from curate.run.tables.places import identities_of
-from curate.run.tables.samples import accounting_table, scores_table
-from curate.run.undone import unanswered
-from curate.run.write_shards import write_shards
-from curate.source_pass.part_store import PARTS
-from curate.source_pass.stage import KILLED
-from curate.sources.inputs import SourceRef, list_sources, shown
-from curate.sources.segments import Segment, from_stored
-from curate.takedown.forget import forget
-from curate.takedown.takedown import TakeDowns
-from loader.dataset import ACCOUNTING, SCORES, Content, Dataset, Manifest, publish, settle
-from loader.dataset.manifest import MANIFEST
-from loader.dataset.publishing.publication import read_once
-from loader.errors import UsageError
-from loader.settings import differences
-from loader.storage import Storage, leased, open_storage
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.ledger.ledger import LEDGER, Ledger, digest_of
+from reelweave.curate.run.driver import Driver
+from reelweave.curate.run.outlook.work import may_be_older, sentences, work_of
+from reelweave.curate.run.reference_sets import fingerprints
+from reelweave.curate.run.runners.progress import Progress, finish_status
+from reelweave.curate.run.shard import STAGE as SHARD
+from reelweave.curate.run.shard import revisions_of
+from reelweave.curate.run.stages.custom_stages import stage_facts
+from reelweave.curate.run.stages.model_files import model_digests
+from reelweave.curate.run.stages.model_stages import availability, check
+from reelweave.curate.run.state import CurationState
+from reelweave.curate.run.tables.clips import clip_ids
+from reelweave.curate.run.tables.columns import column, equal, kept, places_in, texts_of
+from reelweave.curate.run.tables.places import identities_of
+from reelweave.curate.run.tables.samples import accounting_table, scores_table
+from reelweave.curate.run.undone import unanswered
+from reelweave.curate.run.write_shards import write_shards
+from reelweave.curate.source_pass.part_store import PARTS
+from reelweave.curate.source_pass.stage import KILLED
+from reelweave.curate.sources.inputs import SourceRef, list_sources, shown
+from reelweave.curate.sources.segments import Segment, from_stored
+from reelweave.curate.takedown.forget import forget
+from reelweave.curate.takedown.takedown import TakeDowns
+from reelweave.loader.dataset import ACCOUNTING, SCORES, Content, Dataset, Manifest, publish, settle
+from reelweave.loader.dataset.manifest import MANIFEST
+from reelweave.loader.dataset.publishing.publication import read_once
+from reelweave.loader.errors import UsageError
+from reelweave.loader.settings import differences
+from reelweave.loader.storage import Storage, leased, open_storage
 
 COMMAND = "reelweave curate"
 VERSIONED = ("reelweave", "av", "numpy", "pyarrow")

@@ -1,18 +1,18 @@
-"""Kept clips as `curate.dedup` compares them: digests, arrays of footage, and embeddings of a model."""
+"""Kept clips as `reelweave.curate.dedup` compares them: digests, arrays of footage, and embeddings of a model."""
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from curate.dedup import DedupClips, ManyPairs, Vectors
-from curate.dedup.fingerprint import Match
-from curate.dedup.vector_file import VectorFile
-from curate.run.clip_arrays import ClipArrays, FingerprintPlace
-from curate.run.stages.footage import PAIRS_AT_ONCE, MatchMany
-from curate.run.tables.kept import KeptClips
-from curate.run.tables.partitions import Partitions
-from curate.run.tables.results import packed_arrays
+from reelweave.curate.dedup import DedupClips, ManyPairs, Vectors
+from reelweave.curate.dedup.fingerprint import Match
+from reelweave.curate.dedup.vector_file import VectorFile
+from reelweave.curate.run.clip_arrays import ClipArrays, FingerprintPlace
+from reelweave.curate.run.stages.footage import PAIRS_AT_ONCE, MatchMany
+from reelweave.curate.run.tables.kept import KeptClips
+from reelweave.curate.run.tables.partitions import Partitions
+from reelweave.curate.run.tables.results import packed_arrays
 
 
 def dedup_clips(

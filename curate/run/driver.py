@@ -8,31 +8,31 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.dedup.fingerprint import Match
-from curate.ledger.ledger import RUN
-from curate.ledger.records import clip_result, source_summary
-from curate.run.clip_arrays import FingerprintPlace
-from curate.run.outlook.measuring import measure_tasks
-from curate.run.runners.await_cluster import await_cluster
-from curate.run.runners.passes import Pass, plan_notes, run_pass, total_seconds
-from curate.run.runners.pipeline import SILENCE_S, Kind, Stage, Startable, startable
-from curate.run.runners.progress import ClipMeter, Finished, Meter, Progress
-from curate.run.runners.ray_cluster import cluster_size
-from curate.run.runners.reservations import Resources
-from curate.run.stages.clip_stages import ClipStage
-from curate.run.stages.footage import match_many
-from curate.run.stages.measure_scores import STAGE as MEASURE
-from curate.run.stages.measure_scores import MeasureScores
-from curate.run.stages.model_files import weights_mb
-from curate.run.stages.model_stages import pipeline_stages
-from curate.run.state import CurationState
-from curate.run.tables.columns import column, kept, mask_of, places_in
-from curate.run.tables.partitions import Partitions
-from curate.run.undone import Undone
-from curate.source_pass.at_work import watching
-from curate.source_pass.cut_source import STAGE as CUT
-from curate.source_pass.stage import SourceStage
-from curate.source_pass.tasks import (
+from reelweave.curate.dedup.fingerprint import Match
+from reelweave.curate.ledger.ledger import RUN
+from reelweave.curate.ledger.records import clip_result, source_summary
+from reelweave.curate.run.clip_arrays import FingerprintPlace
+from reelweave.curate.run.outlook.measuring import measure_tasks
+from reelweave.curate.run.runners.await_cluster import await_cluster
+from reelweave.curate.run.runners.passes import Pass, plan_notes, run_pass, total_seconds
+from reelweave.curate.run.runners.pipeline import SILENCE_S, Kind, Stage, Startable, startable
+from reelweave.curate.run.runners.progress import ClipMeter, Finished, Meter, Progress
+from reelweave.curate.run.runners.ray_cluster import cluster_size
+from reelweave.curate.run.runners.reservations import Resources
+from reelweave.curate.run.stages.clip_stages import ClipStage
+from reelweave.curate.run.stages.footage import match_many
+from reelweave.curate.run.stages.measure_scores import STAGE as MEASURE
+from reelweave.curate.run.stages.measure_scores import MeasureScores
+from reelweave.curate.run.stages.model_files import weights_mb
+from reelweave.curate.run.stages.model_stages import pipeline_stages
+from reelweave.curate.run.state import CurationState
+from reelweave.curate.run.tables.columns import column, kept, mask_of, places_in
+from reelweave.curate.run.tables.partitions import Partitions
+from reelweave.curate.run.undone import Undone
+from reelweave.curate.source_pass.at_work import watching
+from reelweave.curate.source_pass.cut_source import STAGE as CUT
+from reelweave.curate.source_pass.stage import SourceStage
+from reelweave.curate.source_pass.tasks import (
     ClipTask,
     ClosedSource,
     CurationTask,
@@ -41,7 +41,7 @@ from curate.source_pass.tasks import (
     UndoneSource,
     WaitingSource,
 )
-from loader.errors import RunError, first_line
+from reelweave.loader.errors import RunError, first_line
 
 _DONE: Mapping[PartStep, str] = {"scan": "scanned", "cut": "cut"}
 _SHARES: Mapping[PartStep, tuple[float, float]] = {"scan": (0.0, 0.8), "cut": (0.8, 0.2)}

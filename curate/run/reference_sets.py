@@ -6,18 +6,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.config import CurateConfig
-from curate.dedup import DedupClips, Duplicate, Vectors, contaminated, dedup
-from curate.ledger.ledger import Ledger
-from curate.models.embed import STAGES
-from curate.run.clip_arrays import ClipArrays
-from curate.run.stages.custom_stages import stage_facts
-from curate.run.tables.clips import clip_ids
-from curate.run.tables.columns import column, places_in
-from curate.run.tables.kept import half_digests
-from curate.search.vectors import stored_vector
-from loader.dataset import Dataset, open_dataset
-from loader.errors import RunError, UsageError
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.dedup import DedupClips, Duplicate, Vectors, contaminated, dedup
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.models.embed import STAGES
+from reelweave.curate.run.clip_arrays import ClipArrays
+from reelweave.curate.run.stages.custom_stages import stage_facts
+from reelweave.curate.run.tables.clips import clip_ids
+from reelweave.curate.run.tables.columns import column, places_in
+from reelweave.curate.run.tables.kept import half_digests
+from reelweave.curate.search.vectors import stored_vector
+from reelweave.loader.dataset import Dataset, open_dataset
+from reelweave.loader.errors import RunError, UsageError
 
 
 def fingerprints(config: CurateConfig) -> dict[str, str]:

@@ -5,22 +5,29 @@ from dataclasses import asdict
 
 import numpy as np
 
-from curate.config import CurateConfig
-from curate.ledger.ledger import Ledger, digest
-from curate.run.curate import COMMAND, asked_for
-from curate.run.driver import Driver
-from curate.run.outlook.forecast import Forecast, ForecastConfig, SourceCost, choose_sample, extents, forecast
-from curate.run.outlook.work import Work, work_of
-from curate.run.runners.progress import STATUS, Progress
-from curate.run.stages.model_files import model_digests
-from curate.run.stages.model_stages import check
-from curate.run.state import CurationState
-from curate.run.tables.columns import column, equal, kept
-from curate.run.tables.partitions import Partitions
-from curate.sources.headers import read_headers
-from curate.sources.inputs import SourceRef, list_sources
-from loader.errors import UsageError
-from loader.storage import leased, open_storage
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.ledger.ledger import Ledger, digest
+from reelweave.curate.run.curate import COMMAND, asked_for
+from reelweave.curate.run.driver import Driver
+from reelweave.curate.run.outlook.forecast import (
+    Forecast,
+    ForecastConfig,
+    SourceCost,
+    choose_sample,
+    extents,
+    forecast,
+)
+from reelweave.curate.run.outlook.work import Work, work_of
+from reelweave.curate.run.runners.progress import STATUS, Progress
+from reelweave.curate.run.stages.model_files import model_digests
+from reelweave.curate.run.stages.model_stages import check
+from reelweave.curate.run.state import CurationState
+from reelweave.curate.run.tables.columns import column, equal, kept
+from reelweave.curate.run.tables.partitions import Partitions
+from reelweave.curate.sources.headers import read_headers
+from reelweave.curate.sources.inputs import SourceRef, list_sources
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import leased, open_storage
 
 
 def forecast_curation(
@@ -75,7 +82,7 @@ def forecast_update(
         inputs: Files, folders, prefixes, addresses, lists.
         out: Folder or S3 prefix of the dataset.
         config: Configuration of all stages.
-        retry_failed: See `curate.run.curate.curate`.
+        retry_failed: See `reelweave.curate.run.curate.curate`.
         redo_older: See there.
 
     Returns:

@@ -11,18 +11,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curate.config import ShardConfig
-from curate.dedup.text_hashes import TextPlaces
-from curate.ledger.ledger import Ledger
-from curate.ledger.records import from_json
-from curate.run.stages.clip_stages import clip_bytes
-from curate.run.tables.columns import column, copied
-from curate.run.tables.samples import embedding_digests, from_ipc, index_columns, to_ipc, vectors_of
-from curate.source_pass.tasks import ClipPlace
-from loader.dataset import Dataset, Sample, ShardRecord, write_shard
-from loader.dataset.tables.parquet import to_rows
-from loader.dataset.tables.shard_rows import TableRows, as_table, read_back
-from loader.errors import RunError
+from reelweave.curate.config import ShardConfig
+from reelweave.curate.dedup.text_hashes import TextPlaces
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.ledger.records import from_json
+from reelweave.curate.run.stages.clip_stages import clip_bytes
+from reelweave.curate.run.tables.columns import column, copied
+from reelweave.curate.run.tables.samples import embedding_digests, from_ipc, index_columns, to_ipc, vectors_of
+from reelweave.curate.source_pass.tasks import ClipPlace
+from reelweave.loader.dataset import Dataset, Sample, ShardRecord, write_shard
+from reelweave.loader.dataset.tables.parquet import to_rows
+from reelweave.loader.dataset.tables.shard_rows import TableRows, as_table, read_back
+from reelweave.loader.errors import RunError
 
 STAGE = "shard"
 
@@ -34,7 +34,7 @@ class ShardPlan:
     Attributes:
         number: Place of the shard among all shards.
         id: Digest of the number and the content.
-        samples: The samples, see `curate.run.tables.samples`; None once the shard is written.
+        samples: The samples, see `reelweave.curate.run.tables.samples`; None once the shard is written.
     """
 
     number: int
@@ -118,7 +118,7 @@ def plan_shards(samples: pa.Table, config: ShardConfig, first_number: int = 0) -
     """Plan the shards of samples as `shard_order` places them.
 
     Args:
-        samples: Samples, in any order; see `curate.run.tables.samples`.
+        samples: Samples, in any order; see `reelweave.curate.run.tables.samples`.
         config: The limit.
         first_number: Number of the first shard.
     """

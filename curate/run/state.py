@@ -8,43 +8,43 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.config import CurateConfig, config_digest, earlier_digests
-from curate.dedup import DedupClips, Duplicate, Vectors, dedup
-from curate.dedup.text_hashes import TextPlaces
-from curate.dedup.vector_file import VectorFile
-from curate.ledger.ledger import Ledger
-from curate.ledger.records import Record, SourceSummary
-from curate.run.clip_arrays import ClipArrays
-from curate.run.dedup_input import dedup_clips, model_vectors
-from curate.run.reference_sets import known
-from curate.run.stages.clip_stages import ClipStage
-from curate.run.stages.footage import MatchMany
-from curate.run.stages.model_stages import TEXT_EMBED, clip_stages, embedding_stage, judge
-from curate.run.tables.clips import CLIPS, by_span, clip_ids, from_records, joined, to_records
-from curate.run.tables.closed import ClosedSources
-from curate.run.tables.columns import Mask, column, equal, kept, mask_of, taken, texts_of
-from curate.run.tables.compare import (
+from reelweave.curate.config import CurateConfig, config_digest, earlier_digests
+from reelweave.curate.dedup import DedupClips, Duplicate, Vectors, dedup
+from reelweave.curate.dedup.text_hashes import TextPlaces
+from reelweave.curate.dedup.vector_file import VectorFile
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.ledger.records import Record, SourceSummary
+from reelweave.curate.run.clip_arrays import ClipArrays
+from reelweave.curate.run.dedup_input import dedup_clips, model_vectors
+from reelweave.curate.run.reference_sets import known
+from reelweave.curate.run.stages.clip_stages import ClipStage
+from reelweave.curate.run.stages.footage import MatchMany
+from reelweave.curate.run.stages.model_stages import TEXT_EMBED, clip_stages, embedding_stage, judge
+from reelweave.curate.run.tables.clips import CLIPS, by_span, clip_ids, from_records, joined, to_records
+from reelweave.curate.run.tables.closed import ClosedSources
+from reelweave.curate.run.tables.columns import Mask, column, equal, kept, mask_of, taken, texts_of
+from reelweave.curate.run.tables.compare import (
     copies_among,
     taken_down,
     without_copies,
     without_duplicates,
     without_known,
 )
-from curate.run.tables.judge import judged
-from curate.run.tables.kept import KeptClips, is_kept
-from curate.run.tables.partitions import Partitions, partition_of
-from curate.run.tables.places import places_of
-from curate.run.tables.results import StageResults, packed_arrays, there, to_results
-from curate.run.tables.samples import samples_of, vector_column
-from curate.source_pass.cut_source import STAGE as CUT
-from curate.source_pass.cut_source import CutSource, arrays_name, arrays_of
-from curate.source_pass.tasks import ClipPlace, ClipTask, CurationTask, SourceTask
-from curate.sources.inputs import SourceRef
-from curate.takedown.takedown import TakeDowns, emptied
-from loader.dataset import Dataset
+from reelweave.curate.run.tables.judge import judged
+from reelweave.curate.run.tables.kept import KeptClips, is_kept
+from reelweave.curate.run.tables.partitions import Partitions, partition_of
+from reelweave.curate.run.tables.places import places_of
+from reelweave.curate.run.tables.results import StageResults, packed_arrays, there, to_results
+from reelweave.curate.run.tables.samples import samples_of, vector_column
+from reelweave.curate.source_pass.cut_source import STAGE as CUT
+from reelweave.curate.source_pass.cut_source import CutSource, arrays_name, arrays_of
+from reelweave.curate.source_pass.tasks import ClipPlace, ClipTask, CurationTask, SourceTask
+from reelweave.curate.sources.inputs import SourceRef
+from reelweave.curate.takedown.takedown import TakeDowns, emptied
+from reelweave.loader.dataset import Dataset
 
 Results = Mapping[str, pa.Table]
-"""Results of stages by name, a row for each clip; see `curate.run.tables.results`."""
+"""Results of stages by name, a row for each clip; see `reelweave.curate.run.tables.results`."""
 
 
 _IDENTITY = ("source", "segment", "key", "sha256")
@@ -54,14 +54,14 @@ _IDENTITY = ("source", "segment", "key", "sha256")
 class CurationState:
     """Everything known of every source and clip, from the ledger, the dataset and the workers of this run.
 
-    Clips are rows of tables; see `curate.run.tables`.
+    Clips are rows of tables; see `reelweave.curate.run.tables`.
 
     Args:
         config: Configuration of all stages.
         ledger: Entries of this run and of earlier ones.
         sources: All sources of the input.
         dataset: The present revision; None where nothing is published.
-        models: Identities from `curate.run.stages.model_files.model_digests`.
+        models: Identities from `reelweave.curate.run.stages.model_files.model_digests`.
 
     Attributes:
         config: See above.
@@ -374,7 +374,7 @@ class CurationState:
     def _dedup_clips(
         self, clips: KeptClips, tables: Partitions, match: MatchMany | None = None
     ) -> DedupClips:
-        """Return kept clips of tables as `curate.dedup` compares them."""
+        """Return kept clips of tables as `reelweave.curate.dedup` compares them."""
         return dedup_clips(clips, self._uris, self._arrays, self._model_vectors(clips, tables), match)
 
     def _model_vectors(self, clips: KeptClips, tables: Partitions) -> Vectors:
@@ -384,7 +384,7 @@ class CurationState:
         return model_vectors(clips, tables, lambda partition, table: self._known(partition, table)[stage])
 
     def samples(self, partition: int, clips: pa.Table) -> pa.Table:
-        """Return the kept clips of a partition as samples of shards; see `curate.run.tables.samples`."""
+        """Return the kept clips of a partition as samples of shards; see `reelweave.curate.run.tables.samples`."""
         clips = kept(clips, equal(clips, "state", "kept"))
         places = self._placed(clip_ids(clips))
         asked = {embedding_stage(self.config), TEXT_EMBED} & self._results.keys()

@@ -2,8 +2,8 @@
 
 import pyarrow.compute as pc
 
-from loader.dataset import Dataset
-from loader.errors import MachineError
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.errors import MachineError
 
 _NAMED = 5
 _MOST_IN_A_ROW = 16

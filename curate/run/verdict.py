@@ -1,16 +1,16 @@
-"""State of one clip after its own scores and results: what workers ask, and the rule of `curate.run.tables.judge`."""
+"""State of one clip by its own scores and results, for workers; `reelweave.curate.run.tables.judge` does as much."""
 
 import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from curate.caption.types import NO_CAPTION, Caption
-from curate.config import BinConfig, ShardConfig
-from curate.filters import FilterConfig
-from curate.filters.decision import by_stage, first_rejection
-from curate.ledger.records import ClipEmbedding, ClipResult, ClipScores, Record, TextEmbedding
-from curate.models.clip_frames import Fault
-from loader.text import count_tokens
+from reelweave.curate.caption.types import NO_CAPTION, Caption
+from reelweave.curate.config import BinConfig, ShardConfig
+from reelweave.curate.filters import FilterConfig
+from reelweave.curate.filters.decision import by_stage, first_rejection
+from reelweave.curate.ledger.records import ClipEmbedding, ClipResult, ClipScores, Record, TextEmbedding
+from reelweave.curate.models.clip_frames import Fault
+from reelweave.loader.text import count_tokens
 
 
 def scored(record: Record, results: Mapping[str, ClipResult]) -> dict[str, float]:

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from curate.config import config_digest
-from curate.dedup.text_hashes import TextPlaces
-from curate.ledger.records import key_numbers
-from curate.run.runners.pipeline import Kind, Runner, Stage, run_sequentially, runner
-from curate.run.runners.progress import Progress
-from curate.run.shard import (
+from reelweave.curate.config import config_digest
+from reelweave.curate.dedup.text_hashes import TextPlaces
+from reelweave.curate.ledger.records import key_numbers
+from reelweave.curate.run.runners.pipeline import Kind, Runner, Stage, run_sequentially, runner
+from reelweave.curate.run.runners.progress import Progress
+from reelweave.curate.run.shard import (
     STAGE,
     GroupNumbers,
     ShardOrder,
@@ -23,14 +23,14 @@ from curate.run.shard import (
     untouched,
     with_rows,
 )
-from curate.run.state import CurationState
-from curate.run.tables.clips import clip_ids
-from curate.run.tables.columns import Mask, column, equal, kept
-from curate.run.tables.partitions import Partitions
-from curate.run.tables.samples import with_vectors, without_vectors
-from curate.takedown.takedown import STAGE as REMOVAL
-from loader.dataset import Dataset, ShardRecord, next_shard_number
-from loader.dataset.tables.shard_rows import as_table
+from reelweave.curate.run.state import CurationState
+from reelweave.curate.run.tables.clips import clip_ids
+from reelweave.curate.run.tables.columns import Mask, column, equal, kept
+from reelweave.curate.run.tables.partitions import Partitions
+from reelweave.curate.run.tables.samples import with_vectors, without_vectors
+from reelweave.curate.takedown.takedown import STAGE as REMOVAL
+from reelweave.loader.dataset import Dataset, ShardRecord, next_shard_number
+from reelweave.loader.dataset.tables.shard_rows import as_table
 
 _SMALL_BYTES = 1e9
 """Shards of less than this in all are written by the driver: starting Ray would take longer."""

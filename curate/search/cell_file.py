@@ -15,15 +15,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from curate.dedup.cells import CellCentres
-from curate.search.vectors import MEMBER, Vector, read_vectors
-from loader.dataset import Dataset, read_manifest
-from loader.dataset.manifest import SEARCH, Manifest, search_folder
-from loader.dataset.tables.row_parts import RowParts, part_count
-from loader.dataset.tars.members import members
-from loader.errors import RunError, UsageError
-from loader.storage import Storage
-from loader.storage.scratch import Scratch
+from reelweave.curate.dedup.cells import CellCentres
+from reelweave.curate.search.vectors import MEMBER, Vector, read_vectors
+from reelweave.loader.dataset import Dataset, read_manifest
+from reelweave.loader.dataset.manifest import SEARCH, Manifest, search_folder
+from reelweave.loader.dataset.tables.row_parts import RowParts, part_count
+from reelweave.loader.dataset.tars.members import members
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.storage import Storage
+from reelweave.loader.storage.scratch import Scratch
 
 PROBES = 32
 """Number of cells that a query reads."""

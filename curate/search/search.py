@@ -7,14 +7,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.models.clip_frames import Fault
-from curate.models.embed import ClipEmbedder
-from curate.search.cell_file import CellFile
-from curate.search.vectors import MEMBER, stored_vector, stored_vectors
-from loader.dataset import Dataset
-from loader.dataset.tars.members import members
-from loader.errors import RunError, UsageError
-from loader.storage import StorageConfig, open_object
+from reelweave.curate.models.clip_frames import Fault
+from reelweave.curate.models.embed import ClipEmbedder
+from reelweave.curate.search.cell_file import CellFile
+from reelweave.curate.search.vectors import MEMBER, stored_vector, stored_vectors
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.dataset.tars.members import members
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.storage import StorageConfig, open_object
 
 WEIGHTS_VERSION = "embed_weights_sha256"
 """Key in the manifest's versions with the digest of the embedding model's weights."""

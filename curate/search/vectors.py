@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.dataset import Dataset
-from loader.dataset.listed import explained
-from loader.dataset.tars.joined import joined_members
-from loader.dataset.tars.members import Members
-from loader.dataset.tars.members import members as located
-from loader.dataset.tars.npy_header import npy_header
-from loader.errors import RunError
-from loader.storage.leases.fenced import unfenced
-from loader.storage.local import LocalStorage
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.dataset.listed import explained
+from reelweave.loader.dataset.tars.joined import joined_members
+from reelweave.loader.dataset.tars.members import Members
+from reelweave.loader.dataset.tars.members import members as located
+from reelweave.loader.dataset.tars.npy_header import npy_header
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage.leases.fenced import unfenced
+from reelweave.loader.storage.local import LocalStorage
 
 MEMBER = "video.npy"
 

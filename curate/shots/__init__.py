@@ -1,8 +1,8 @@
 """Shot detection: detectors behind one protocol."""
 
-from curate.shots.choice import ShotConfig, check_detector, make_detector
-from curate.shots.colour.detector import ColourDetector, ColourDetectorConfig
-from curate.shots.types import LookaheadDetector, Segment, ShotDetector, Transition, segments
+from reelweave.curate.shots.choice import ShotConfig, check_detector, make_detector
+from reelweave.curate.shots.colour.detector import ColourDetector, ColourDetectorConfig
+from reelweave.curate.shots.types import LookaheadDetector, Segment, ShotDetector, Transition, segments
 
 __all__ = [
     "ColourDetector",

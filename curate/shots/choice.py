@@ -4,14 +4,14 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from curate.models.device import Device
-from curate.shots.colour.detector import ColourDetector, ColourDetectorConfig
-from curate.shots.fixed import FixedStrideConfig, FixedStrideDetector
-from curate.shots.hybrid import HybridConfig, HybridDetector
-from curate.shots.rate import frame_step, thinned
-from curate.shots.transnet import TransNetConfig, TransNetDetector, network
-from curate.shots.types import ShotDetector
-from loader.settings import Settings
+from reelweave.curate.models.device import Device
+from reelweave.curate.shots.colour.detector import ColourDetector, ColourDetectorConfig
+from reelweave.curate.shots.fixed import FixedStrideConfig, FixedStrideDetector
+from reelweave.curate.shots.hybrid import HybridConfig, HybridDetector
+from reelweave.curate.shots.rate import frame_step, thinned
+from reelweave.curate.shots.transnet import TransNetConfig, TransNetDetector, network
+from reelweave.curate.shots.types import ShotDetector
+from reelweave.loader.settings import Settings
 
 _NETWORKS = ("transnetv2", "hybrid")
 

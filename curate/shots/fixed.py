@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from curate.shots.types import Transition
-from loader.settings import Settings
+from reelweave.curate.shots.types import Transition
+from reelweave.loader.settings import Settings
 
 _SIZE = (64, 36)  # size that other consumers of the same frames expect; this detector ignores the pictures
 

@@ -6,16 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from curate.models.device import Device
-from curate.shots.colour.detector import (
+from reelweave.curate.models.device import Device
+from reelweave.curate.shots.colour.detector import (
     REACH,
     SETTLED_AFTER,
     ColourDetector,
     ColourDetectorConfig,
     Nominations,
 )
-from curate.shots.scale import area_weights
-from curate.shots.transnet import (
+from reelweave.curate.shots.scale import area_weights
+from reelweave.curate.shots.transnet import (
     HEIGHT,
     MARGIN,
     WIDTH,
@@ -25,8 +25,8 @@ from curate.shots.transnet import (
     network,
     transitions,
 )
-from curate.shots.types import Transition, overlap
-from loader.settings import Settings
+from reelweave.curate.shots.types import Transition, overlap
+from reelweave.loader.settings import Settings
 
 _BATCH = 16  # frames between two collections of nominations
 _KEPT = 2 * WINDOW + 2 * SETTLED_AFTER + _BATCH  # frames buffered for later windows

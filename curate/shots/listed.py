@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.frames.frame_times import FrameTimes
-from curate.shots.spans import (
+from reelweave.curate.frames.frame_times import FrameTimes
+from reelweave.curate.shots.spans import (
     MISSING_MIN_S,
     OVER_S,
     TICK_S,
@@ -21,8 +21,8 @@ from curate.shots.spans import (
     spans_between,
     usual_longest_s,
 )
-from curate.shots.types import Transition
-from curate.sources.segments import Segment
+from reelweave.curate.shots.types import Transition
+from reelweave.curate.sources.segments import Segment
 
 STAGE = "listed"
 NOT_LISTED = "not listed"

@@ -5,7 +5,7 @@ from array import array
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.shots.types import KnownTransitions, LookaheadDetector, ShotDetector, Transition
+from reelweave.curate.shots.types import KnownTransitions, LookaheadDetector, ShotDetector, Transition
 
 _USUAL_FPS = 28  # mean of 24 and 30, the usual rates in tuning and training of the detectors
 _MOST_SKIPPED = 8  # maximum step; a rate above 240 is usually a wrong header

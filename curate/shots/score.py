@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 
-from curate.shots import ShotDetector, Transition
-from curate.shots.scale import Scaler
-from loader.errors import RunError, UsageError
+from reelweave.curate.shots import ShotDetector, Transition
+from reelweave.curate.shots.scale import Scaler
+from reelweave.loader.errors import RunError, UsageError
 
 TOLERANCE = 1
 """Frames by which an edge may be off."""

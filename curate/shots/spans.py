@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from curate.frames.frame_times import FrameTimes, clean_runs
-from curate.shots import Transition, segments
-from loader.settings import Settings
+from reelweave.curate.frames.frame_times import FrameTimes, clean_runs
+from reelweave.curate.shots import Transition, segments
+from reelweave.loader.settings import Settings
 
 # A file is truncated if its header promises this much more than it holds; less is rounding and sound.
 MISSING_MIN_S = 0.5

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from curate.frames.perceptual import describe
-from curate.shots.types import Transition
-from loader.settings import Settings
+from reelweave.curate.frames.perceptual import describe
+from reelweave.curate.shots.types import Transition
+from reelweave.loader.settings import Settings
 
 _FACING = 3
 """Samples on each side of a cut that are compared; one of them may be a flash or a blurred frame."""

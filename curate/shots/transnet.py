@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from curate.models.device import Device, pick_device
-from curate.shots.types import Transition
-from loader.errors import UsageError
-from loader.settings import Settings
+from reelweave.curate.models.device import Device, pick_device
+from reelweave.curate.shots.types import Transition
+from reelweave.loader.errors import UsageError
+from reelweave.loader.settings import Settings
 
 WIDTH, HEIGHT = 48, 27
 WINDOW = 100

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, cast
 
-from curate.ledger.ledger import LEDGER, Ledger
-from loader.errors import RunError
+from reelweave.curate.ledger.ledger import LEDGER, Ledger
+from reelweave.loader.errors import RunError
 
 NOTE_EVERY_S = 30.0
 _FOLDER = "at_work/"

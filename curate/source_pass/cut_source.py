@@ -16,35 +16,35 @@ from typing import Any, BinaryIO, Protocol
 from av.video.frame import VideoFrame
 from numpy.typing import NDArray
 
-from curate.config import SourceStageConfig
-from curate.cut import CutClip, cut
-from curate.cut.clip import EncodedSpans
-from curate.cut.trim import trimmed
-from curate.dedup import fingerprint as dedup_fingerprint
-from curate.filters import scores
-from curate.filters.names import ADDED
-from curate.frames.budget import check_clips, most_bytes
-from curate.frames.entry import Entry
-from curate.frames.faults import fault_of
-from curate.frames.frame_times import FrameTimes
-from curate.frames.perceptual import embed_pictures
-from curate.frames.picture import Geometry
-from curate.frames.probe import Probe
-from curate.frames.rates import FLEETING_S
-from curate.frames.sound_clock import SoundClock
-from curate.ledger.ledger import Ledger, digest
-from curate.ledger.records import Record, SourceSummary, clip_key
-from curate.models.device import one_thread
-from curate.shots.listed import layers_of, listed_spans
-from curate.shots.spans import Span, spans
-from curate.source_pass.at_work import noted
-from curate.source_pass.sampling import ClipPictures, FrameStats, PictureCollector
-from curate.source_pass.scan import Scan, scan
-from curate.sources.inputs import SourceRef
-from curate.takedown.takedown import TakeDowns, emptied
-from loader.errors import MachineError, UsageError
-from loader.storage import Storage, StorageConfig, open_object
-from loader.storage.steady import whole_reads
+from reelweave.curate.config import SourceStageConfig
+from reelweave.curate.cut import CutClip, cut
+from reelweave.curate.cut.clip import EncodedSpans
+from reelweave.curate.cut.trim import trimmed
+from reelweave.curate.dedup import fingerprint as dedup_fingerprint
+from reelweave.curate.filters import scores
+from reelweave.curate.filters.names import ADDED
+from reelweave.curate.frames.budget import check_clips, most_bytes
+from reelweave.curate.frames.entry import Entry
+from reelweave.curate.frames.faults import fault_of
+from reelweave.curate.frames.frame_times import FrameTimes
+from reelweave.curate.frames.perceptual import embed_pictures
+from reelweave.curate.frames.picture import Geometry
+from reelweave.curate.frames.probe import Probe
+from reelweave.curate.frames.rates import FLEETING_S
+from reelweave.curate.frames.sound_clock import SoundClock
+from reelweave.curate.ledger.ledger import Ledger, digest
+from reelweave.curate.ledger.records import Record, SourceSummary, clip_key
+from reelweave.curate.models.device import one_thread
+from reelweave.curate.shots.listed import layers_of, listed_spans
+from reelweave.curate.shots.spans import Span, spans
+from reelweave.curate.source_pass.at_work import noted
+from reelweave.curate.source_pass.sampling import ClipPictures, FrameStats, PictureCollector
+from reelweave.curate.source_pass.scan import Scan, scan
+from reelweave.curate.sources.inputs import SourceRef
+from reelweave.curate.takedown.takedown import TakeDowns, emptied
+from reelweave.loader.errors import MachineError, UsageError
+from reelweave.loader.storage import Storage, StorageConfig, open_object
+from reelweave.loader.storage.steady import whole_reads
 
 STAGE = "cut"
 CONTAINER_TAGS = ("description", "synopsis", "comment", "title")
@@ -213,7 +213,7 @@ class CutSource:
             records: Records of the spans, from `planned`.
             arrays: Destination of the arrays of clips.
             ahead: Clips that were encoded before.
-            entry: See `curate.cut.cut`.
+            entry: See `reelweave.curate.cut.cut`.
             used_bytes: Size of the source's clips that were cut before.
         """
         times_s, limits = seen.timeline.times_s, self.config.probe

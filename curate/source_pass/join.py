@@ -12,26 +12,26 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.config import SourceStageConfig
-from curate.cut.feed import choose_sound
-from curate.frames.budget import check_pixels
-from curate.frames.frame_times import FrameTimes
-from curate.frames.picture import Geometry, geometry
-from curate.frames.probe import Probe, probe
-from curate.frames.sound_clock import SoundClock, SoundStamps
-from curate.frames.source import SourceError, open_video
-from curate.frames.telecine import FieldDifferences, Pulldown
-from curate.ledger.records import Record
-from curate.shots.listed import listed_spans
-from curate.shots.spans import Span, spans
-from curate.shots.stitch import SampleEmbeddings
-from curate.source_pass.cut_source import check_wanted, sha256_of, tags_of
-from curate.source_pass.part_scan import PartSignals
-from curate.source_pass.part_store import Arrays, PartStore
-from curate.source_pass.parts import Part
-from curate.source_pass.sampling import FrameStats
-from curate.source_pass.scan import Decoded, detector_for, shots, stitch_for
-from curate.sources.segments import Segment
+from reelweave.curate.config import SourceStageConfig
+from reelweave.curate.cut.feed import choose_sound
+from reelweave.curate.frames.budget import check_pixels
+from reelweave.curate.frames.frame_times import FrameTimes
+from reelweave.curate.frames.picture import Geometry, geometry
+from reelweave.curate.frames.probe import Probe, probe
+from reelweave.curate.frames.sound_clock import SoundClock, SoundStamps
+from reelweave.curate.frames.source import SourceError, open_video
+from reelweave.curate.frames.telecine import FieldDifferences, Pulldown
+from reelweave.curate.ledger.records import Record
+from reelweave.curate.shots.listed import listed_spans
+from reelweave.curate.shots.spans import Span, spans
+from reelweave.curate.shots.stitch import SampleEmbeddings
+from reelweave.curate.source_pass.cut_source import check_wanted, sha256_of, tags_of
+from reelweave.curate.source_pass.part_scan import PartSignals
+from reelweave.curate.source_pass.part_store import Arrays, PartStore
+from reelweave.curate.source_pass.parts import Part
+from reelweave.curate.source_pass.sampling import FrameStats
+from reelweave.curate.source_pass.scan import Decoded, detector_for, shots, stitch_for
+from reelweave.curate.sources.segments import Segment
 
 JOIN = "join"
 

@@ -1,12 +1,12 @@
-"""Clips of listed segments, known before their source is decoded; in place of `curate.source_pass.lookahead`."""
+"""Clips of listed segments, known before decoding; in place of `reelweave.curate.source_pass.lookahead`."""
 
 import bisect
 import math
 from array import array
 from collections.abc import Sequence
 
-from curate.shots.spans import OVER_S, TICK_S, SpanConfig
-from curate.sources.segments import Segment
+from reelweave.curate.shots.spans import OVER_S, TICK_S, SpanConfig
+from reelweave.curate.sources.segments import Segment
 
 
 class ListedLookahead:

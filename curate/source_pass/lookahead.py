@@ -7,10 +7,10 @@ behind by as much is nearly always right. A right one saves work; a wrong one ch
 import math
 from array import array
 
-from curate.config import SourceStageConfig
-from curate.shots import LookaheadDetector
-from curate.shots.spans import long_enough, longest_hold_s, part_end
-from curate.shots.stitch import SampleEmbeddings, stitch
+from reelweave.curate.config import SourceStageConfig
+from reelweave.curate.shots import LookaheadDetector
+from reelweave.curate.shots.spans import long_enough, longest_hold_s, part_end
+from reelweave.curate.shots.stitch import SampleEmbeddings, stitch
 
 
 class Lookahead:

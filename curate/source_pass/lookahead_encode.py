@@ -1,6 +1,6 @@
 """Clips encoded while their source is scanned, so that most sources are decoded once.
 
-Frames wait in a window until `curate.source_pass.lookahead` predicts which clip they belong to. The
+Frames wait in a window until `reelweave.curate.source_pass.lookahead` predicts which clip they belong to. The
 prediction is compared with the spans once the whole source is known. A clip that was predicted wrongly is cut
 in a second pass, from the same frames to the same bytes.
 """
@@ -21,23 +21,23 @@ from av.video.format import VideoFormat
 from av.video.frame import VideoFrame
 from numpy.typing import NDArray
 
-from curate.config import SourceStageConfig
-from curate.cut.clip import CutError
-from curate.cut.encode import ClipEncoder, codec_name
-from curate.filters.vectors import VECTOR_CODECS
-from curate.frames.budget import most_bytes, most_frames, most_pixels
-from curate.frames.child_process import give_back
-from curate.frames.frame_times import FrameTimes, likely_clip_rate
-from curate.frames.picture import Finisher, Geometry
-from curate.frames.probe import Probe
-from curate.frames.rates import FLEETING_S, TIE_S
-from curate.shots import LookaheadDetector, ShotDetector
-from curate.shots.spans import Span
-from curate.shots.stitch import SampleEmbeddings
-from curate.source_pass.listed_lookahead import ListedLookahead, listed_lookahead
-from curate.source_pass.lookahead import Lookahead
-from curate.source_pass.sampling import ClipPictures, PictureCollector
-from curate.sources.segments import Segment
+from reelweave.curate.config import SourceStageConfig
+from reelweave.curate.cut.clip import CutError
+from reelweave.curate.cut.encode import ClipEncoder, codec_name
+from reelweave.curate.filters.vectors import VECTOR_CODECS
+from reelweave.curate.frames.budget import most_bytes, most_frames, most_pixels
+from reelweave.curate.frames.child_process import give_back
+from reelweave.curate.frames.frame_times import FrameTimes, likely_clip_rate
+from reelweave.curate.frames.picture import Finisher, Geometry
+from reelweave.curate.frames.probe import Probe
+from reelweave.curate.frames.rates import FLEETING_S, TIE_S
+from reelweave.curate.shots import LookaheadDetector, ShotDetector
+from reelweave.curate.shots.spans import Span
+from reelweave.curate.shots.stitch import SampleEmbeddings
+from reelweave.curate.source_pass.listed_lookahead import ListedLookahead, listed_lookahead
+from reelweave.curate.source_pass.lookahead import Lookahead
+from reelweave.curate.source_pass.sampling import ClipPictures, PictureCollector
+from reelweave.curate.sources.segments import Segment
 
 _TURN = 16
 _GIVE_BACK_PIXELS = 2 * 10**8  # a hundred frames of 1080p

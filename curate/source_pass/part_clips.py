@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.filters import SpanMotion
-from curate.frames.frame_times import FrameTimes
-from curate.frames.picture import Geometry
-from curate.shots.spans import Span
-from curate.source_pass.lookahead_encode import AheadClip, shows
-from curate.source_pass.part_store import PartStore
-from curate.source_pass.sampling import ClipPictures
+from reelweave.curate.filters import SpanMotion
+from reelweave.curate.frames.frame_times import FrameTimes
+from reelweave.curate.frames.picture import Geometry
+from reelweave.curate.shots.spans import Span
+from reelweave.curate.source_pass.lookahead_encode import AheadClip, shows
+from reelweave.curate.source_pass.part_store import PartStore
+from reelweave.curate.source_pass.sampling import ClipPictures
 
 _CLIP, _INDEX = "ahead", "ahead-index"
 
@@ -48,7 +48,7 @@ def keep_clips(store: PartStore, number: int, size: Geometry | None, clips: Iter
 
 
 class PartClips:
-    """Clips that begin in one part and were encoded ahead, as `curate.cut.EncodedSpans`.
+    """Clips that begin in one part and were encoded ahead, as `reelweave.curate.cut.EncodedSpans`.
 
     Args:
         store: Place of what is known of the source.

@@ -20,23 +20,28 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from curate.config import SourceStageConfig
-from curate.cut.feed import choose_sound
-from curate.frames.entry import EntryError, enter
-from curate.frames.frame_times import Decoder, FrameTimes, timeline
-from curate.frames.interlace import CombMeter
-from curate.frames.perceptual import PICTURE
-from curate.frames.picture import Geometry, geometry
-from curate.frames.probe import Probe, probe
-from curate.frames.sound_clock import NotingDemuxer
-from curate.frames.source import SourceError, open_video
-from curate.frames.telecine import FieldDifferences
-from curate.shots.scale import Scaler
-from curate.shots.stitch import SampleEmbeddings
-from curate.source_pass.lookahead_encode import AheadClip, LookaheadEncoder, encode_ahead, lookahead_of
-from curate.source_pass.parts import PART_FRAMES, Part
-from curate.source_pass.scan import detector_for, stitch_for
-from curate.sources.segments import Segment
+from reelweave.curate.config import SourceStageConfig
+from reelweave.curate.cut.feed import choose_sound
+from reelweave.curate.frames.entry import EntryError, enter
+from reelweave.curate.frames.frame_times import Decoder, FrameTimes, timeline
+from reelweave.curate.frames.interlace import CombMeter
+from reelweave.curate.frames.perceptual import PICTURE
+from reelweave.curate.frames.picture import Geometry, geometry
+from reelweave.curate.frames.probe import Probe, probe
+from reelweave.curate.frames.sound_clock import NotingDemuxer
+from reelweave.curate.frames.source import SourceError, open_video
+from reelweave.curate.frames.telecine import FieldDifferences
+from reelweave.curate.shots.scale import Scaler
+from reelweave.curate.shots.stitch import SampleEmbeddings
+from reelweave.curate.source_pass.lookahead_encode import (
+    AheadClip,
+    LookaheadEncoder,
+    encode_ahead,
+    lookahead_of,
+)
+from reelweave.curate.source_pass.parts import PART_FRAMES, Part
+from reelweave.curate.source_pass.scan import detector_for, stitch_for
+from reelweave.curate.sources.segments import Segment
 
 _MOST_BEHIND_S = 15.0
 """Time behind the end of a part for which a clip that crosses it is encoded on."""

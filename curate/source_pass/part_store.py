@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from curate.ledger.ledger import LEDGER, Ledger
-from curate.ledger.records import from_json, to_json
+from reelweave.curate.ledger.ledger import LEDGER, Ledger
+from reelweave.curate.ledger.records import from_json, to_json
 
 PARTS = "parts/"
 

@@ -7,13 +7,13 @@ a key frame, or anything else is unusual, the source stays whole: its one pass d
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from curate.config import SourceStageConfig
-from curate.frames.entry import CODECS, CONTAINERS
-from curate.frames.perceptual import PICTURE
-from curate.frames.probe import Probe, probe
-from curate.frames.source import SourceError, open_video
-from curate.shots import make_detector
-from curate.sources.inputs import SourceRef
+from reelweave.curate.config import SourceStageConfig
+from reelweave.curate.frames.entry import CODECS, CONTAINERS
+from reelweave.curate.frames.perceptual import PICTURE
+from reelweave.curate.frames.probe import Probe, probe
+from reelweave.curate.frames.source import SourceError, open_video
+from reelweave.curate.shots import make_detector
+from reelweave.curate.sources.inputs import SourceRef
 
 _LEAST_BYTES_PER_S = 4000
 """Bit rate below which no video is as long as two parts: smaller files are not even opened to look."""

@@ -12,9 +12,9 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
-from curate.cut import CutClip
-from curate.filters import ClipSample, MotionMeter, ScoreConfig, SpanMotion
-from loader.dataset.colour.sdr import SdrConverter
+from reelweave.curate.cut import CutClip
+from reelweave.curate.filters import ClipSample, MotionMeter, ScoreConfig, SpanMotion
+from reelweave.loader.dataset.colour.sdr import SdrConverter
 
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 _AT_ONCE = 16  # pictures
@@ -85,7 +85,7 @@ class FrameStats:
 
 @dataclass(frozen=True, eq=False)
 class ClipPictures:
-    """Small pictures, times and motion of a clip; arrays as in `curate.filters.ClipSample`."""
+    """Small pictures, times and motion of a clip; arrays as in `reelweave.curate.filters.ClipSample`."""
 
     pictures: NDArray[np.uint8]
     times_s: NDArray[np.float64]

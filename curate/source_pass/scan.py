@@ -9,27 +9,27 @@ from typing import BinaryIO, cast
 
 from av.container import InputContainer
 
-from curate.config import SourceStageConfig
-from curate.cut.feed import choose_sound
-from curate.cut.trim import NotedPackets
-from curate.frames.encryption import encryption
-from curate.frames.frame_times import Damage, Decoder, FrameTimes, timeline, too_long
-from curate.frames.interlace import CombMeter, FieldOrder
-from curate.frames.perceptual import PICTURE
-from curate.frames.picture import Geometry, geometry
-from curate.frames.probe import Probe, probe
-from curate.frames.sound_clock import NotingDemuxer, SoundClock, SoundStamps, repaired_sound
-from curate.frames.source import SourceError, open_video, without_frames
-from curate.frames.telecine import FieldDifferences, Pulldown, inverted
-from curate.shots import ShotDetector, Transition, make_detector
-from curate.shots.fixed import FixedStrideConfig, FixedStrideDetector
-from curate.shots.scale import Scaler
-from curate.shots.spans import MISSING_MIN_S
-from curate.shots.stitch import SampleEmbeddings, StitchConfig, stitch
-from curate.shots.types import with_cuts
-from curate.source_pass.lookahead_encode import LookaheadEncoder, encode_ahead, lookahead_of
-from curate.source_pass.sampling import FrameStats
-from curate.sources.segments import Segment
+from reelweave.curate.config import SourceStageConfig
+from reelweave.curate.cut.feed import choose_sound
+from reelweave.curate.cut.trim import NotedPackets
+from reelweave.curate.frames.encryption import encryption
+from reelweave.curate.frames.frame_times import Damage, Decoder, FrameTimes, timeline, too_long
+from reelweave.curate.frames.interlace import CombMeter, FieldOrder
+from reelweave.curate.frames.perceptual import PICTURE
+from reelweave.curate.frames.picture import Geometry, geometry
+from reelweave.curate.frames.probe import Probe, probe
+from reelweave.curate.frames.sound_clock import NotingDemuxer, SoundClock, SoundStamps, repaired_sound
+from reelweave.curate.frames.source import SourceError, open_video, without_frames
+from reelweave.curate.frames.telecine import FieldDifferences, Pulldown, inverted
+from reelweave.curate.shots import ShotDetector, Transition, make_detector
+from reelweave.curate.shots.fixed import FixedStrideConfig, FixedStrideDetector
+from reelweave.curate.shots.scale import Scaler
+from reelweave.curate.shots.spans import MISSING_MIN_S
+from reelweave.curate.shots.stitch import SampleEmbeddings, StitchConfig, stitch
+from reelweave.curate.shots.types import with_cuts
+from reelweave.curate.source_pass.lookahead_encode import LookaheadEncoder, encode_ahead, lookahead_of
+from reelweave.curate.source_pass.sampling import FrameStats
+from reelweave.curate.sources.segments import Segment
 
 _NEVER_S = 1e9
 

@@ -15,34 +15,34 @@ from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 
-from curate.filters.names import ADDED
-from curate.frames.budget import most_bytes
-from curate.frames.entry import Entry
-from curate.frames.faults import fault_of
-from curate.frames.source import SourceError
-from curate.ledger.ledger import digest
-from curate.ledger.records import Record, SourceSummary, source_summary, to_json
-from curate.models.device import one_thread
-from curate.source_pass.at_work import noted
-from curate.source_pass.cut_source import (
+from reelweave.curate.filters.names import ADDED
+from reelweave.curate.frames.budget import most_bytes
+from reelweave.curate.frames.entry import Entry
+from reelweave.curate.frames.faults import fault_of
+from reelweave.curate.frames.source import SourceError
+from reelweave.curate.ledger.ledger import digest
+from reelweave.curate.ledger.records import Record, SourceSummary, source_summary, to_json
+from reelweave.curate.models.device import one_thread
+from reelweave.curate.source_pass.at_work import noted
+from reelweave.curate.source_pass.cut_source import (
     CutSource,
     arrays_name,
     failed_source,
     file_state,
     source_id,
 )
-from curate.source_pass.join import JOIN, Joined, join
-from curate.source_pass.part_clips import PartClips, keep_clips
-from curate.source_pass.part_scan import scan_part
-from curate.source_pass.part_store import PARTS, Arrays, PartStore, StepNote
-from curate.source_pass.parts import Part, may_be_long, source_parts
-from curate.source_pass.tasks import PartStep, PartTask
-from curate.sources.inputs import SourceRef
-from curate.sources.segments import overlap
-from loader.errors import MachineError, ObjectError, UsageError
-from loader.storage import open_object
-from loader.storage.remote.retry import counted_retries
-from loader.storage.steady import whole_reads
+from reelweave.curate.source_pass.join import JOIN, Joined, join
+from reelweave.curate.source_pass.part_clips import PartClips, keep_clips
+from reelweave.curate.source_pass.part_scan import scan_part
+from reelweave.curate.source_pass.part_store import PARTS, Arrays, PartStore, StepNote
+from reelweave.curate.source_pass.parts import Part, may_be_long, source_parts
+from reelweave.curate.source_pass.tasks import PartStep, PartTask
+from reelweave.curate.sources.inputs import SourceRef
+from reelweave.curate.sources.segments import overlap
+from reelweave.loader.errors import MachineError, ObjectError, UsageError
+from reelweave.loader.storage import open_object
+from reelweave.loader.storage.remote.retry import counted_retries
+from reelweave.loader.storage.steady import whole_reads
 
 SOUND_S = 5.0
 """Seconds before a clip from which its sound is read; sound that leads its pictures by more keeps a source whole."""

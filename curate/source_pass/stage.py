@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from curate.frames.child_process import Isolated, Quarantined
-from curate.source_pass.cut_source import STAGE, CutSource, failed_source, source_id
-from curate.source_pass.split import SplitCut, SplitOutcome
-from curate.source_pass.tasks import (
+from reelweave.curate.frames.child_process import Isolated, Quarantined
+from reelweave.curate.source_pass.cut_source import STAGE, CutSource, failed_source, source_id
+from reelweave.curate.source_pass.split import SplitCut, SplitOutcome
+from reelweave.curate.source_pass.tasks import (
     ClipTask,
     ClosedSource,
     CurationTask,
@@ -20,8 +20,8 @@ from curate.source_pass.tasks import (
     WaitingSource,
     clip_task,
 )
-from curate.sources.inputs import SourceRef
-from loader.base.processors import is_low_on_memory
+from reelweave.curate.sources.inputs import SourceRef
+from reelweave.loader.base.processors import is_low_on_memory
 
 KILLED = "killed/"
 """Folder of the ledger with the number of runs in which a task's processes were killed, until a run publishes."""

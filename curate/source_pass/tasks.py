@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-from curate.ledger.records import ClipResult, Record, SourceSummary
-from curate.source_pass.parts import Part
-from curate.sources.inputs import SourceRef
+from reelweave.curate.ledger.records import ClipResult, Record, SourceSummary
+from reelweave.curate.source_pass.parts import Part
+from reelweave.curate.sources.inputs import SourceRef
 
 
 class ClipPlace(NamedTuple):

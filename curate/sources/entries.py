@@ -7,13 +7,13 @@ from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any
 
-from curate.sources.attributes import MAX_CAPTION_CHARS, attributes_of, clean
-from curate.sources.column_names import plain_name
-from curate.sources.folder import VIDEO_SUFFIXES
-from curate.sources.literals import is_literal, literal_of
-from curate.sources.segments import Segment
-from curate.sources.span_columns import ListedSpan, SpanError, spans_of, with_caption_text
-from loader.text import first_text
+from reelweave.curate.sources.attributes import MAX_CAPTION_CHARS, attributes_of, clean
+from reelweave.curate.sources.column_names import plain_name
+from reelweave.curate.sources.folder import VIDEO_SUFFIXES
+from reelweave.curate.sources.literals import is_literal, literal_of
+from reelweave.curate.sources.segments import Segment
+from reelweave.curate.sources.span_columns import ListedSpan, SpanError, spans_of, with_caption_text
+from reelweave.loader.text import first_text
 
 PATH_COLUMNS = ("path", "video", "source", "url")
 MAX_PATH_CHARS = 16_384

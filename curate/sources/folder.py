@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from loader.storage.steady import is_fault, retried
+from reelweave.loader.storage.steady import is_fault, retried
 
 # fmt: off
 VIDEO_SUFFIXES = frozenset((

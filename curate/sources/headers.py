@@ -7,15 +7,15 @@ from queue import SimpleQueue
 
 import av
 
-from curate.frames.child_process import Isolated, Quarantined
-from curate.frames.faults import fault_of
-from curate.frames.probe import Probe, ProbeConfig, probe
-from curate.frames.source import open_video
-from curate.sources.inputs import SourceRef
-from loader.base.processors import processors
-from loader.errors import UsageError
-from loader.storage import StorageConfig, open_object
-from loader.storage.steady import whole_reads
+from reelweave.curate.frames.child_process import Isolated, Quarantined
+from reelweave.curate.frames.faults import fault_of
+from reelweave.curate.frames.probe import Probe, ProbeConfig, probe
+from reelweave.curate.frames.source import open_video
+from reelweave.curate.sources.inputs import SourceRef
+from reelweave.loader.base.processors import processors
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import StorageConfig, open_object
+from reelweave.loader.storage.steady import whole_reads
 
 _FRAMES_PER_S = 25.0  # frame rate where the header states none
 _MAX_SECONDS = 60.0  # time limit per header

@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePosixPath
 
-from curate.sources.folder import SIDECAR_SUFFIXES, VIDEO_SUFFIXES, FolderEntry, walk, why_no_file
-from curate.sources.listed import listed_sources
-from curate.sources.lists import LIST_SUFFIXES
-from curate.sources.places import (
+from reelweave.curate.sources.folder import SIDECAR_SUFFIXES, VIDEO_SUFFIXES, FolderEntry, walk, why_no_file
+from reelweave.curate.sources.listed import listed_sources
+from reelweave.curate.sources.lists import LIST_SUFFIXES
+from reelweave.curate.sources.places import (
     is_remote,
     is_utf8,
     is_web,
@@ -23,11 +23,11 @@ from curate.sources.places import (
     with_sidecars,
     with_sidecars_beside,
 )
-from curate.sources.source_ref import NamedSources, SourceRef, stem_of
-from loader.errors import UsageError
-from loader.storage import Storage, StorageConfig, open_storage
-from loader.storage.base import ObjectInfo
-from loader.storage.local import LocalStorage
+from reelweave.curate.sources.source_ref import NamedSources, SourceRef, stem_of
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import Storage, StorageConfig, open_storage
+from reelweave.loader.storage.base import ObjectInfo
+from reelweave.loader.storage.local import LocalStorage
 
 __all__ = ["SourceRef", "list_sources", "shown"]
 
@@ -42,7 +42,7 @@ def list_sources(
 
     A folder or prefix stands for the files below it with a suffix of a video. A ``.txt``, ``.csv``, ``.json``,
     ``.jsonl`` or ``.parquet`` file is a list of paths and web addresses, relative to the list's own place:
-    see `curate.sources.lists`. Any other file is a source, whatever its name. An entry that cannot be read is
+    see `reelweave.curate.sources.lists`. Any other file is a source, whatever its name. An entry that cannot be read is
     kept with its fault: it fails in the accounting and does not stop the run.
 
     Args:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, BinaryIO
 
-from curate.sources.entries import InvalidEntry, ListEntry, entry_of, names_film
-from loader.errors import UsageError
+from reelweave.curate.sources.entries import InvalidEntry, ListEntry, entry_of, names_film
+from reelweave.loader.errors import UsageError
 
 MAX_JSON_BYTES = 256 << 20
 """A document is read as a whole, at up to twenty times its size."""

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from urllib.parse import urljoin
 
-from curate.sources.entries import InvalidEntry, ListEntry
-from curate.sources.lists import read_list
-from curate.sources.places import (
+from reelweave.curate.sources.entries import InvalidEntry, ListEntry
+from reelweave.curate.sources.lists import read_list
+from reelweave.curate.sources.places import (
     SCHEME,
     is_remote,
     is_web,
@@ -20,12 +20,12 @@ from curate.sources.places import (
     stat_of,
     with_sidecars_beside,
 )
-from curate.sources.source_ref import SourceRef
-from loader.errors import UsageError
-from loader.storage import SilentError, StorageConfig, WebError, open_object
-from loader.storage.base import ObjectInfo
-from loader.storage.names import redacted
-from loader.storage.web.web import split_url
+from reelweave.curate.sources.source_ref import SourceRef
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import SilentError, StorageConfig, WebError, open_object
+from reelweave.loader.storage.base import ObjectInfo
+from reelweave.loader.storage.names import redacted
+from reelweave.loader.storage.web.web import split_url
 
 ID_SUFFIXES = (".mp4", ".mkv", ".webm", ".mov")
 """Endings of files that are named by the ID of a film."""

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
-from curate.sources.column_names import may_hold_spans, names_spans
-from curate.sources.entries import InvalidEntry, ListEntry, Record, checked, entry_of
-from curate.sources.json_lists import json_entries
-from loader.errors import UsageError, first_line
+from reelweave.curate.sources.column_names import may_hold_spans, names_spans
+from reelweave.curate.sources.entries import InvalidEntry, ListEntry, Record, checked, entry_of
+from reelweave.curate.sources.json_lists import json_entries
+from reelweave.loader.errors import UsageError, first_line
 
 LIST_SUFFIXES = frozenset((".txt", ".csv", ".json", ".jsonl", ".parquet"))
 MAX_LINE_BYTES = 1 << 20
@@ -22,7 +22,7 @@ def read_list(file: BinaryIO, name: str) -> Iterator[ListEntry | InvalidEntry]:
 
     Memory is bounded by one entry, or one batch of parquet rows; a ``.json`` is read as a whole.
     The path of an entry is its first filled column of `PATH_COLUMNS`, its caption the column ``caption``.
-    Columns that name segments are those of `curate.sources.span_columns`. Further columns are attributes.
+    Columns that name segments are those of `reelweave.curate.sources.span_columns`. Further columns are attributes.
 
     Args:
         file: File open for reading.

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
-from curate.frames.faults import fault_of
-from curate.sources.folder import SIDECAR_SUFFIXES, why_no_file
-from curate.sources.source_ref import SourceRef, stem_of
-from loader.errors import MachineError, RunError, UsageError
-from loader.storage import Storage, StorageConfig, open_object, public_url
-from loader.storage.base import ObjectInfo
-from loader.storage.names import redacted
+from reelweave.curate.frames.faults import fault_of
+from reelweave.curate.sources.folder import SIDECAR_SUFFIXES, why_no_file
+from reelweave.curate.sources.source_ref import SourceRef, stem_of
+from reelweave.loader.errors import MachineError, RunError, UsageError
+from reelweave.loader.storage import Storage, StorageConfig, open_object, public_url
+from reelweave.loader.storage.base import ObjectInfo
+from reelweave.loader.storage.names import redacted
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _OPENED = re.compile(r"s3://[A-Za-z0-9._-]+(/|$)|file://(localhost)?/", re.IGNORECASE)

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from curate.sources.segments import MAX_SEGMENTS, Segment, from_stored, ordered, stored
-from loader.errors import UsageError
+from reelweave.curate.sources.segments import MAX_SEGMENTS, Segment, from_stored, ordered, stored
+from reelweave.loader.errors import UsageError
 
 _SHOWN_CHARS = 60
 

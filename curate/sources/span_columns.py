@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from curate.sources.column_names import (
+from reelweave.curate.sources.column_names import (
     CAPTION_PARTS,
     CAPTIONS,
     FRAME_PAIRS,
@@ -22,9 +22,9 @@ from curate.sources.column_names import (
     sides_of,
     start_and_length_of,
 )
-from curate.sources.literals import is_literal, literal_of
-from curate.sources.segments import MAX_SEGMENTS, Unit
-from curate.sources.times import (
+from reelweave.curate.sources.literals import is_literal, literal_of
+from reelweave.curate.sources.segments import MAX_SEGMENTS, Unit
+from reelweave.curate.sources.times import (
     frame_of,
     is_date,
     is_empty,
@@ -32,7 +32,7 @@ from curate.sources.times import (
     range_of,
     seconds_of,
 )
-from loader.text import first_text
+from reelweave.loader.text import first_text
 
 _SHOWN_CHARS = 60
 _READ: Mapping[str, tuple[Unit, Callable[[Any], float]]] = {

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import replace
 from itertools import chain
 
-from curate.caption.types import Caption
-from curate.ledger.ledger import LEDGER, Ledger, digest
-from curate.ledger.records import Record, SourceSummary, clip_result, source_summary
-from curate.takedown.takedown import TakeDowns, emptied
+from reelweave.curate.caption.types import Caption
+from reelweave.curate.ledger.ledger import LEDGER, Ledger, digest
+from reelweave.curate.ledger.records import Record, SourceSummary, clip_result, source_summary
+from reelweave.curate.takedown.takedown import TakeDowns, emptied
 
 CUT, CAPTIONS, TEXT_EMBED, SHARD, PARTS = "cut", "captions", "text_embed", "shard", "parts"
 

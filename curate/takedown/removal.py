@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curate.foreign.leave_out import leave_out
-from curate.ledger.ledger import Ledger
-from curate.ledger.records import Record, from_json
-from curate.takedown.forget import forget
-from curate.takedown.takedown import TakeDowns, emptied, take_down_reason
-from loader.dataset import (
+from reelweave.curate.foreign.leave_out import leave_out
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.ledger.records import Record, from_json
+from reelweave.curate.takedown.forget import forget
+from reelweave.curate.takedown.takedown import TakeDowns, emptied, take_down_reason
+from reelweave.loader.dataset import (
     ACCOUNTING,
     SCORES,
     Content,
@@ -31,12 +31,12 @@ from loader.dataset import (
     publish,
     write_shard,
 )
-from loader.dataset.manifest import MANIFEST
-from loader.dataset.publishing.publication import read_once
-from loader.dataset.tables.parquet import to_rows, to_table
-from loader.dataset.tables.shard_rows import TableRows, as_table
-from loader.errors import UsageError
-from loader.storage import Storage, leased
+from reelweave.loader.dataset.manifest import MANIFEST
+from reelweave.loader.dataset.publishing.publication import read_once
+from reelweave.loader.dataset.tables.parquet import to_rows, to_table
+from reelweave.loader.dataset.tables.shard_rows import TableRows, as_table
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import Storage, leased
 
 REPORT = "report/"
 

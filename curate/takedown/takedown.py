@@ -4,9 +4,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 
-from curate.ledger.records import Record
-from loader.dataset import Removal
-from loader.dataset.manifest import REMOVAL_STAGE
+from reelweave.curate.ledger.records import Record
+from reelweave.loader.dataset import Removal
+from reelweave.loader.dataset.manifest import REMOVAL_STAGE
 
 STAGE = REMOVAL_STAGE
 

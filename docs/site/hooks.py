@@ -77,7 +77,7 @@ def _uri(path: str) -> str:
 def _exports(package: str) -> list[tuple[str, str]]:
     """Return each public name of a package with the module that it comes from, in the order of the stub."""
     text = (ROOT / package / "__init__.pyi").read_text()
-    return [(name, f"{package}.{module}") for module, name in _EXPORT.findall(text)]
+    return [(name, f"reelweave.{package}.{module}") for module, name in _EXPORT.findall(text)]
 
 
 def _names(package: str) -> str:
@@ -112,7 +112,7 @@ def _every_name() -> str:
 
 def _summary(name: str, module: str) -> str:
     """Return the first sentence about a name."""
-    path = ROOT / module.replace(".", os.sep)
+    path = ROOT / module.removeprefix("reelweave.").replace(".", os.sep)
     tree = ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
     for node in tree.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:

@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
 
 CsvRow = dict[str, str | None]
 

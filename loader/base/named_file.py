@@ -5,7 +5,7 @@ import os
 import stat
 from pathlib import Path
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
 
 
 def read_named(path: Path, most_bytes: int, named: str = "") -> bytes:

@@ -22,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from loader.base.cache_space import boot_id
-from loader.base.whole_file import whole_file
+from reelweave.loader.base.cache_space import boot_id
+from reelweave.loader.base.whole_file import whole_file
 
 _UNUSED_S = 7 * 86400.0
 _log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ guarantee.
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.base.arrays import Numbers, number_type
-from loader.base.columns import parts
+from reelweave.loader.base.arrays import Numbers, number_type
+from reelweave.loader.base.columns import parts
 
 _FEWEST_RANDOM_BITS = 20
 _AT_ONCE = 1 << 16  # keys that stay in the processor's cache

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import yaml
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
 
 MAX_BYTES = 256 << 10
 MAX_DEPTH = 64

@@ -1,8 +1,8 @@
 """Blends of several datasets: blend files and the draws of an epoch."""
 
-from loader.blend.blend import Blend, open_blend, open_source
-from loader.blend.curriculum import Curriculum, CurriculumStage
-from loader.blend.reading import is_blend_file
-from loader.blend.tree import Leaf
+from reelweave.loader.blend.blend import Blend, open_blend, open_source
+from reelweave.loader.blend.curriculum import Curriculum, CurriculumStage
+from reelweave.loader.blend.reading import is_blend_file
+from reelweave.loader.blend.tree import Leaf
 
 __all__ = ["Blend", "Curriculum", "CurriculumStage", "Leaf", "is_blend_file", "open_blend", "open_source"]

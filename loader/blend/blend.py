@@ -10,23 +10,23 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.blend.latents import common
-from loader.blend.mixture import Mixture
-from loader.blend.past import MAX_REVISIONS_CHARS, BlendRevision, fingerprint_of, past_revision
-from loader.blend.reading import is_blend_file
-from loader.blend.resolve import resolve, split_rows
-from loader.blend.source import SampleSource
-from loader.blend.tree import Group, Leaf
-from loader.dataset import Dataset, open_dataset
-from loader.dataset.draws import Draws
-from loader.dataset.latents import Latents
-from loader.dataset.plan_index import PlanIndex, joined
-from loader.dataset.samples.clip import TrainingSample
-from loader.storage import StorageConfig
+from reelweave.loader.blend.latents import common
+from reelweave.loader.blend.mixture import Mixture
+from reelweave.loader.blend.past import MAX_REVISIONS_CHARS, BlendRevision, fingerprint_of, past_revision
+from reelweave.loader.blend.reading import is_blend_file
+from reelweave.loader.blend.resolve import resolve, split_rows
+from reelweave.loader.blend.source import SampleSource
+from reelweave.loader.blend.tree import Group, Leaf
+from reelweave.loader.dataset import Dataset, open_dataset
+from reelweave.loader.dataset.draws import Draws
+from reelweave.loader.dataset.latents import Latents
+from reelweave.loader.dataset.plan_index import PlanIndex, joined
+from reelweave.loader.dataset.samples.clip import TrainingSample
+from reelweave.loader.storage import StorageConfig
 
 
 class Blend:
-    """Datasets mixed by weights or repetitions; a `loader.blend.source.SampleSource`. Picklable, as a `Dataset` is.
+    """Datasets mixed by weights or repetitions; a picklable `reelweave.loader.blend.source.SampleSource`.
 
     `tree.epoch_draws` computes the number of draws of each leaf in an epoch, and `drawing.draw` their samples.
 
@@ -62,7 +62,7 @@ class Blend:
         return BlendRevision(self.datasets, numbers, self.mixture)
 
     def past(self, fingerprint: str, revisions: str) -> BlendRevision:
-        """Return an earlier revision, see `loader.blend.past.past_revision`."""
+        """Return an earlier revision, see `reelweave.loader.blend.past.past_revision`."""
         return past_revision(self.datasets, self.leaves, self.tree, fingerprint, revisions)
 
     @cached_property
@@ -114,7 +114,7 @@ class Blend:
         return dataset.clip(own, region)
 
     def draws(self, epoch: int, seed: int, lengths_N: NDArray[np.int64] | None = None) -> Draws:
-        """Return the draws of an epoch, leaf after leaf; see `loader.blend.source.SampleSource`.
+        """Return the draws of an epoch, leaf after leaf; see `reelweave.loader.blend.source.SampleSource`.
 
         Raises:
             UsageError: a node with a weight has no drawable sample, weights count tokens but lengths are missing, or an

@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from loader.blend.subset import SampleRange, span_of
-from loader.settings import Settings
+from reelweave.loader.blend.subset import SampleRange, span_of
+from reelweave.loader.settings import Settings
 
 MAX_EPOCH_SAMPLES = 2**31
 

@@ -5,9 +5,9 @@ from typing import Annotated, Self
 
 from pydantic import Field, PositiveInt, RootModel, model_validator
 
-from loader.blend.config import Factor
-from loader.buckets.assignment import BucketConfig
-from loader.settings import Settings
+from reelweave.loader.blend.config import Factor
+from reelweave.loader.buckets.assignment import BucketConfig
+from reelweave.loader.settings import Settings
 
 
 class CurriculumStage(Settings):

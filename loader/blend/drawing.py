@@ -8,8 +8,8 @@ from math import floor
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.base.philox import shuffled
-from loader.dataset.draws import Draws
+from reelweave.loader.base.philox import shuffled
+from reelweave.loader.dataset.draws import Draws
 
 _PURPOSE = 1 << 32  # first Philox stream of leaves; plans use smaller ones
 

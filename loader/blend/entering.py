@@ -8,11 +8,11 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from loader.base.arrays import Flags, Places
-from loader.blend.drawing import LeafSequence, Mask, Progress, draw
-from loader.blend.mixture import Mixture
-from loader.blend.tree import weighted_leaves
-from loader.dataset.draws import Draws
+from reelweave.loader.base.arrays import Flags, Places
+from reelweave.loader.blend.drawing import LeafSequence, Mask, Progress, draw
+from reelweave.loader.blend.mixture import Mixture
+from reelweave.loader.blend.tree import weighted_leaves
+from reelweave.loader.dataset.draws import Draws
 
 
 class Entry(NamedTuple):

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from loader.dataset.latents import Latents
-from loader.errors import UsageError
-from loader.settings import first_difference
+from reelweave.loader.dataset.latents import Latents
+from reelweave.loader.errors import UsageError
+from reelweave.loader.settings import first_difference
 
 
 def common(stored: Sequence[tuple[str, Latents | None]]) -> Latents | None:

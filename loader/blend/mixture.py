@@ -7,12 +7,12 @@ from typing import Self
 
 import numpy as np
 
-from loader.base.arrays import Places
-from loader.blend.config import MAX_EPOCH_SAMPLES
-from loader.blend.drawing import LeafSequence, Mask, Progress, draw
-from loader.blend.tree import Group, LeafSize, epoch_draws, reweighted
-from loader.dataset.draws import Draws
-from loader.errors import UsageError
+from reelweave.loader.base.arrays import Places
+from reelweave.loader.blend.config import MAX_EPOCH_SAMPLES
+from reelweave.loader.blend.drawing import LeafSequence, Mask, Progress, draw
+from reelweave.loader.blend.tree import Group, LeafSize, epoch_draws, reweighted
+from reelweave.loader.dataset.draws import Draws
+from reelweave.loader.errors import UsageError
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class Mixture:
         return self.begun or (Progress(),) * len(self.rows)
 
     def draws(self, epoch: int, seed: int, lengths_N: Places | None = None) -> Draws:
-        """Return the draws of an epoch, see `loader.blend.blend.Blend.draws`."""
+        """Return the draws of an epoch, see `reelweave.loader.blend.blend.Blend.draws`."""
         share = self.shares(lengths_N)
         if sum(share) > MAX_EPOCH_SAMPLES:
             raise UsageError(f"an epoch of {float(sum(share)):.3g} samples is more than {MAX_EPOCH_SAMPLES}")
@@ -44,7 +44,7 @@ class Mixture:
         return draw(sequences, spans, range(len(sequences)))
 
     def shares(self, lengths_N: Places | None = None) -> list[Fraction]:
-        """Return the mean draws of each leaf per epoch, exact; see `loader.blend.blend.Blend.draws`."""
+        """Return the mean draws of each leaf per epoch, exact; see `reelweave.loader.blend.blend.Blend.draws`."""
         if lengths_N is None and _counts_tokens(self.tree):
             raise UsageError("weight_by: tokens needs the lengths of the samples")
         held = [

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from loader.base.arrays import Flags, Places
-from loader.blend.mixture import Mixture
-from loader.blend.resolve import split_rows
-from loader.blend.subset import SampleRange
-from loader.blend.tree import Group, Leaf
-from loader.dataset import Dataset
-from loader.dataset.history import REMEMBERED
-from loader.dataset.plan_index import PlanIndex, joined
-from loader.errors import UsageError
-from loader.storage.names import redacted
+from reelweave.loader.base.arrays import Flags, Places
+from reelweave.loader.blend.mixture import Mixture
+from reelweave.loader.blend.resolve import split_rows
+from reelweave.loader.blend.subset import SampleRange
+from reelweave.loader.blend.tree import Group, Leaf
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.dataset.history import REMEMBERED
+from reelweave.loader.dataset.plan_index import PlanIndex, joined
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage.names import redacted
 
 MAX_REVISIONS_CHARS = 256
 """Maximum size of the revisions of a blend's datasets, such as 0.3.1."""

@@ -9,12 +9,12 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from loader.base.yaml_text import MAX_BYTES, read_yaml
-from loader.blend.config import BlendFile, Node, RepeatedNode, Subset, WeightedNode
-from loader.errors import UsageError
-from loader.storage import StorageConfig
-from loader.storage.names import redacted, shown_value
-from loader.storage.opening import open_object
+from reelweave.loader.base.yaml_text import MAX_BYTES, read_yaml
+from reelweave.loader.blend.config import BlendFile, Node, RepeatedNode, Subset, WeightedNode
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import StorageConfig
+from reelweave.loader.storage.names import redacted, shown_value
+from reelweave.loader.storage.opening import open_object
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 

@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from loader.blend.config import BlendFile, Node, RepeatedNode, WeightedNode
-from loader.blend.reading import beside, is_blend_file, located, read_blend_file, speaks_for
-from loader.blend.subset import SampleRange, within
-from loader.blend.tree import BlendNode, Group, Leaf, check_weights, exact
-from loader.dataset import Dataset
-from loader.errors import RunError, UsageError
-from loader.storage import StorageConfig, open_storage
-from loader.storage.names import redacted
+from reelweave.loader.blend.config import BlendFile, Node, RepeatedNode, WeightedNode
+from reelweave.loader.blend.reading import beside, is_blend_file, located, read_blend_file, speaks_for
+from reelweave.loader.blend.subset import SampleRange, within
+from reelweave.loader.blend.tree import BlendNode, Group, Leaf, check_weights, exact
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.storage import StorageConfig, open_storage
+from reelweave.loader.storage.names import redacted
 
 MAX_LEAVES = 1000
 MAX_NESTED = 16

@@ -5,14 +5,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.dataset.draws import Draws
-from loader.dataset.latents import Latents
-from loader.dataset.plan_index import PlanIndex
-from loader.dataset.samples.clip import TrainingSample
+from reelweave.loader.dataset.draws import Draws
+from reelweave.loader.dataset.latents import Latents
+from reelweave.loader.dataset.plan_index import PlanIndex
+from reelweave.loader.dataset.samples.clip import TrainingSample
 
 
 class SampleSource(Protocol):
-    """Samples to train on: `loader.dataset.Dataset` or `loader.blend.Blend`."""
+    """Samples to train on: `reelweave.loader.dataset.Dataset` or `reelweave.loader.blend.Blend`."""
 
     @property
     def fingerprint(self) -> str:

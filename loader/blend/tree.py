@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
-from loader.blend.subset import SampleRange
-from loader.errors import UsageError
+from reelweave.loader.blend.subset import SampleRange
+from reelweave.loader.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt, model_validator
 
-from loader.base.arrays import Numbers, Places
-from loader.base.columns import distinct, parts
-from loader.buckets.cost import Cost, PowerCost, largest_batch
-from loader.buckets.frame_sampling import FrameSampling
-from loader.buckets.tokens import Compression, sequence_length
-from loader.buckets.unassigned import Unassigned, unassigned
-from loader.dataset.plan_index import PlanIndex
-from loader.settings import Settings
+from reelweave.loader.base.arrays import Numbers, Places
+from reelweave.loader.base.columns import distinct, parts
+from reelweave.loader.buckets.cost import Cost, PowerCost, largest_batch
+from reelweave.loader.buckets.frame_sampling import FrameSampling
+from reelweave.loader.buckets.tokens import Compression, sequence_length
+from reelweave.loader.buckets.unassigned import Unassigned, unassigned
+from reelweave.loader.dataset.plan_index import PlanIndex
+from reelweave.loader.settings import Settings
 
 Bound = Literal["memory", "compute", "max_batch", "one"]
 """Constraint that decides B: a budget of equation 2, `max_batch`, or the minimum of one sample."""

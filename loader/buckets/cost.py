@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field
 
-from loader.base.arrays import Floats, Places
-from loader.settings import Settings
+from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.settings import Settings
 
 NonNegative = Annotated[float, Field(ge=0)]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.base.arrays import Flags, Floats, Places
-from loader.buckets.cost import Cost, LinearQuadraticCost, PowerCost, seconds
-from loader.buckets.measured_shapes import read_measured
-from loader.errors import UsageError
+from reelweave.loader.base.arrays import Flags, Floats, Places
+from reelweave.loader.buckets.cost import Cost, LinearQuadraticCost, PowerCost, seconds
+from reelweave.loader.buckets.measured_shapes import read_measured
+from reelweave.loader.errors import UsageError
 
 _EXPONENTS = np.round(np.arange(1.6, 2.4 + 1e-9, 0.01), 2)  # AdaptiveLoad's interval
 _COLUMNS = ("batch", "length", "step_s")

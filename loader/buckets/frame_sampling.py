@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field, PositiveInt, model_validator
 
-from loader.base.arrays import Floats, Places
-from loader.settings import Settings
+from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.settings import Settings
 
 
 class FrameSampling(Settings):

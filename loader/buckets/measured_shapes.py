@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from loader.base.arrays import Floats
-from loader.base.csv_rows import csv_rows, positive
-from loader.errors import UsageError
+from reelweave.loader.base.arrays import Floats
+from reelweave.loader.base.csv_rows import csv_rows, positive
+from reelweave.loader.errors import UsageError
 
 _MAX_ROWS = 1_000_000
 _WHOLE = ("batch", "length")

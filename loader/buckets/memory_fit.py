@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loader.buckets.measured_shapes import read_measured
-from loader.errors import UsageError
+from reelweave.loader.buckets.measured_shapes import read_measured
+from reelweave.loader.errors import UsageError
 
 _LEAST_SHAPES = 3
 _LARGEST_ERROR = 0.05

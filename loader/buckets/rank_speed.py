@@ -6,8 +6,8 @@ of shapes. No plan can balance a step around an unknown straggler, so its number
 
 import numpy as np
 
-from loader.base.arrays import Floats, Places
-from loader.buckets.cost_fit import Timings
+from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.buckets.cost_fit import Timings
 
 _ALIKE = 0.02  # relative tolerance within which lengths count as one shape
 _LEAST_TIMINGS = 20

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from pydantic import Field
 
-from loader.base.arrays import Floats
-from loader.buckets.cost import Cost, seconds
-from loader.buckets.cost_fit import Timings, fit_linear_quadratic, linear_quadratic
-from loader.buckets.rank_speed import odd_ranks
-from loader.settings import Settings
+from reelweave.loader.base.arrays import Floats
+from reelweave.loader.buckets.cost import Cost, seconds
+from reelweave.loader.buckets.cost_fit import Timings, fit_linear_quadratic, linear_quadratic
+from reelweave.loader.buckets.rank_speed import odd_ranks
+from reelweave.loader.settings import Settings
 
 _TRIMS = 3
 _NAMED = 8  # slow ranks listed in the log

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from loader.base.columns import parts
-from loader.buckets.assignment import (
+from reelweave.loader.base.columns import parts
+from reelweave.loader.buckets.assignment import (
     Assignment,
     BatchSize,
     Bound,
@@ -19,9 +19,9 @@ from loader.buckets.assignment import (
     assign,
     batch_bounds,
 )
-from loader.buckets.cost import seconds
-from loader.buckets.tokens import sequence_length
-from loader.dataset.plan_index import PlanIndex
+from reelweave.loader.buckets.cost import seconds
+from reelweave.loader.buckets.tokens import sequence_length
+from reelweave.loader.dataset.plan_index import PlanIndex
 
 _DURATION_EDGES_S = (0, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 45, 60, 90, 120, 300, 600, 1800, 3600)
 _SHORT_SIDE_EDGES_PX = (0, 144, 240, 360, 480, 540, 720, 1080, 1440, 2160, 4320)

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import yaml
 
-from loader.base.arrays import Floats, Places
-from loader.base.columns import distinct
-from loader.buckets.assignment import BucketConfig, assign
-from loader.buckets.tokens import Compression
-from loader.dataset.plan_index import PlanIndex
+from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.base.columns import distinct
+from reelweave.loader.buckets.assignment import BucketConfig, assign
+from reelweave.loader.buckets.tokens import Compression
+from reelweave.loader.dataset.plan_index import PlanIndex
 
 _MOST_SIZES = 4
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, model_validator
 
-from loader.settings import Settings
+from reelweave.loader.settings import Settings
 
 
 class Compression(Settings):

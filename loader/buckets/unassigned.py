@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from loader.base.columns import distinct
+from reelweave.loader.base.columns import distinct
 
 _SIZE = 1 << 62
 

@@ -5,7 +5,7 @@ from typing import Self
 
 import numpy as np
 
-from loader.base.arrays import Numbers, Places
+from reelweave.loader.base.arrays import Numbers, Places
 
 
 @dataclass(frozen=True, eq=False)

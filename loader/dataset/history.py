@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from loader.base.arrays import Flags, Places
-from loader.dataset.manifest import Ancestor, Manifest
-from loader.dataset.plan_index import DTYPES, PlanIndex
-from loader.dataset.tables.arrow_file import read_columns
-from loader.errors import RunError
+from reelweave.loader.base.arrays import Flags, Places
+from reelweave.loader.dataset.manifest import Ancestor, Manifest
+from reelweave.loader.dataset.plan_index import DTYPES, PlanIndex
+from reelweave.loader.dataset.tables.arrow_file import read_columns
+from reelweave.loader.errors import RunError
 
 REMEMBERED = 16
 """Number of revisions before the current one to remember."""

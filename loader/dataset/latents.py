@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from loader.dataset.tars.npy_header import npy_header
-from loader.errors import RunError
-from loader.settings import Settings
+from reelweave.loader.dataset.tars.npy_header import npy_header
+from reelweave.loader.errors import RunError
+from reelweave.loader.settings import Settings
 
 LATENT, CONTEXT = "latent.npy", "context.npy"
 """Suffixes: float16 or float32 [views, C, T, H, W], and [tokens, D] without padding tokens."""

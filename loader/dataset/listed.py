@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from io import BufferedReader
 from typing import BinaryIO, cast
 
-from loader.dataset.manifest import FileEntry, sha256
-from loader.errors import RunError
-from loader.storage.base import Storage
+from reelweave.loader.dataset.manifest import FileEntry, sha256
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage.base import Storage
 
 MAX_TABLE_BYTES = 64 * 2**30
 _SMALL_BYTES = 1 << 20

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, StringConstraints, ValidationError
 
-from loader.base.strict_json import digest, parse
-from loader.dataset.latents import Latents
-from loader.dataset.schema import FORMAT_VERSION, STATES, TABLES
-from loader.errors import RunError, UsageError
-from loader.storage.base import Storage
-from loader.storage.names import check_path
+from reelweave.loader.base.strict_json import digest, parse
+from reelweave.loader.dataset.latents import Latents
+from reelweave.loader.dataset.schema import FORMAT_VERSION, STATES, TABLES
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.storage.base import Storage
+from reelweave.loader.storage.names import check_path
 
 MANIFEST = "manifest.json"
 SEARCH = ".search/"

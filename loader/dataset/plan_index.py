@@ -19,14 +19,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from loader.base.columns import JoinedColumn, parts
-from loader.base.node_files import NodeFiles
-from loader.dataset.manifest import FileEntry
-from loader.dataset.tables.arrow_file import read_columns
-from loader.errors import RunError
-from loader.storage.base import Storage
-from loader.storage.leases.fenced import unfenced
-from loader.storage.local import LocalStorage
+from reelweave.loader.base.columns import JoinedColumn, parts
+from reelweave.loader.base.node_files import NodeFiles
+from reelweave.loader.dataset.manifest import FileEntry
+from reelweave.loader.dataset.tables.arrow_file import read_columns
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage.base import Storage
+from reelweave.loader.storage.leases.fenced import unfenced
+from reelweave.loader.storage.local import LocalStorage
 
 MAX_BYTES_PER_SAMPLE = 40
 

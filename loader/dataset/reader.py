@@ -11,29 +11,29 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from loader.base.arrays import Places, numbers
-from loader.base.node_files import NodeFiles
-from loader.dataset.draws import Draws
-from loader.dataset.history import RevisionHistory
-from loader.dataset.latents import Latents
-from loader.dataset.listed import explained
-from loader.dataset.manifest import MANIFEST, Manifest, history_path, sha256
-from loader.dataset.plan_index import (
+from reelweave.loader.base.arrays import Places, numbers
+from reelweave.loader.base.node_files import NodeFiles
+from reelweave.loader.dataset.draws import Draws
+from reelweave.loader.dataset.history import RevisionHistory
+from reelweave.loader.dataset.latents import Latents
+from reelweave.loader.dataset.listed import explained
+from reelweave.loader.dataset.manifest import MANIFEST, Manifest, history_path, sha256
+from reelweave.loader.dataset.plan_index import (
     PLANNED,
     PlanIndex,
     from_index,
     open_plan_index,
     refuse_impossible,
 )
-from loader.dataset.samples.clip import TrainingSample, training_sample
-from loader.dataset.schema import PLACEMENT, Row
-from loader.dataset.shard import Sample, ShardRecord, parsed_sample
-from loader.dataset.tables.rows_by_shard import RowsByShard
-from loader.dataset.tables.shard_rows import TableRows
-from loader.dataset.tables.table_reader import TableReader
-from loader.dataset.tars.members import Members, joined, media_members, members
-from loader.errors import RunError, UsageError
-from loader.storage import Storage, StorageConfig, open_storage
+from reelweave.loader.dataset.samples.clip import TrainingSample, training_sample
+from reelweave.loader.dataset.schema import PLACEMENT, Row
+from reelweave.loader.dataset.shard import Sample, ShardRecord, parsed_sample
+from reelweave.loader.dataset.tables.rows_by_shard import RowsByShard
+from reelweave.loader.dataset.tables.shard_rows import TableRows
+from reelweave.loader.dataset.tables.table_reader import TableReader
+from reelweave.loader.dataset.tars.members import Members, joined, media_members, members
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.storage import Storage, StorageConfig, open_storage
 
 NAME_CHARS = 16
 """Characters of a fingerprint that suffice to name a revision of a dataset."""
@@ -306,7 +306,7 @@ class Dataset(TableReader):
         return self._members[suffix]
 
     def draws(self, epoch: int, seed: int, lengths_N: NDArray[np.int64] | None = None) -> Draws:
-        """Return every sample once, as each epoch draws; see `loader.blend.source.SampleSource`."""
+        """Return every sample once, as each epoch draws; see `reelweave.loader.blend.source.SampleSource`."""
         del seed  # every epoch is one whole pass
         rows_D = numbers(len(self.plan_index)) if lengths_N is None else np.flatnonzero(lengths_N)
         return Draws.once(rows_D, epoch)
@@ -341,7 +341,7 @@ def shard_storage(storage: Storage, manifest: Manifest, config: StorageConfig | 
     """Return the storage of a dataset's tars.
 
     Raises:
-        RunError: a remote dataset names a place that permissions refuse (`loader.storage.reach.permissions`).
+        RunError: a remote dataset names a place that permissions refuse (`reelweave.loader.storage.reach.permissions`).
     """
     if manifest.foreign is None or manifest.foreign.uri is None:
         return storage

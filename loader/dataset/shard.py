@@ -16,16 +16,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from loader.dataset.samples.preview import summary, table
-from loader.dataset.schema import INDEX, MEMBER_ORDER, OPTIONAL, PLACEMENT, Row
-from loader.dataset.tables.parquet import to_rows, to_table
-from loader.dataset.tables.shard_rows import as_table
-from loader.dataset.tars.energon import ENERGON_COLUMNS, EnergonShard
-from loader.dataset.tars.tar_format import TAR_BLOCK
-from loader.dataset.tars.tar_samples import read_sample
-from loader.errors import RunError
-from loader.storage.base import Storage
-from loader.storage.scratch import Scratch
+from reelweave.loader.dataset.samples.preview import summary, table
+from reelweave.loader.dataset.schema import INDEX, MEMBER_ORDER, OPTIONAL, PLACEMENT, Row
+from reelweave.loader.dataset.tables.parquet import to_rows, to_table
+from reelweave.loader.dataset.tables.shard_rows import as_table
+from reelweave.loader.dataset.tars.energon import ENERGON_COLUMNS, EnergonShard
+from reelweave.loader.dataset.tars.tar_format import TAR_BLOCK
+from reelweave.loader.dataset.tars.tar_samples import read_sample
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage.base import Storage
+from reelweave.loader.storage.scratch import Scratch
 
 _NAME_CHARS = 12  # characters of the digest in a shard's name, which distinguish attempts to write it
 _OWN = pa.schema([field for field in INDEX if field.name not in PLACEMENT])

@@ -5,17 +5,17 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from loader.base.arrays import Places
-from loader.blend import Blend
-from loader.blend.source import SampleSource
-from loader.buckets.assignment import Assignment
-from loader.dataset.draws import Draws
-from loader.paper.packed_steps import PackedStep, packed_step
-from loader.paper.simulate import PlannedStep
-from loader.plan.epoch_plan import EpochPlan, plan_epoch
-from loader.plan.microbatches import Microbatches
-from loader.plan.packing import PackSizes
-from loader.plan.policy import StepLayout
+from reelweave.loader.base.arrays import Places
+from reelweave.loader.blend import Blend
+from reelweave.loader.blend.source import SampleSource
+from reelweave.loader.buckets.assignment import Assignment
+from reelweave.loader.dataset.draws import Draws
+from reelweave.loader.paper.packed_steps import PackedStep, packed_step
+from reelweave.loader.paper.simulate import PlannedStep
+from reelweave.loader.plan.epoch_plan import EpochPlan, plan_epoch
+from reelweave.loader.plan.microbatches import Microbatches
+from reelweave.loader.plan.packing import PackSizes
+from reelweave.loader.plan.policy import StepLayout
 
 EpochDraws = Callable[[int], Draws]
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from loader.paper.plan_metrics import idle
-from loader.plan.balance import least_load
-from loader.plan.epoch_plan import EpochPlan
-from loader.plan.policy import StepLayout, place
+from reelweave.loader.paper.plan_metrics import idle
+from reelweave.loader.plan.balance import least_load
+from reelweave.loader.plan.epoch_plan import EpochPlan
+from reelweave.loader.plan.policy import StepLayout, place
 
 BALANCED_FROM = 4
 """Microbatches per rank and step from which a wide mixture of shapes can be balanced."""
@@ -23,7 +23,7 @@ _MOST_STEPS = 64
 
 @dataclass(frozen=True)
 class IdleForecast:
-    """Idle shares of the first steps of a plan, by its cost model (`loader.paper.plan_metrics.PlannedStepMetrics`).
+    """Idle shares of a plan's first steps by its cost model (`reelweave.loader.paper.plan_metrics`).
 
     Attributes:
         idle: mean idle share over the steps.

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.base.arrays import Places
-from loader.buckets.assignment import Budgets
-from loader.buckets.cost import Cost
-from loader.errors import UsageError
-from loader.paper.plan_metrics import idle, plan_metrics, step_metrics
-from loader.paper.simulate import COST_ERRORS, PlannedStep, SimulatedPlan
-from loader.plan.balance import least_load
-from loader.plan.microbatches import Microbatches, together
-from loader.plan.packing import CARRIED, PackSizes, balanced_packs, packs_in_order, taken
-from loader.plan.policy import Placement, Policy
+from reelweave.loader.base.arrays import Places
+from reelweave.loader.buckets.assignment import Budgets
+from reelweave.loader.buckets.cost import Cost
+from reelweave.loader.errors import UsageError
+from reelweave.loader.paper.plan_metrics import idle, plan_metrics, step_metrics
+from reelweave.loader.paper.simulate import COST_ERRORS, PlannedStep, SimulatedPlan
+from reelweave.loader.plan.balance import least_load
+from reelweave.loader.plan.microbatches import Microbatches, together
+from reelweave.loader.plan.packing import CARRIED, PackSizes, balanced_packs, packs_in_order, taken
+from reelweave.loader.plan.policy import Placement, Policy
 
 PACK_POLICIES: tuple[Policy, ...] = ("equal_token", "balanced")
 """equal_token: packs filled in stream order. balanced: packs of equal cost."""

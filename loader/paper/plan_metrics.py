@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.base.arrays import Floats
-from loader.plan.balance import least_load
-from loader.plan.microbatches import Microbatches
-from loader.plan.policy import Placement
+from reelweave.loader.base.arrays import Floats
+from reelweave.loader.plan.balance import least_load
+from reelweave.loader.plan.microbatches import Microbatches
+from reelweave.loader.plan.policy import Placement
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class PlannedStepMetrics:
         token_cv: (max - min) / max of the ranks' B*S.
         idle: 1 - mean / max of the ranks' costs, with mean and max summed over the slots: the share of the cluster's
             time spent waiting.
-        idle_floor: lower bound of `idle` over all placements, from `loader.plan.balance.least_load`.
+        idle_floor: lower bound of `idle` over all placements, from `reelweave.loader.plan.balance.least_load`.
         dearest: maximum cost of a microbatch, or of a sample of a pack, relative to a rank's mean load.
         padding: share of the trained tokens that are padding.
         image_share: share of the samples that are images.

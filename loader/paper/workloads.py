@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.base.philox import uniform
-from loader.buckets.assignment import BatchSize, Bucket, Budgets, batch_size
-from loader.buckets.tokens import COMPRESSIONS, Compression, visual_tokens
-from loader.plan.microbatches import Microbatches
+from reelweave.loader.base.philox import uniform
+from reelweave.loader.buckets.assignment import BatchSize, Bucket, Budgets, batch_size
+from reelweave.loader.buckets.tokens import COMPRESSIONS, Compression, visual_tokens
+from reelweave.loader.plan.microbatches import Microbatches
 
 _CAPTIONS = (77, 294)  # tokens; B is computed for the longest caption, so no microbatch exceeds M_mem
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.base.arrays import Floats, Places
+from reelweave.loader.base.arrays import Floats, Places
 
 _ROUNDS = 60
 _GOOD_ENOUGH = 1e-4  # excess over the mean load; below it, errors of the cost model dominate

@@ -4,15 +4,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.base.arrays import Flags, Numbers, Places, numbers
-from loader.base.columns import parts
-from loader.base.philox import shuffled
-from loader.buckets.assignment import Assignment
-from loader.dataset.draws import Draws
-from loader.plan.microbatch_table import MicrobatchTable, cut_microbatches, fill_steps, training_order
-from loader.plan.pack_plan import packs
-from loader.plan.policy import StepLayout
-from loader.plan.shuffle import Grouped, Permuted, Shuffle, grouped
+from reelweave.loader.base.arrays import Flags, Numbers, Places, numbers
+from reelweave.loader.base.columns import parts
+from reelweave.loader.base.philox import shuffled
+from reelweave.loader.buckets.assignment import Assignment
+from reelweave.loader.dataset.draws import Draws
+from reelweave.loader.plan.microbatch_table import (
+    MicrobatchTable,
+    cut_microbatches,
+    fill_steps,
+    training_order,
+)
+from reelweave.loader.plan.pack_plan import packs
+from reelweave.loader.plan.policy import StepLayout
+from reelweave.loader.plan.shuffle import Grouped, Permuted, Shuffle, grouped
 
 
 class EpochPart(NamedTuple):

@@ -1,8 +1,8 @@
 """Step plans: the samples of each rank in each step of an epoch, computed equally on every rank.
 
 An epoch consists of two random orders: of the samples within their buckets, and of the microbatches that these are cut
-into. A microbatch's content follows from its number (`loader.plan.microbatch_table`), so a plan takes 4 bytes per
-sample and 4 per microbatch.
+into. A microbatch's content follows from its number (`reelweave.loader.plan.microbatch_table`), so a plan
+takes 4 bytes per sample and 4 per microbatch.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,18 +12,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.base.arrays import Flags, Floats, Numbers, Places, numbers
-from loader.base.columns import parts
-from loader.base.node_files import NodeFiles
-from loader.buckets.assignment import Assignment
-from loader.buckets.cost import seconds
-from loader.buckets.unassigned import Unassigned
-from loader.dataset.draws import Draws
-from loader.errors import UsageError
-from loader.plan.epoch_order import EpochPart, grouped_draws, permuted_order, sorted_order
-from loader.plan.microbatch_table import MicrobatchRuns, MicrobatchTable, expand_ranges
-from loader.plan.policy import Placement, StepLayout, place
-from loader.plan.shuffle import SORTED, Grouped, Permuted, Shuffle
+from reelweave.loader.base.arrays import Flags, Floats, Numbers, Places, numbers
+from reelweave.loader.base.columns import parts
+from reelweave.loader.base.node_files import NodeFiles
+from reelweave.loader.buckets.assignment import Assignment
+from reelweave.loader.buckets.cost import seconds
+from reelweave.loader.buckets.unassigned import Unassigned
+from reelweave.loader.dataset.draws import Draws
+from reelweave.loader.errors import UsageError
+from reelweave.loader.plan.epoch_order import EpochPart, grouped_draws, permuted_order, sorted_order
+from reelweave.loader.plan.microbatch_table import MicrobatchRuns, MicrobatchTable, expand_ranges
+from reelweave.loader.plan.policy import Placement, StepLayout, place
+from reelweave.loader.plan.shuffle import SORTED, Grouped, Permuted, Shuffle
 
 _DRAWN_AT_ONCE = 1 << 16
 _KEPT_WINDOWS = 64  # windows kept behind the current one; slower processes place theirs again
@@ -254,7 +254,8 @@ def plan_epoch(
     makes no whole steps, the largest are halved until it does. If nothing is left to halve (buckets of B = 1), repeated
     microbatches of weight 0 fill the last step.
 
-    In the pack regime, samples of all buckets are shuffled together and packed step by step (`loader.plan.packing`).
+    In the pack regime, samples of all buckets are shuffled together and packed step by step
+    (`reelweave.loader.plan.packing`).
 
     With one synchronization per step, a step's samples depend only on its number of microbatches, ranks x m. So 8 x
     1, 4 x 2 and 2 x 4 train the same steps.

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.base.arrays import Numbers, Places, number_type
-from loader.base.philox import shuffled
+from reelweave.loader.base.arrays import Numbers, Places, number_type
+from reelweave.loader.base.philox import shuffled
 
 
 class MicrobatchRuns(NamedTuple):
@@ -110,9 +110,9 @@ def training_order(table: MicrobatchTable, run: int, seed: int, number: int, pur
     Args:
         table: microbatches.
         run: number of consecutive microbatches from one bucket.
-        seed: see `loader.base.philox.words`.
-        number: see `loader.base.philox.words`.
-        purpose: see `loader.base.philox.words`.
+        seed: see `reelweave.loader.base.philox.words`.
+        number: see `reelweave.loader.base.philox.words`.
+        purpose: see `reelweave.loader.base.philox.words`.
     """
     if run == 1:
         return shuffled(seed, number, purpose, table.total)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.base.arrays import Places
+from reelweave.loader.base.arrays import Places
 
 
 @dataclass(frozen=True, eq=False)

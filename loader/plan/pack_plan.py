@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from loader.base.arrays import Floats, Numbers, Places
-from loader.buckets.assignment import Assignment
-from loader.plan.microbatch_table import MicrobatchTable
-from loader.plan.packing import CARRIED, PackSizes, balanced_packs, packs_in_order, taken
-from loader.plan.policy import StepLayout
+from reelweave.loader.base.arrays import Floats, Numbers, Places
+from reelweave.loader.buckets.assignment import Assignment
+from reelweave.loader.plan.microbatch_table import MicrobatchTable
+from reelweave.loader.plan.packing import CARRIED, PackSizes, balanced_packs, packs_in_order, taken
+from reelweave.loader.plan.policy import StepLayout
 
 
 def packs(assignment: Assignment, rows_N: Numbers, layout: StepLayout) -> tuple[Places, MicrobatchTable, int]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from loader.errors import UsageError
-from loader.plan.balance import RankCapacity, exchanged
+from reelweave.loader.errors import UsageError
+from reelweave.loader.plan.balance import RankCapacity, exchanged
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]

@@ -5,10 +5,10 @@ from typing import Literal, TypeVar, get_args
 
 import numpy as np
 
-from loader.base.arrays import Flags, Floats, Places
-from loader.buckets.assignment import Budgets
-from loader.plan.balance import balanced
-from loader.plan.slots import slotted
+from reelweave.loader.base.arrays import Flags, Floats, Places
+from reelweave.loader.buckets.assignment import Budgets
+from reelweave.loader.plan.balance import balanced
+from reelweave.loader.plan.slots import slotted
 
 Policy = Literal["equal_token", "dual_constraint", "same_bucket", "balanced"]
 """equal_token: equal tokens in every microbatch, dealt to the ranks in order. dual_constraint: B by memory and

@@ -8,12 +8,12 @@ from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError
 
-from loader.blend.past import MAX_REVISIONS_CHARS
-from loader.buckets.cost import Cost
-from loader.dataset.reader import NAME_CHARS
-from loader.errors import UsageError
-from loader.plan.policy import Policy, Regime, StepLayout
-from loader.plan.shuffle import SORTED, Shuffle
+from reelweave.loader.blend.past import MAX_REVISIONS_CHARS
+from reelweave.loader.buckets.cost import Cost
+from reelweave.loader.dataset.reader import NAME_CHARS
+from reelweave.loader.errors import UsageError
+from reelweave.loader.plan.policy import Policy, Regime, StepLayout
+from reelweave.loader.plan.shuffle import SORTED, Shuffle
 
 STATE_VERSION = 5  # version of states and of the plans whose steps they count
 

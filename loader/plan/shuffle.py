@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt, model_validator
 
-from loader.base.arrays import Numbers, Places, number_type
-from loader.base.columns import parts
-from loader.base.philox import words
-from loader.settings import Settings
+from reelweave.loader.base.arrays import Numbers, Places, number_type
+from reelweave.loader.base.columns import parts
+from reelweave.loader.base.philox import words
+from reelweave.loader.settings import Settings
 
 _ROUNDS = 16  # with 8, groups of five or six samples do not see all orders equally often
 _KEYS = _ROUNDS + 2  # per group: round keys, place of the short run, offset of the first run
@@ -81,9 +81,9 @@ class Permuted:
     """Lazy random permutation within groups, indexed like an array [N].
 
     Attributes:
-        seed: Philox seed, see `loader.base.philox.words`.
-        number: Philox counter, see `loader.base.philox.words`.
-        purpose: Philox stream, see `loader.base.philox.words`.
+        seed: Philox seed, see `reelweave.loader.base.philox.words`.
+        number: Philox counter, see `reelweave.loader.base.philox.words`.
+        purpose: Philox stream, see `reelweave.loader.base.philox.words`.
         starts: int64 [G + 1], offset of each group, and the end.
         members: values to permute, by group; None permutes the places themselves.
         run: length of the runs of members that stay adjacent.

@@ -10,7 +10,7 @@ others as necessary. Levels are combined such that all steps have nearly equal n
 
 import numpy as np
 
-from loader.base.arrays import Flags, Floats, Places
+from reelweave.loader.base.arrays import Flags, Floats, Places
 
 _STAY = (0, 0.01, 0.02, 0.03, 0.05, 0.08)  # candidate shares of the microbatches, the cheapest, that stay
 _SPREAD = 1.15  # maximum variation of composition over the steps, relative to the stream's own

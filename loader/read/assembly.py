@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from loader.batch import EncodedClips, Microbatch, Pack, ReadCounts, StepDenominator
-from loader.buckets.assignment import Bucket
-from loader.dataset.latents import Latents
-from loader.plan.epoch_plan import EpochPlan, PlannedMicrobatch
-from loader.plan.position import Position
-from loader.read.collate import dtype_and_shape
-from loader.read.share import DecodedSlice, LoadedSample
+from reelweave.loader.batch import EncodedClips, Microbatch, Pack, ReadCounts, StepDenominator
+from reelweave.loader.buckets.assignment import Bucket
+from reelweave.loader.dataset.latents import Latents
+from reelweave.loader.plan.epoch_plan import EpochPlan, PlannedMicrobatch
+from reelweave.loader.plan.position import Position
+from reelweave.loader.read.collate import dtype_and_shape
+from reelweave.loader.read.share import DecodedSlice, LoadedSample
 
 _NO_FRAMES = (3, 0, 0, 0)
 

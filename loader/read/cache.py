@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 
 from pydantic import Field, field_validator
 
-from loader.base.cache_space import CacheSpace, not_a_link, on_disk
-from loader.settings import Settings
+from reelweave.loader.base.cache_space import CacheSpace, not_a_link, on_disk
+from reelweave.loader.settings import Settings
 
 _HEAD = struct.Struct("<QI")
 _PAUSE_S = 60.0

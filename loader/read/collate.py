@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
-from loader.base.arrays import Places
-from loader.base.shared_memory import has_memfd, map_shared, open_shared
-from loader.buckets.assignment import Bucket
-from loader.dataset.latents import CONTEXT, LATENT, Latents, array_of, view_of
-from loader.dataset.samples.clip import TrainingSample
-from loader.errors import RunError
-from loader.read.decode import DecoderName, decode
-from loader.read.filler import black_clip
+from reelweave.loader.base.arrays import Places
+from reelweave.loader.base.shared_memory import has_memfd, map_shared, open_shared
+from reelweave.loader.buckets.assignment import Bucket
+from reelweave.loader.dataset.latents import CONTEXT, LATENT, Latents, array_of, view_of
+from reelweave.loader.dataset.samples.clip import TrainingSample
+from reelweave.loader.errors import RunError
+from reelweave.loader.read.decode import DecoderName, decode
+from reelweave.loader.read.filler import black_clip
 
 
 class CollatedSize(NamedTuple):

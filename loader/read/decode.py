@@ -4,7 +4,7 @@ Two decoders give nearly the same pixels: PyAV, and decord, which is slower and 
 sizes. Both convert and resize with swscale's bilinear filter, which is antialiased when it shrinks; decord
 offers no other. They use the clip's own colour matrix, BT.601 by default. PyAV reads all clips that are not
 8-bit SDR: deep samples are rounded, and PQ and HLG mapped to SDR by the formula of curation. Frames are numbered as
-a player shows them (`loader.dataset.samples.frames.shown_frames`). Neither decoder
+a player shows them (`reelweave.loader.dataset.samples.frames.shown_frames`). Neither decoder
 detects all damage, and decord returns grey frames for some damaged bytes, so callers compare checksums first.
 """
 
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.base.arrays import Places
-from loader.dataset.samples.frames.shown_frames import ToldFrames, read_told
-from loader.dataset.samples.frames.video_stream import open_clip
-from loader.dataset.tars.orientation import orientation_of
-from loader.errors import RunError, refuse_shortage
+from reelweave.loader.base.arrays import Places
+from reelweave.loader.dataset.samples.frames.shown_frames import ToldFrames, read_told
+from reelweave.loader.dataset.samples.frames.video_stream import open_clip
+from reelweave.loader.dataset.tars.orientation import orientation_of
+from reelweave.loader.errors import RunError, refuse_shortage
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -74,7 +74,7 @@ def _by_decord(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixels) ->
     import av
     import decord
 
-    from loader.dataset.colour import hdr
+    from reelweave.loader.dataset.colour import hdr
 
     last = int(numbers[-1])
     try:
@@ -208,7 +208,7 @@ class _Drawer:
     def __init__(self, pixel_aspect: Fraction | None, clip: bytes | memoryview) -> None:
         from av.video.reformatter import VideoReformatter
 
-        from loader.dataset.colour.sdr import SdrConverter, is_hdr
+        from reelweave.loader.dataset.colour.sdr import SdrConverter, is_hdr
 
         self._pixel_aspect, self._clip = float(pixel_aspect or 1), clip
         self._scaler, self._shrinker = VideoReformatter(), VideoReformatter()

@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from loader.base.arrays import Places
-from loader.base.named_file import lines_of, read_named_text
-from loader.blend import Blend
-from loader.blend.source import SampleSource
-from loader.dataset import Dataset
+from reelweave.loader.base.arrays import Places
+from reelweave.loader.base.named_file import lines_of, read_named_text
+from reelweave.loader.blend import Blend
+from reelweave.loader.blend.source import SampleSource
+from reelweave.loader.dataset import Dataset
 
 MAX_BYTES = 1 << 30
 _log = logging.getLogger(__name__)

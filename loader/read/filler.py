@@ -7,7 +7,7 @@ from typing import cast
 
 import numpy as np
 
-from loader.buckets.assignment import Bucket
+from reelweave.loader.buckets.assignment import Bucket
 
 
 @lru_cache(maxsize=64)

@@ -1,9 +1,9 @@
 """Times of a sample's frames, where choosing frames needs them."""
 
-from loader.base.arrays import Floats
-from loader.dataset.samples.clip import TrainingSample
-from loader.dataset.samples.frames.shown_frames import has_variable_rate, read_times
-from loader.errors import refuse_shortage
+from reelweave.loader.base.arrays import Floats
+from reelweave.loader.dataset.samples.clip import TrainingSample
+from reelweave.loader.dataset.samples.frames.shown_frames import has_variable_rate, read_times
+from reelweave.loader.errors import refuse_shortage
 
 
 def variable_times(clip: TrainingSample) -> Floats | None:

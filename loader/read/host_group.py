@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from loader.errors import RunError, first_line
+from reelweave.loader.errors import RunError, first_line
 
 # Bytes of a rank in the first collective; a longer value takes a second one. A sample takes some hundred bytes.
 _ROW = 1 << 14

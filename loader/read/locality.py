@@ -5,10 +5,10 @@ from itertools import islice
 
 import numpy as np
 
-from loader.base.arrays import Numbers, number_type, numbers
-from loader.dataset.plan_index import PlanIndex
-from loader.plan.epoch_plan import EpochPlan
-from loader.read.fetch import ByteRange, coalesced
+from reelweave.loader.base.arrays import Numbers, number_type, numbers
+from reelweave.loader.dataset.plan_index import PlanIndex
+from reelweave.loader.plan.epoch_plan import EpochPlan
+from reelweave.loader.read.fetch import ByteRange, coalesced
 
 _MICROBATCHES = 20_000
 

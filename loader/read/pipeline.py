@@ -9,19 +9,19 @@ from itertools import chain, islice
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from loader.base.arrays import Places
-from loader.base.prefetch import prefetched
-from loader.batch import BadSample, Microbatch, Pack
-from loader.buckets.assignment import Bucket
-from loader.dataset.samples.clip import TrainingSample
-from loader.errors import MachineError, RunError
-from loader.read.assembly import RankMicrobatch, assembled
-from loader.read.collate import CollatedSize, Collator, DecodedCollator, EncodedCollator
-from loader.read.fetch import Fetched, Fetcher
-from loader.read.frame_times import variable_times
-from loader.read.sample_reader import BadSampleError, SampleReader
-from loader.read.share import DecodedSlice, LoadedSample, Share, divide
-from loader.read.stream_config import StreamConfig
+from reelweave.loader.base.arrays import Places
+from reelweave.loader.base.prefetch import prefetched
+from reelweave.loader.batch import BadSample, Microbatch, Pack
+from reelweave.loader.buckets.assignment import Bucket
+from reelweave.loader.dataset.samples.clip import TrainingSample
+from reelweave.loader.errors import MachineError, RunError
+from reelweave.loader.read.assembly import RankMicrobatch, assembled
+from reelweave.loader.read.collate import CollatedSize, Collator, DecodedCollator, EncodedCollator
+from reelweave.loader.read.fetch import Fetched, Fetcher
+from reelweave.loader.read.frame_times import variable_times
+from reelweave.loader.read.sample_reader import BadSampleError, SampleReader
+from reelweave.loader.read.share import DecodedSlice, LoadedSample, Share, divide
+from reelweave.loader.read.stream_config import StreamConfig
 
 _PLANNED_AHEAD = 8
 _STAND_INS = 16

@@ -2,15 +2,15 @@
 
 from threading import Lock
 
-from loader.base.arrays import Places
-from loader.batch import NO_READS, ReadCounts
-from loader.blend.source import SampleSource
-from loader.dataset.latents import Latents
-from loader.dataset.samples.clip import TrainingSample
-from loader.errors import MachineError, RunError
-from loader.read.cache import DiskCache
-from loader.read.fetch import ByteRange, Fetched
-from loader.storage.remote.retry import counted_retries
+from reelweave.loader.base.arrays import Places
+from reelweave.loader.batch import NO_READS, ReadCounts
+from reelweave.loader.blend.source import SampleSource
+from reelweave.loader.dataset.latents import Latents
+from reelweave.loader.dataset.samples.clip import TrainingSample
+from reelweave.loader.errors import MachineError, RunError
+from reelweave.loader.read.cache import DiskCache
+from reelweave.loader.read.fetch import ByteRange, Fetched
+from reelweave.loader.storage.remote.retry import counted_retries
 
 
 class BadSampleError(Exception):

@@ -19,9 +19,9 @@ import torch
 import torch.distributed as dist
 from pydantic import TypeAdapter
 
-from loader.batch import BadSample
-from loader.errors import RunError, UsageError, first_line
-from loader.read.host_group import HostGroup, broken_exchange_in_words
+from reelweave.loader.batch import BadSample
+from reelweave.loader.errors import RunError, UsageError, first_line
+from reelweave.loader.read.host_group import HostGroup, broken_exchange_in_words
 
 T = TypeVar("T")
 

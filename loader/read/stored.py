@@ -2,13 +2,13 @@
 
 from collections.abc import Collection, Sequence
 
-from loader.blend import Blend
-from loader.blend.source import SampleSource
-from loader.buckets.assignment import Bucket, BucketConfig, shapes_of
-from loader.dataset import Dataset
-from loader.dataset.latents import Latents
-from loader.errors import UsageError
-from loader.settings import first_difference
+from reelweave.loader.blend import Blend
+from reelweave.loader.blend.source import SampleSource
+from reelweave.loader.buckets.assignment import Bucket, BucketConfig, shapes_of
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.dataset.latents import Latents
+from reelweave.loader.errors import UsageError
+from reelweave.loader.settings import first_difference
 
 
 def check_shapes(latents: Latents, stages: Sequence[BucketConfig]) -> None:

@@ -5,14 +5,14 @@ from typing import Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from loader.batch import StepDenominator
-from loader.blend.curriculum import Curriculum
-from loader.buckets.assignment import BucketConfig
-from loader.plan.policy import Policy, Regime
-from loader.plan.shuffle import SORTED, Shuffle
-from loader.read.cache import CacheConfig
-from loader.read.decode import DecoderName
-from loader.settings import Settings
+from reelweave.loader.batch import StepDenominator
+from reelweave.loader.blend.curriculum import Curriculum
+from reelweave.loader.buckets.assignment import BucketConfig
+from reelweave.loader.plan.policy import Policy, Regime
+from reelweave.loader.plan.shuffle import SORTED, Shuffle
+from reelweave.loader.read.cache import CacheConfig
+from reelweave.loader.read.decode import DecoderName
+from reelweave.loader.settings import Settings
 
 
 class StreamConfig(Settings):

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, field_validator
 
-from loader.storage.reach.permissions import check_prefix_uri
+from reelweave.loader.storage.reach.permissions import check_prefix_uri
 
 
 class StorageConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True):

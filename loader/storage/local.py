@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeVar
 from uuid import uuid4
 
-from loader.errors import ObjectError, RunError, UsageError
-from loader.storage.base import ObjectInfo
-from loader.storage.locks import lock, unlock
-from loader.storage.names import LEASE, check_path, check_prefix
-from loader.storage.steady import SteadyFile, is_fault, machine_error, retried
+from reelweave.loader.errors import ObjectError, RunError, UsageError
+from reelweave.loader.storage.base import ObjectInfo
+from reelweave.loader.storage.locks import lock, unlock
+from reelweave.loader.storage.names import LEASE, check_path, check_prefix
+from reelweave.loader.storage.steady import SteadyFile, is_fault, machine_error, retried
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ import re
 from functools import lru_cache
 from urllib.parse import urlsplit, urlunsplit
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
 
 LEASE = ".reelweave-lease"
 """Path of the lease, which is hidden from listings."""

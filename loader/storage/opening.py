@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
-from loader.errors import UsageError
-from loader.storage.base import Storage
-from loader.storage.config import StorageConfig
-from loader.storage.local import LocalStorage
-from loader.storage.names import check_path, redacted
-from loader.storage.reach.permissions import refusal
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage.base import Storage
+from reelweave.loader.storage.config import StorageConfig
+from reelweave.loader.storage.local import LocalStorage
+from reelweave.loader.storage.names import check_path, redacted
+from reelweave.loader.storage.reach.permissions import refusal
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _FILE = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.IGNORECASE | re.DOTALL)
@@ -35,7 +35,7 @@ def open_storage(
         listed_in: URI of the list, manifest or blend that contains ``uri``; "" if the user gave it.
 
     Raises:
-        UsageError: the scheme is unknown, or `loader.storage.reach.permissions` refuses the URI.
+        UsageError: the scheme is unknown, or `reelweave.loader.storage.reach.permissions` refuses the URI.
     """
     storage = _storage(os.fspath(uri), config, listed_in)
     _check_reach(storage.root, listed_in, config)
@@ -79,12 +79,12 @@ def _storage(text: str, config: StorageConfig, listed_in: str) -> Storage:
     if not text:
         raise UsageError("an empty path names no storage; give a folder or s3://bucket/prefix")
     if match := _S3.fullmatch(text):
-        from loader.storage.s3.storage import S3Storage
+        from reelweave.loader.storage.s3.storage import S3Storage
 
         prefix = (match[2] or "").removesuffix("/")
         return S3Storage(match[1], check_path(prefix) if prefix else "", config)
     if _WEB.fullmatch(text):
-        from loader.storage.web.http import HttpStorage
+        from reelweave.loader.storage.web.http import HttpStorage
 
         address, query = _split_query(text)
         return HttpStorage(address.rstrip("/"), config, query, listed_in)
@@ -104,7 +104,7 @@ _path = functools.lru_cache(256)(Path)  # files that a list names share few fold
 
 
 def _open_web_object(text: str, config: StorageConfig, listed_in: str) -> tuple[Storage, str]:
-    from loader.storage.web.http import HttpStorage
+    from reelweave.loader.storage.web.http import HttpStorage
 
     address, query = _split_query(text)
     folder, _, name = address.rpartition("/")

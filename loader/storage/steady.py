@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
-from loader.errors import MachineError, RunError, refuse_shortage
+from reelweave.loader.errors import MachineError, RunError, refuse_shortage
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

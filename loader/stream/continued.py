@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from loader.blend import Blend
-from loader.blend.source import SampleSource
-from loader.dataset import Dataset
-from loader.dataset.reader import NAME_CHARS
-from loader.errors import UsageError
-from loader.plan.position import Position, Setting, StreamState
-from loader.stream.curriculum_plans import CurriculumPlans
+from reelweave.loader.blend import Blend
+from reelweave.loader.blend.source import SampleSource
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.dataset.reader import NAME_CHARS
+from reelweave.loader.errors import UsageError
+from reelweave.loader.plan.position import Position, Setting, StreamState
+from reelweave.loader.stream.curriculum_plans import CurriculumPlans
 
 _MEANING = {
     "dataset": "fingerprints of what `dataset` names; a run goes on with later revisions of a dataset",

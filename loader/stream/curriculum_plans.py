@@ -11,21 +11,21 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from loader.base.arrays import Numbers, Places
-from loader.base.node_files import Arrays, NodeFiles
-from loader.blend import Blend, Curriculum, CurriculumStage
-from loader.blend.source import SampleSource
-from loader.buckets.assignment import Assignment, BucketConfig, assign, with_cost
-from loader.errors import UsageError
-from loader.plan.epoch_order import group_draws
-from loader.plan.epoch_plan import EpochPlan, plan_epoch
-from loader.plan.policy import budgets_of
-from loader.plan.position import Position, Setting
-from loader.plan.shuffle import Grouped
-from loader.read.locality import near_rows
-from loader.read.stream_config import StreamConfig
-from loader.stream.shared_plan import shared_plan
-from loader.stream.source_draws import BlendDraws, DatasetDraws, SourceDraws, done_segments
+from reelweave.loader.base.arrays import Numbers, Places
+from reelweave.loader.base.node_files import Arrays, NodeFiles
+from reelweave.loader.blend import Blend, Curriculum, CurriculumStage
+from reelweave.loader.blend.source import SampleSource
+from reelweave.loader.buckets.assignment import Assignment, BucketConfig, assign, with_cost
+from reelweave.loader.errors import UsageError
+from reelweave.loader.plan.epoch_order import group_draws
+from reelweave.loader.plan.epoch_plan import EpochPlan, plan_epoch
+from reelweave.loader.plan.policy import budgets_of
+from reelweave.loader.plan.position import Position, Setting
+from reelweave.loader.plan.shuffle import Grouped
+from reelweave.loader.read.locality import near_rows
+from reelweave.loader.read.stream_config import StreamConfig
+from reelweave.loader.stream.shared_plan import shared_plan
+from reelweave.loader.stream.source_draws import BlendDraws, DatasetDraws, SourceDraws, done_segments
 
 
 class CurriculumPlans:

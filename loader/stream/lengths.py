@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.errors import NoLengthError
-from loader.plan.position import Position
-from loader.read.stream_config import StreamConfig
-from loader.stream.curriculum_plans import CurriculumPlans
+from reelweave.loader.errors import NoLengthError
+from reelweave.loader.plan.position import Position
+from reelweave.loader.read.stream_config import StreamConfig
+from reelweave.loader.stream.curriculum_plans import CurriculumPlans
 
 
 class EpochProgress(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
 
 
 class IteratorState(BaseModel, frozen=True, extra="forbid", strict=True):

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import get_worker_info
 
-from loader.errors import UsageError
-from loader.plan.position import Position, read_state, state_of
-from loader.stream.worker_starts import WorkerStarts
+from reelweave.loader.errors import UsageError
+from reelweave.loader.plan.position import Position, read_state, state_of
+from reelweave.loader.stream.worker_starts import WorkerStarts
 
 
 class PassStart(NamedTuple):

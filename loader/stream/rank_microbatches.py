@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator
 
-from loader.plan.epoch_plan import EpochPlan, StepPlan
-from loader.plan.position import Position
-from loader.read.assembly import RankMicrobatch
-from loader.read.stream_config import StreamConfig
-from loader.stream.curriculum_plans import CurriculumPlans
+from reelweave.loader.plan.epoch_plan import EpochPlan, StepPlan
+from reelweave.loader.plan.position import Position
+from reelweave.loader.read.assembly import RankMicrobatch
+from reelweave.loader.read.stream_config import StreamConfig
+from reelweave.loader.stream.curriculum_plans import CurriculumPlans
 
 OwnStep = Callable[[EpochPlan, int], StepPlan]
 

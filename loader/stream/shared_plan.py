@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.base.arrays import Numbers
-from loader.base.node_files import Arrays, NodeFiles
-from loader.buckets.assignment import Assignment
-from loader.dataset.draws import Draws
-from loader.plan.epoch_plan import EpochPlan
-from loader.plan.microbatch_table import MicrobatchTable
-from loader.plan.policy import StepLayout
-from loader.plan.shuffle import Permuted
+from reelweave.loader.base.arrays import Numbers
+from reelweave.loader.base.node_files import Arrays, NodeFiles
+from reelweave.loader.buckets.assignment import Assignment
+from reelweave.loader.dataset.draws import Draws
+from reelweave.loader.plan.epoch_plan import EpochPlan
+from reelweave.loader.plan.microbatch_table import MicrobatchTable
+from reelweave.loader.plan.policy import StepLayout
+from reelweave.loader.plan.shuffle import Permuted
 
 
 def shared_plan(

@@ -8,20 +8,20 @@ from typing import Protocol
 
 import numpy as np
 
-from loader.base.arrays import Flags, Numbers, Places, numbers
-from loader.blend import Blend
-from loader.blend.drawing import Progress
-from loader.blend.entering import BlendEpochDraws, Entry, progress_entered
-from loader.blend.mixture import Mixture
-from loader.blend.past import BlendRevision
-from loader.blend.source import SampleSource
-from loader.buckets.assignment import Assignment
-from loader.dataset import Dataset
-from loader.dataset.draws import Draws
-from loader.dataset.plan_index import PlanIndex
-from loader.errors import UsageError
-from loader.plan.epoch_plan import DoneSegment, finished
-from loader.plan.position import EpochSegment, Era, Position, Setting
+from reelweave.loader.base.arrays import Flags, Numbers, Places, numbers
+from reelweave.loader.blend import Blend
+from reelweave.loader.blend.drawing import Progress
+from reelweave.loader.blend.entering import BlendEpochDraws, Entry, progress_entered
+from reelweave.loader.blend.mixture import Mixture
+from reelweave.loader.blend.past import BlendRevision
+from reelweave.loader.blend.source import SampleSource
+from reelweave.loader.buckets.assignment import Assignment
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.dataset.draws import Draws
+from reelweave.loader.dataset.plan_index import PlanIndex
+from reelweave.loader.errors import UsageError
+from reelweave.loader.plan.epoch_plan import DoneSegment, finished
+from reelweave.loader.plan.position import EpochSegment, Era, Position, Setting
 
 Weights = Mapping[str, float] | Sequence[float] | None
 
@@ -39,7 +39,7 @@ class EpochSource(Protocol):
         """Return the draws of the epoch in a later revision, and which of them are over.
 
         Args:
-            earlier: name of the revision before, as in `loader.plan.position.Setting`.
+            earlier: name of the revision before, as in `reelweave.loader.plan.position.Setting`.
             later: name of the revision that enters.
             over_D: bool [D], True for the finished draws of the revision before.
         """

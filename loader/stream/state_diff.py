@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
-from loader.plan.position import EpochSegment, Position, StreamState
+from reelweave.loader.plan.position import EpochSegment, Position, StreamState
 
 Relation = Literal["same", "ahead", "behind", "changed_since", "changed_before", "forked", "incompatible"]
 """Relation of the first state to the second. same: equal steps follow. ahead, behind: one plan, different steps.
@@ -83,7 +83,7 @@ def diff_states(first: StreamState, second: StreamState) -> StateDiff:
     samples per step count as the same plan.
 
     Args:
-        first: state checked by `loader.plan.position.read_state`, so of this code's version.
+        first: state checked by `reelweave.loader.plan.position.read_state`, so of this code's version.
         second: state checked likewise.
     """
     one, other = first.position, second.position

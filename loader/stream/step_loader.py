@@ -6,10 +6,10 @@ from typing import Any, Literal, NoReturn
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from loader.batch import Microbatch, Pack, Step
-from loader.errors import UsageError
-from loader.read.share import NO_WORKERS
-from loader.stream.video_stream import StreamIterator, VideoStream, refuse_sharding
+from reelweave.loader.batch import Microbatch, Pack, Step
+from reelweave.loader.errors import UsageError
+from reelweave.loader.read.share import NO_WORKERS
+from reelweave.loader.stream.video_stream import StreamIterator, VideoStream, refuse_sharding
 
 
 class StepLoader(IterableDataset[Step]):

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from loader.batch import UpcomingMicrobatch
-from loader.dataset.latents import Latents
-from loader.plan.position import Position
-from loader.read.collate import dtype_and_shape
-from loader.stream.curriculum_plans import CurriculumPlans
+from reelweave.loader.batch import UpcomingMicrobatch
+from reelweave.loader.dataset.latents import Latents
+from reelweave.loader.plan.position import Position
+from reelweave.loader.read.collate import dtype_and_shape
+from reelweave.loader.stream.curriculum_plans import CurriculumPlans
 
 
 def upcoming_step(

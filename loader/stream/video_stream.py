@@ -10,37 +10,43 @@ from typing import Any, NoReturn, Self
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from loader.batch import Batch, Microbatch, Pack, UpcomingMicrobatch
-from loader.blend import Blend
-from loader.blend.source import SampleSource
-from loader.buckets.assignment import Assignment, Bucket, buckets_of
-from loader.buckets.cost import Cost
-from loader.dataset.latents import Latents
-from loader.errors import UsageError
-from loader.paper.idle_forecast import forecast_idle
-from loader.plan.position import EpochSegment, Position, Setting, read_state, state_of
-from loader.read.cache import DiskCache
-from loader.read.exclude import excluded_rows
-from loader.read.pipeline import ReadPipeline
-from loader.read.sample_reader import SampleReader
-from loader.read.share import NO_WORKERS, Share
-from loader.read.stored import check_clips, check_shapes
-from loader.read.stream_config import StreamConfig
-from loader.stream.checks.own_rank import warn_of_other_ranks
-from loader.stream.checks.unassigned import check_unassigned, log_unassigned
-from loader.stream.continued import continued_position, dataset_names
-from loader.stream.curriculum_plans import CurriculumPlans, plan_fingerprint, plan_keys
-from loader.stream.lengths import EpochProgress, has_ended, microbatches_in_all, progress_of, steps_of_epoch
-from loader.stream.loader_state import (
+from reelweave.loader.batch import Batch, Microbatch, Pack, UpcomingMicrobatch
+from reelweave.loader.blend import Blend
+from reelweave.loader.blend.source import SampleSource
+from reelweave.loader.buckets.assignment import Assignment, Bucket, buckets_of
+from reelweave.loader.buckets.cost import Cost
+from reelweave.loader.dataset.latents import Latents
+from reelweave.loader.errors import UsageError
+from reelweave.loader.paper.idle_forecast import forecast_idle
+from reelweave.loader.plan.position import EpochSegment, Position, Setting, read_state, state_of
+from reelweave.loader.read.cache import DiskCache
+from reelweave.loader.read.exclude import excluded_rows
+from reelweave.loader.read.pipeline import ReadPipeline
+from reelweave.loader.read.sample_reader import SampleReader
+from reelweave.loader.read.share import NO_WORKERS, Share
+from reelweave.loader.read.stored import check_clips, check_shapes
+from reelweave.loader.read.stream_config import StreamConfig
+from reelweave.loader.stream.checks.own_rank import warn_of_other_ranks
+from reelweave.loader.stream.checks.unassigned import check_unassigned, log_unassigned
+from reelweave.loader.stream.continued import continued_position, dataset_names
+from reelweave.loader.stream.curriculum_plans import CurriculumPlans, plan_fingerprint, plan_keys
+from reelweave.loader.stream.lengths import (
+    EpochProgress,
+    has_ended,
+    microbatches_in_all,
+    progress_of,
+    steps_of_epoch,
+)
+from reelweave.loader.stream.loader_state import (
     IteratorState,
     LoaderPosition,
     is_loader_state,
     read_iterator_state,
     read_loader_state,
 )
-from loader.stream.position_tracker import PassStart, PositionTracker
-from loader.stream.rank_microbatches import rank_microbatches
-from loader.stream.upcoming import upcoming_step
+from reelweave.loader.stream.position_tracker import PassStart, PositionTracker
+from reelweave.loader.stream.rank_microbatches import rank_microbatches
+from reelweave.loader.stream.upcoming import upcoming_step
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +63,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
     its bucket in the plan.
 
     Args:
-        source: a dataset, or a blend of several (`loader.blend.open_source`).
+        source: a dataset, or a blend of several (`reelweave.loader.blend.open_source`).
         config: configuration of the stream.
         rank: this data-parallel rank.
         world_size: number of data-parallel ranks.
@@ -230,7 +236,7 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         change if the epoch has seen so many costs that its state would exceed its bounds.
 
         Args:
-            cost: seconds of a microbatch (`loader.buckets.recalibrate`).
+            cost: seconds of a microbatch (`reelweave.loader.buckets.recalibrate`).
         """
         self._tracker.check_unread()
         setting = self._position.part.setting.model_copy(update={"cost": cost})

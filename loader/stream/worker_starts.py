@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from loader.base.arrays import Places
-from loader.base.shared_memory import shared_zeros
-from loader.errors import UsageError
+from reelweave.loader.base.arrays import Places
+from reelweave.loader.base.shared_memory import shared_zeros
+from reelweave.loader.errors import UsageError
 
 _WORKERS = 1024
 _TEXT_SIZE = 8192

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from pipelines.configuration.train_config import TrainRunConfig
-from pipelines.terminal.files import write_whole
-from train.cascade.costs.profile import profile
-from train.cascade.costs.profile_csv import MeasuredCascade, profile_csv
-from train.distributed.world import join
+from reelweave.pipelines.configuration.train_config import TrainRunConfig
+from reelweave.pipelines.terminal.files import write_whole
+from reelweave.train.cascade.costs.profile import profile
+from reelweave.train.cascade.costs.profile_csv import MeasuredCascade, profile_csv
+from reelweave.train.distributed.world import join
 
 
 def bench_cascades(config: TrainRunConfig, out: Path, rounds: int) -> list[MeasuredCascade] | None:

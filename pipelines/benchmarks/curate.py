@@ -16,15 +16,15 @@ import av
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from curate.config import CurateConfig, config_digest
-from curate.frames.frame_times import Decoder
-from curate.frames.picture import Finisher, Geometry
-from curate.frames.source import open_video
-from curate.ledger.ledger import Ledger
-from curate.ledger.records import Record
-from curate.source_pass.cut_source import CutSource
-from curate.sources.inputs import SourceRef, list_sources
-from loader.storage import open_storage
+from reelweave.curate.config import CurateConfig, config_digest
+from reelweave.curate.frames.frame_times import Decoder
+from reelweave.curate.frames.picture import Finisher, Geometry
+from reelweave.curate.frames.source import open_video
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.ledger.records import Record
+from reelweave.curate.source_pass.cut_source import CutSource
+from reelweave.curate.sources.inputs import SourceRef, list_sources
+from reelweave.loader.storage import open_storage
 
 
 class Floor(NamedTuple):

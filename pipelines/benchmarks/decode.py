@@ -19,20 +19,20 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.cut.config import CutConfig
-from curate.cut.encode import X264, ClipEncoder
-from curate.cut.mp4 import fast_start
-from curate.frames.picture import Geometry
-from loader.base.arrays import Places
-from loader.base.processors import processors
-from loader.buckets.assignment import Bucket, BucketConfig
-from loader.buckets.tokens import Compression
-from loader.dataset import Dataset, DatasetWriter, Sample
-from loader.read.decode import decode_with_pyav
-from loader.read.stream_config import StreamConfig
-from loader.storage import open_storage
-from loader.stream.video_stream import VideoStream
-from pipelines.footage.scenes import CLOUDS, EMBERS, LENS, SPIRES, drawn
+from reelweave.curate.cut.config import CutConfig
+from reelweave.curate.cut.encode import X264, ClipEncoder
+from reelweave.curate.cut.mp4 import fast_start
+from reelweave.curate.frames.picture import Geometry
+from reelweave.loader.base.arrays import Places
+from reelweave.loader.base.processors import processors
+from reelweave.loader.buckets.assignment import Bucket, BucketConfig
+from reelweave.loader.buckets.tokens import Compression
+from reelweave.loader.dataset import Dataset, DatasetWriter, Sample
+from reelweave.loader.read.decode import decode_with_pyav
+from reelweave.loader.read.stream_config import StreamConfig
+from reelweave.loader.storage import open_storage
+from reelweave.loader.stream.video_stream import VideoStream
+from reelweave.pipelines.footage.scenes import CLOUDS, EMBERS, LENS, SPIRES, drawn
 
 SCENES = (CLOUDS, SPIRES, EMBERS, LENS)
 _SIZES = (Geometry(1280, 720), Geometry(854, 480))

@@ -6,13 +6,13 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from loader.batch import Microbatch
-from loader.buckets.assignment import BucketConfig
-from loader.buckets.tokens import Compression
-from loader.dataset import Dataset
-from loader.errors import RunError
-from loader.read.stream_config import StreamConfig
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.batch import Microbatch
+from reelweave.loader.buckets.assignment import BucketConfig
+from reelweave.loader.buckets.tokens import Compression
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.errors import RunError
+from reelweave.loader.read.stream_config import StreamConfig
+from reelweave.loader.stream.video_stream import VideoStream
 
 _BATCH = 64
 _EPOCHS = 4

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from loader.errors import RunError
+from reelweave.loader.errors import RunError
 
 L2_TIMES = 4
 """Least size of all inputs of a rotation, in sizes of the L2 cache."""

@@ -1,4 +1,4 @@
-"""Operators of `train.kernels` in the benchmark: inputs, one pass of a provider, PyTorch's own chains.
+"""Operators of `reelweave.train.kernels` in the benchmark: inputs, one pass of a provider, PyTorch's own chains.
 
 The chains are common code without fused operators. ``bf16`` computes in the type of the activations. ``fp32`` computes
 norm and modulation in float32 and then casts back, as Wan's block does.
@@ -11,12 +11,12 @@ from typing import Literal, Protocol
 import torch
 from torch.nn import functional as F
 
-from train.kernels.gate_norm_modulate import operator as gate_norm_modulate
-from train.kernels.kernel_set import Kernels
-from train.kernels.norm_modulate import operator as norm_modulate
-from train.kernels.qk_norm import operator as qk_norm
-from train.kernels.qk_norm.rotary import rotate
-from train.kernels.shared.traffic import PairSize, Size
+from reelweave.train.kernels.gate_norm_modulate import operator as gate_norm_modulate
+from reelweave.train.kernels.kernel_set import Kernels
+from reelweave.train.kernels.norm_modulate import operator as norm_modulate
+from reelweave.train.kernels.qk_norm import operator as qk_norm
+from reelweave.train.kernels.qk_norm.rotary import rotate
+from reelweave.train.kernels.shared.traffic import PairSize, Size
 
 EPS = 1e-6
 NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}

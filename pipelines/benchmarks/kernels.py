@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from loader.errors import UsageError
-from pipelines.benchmarks.gpu_clock import copy_gb_per_s, host_us, median_ms, own_stream, rotation
-from pipelines.benchmarks.kernel_cases import (
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.benchmarks.gpu_clock import copy_gb_per_s, host_us, median_ms, own_stream, rotation
+from reelweave.pipelines.benchmarks.kernel_cases import (
     EPS,
     GateNormModulate,
     KernelCase,
@@ -27,10 +27,10 @@ from pipelines.benchmarks.kernel_cases import (
     Pair,
     QkNorm,
 )
-from pipelines.benchmarks.kernel_goals import BF16, COMPILED, FP32, Direction, GoalRow, goals
-from train.kernels.kernel_set import Kernels
-from train.kernels.norm_modulate.operator import layer_norm_modulate
-from train.kernels.providers import PROVIDERS
+from reelweave.pipelines.benchmarks.kernel_goals import BF16, COMPILED, FP32, Direction, GoalRow, goals
+from reelweave.train.kernels.kernel_set import Kernels
+from reelweave.train.kernels.norm_modulate.operator import layer_norm_modulate
+from reelweave.train.kernels.providers import PROVIDERS
 
 K = 1024
 PAPER = KernelCase(1, 64_000, 3072, dtype=torch.float32)
@@ -116,7 +116,7 @@ def bench_kernels(
         loaded = {one.name: one.load() for one in PROVIDERS if one.missing() is None}
         providers = {name: kernels for name, kernels in loaded.items() if kernels is not None}
         if "nvrtc" in providers:
-            from train.kernels.cuda.nvrtc_provider import D_TILE
+            from reelweave.train.kernels.cuda.nvrtc_provider import D_TILE
 
             providers["D-tile"] = D_TILE
     torch.manual_seed(0)

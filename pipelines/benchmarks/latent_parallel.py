@@ -3,8 +3,8 @@
 from dataclasses import asdict
 from typing import Any
 
-from train.sampling.latent_parallel.rules import MODES
-from train.sampling.latent_parallel.volumes import (
+from reelweave.train.sampling.latent_parallel.rules import MODES
+from reelweave.train.sampling.latent_parallel.volumes import (
     LatentRun,
     ModelShape,
     exact_bytes,

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from loader.dataset import Dataset, DatasetWriter, Sample
-from loader.errors import RunError
-from loader.storage import Storage, open_storage
-from pipelines.benchmarks.encoded import bench_encoded
-from pipelines.benchmarks.peers import Epoch, installed_peers
+from reelweave.loader.dataset import Dataset, DatasetWriter, Sample
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import Storage, open_storage
+from reelweave.pipelines.benchmarks.encoded import bench_encoded
+from reelweave.pipelines.benchmarks.peers import Epoch, installed_peers
 
 SAMPLES, SAMPLE_BYTES = 2000, 200_000
 _ROUNDS = 5

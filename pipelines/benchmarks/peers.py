@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from loader.dataset import open_dataset
+from reelweave.loader.dataset import open_dataset
 
 Epoch = Callable[[], int]
 """Reads every clip once; returns their bytes."""

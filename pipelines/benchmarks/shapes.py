@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 import torch
 
-from loader.buckets.memory_fit import fit_memory
-from loader.errors import UsageError
-from pipelines.configuration.train_config import TrainRunConfig
-from pipelines.terminal.files import write_whole
-from train.config.parallel import ParallelConfig
-from train.distributed.world import join
-from train.memory.dry_run import dry_run
-from train.memory.shapes import MeasuredShape, StepShape, measure, shapes
+from reelweave.loader.buckets.memory_fit import fit_memory
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.configuration.train_config import TrainRunConfig
+from reelweave.pipelines.terminal.files import write_whole
+from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.distributed.world import join
+from reelweave.train.memory.dry_run import dry_run
+from reelweave.train.memory.shapes import MeasuredShape, StepShape, measure, shapes
 
 GIB = 2**30
 
@@ -46,7 +46,7 @@ class PredictedShape(NamedTuple):
 
 
 def predict_shapes(config: TrainRunConfig, ranks: int) -> list[PredictedShape]:
-    """Predict the memory of each shape (`train.memory.dry_run`) without a dataset or a GPU.
+    """Predict the memory of each shape (`reelweave.train.memory.dry_run`) without a dataset or a GPU.
 
     Args:
         config: configuration of the run.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from loader.read.stream_config import StreamConfig
+from reelweave.loader.read.stream_config import StreamConfig
 
 
 def check_bucket_shapes(

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, RootModel
 from pydantic.fields import FieldInfo
 
-from loader.settings import summary
+from reelweave.loader.settings import summary
 
 Comment = Callable[[tuple[str, ...], FieldInfo], str]
 

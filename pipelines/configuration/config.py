@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from loader.base.named_file import read_named
-from loader.base.yaml_text import MAX_BYTES, MAX_DEPTH, Document, read_yaml
-from loader.errors import UsageError
-from loader.settings import Settings
-from loader.storage import StorageConfig, open_object
-from loader.storage.names import redacted, shown_name, shown_value
+from reelweave.loader.base.named_file import read_named
+from reelweave.loader.base.yaml_text import MAX_BYTES, MAX_DEPTH, Document, read_yaml
+from reelweave.loader.errors import UsageError
+from reelweave.loader.settings import Settings
+from reelweave.loader.storage import StorageConfig, open_object
+from reelweave.loader.storage.names import redacted, shown_name, shown_value
 
 DEFAULT, OVERRIDE = "default", "--set"
 

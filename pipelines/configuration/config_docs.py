@@ -1,10 +1,10 @@
 """Pages and a YAML file of every configuration key, generated from the models' own fields.
 
-python -m pipelines.configuration.config_docs page > docs/curate-config.md
-python -m pipelines.configuration.config_docs yaml > pipelines/configs/curate.yaml
-python -m pipelines.configuration.config_docs train > docs/train-config.md
-python -m pipelines.configuration.config_docs vae > docs/vae-config.md
-python -m pipelines.configuration.config_docs latents > docs/latents-config.md
+python -m reelweave.pipelines.configuration.config_docs page > docs/curate-config.md
+python -m reelweave.pipelines.configuration.config_docs yaml > pipelines/configs/curate.yaml
+python -m reelweave.pipelines.configuration.config_docs train > docs/train-config.md
+python -m reelweave.pipelines.configuration.config_docs vae > docs/vae-config.md
+python -m reelweave.pipelines.configuration.config_docs latents > docs/latents-config.md
 """
 
 import sys
@@ -14,33 +14,33 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from loader.settings import summary
-from pipelines.configuration.commented import commented_yaml
-from pipelines.configuration.keys import Key, choices_of, inside, keys_of, models_of, tag_of
+from reelweave.loader.settings import summary
+from reelweave.pipelines.configuration.commented import commented_yaml
+from reelweave.pipelines.configuration.keys import Key, choices_of, inside, keys_of, models_of, tag_of
 
 CURATE_HEAD = """# Every key of `reelweave curate`
 
 Set a key in a YAML file (`--config FILE`) or on the command line (`--set section.key=value`). This page is made by
-`python -m pipelines.configuration.config_docs page`.
+`python -m reelweave.pipelines.configuration.config_docs page`.
 Where the defaults come from: [curate-defaults.md](curate-defaults.md).
 """
 
 TRAIN_HEAD = """# Every key of the section `train` of `reelweave train`
 
 Set a key in the YAML file (`--config FILE`) or on the command line (`--set train.section.key=value`). This page is made
-by `python -m pipelines.configuration.config_docs train`. What the objectives compute: [train.md](train.md).
+by `python -m reelweave.pipelines.configuration.config_docs train`. What the objectives compute: [train.md](train.md).
 """
 
 VAE_HEAD = """# Every key of the section `train` of `reelweave train-vae`
 
 Set a key in the YAML file (`--config FILE`) or on the command line (`--set train.section.key=value`). This page is made
-by `python -m pipelines.configuration.config_docs vae`. How to use them: [finetune-vae.md](finetune-vae.md).
+by `python -m reelweave.pipelines.configuration.config_docs vae`. How to use them: [finetune-vae.md](finetune-vae.md).
 """
 
 LATENTS_HEAD = """# Every key of the section `latents` of `reelweave train`, which `reelweave latents` reads
 
 Set a key in the YAML file (`--config FILE`) or on the command line (`--set latents.key=value`). This page is made by
-`python -m pipelines.configuration.config_docs latents`. What the command does: [latents.md](latents.md).
+`python -m reelweave.pipelines.configuration.config_docs latents`. What the command does: [latents.md](latents.md).
 """
 
 
@@ -99,10 +99,10 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    from curate.config import CurateConfig
-    from train.config.run import TrainConfig
-    from train.config.vae import VaeTrainConfig
-    from train.latents.config import LatentsConfig
+    from reelweave.curate.config import CurateConfig
+    from reelweave.train.config.run import TrainConfig
+    from reelweave.train.config.vae import VaeTrainConfig
+    from reelweave.train.latents.config import LatentsConfig
 
     made = {
         "page": lambda: page(CurateConfig, CURATE_HEAD),

@@ -6,9 +6,9 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from loader.storage import StorageConfig
-from loader.storage.names import without_secrets
-from pipelines.configuration.shell import shell_line
+from reelweave.loader.storage import StorageConfig
+from reelweave.loader.storage.names import without_secrets
+from reelweave.pipelines.configuration.shell import shell_line
 
 
 def repeated_with(out: str, name: str, storage: StorageConfig) -> list[str]:

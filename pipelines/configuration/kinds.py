@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel
 
-from pipelines.configuration.config import File, Given, given
+from reelweave.pipelines.configuration.config import File, Given, given
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 
@@ -35,15 +35,17 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "curate": Kind("curate.config:CurateConfig", None, ("curate",)),
-    "buckets": Kind("pipelines.report.buckets:ReportConfig", CONFIGS / "report.yaml", ("report", "plan")),
+    "curate": Kind("reelweave.curate.config:CurateConfig", None, ("curate",)),
+    "buckets": Kind(
+        "reelweave.pipelines.report.buckets:ReportConfig", CONFIGS / "report.yaml", ("report", "plan")
+    ),
     "train": Kind(
-        "pipelines.configuration.train_config:TrainRunConfig",
+        "reelweave.pipelines.configuration.train_config:TrainRunConfig",
         CONFIGS / "train.yaml",
         ("train", "latents", "bench shapes", "bench cascades", "fit --cascades", "state inspect"),
     ),
     "train-vae": Kind(
-        "pipelines.configuration.train_vae_config:VaeRunConfig",
+        "reelweave.pipelines.configuration.train_vae_config:VaeRunConfig",
         CONFIGS / "finetune_vae.yaml",
         ("train-vae",),
     ),

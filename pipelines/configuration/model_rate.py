@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from loader.base.arrays import Floats
-from loader.buckets.frame_sampling import FrameSampling
-from loader.errors import UsageError
-from pipelines.configuration.config import File, resolve
-from pipelines.configuration.train_config import TrainRunConfig
-from train.config.model import DiffusersConfig
-from train.models.published.frame_rate import frame_rate, same_rate
+from reelweave.loader.base.arrays import Floats
+from reelweave.loader.buckets.frame_sampling import FrameSampling
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.configuration.config import File, resolve
+from reelweave.pipelines.configuration.train_config import TrainRunConfig
+from reelweave.train.config.model import DiffusersConfig
+from reelweave.train.models.published.frame_rate import frame_rate, same_rate
 
 if TYPE_CHECKING:
-    from loader.dataset.plan_index import PlanIndex
+    from reelweave.loader.dataset.plan_index import PlanIndex
 
 
 def resolve_run(file: File, overrides: Sequence[str]) -> TrainRunConfig:

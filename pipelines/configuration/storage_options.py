@@ -3,8 +3,8 @@
 import argparse
 import json
 
-from loader.storage import StorageConfig
-from pipelines.configuration.config import resolve
+from reelweave.loader.storage import StorageConfig
+from reelweave.pipelines.configuration.config import resolve
 
 
 def add_storage_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,13 +5,13 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from loader.read.stream_config import StreamConfig
-from loader.settings import Settings
-from loader.storage import StorageConfig
-from pipelines.configuration.bucket_shapes import check_bucket_shapes
-from train.config.run import TrainConfig
-from train.latents.config import LatentsConfig
-from train.loop.validation_config import ValidationConfig
+from reelweave.loader.read.stream_config import StreamConfig
+from reelweave.loader.settings import Settings
+from reelweave.loader.storage import StorageConfig
+from reelweave.pipelines.configuration.bucket_shapes import check_bucket_shapes
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.latents.config import LatentsConfig
+from reelweave.train.loop.validation_config import ValidationConfig
 
 
 class HeldOutConfig(Settings):

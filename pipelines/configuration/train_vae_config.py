@@ -5,12 +5,12 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from loader.read.stream_config import StreamConfig
-from loader.settings import Settings
-from loader.storage import StorageConfig
-from pipelines.configuration.bucket_shapes import check_bucket_shapes
-from train.config.vae import VaeTrainConfig
-from train.vae.quality import SSIM_LEAST_PX
+from reelweave.loader.read.stream_config import StreamConfig
+from reelweave.loader.settings import Settings
+from reelweave.loader.storage import StorageConfig
+from reelweave.pipelines.configuration.bucket_shapes import check_bucket_shapes
+from reelweave.train.config.vae import VaeTrainConfig
+from reelweave.train.vae.quality import SSIM_LEAST_PX
 
 
 class LookConfig(Settings):

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.errors import UsageError
-from pipelines.evaluation.metrics import compared, scores
-from pipelines.evaluation.videos import VideoSet, read_video
-from train.config.vae import LpipsConfig
-from train.vae.losses.perceptual import Perceptual
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.evaluation.metrics import compared, scores
+from reelweave.pipelines.evaluation.videos import VideoSet, read_video
+from reelweave.train.config.vae import LpipsConfig
+from reelweave.train.vae.losses.perceptual import Perceptual
 
 if TYPE_CHECKING:
-    from curate.models.embed import ClipEmbedder
+    from reelweave.curate.models.embed import ClipEmbedder
 
 _CLIP_PICTURES = 8
 
@@ -100,7 +100,7 @@ def _similarity(embedder: "ClipEmbedder", video_CTHW: NDArray[np.uint8], caption
 
 
 def _embedder(clip: str) -> "ClipEmbedder":
-    from curate.models.embed import ClipEmbedder, EmbedConfig
+    from reelweave.curate.models.embed import ClipEmbedder, EmbedConfig
 
     name, _, weights = clip.partition(":")
     if not weights and not Path(name).is_dir():

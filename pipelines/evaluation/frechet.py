@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.errors import UsageError, first_line
+from reelweave.loader.errors import UsageError, first_line
 
 _MOST_WIDTH = 8192
 

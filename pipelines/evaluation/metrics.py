@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from curate.filters.flow import flow
-from curate.filters.sharpness import sharpness
-from train.vae.losses.perceptual import Perceptual
-from train.vae.quality import SSIM_LEAST_PX, psnr, ssim
+from reelweave.curate.filters.flow import flow
+from reelweave.curate.filters.sharpness import sharpness
+from reelweave.train.vae.losses.perceptual import Perceptual
+from reelweave.train.vae.quality import SSIM_LEAST_PX, psnr, ssim
 
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 _FLOW_FPS = 8.0

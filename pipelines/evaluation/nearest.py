@@ -7,8 +7,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.dataset import Dataset
-from loader.read.decode import decode
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.read.decode import decode
 
 CELL_PX = 8
 """Side of the squares whose mean colour is compared: what is seen from afar."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.dataset import Dataset
-from pipelines.evaluation.nearest import MOST_CLIPS, clip_frames, mean_colours
+from reelweave.loader.dataset import Dataset
+from reelweave.pipelines.evaluation.nearest import MOST_CLIPS, clip_frames, mean_colours
 
 MARGIN_DB = 1.0
 """Decibels by which a video must come nearer than an answer without learning."""

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.base.named_file import lines_of
-from loader.errors import RunError, UsageError, first_line
-from pipelines.sampling.outputs import MANIFEST
-from pipelines.terminal.files import read_text
-from train.loop.logs.records import METRICS
+from reelweave.loader.base.named_file import lines_of
+from reelweave.loader.errors import RunError, UsageError, first_line
+from reelweave.pipelines.sampling.outputs import MANIFEST
+from reelweave.pipelines.terminal.files import read_text
+from reelweave.train.loop.logs.records import METRICS
 
 _MOST_BYTES = 8 << 30
 """Largest decoded video."""
@@ -81,9 +81,9 @@ def read_video(path: Path, size: tuple[int, int] | None = None) -> tuple[NDArray
     """
     import av
 
-    from loader.dataset.samples.frames.shown_frames import count_shown
-    from loader.dataset.samples.frames.video_stream import open_clip
-    from loader.read.decode import decode
+    from reelweave.loader.dataset.samples.frames.shown_frames import count_shown
+    from reelweave.loader.dataset.samples.frames.video_stream import open_clip
+    from reelweave.loader.read.decode import decode
 
     try:
         data = path.read_bytes()

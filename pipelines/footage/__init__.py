@@ -1,6 +1,6 @@
 """Raw footage for a demo without videos: patterns that FFmpeg draws, really cut and really encoded."""
 
-from pipelines.footage.make import make_footage
-from pipelines.footage.reels import REELS
+from reelweave.pipelines.footage.make import make_footage
+from reelweave.pipelines.footage.reels import REELS
 
 __all__ = ["REELS", "make_footage"]

@@ -16,9 +16,9 @@ from av.codec.context import Flags
 from av.container import OutputContainer
 from av.video.stream import VideoStream
 
-from loader.storage import open_storage
-from pipelines.footage.reels import REELS, Reel
-from pipelines.footage.scenes import BLACK, drawn
+from reelweave.loader.storage import open_storage
+from reelweave.pipelines.footage.reels import REELS, Reel
+from reelweave.pipelines.footage.scenes import BLACK, drawn
 
 _log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from pipelines.footage.scenes import (
+from reelweave.pipelines.footage.scenes import (
     ALGAE,
     BALLOON,
     BLACK,

@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from curate.config import ShardConfig
-from curate.run.shard import GroupNumbers, shard_order
-from loader.base.arrays import Places
-from loader.buckets.assignment import Assignment
-from loader.dataset import Dataset
-from loader.dataset.latents import LatentBucket, Latents, LatentText
-from loader.dataset.tars.members import media_members
-from loader.errors import UsageError
-from pipelines.configuration.train_config import TrainRunConfig
-from pipelines.latents.work import MeasuredBucket
-from train.latents.choice import BucketFacts, choose
-from train.latents.plan import PlannedShard, StoredParts
+from reelweave.curate.config import ShardConfig
+from reelweave.curate.run.shard import GroupNumbers, shard_order
+from reelweave.loader.base.arrays import Places
+from reelweave.loader.buckets.assignment import Assignment
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.dataset.latents import LatentBucket, Latents, LatentText
+from reelweave.loader.dataset.tars.members import media_members
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.configuration.train_config import TrainRunConfig
+from reelweave.pipelines.latents.work import MeasuredBucket
+from reelweave.train.latents.choice import BucketFacts, choose
+from reelweave.train.latents.plan import PlannedShard, StoredParts
 
 _HEAD_BYTES = 4096  # of a sample: its metadata, its words, headers
 

@@ -6,13 +6,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.run.curate import versions
-from loader.dataset import ACCOUNTING, SCORES, Content, Dataset, Manifest, Row, ShardRecord, publish
-from loader.dataset.latents import Latents
-from loader.dataset.publishing.publication import read_once
-from loader.dataset.tables.parquet import to_rows, to_table
-from loader.storage import Storage
-from pipelines.latents.work import STAGE
+from reelweave.curate.run.curate import versions
+from reelweave.loader.dataset import ACCOUNTING, SCORES, Content, Dataset, Manifest, Row, ShardRecord, publish
+from reelweave.loader.dataset.latents import Latents
+from reelweave.loader.dataset.publishing.publication import read_once
+from reelweave.loader.dataset.tables.parquet import to_rows, to_table
+from reelweave.loader.storage import Storage
+from reelweave.pipelines.latents.work import STAGE
 
 _VERSIONED = ("torch", "diffusers", "transformers")
 

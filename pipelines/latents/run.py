@@ -7,25 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from curate.ledger.ledger import LEDGER, Ledger, digest
-from curate.ledger.records import from_json
-from curate.run.curate import write_beside
-from curate.run.runners.pipeline import runner, startable
-from curate.run.runners.progress import Progress, write_status
-from curate.run.shard import finished_shards, with_rows
-from loader.blend.reading import is_blend_file
-from loader.buckets.assignment import Assignment, assign, buckets_of, shapes_of
-from loader.dataset import Dataset, ShardRecord, open_dataset, settle
-from loader.dataset.latents import empty_path
-from loader.dataset.manifest import MANIFEST
-from loader.dataset.shard import npy_bytes
-from loader.errors import RunError, UsageError
-from loader.settings import differences, first_difference
-from loader.storage import Storage, leased, open_storage
-from pipelines.configuration.train_config import TrainRunConfig
-from pipelines.latents.buckets import described, plan_shards, size_of
-from pipelines.latents.publish import publish_version
-from pipelines.latents.work import (
+from reelweave.curate.ledger.ledger import LEDGER, Ledger, digest
+from reelweave.curate.ledger.records import from_json
+from reelweave.curate.run.curate import write_beside
+from reelweave.curate.run.runners.pipeline import runner, startable
+from reelweave.curate.run.runners.progress import Progress, write_status
+from reelweave.curate.run.shard import finished_shards, with_rows
+from reelweave.loader.blend.reading import is_blend_file
+from reelweave.loader.buckets.assignment import Assignment, assign, buckets_of, shapes_of
+from reelweave.loader.dataset import Dataset, ShardRecord, open_dataset, settle
+from reelweave.loader.dataset.latents import empty_path
+from reelweave.loader.dataset.manifest import MANIFEST
+from reelweave.loader.dataset.shard import npy_bytes
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.settings import differences, first_difference
+from reelweave.loader.storage import Storage, leased, open_storage
+from reelweave.pipelines.configuration.train_config import TrainRunConfig
+from reelweave.pipelines.latents.buckets import described, plan_shards, size_of
+from reelweave.pipelines.latents.publish import publish_version
+from reelweave.pipelines.latents.work import (
     EMPTY,
     STAGE,
     BucketTask,
@@ -38,9 +38,9 @@ from pipelines.latents.work import (
     WrittenShard,
     stage,
 )
-from train.latents.identity import text_identity, tokenizer_identity
-from train.latents.plan import PlannedShard
-from train.latents.shard import ShardWriter
+from reelweave.train.latents.identity import text_identity, tokenizer_identity
+from reelweave.train.latents.plan import PlannedShard
+from reelweave.train.latents.shard import ShardWriter
 
 _NOTE = "latents"
 
@@ -72,7 +72,7 @@ def make_latents(
         out: folder or prefix of the version.
         config: configuration of the training run that will read it.
         progress: called as the work goes on.
-        beside: further files of the version, see `curate.run.curate.curate`.
+        beside: further files of the version, see `reelweave.curate.run.curate.curate`.
 
     Raises:
         UsageError: an encoder is not there, ``out`` holds something else, or nothing would be stored.

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from curate.ledger.ledger import Ledger
-from curate.run.runners.pipeline import Stage
-from curate.run.runners.ray_cluster import cluster_size
-from curate.run.shard import close_shard
-from loader.dataset import ShardRecord
-from loader.errors import UsageError
-from pipelines.configuration.train_config import TrainRunConfig
-from train.latents.encoders import Encoders
-from train.latents.plan import PlannedShard
-from train.latents.shard import Failed, ShardWriter
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.run.runners.pipeline import Stage
+from reelweave.curate.run.runners.ray_cluster import cluster_size
+from reelweave.curate.run.shard import close_shard
+from reelweave.loader.dataset import ShardRecord
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.configuration.train_config import TrainRunConfig
+from reelweave.train.latents.encoders import Encoders
+from reelweave.train.latents.plan import PlannedShard
+from reelweave.train.latents.shard import Failed, ShardWriter
 
 STAGE = "latents"
 EMPTY = "empty-context"

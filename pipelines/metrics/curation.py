@@ -1,8 +1,8 @@
 """Numbers of a curation, from the status that it keeps in its dataset."""
 
-from loader.storage import Storage
-from pipelines.metrics.curation_status import is_finished, read_status
-from pipelines.metrics.sample import Metric, MetricSample
+from reelweave.loader.storage import Storage
+from reelweave.pipelines.metrics.curation_status import is_finished, read_status
+from reelweave.pipelines.metrics.sample import Metric, MetricSample
 
 _DATASET = ("dataset",)
 FINISHED = Metric(

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
-from curate.run.runners.progress import Progress
-from loader.base.strict_json import parse
-from loader.dataset.manifest import MANIFEST
-from loader.errors import RunError
-from loader.storage import Storage
+from reelweave.curate.run.runners.progress import Progress
+from reelweave.loader.base.strict_json import parse
+from reelweave.loader.dataset.manifest import MANIFEST
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import Storage
 
 STATUS = ".ledger/status.json"
 _MAX_BYTES = 16 << 20

@@ -8,8 +8,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from loader.errors import RunError, UsageError, first_line
-from pipelines.metrics.sample import Metric, MetricSample, Place
+from reelweave.loader.errors import RunError, UsageError, first_line
+from reelweave.pipelines.metrics.sample import Metric, MetricSample, Place
 
 UP = Metric("reelweave_up", "1 if the place could be read, else 0.", ("place",))
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipelines.report.run.lines import MAX_LINE, as_record, without_blocking
+from reelweave.pipelines.report.run.lines import MAX_LINE, as_record, without_blocking
 
 
 class FollowedRecords:

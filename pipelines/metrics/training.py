@@ -3,17 +3,17 @@
 from pathlib import Path
 from typing import Any
 
-from loader.errors import UsageError
-from pipelines.metrics.followed import FollowedRecords
-from pipelines.metrics.sample import Metric, MetricSample
-from pipelines.report.run.bad_samples import BAD_SAMPLES
-from pipelines.report.run.checkpoints import LINES, last_checkpoint
-from pipelines.report.run.configuration import read_configuration
-from pipelines.report.run.lines import number
-from pipelines.report.run.losses import LOSSES
-from pipelines.report.run.metrics import METRICS, PARTS
-from pipelines.report.run.numbers import is_run
-from pipelines.report.run.rank_waits import RANKS
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.metrics.followed import FollowedRecords
+from reelweave.pipelines.metrics.sample import Metric, MetricSample
+from reelweave.pipelines.report.run.bad_samples import BAD_SAMPLES
+from reelweave.pipelines.report.run.checkpoints import LINES, last_checkpoint
+from reelweave.pipelines.report.run.configuration import read_configuration
+from reelweave.pipelines.report.run.lines import number
+from reelweave.pipelines.report.run.losses import LOSSES
+from reelweave.pipelines.report.run.metrics import METRICS, PARTS
+from reelweave.pipelines.report.run.numbers import is_run
+from reelweave.pipelines.report.run.rank_waits import RANKS
 
 _RUN = ("run",)
 STEP = Metric("reelweave_train_step", "Finished optimizer steps.", _RUN)

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from loader.errors import RunError, UsageError
-from pipelines.plans import execution as plan_execution
-from pipelines.plans.execution import OnPaper
-from pipelines.plans.problems import posed
-from pipelines.terminal.console import print_json, stderr, stdout, table
-from pipelines.terminal.files import write_whole
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.pipelines.plans import execution as plan_execution
+from reelweave.pipelines.plans.execution import OnPaper
+from reelweave.pipelines.plans.problems import posed
+from reelweave.pipelines.terminal.console import print_json, stderr, stdout, table
+from reelweave.pipelines.terminal.files import write_whole
 
 if TYPE_CHECKING:
-    from train.cascade.paper.trace import Trace
-    from train.cascade.problem import Problem
-    from train.cascade.schedule import Schedule
+    from reelweave.train.cascade.paper.trace import Trace
+    from reelweave.train.cascade.problem import Problem
+    from reelweave.train.cascade.schedule import Schedule
 
 _COMPARED = ("static-sp4", "static-sp8", "static-sp16", "static-lpt", "flexsp", "genetic", "sweep", "ours")
 _OF_STEPS = ("static-lpt", "ours")
@@ -97,9 +97,9 @@ def run(options: argparse.Namespace, steps: "Trace | None" = None) -> int:
         raise RunError(f"{', '.join(names)} found no plan: no degree of theirs suits all samples")
     baseline = found[_BASELINE]
 
-    from train.cascade.planners.exact import tightened
-    from train.cascade.planners.plan import kept
-    from train.cascade.scheduling.bound import lower_bound
+    from reelweave.train.cascade.planners.exact import tightened
+    from reelweave.train.cascade.planners.plan import kept
+    from reelweave.train.cascade.scheduling.bound import lower_bound
 
     best = min(made, key=lambda name: made[name].makespan_s)
     schedules = made[best].schedules
@@ -148,7 +148,7 @@ def _choice(best: str, made: "_Planned", chosen: "_Planned", static: int) -> str
         chosen: plans that are kept, of which some are static ones.
         static: number of static ones.
     """
-    from train.cascade.planners.plan import WORTH
+    from reelweave.train.cascade.planners.plan import WORTH
 
     everywhere = static == len(chosen.schedules)
     said = f"chosen: {_BASELINE if everywhere else best}, {chosen.makespan_s:.2f} s, {chosen.idle:.1%} idle"
@@ -181,8 +181,8 @@ class _Planned(NamedTuple):
 
 def _planned(name: str, problems: Sequence["Problem"], seed: int) -> _Planned | None:
     """Return the schedules of all steps, or None if the planner cannot plan one of them."""
-    from train.cascade.paper.cases import arachne
-    from train.cascade.planners.by_name import PLANNERS
+    from reelweave.train.cascade.paper.cases import arachne
+    from reelweave.train.cascade.planners.by_name import PLANNERS
 
     planner = PLANNERS[name]
     planner(arachne(), seed)  # compiled code is loaded at its first call
@@ -208,7 +208,7 @@ def _write(file: Path, schedules: Sequence["Schedule"], of_steps: bool) -> None:
 def _print(
     title: str, bound_s: float, made: dict[str, _Planned], baseline: _Planned | None, chosen: str
 ) -> None:
-    from train.cascade.paper.simulate import gain
+    from reelweave.train.cascade.paper.simulate import gain
 
     rows: list[tuple[object, ...]] = [("lower bound", f"{bound_s:.2f}", "", "", "", "", "")]
     for name, one in made.items():

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from loader.errors import UsageError
-from pipelines.configuration.config import resolve
-from pipelines.plans.problems import Posed
-from pipelines.terminal.files import write_whole
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.configuration.config import resolve
+from reelweave.pipelines.plans.problems import Posed
+from reelweave.pipelines.terminal.files import write_whole
 
 if TYPE_CHECKING:
-    from train.cascade.placement.topology import Topology
-    from train.cascade.schedule import Schedule
+    from reelweave.train.cascade.placement.topology import Topology
+    from reelweave.train.cascade.schedule import Schedule
 
 _PICTURES = (".json", ".svg", ".html")
 _WILDEST = 2.0  # standard deviation of a logarithm; above it a mean says nothing
@@ -70,7 +70,7 @@ def topology_of(named: str) -> "Topology":
     Raises:
         UsageError: there is neither, or the file is wrong.
     """
-    from train.cascade.placement.topology import PRESETS, Topology
+    from reelweave.train.cascade.placement.topology import PRESETS, Topology
 
     if named in PRESETS:
         return PRESETS[named]
@@ -87,7 +87,7 @@ def with_room(topology: "Topology", named: str, gpus: int) -> "Topology":
     Raises:
         UsageError: it has too few.
     """
-    from train.cascade.placement.topology import PRESETS
+    from reelweave.train.cascade.placement.topology import PRESETS
 
     if named in PRESETS:
         try:
@@ -133,7 +133,7 @@ class OnPaper(NamedTuple):
 
     def figures(self, schedules: "Sequence[Schedule]") -> Figures:
         """Return the means of plans or executions."""
-        from train.cascade.paper.simulate import flops_cv
+        from reelweave.train.cascade.paper.simulate import flops_cv
 
         total_s = sum(one.makespan_s for one in schedules)
         spread = [flops_cv(*pair) for pair in zip(schedules, self.posed.operations, strict=True)]
@@ -171,9 +171,9 @@ def on_paper(
     """
     import numpy as np
 
-    from train.cascade.paper.simulate import Noise, execute
-    from train.cascade.placement.communication import communication
-    from train.cascade.placement.mapper import place
+    from reelweave.train.cascade.paper.simulate import Noise, execute
+    from reelweave.train.cascade.placement.communication import communication
+    from reelweave.train.cascade.placement.mapper import place
 
     planned = [place(one, topology) for one in schedules] if topology else list(schedules)
     executed = []
@@ -197,7 +197,7 @@ def draw(options: argparse.Namespace, shown: OnPaper, name: str) -> None:
     Raises:
         UsageError: the file cannot be written.
     """
-    from train.cascade.paper import timeline
+    from reelweave.train.cascade.paper import timeline
 
     file, step, size = options.timeline, options.step, shown.gpus_per_node
     panels = [timeline.Panel("planned", shown.planned[step])]

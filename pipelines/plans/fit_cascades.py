@@ -4,14 +4,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loader.errors import UsageError
-from pipelines.terminal.arguments import add_config
-from pipelines.terminal.console import print_json, stdout, table
-from pipelines.terminal.files import read_text, write_whole
-from pipelines.terminal.program import hint
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.terminal.arguments import add_config
+from reelweave.pipelines.terminal.console import print_json, stdout, table
+from reelweave.pipelines.terminal.files import read_text, write_whole
+from reelweave.pipelines.terminal.program import hint
 
 if TYPE_CHECKING:
-    from train.cascade.costs.fit import FittedCosts
+    from reelweave.train.cascade.costs.fit import FittedCosts
 
 
 def add_arguments(parser: Any) -> None:
@@ -66,19 +66,19 @@ def run(options: argparse.Namespace) -> int:
 def _fitted(options: argparse.Namespace) -> "FittedCosts":
     import numpy as np
 
-    from loader.buckets.assignment import Bucket
-    from pipelines.configuration.model_rate import resolve_run
-    from train.cascade.costs.cost_model import Links
-    from train.cascade.costs.fit import FittedCosts, fit_costs
-    from train.cascade.costs.profile_csv import read_profile
-    from train.cascade.costs.run_sizes import sizes_of, with_gathered_layers, with_predicted_peaks
-    from train.memory.shapes import StepShape
+    from reelweave.loader.buckets.assignment import Bucket
+    from reelweave.pipelines.configuration.model_rate import resolve_run
+    from reelweave.train.cascade.costs.cost_model import Links
+    from reelweave.train.cascade.costs.fit import FittedCosts, fit_costs
+    from reelweave.train.cascade.costs.profile_csv import read_profile
+    from reelweave.train.cascade.costs.run_sizes import sizes_of, with_gathered_layers, with_predicted_peaks
+    from reelweave.train.memory.shapes import StepShape
 
     profile = read_profile(read_text(options.cascades, "--cascades"), str(options.cascades))
     config = resolve_run(options.config, options.set)
     notes = []
     if not np.isfinite(profile.peak_gib).any():
-        notes.append("no peaks were measured: memory is that of a dry run (train.memory.dry_run)")
+        notes.append("no peaks were measured: memory is that of a dry run (reelweave.train.memory.dry_run)")
         profile = with_predicted_peaks(profile, config.train, options.gpus)
     else:
         profile = with_gathered_layers(profile, config.train, options.gpus)

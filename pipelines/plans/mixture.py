@@ -4,18 +4,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from loader.blend.source import SampleSource
-from loader.buckets.assignment import Assignment, Bucket, BucketConfig, Budgets, assign, buckets_of
-from loader.buckets.cost import Cost
-from loader.paper.dataset_steps import dataset_packs, dataset_steps, draws_of
-from loader.paper.packed_steps import PackedStep, packed_steps
-from loader.paper.simulate import PlannedStep, planned_steps
-from loader.paper.workloads import WORKLOADS
-from loader.plan.epoch_plan import plan_epoch
-from loader.plan.microbatches import Microbatches
-from loader.plan.policy import Policy, StepLayout, budgets_of
-from loader.plan.shuffle import Shuffle
-from loader.read.locality import Locality, locality, near_rows
+from reelweave.loader.blend.source import SampleSource
+from reelweave.loader.buckets.assignment import Assignment, Bucket, BucketConfig, Budgets, assign, buckets_of
+from reelweave.loader.buckets.cost import Cost
+from reelweave.loader.paper.dataset_steps import dataset_packs, dataset_steps, draws_of
+from reelweave.loader.paper.packed_steps import PackedStep, packed_steps
+from reelweave.loader.paper.simulate import PlannedStep, planned_steps
+from reelweave.loader.paper.workloads import WORKLOADS
+from reelweave.loader.plan.epoch_plan import plan_epoch
+from reelweave.loader.plan.microbatches import Microbatches
+from reelweave.loader.plan.policy import Policy, StepLayout, budgets_of
+from reelweave.loader.plan.shuffle import Shuffle
+from reelweave.loader.read.locality import Locality, locality, near_rows
 
 _STEPS_AT_ONCE = 2
 _RUNS = (1, 4, 16)

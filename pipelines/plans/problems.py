@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from loader.errors import UsageError
-from pipelines.terminal.files import read_text
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.terminal.files import read_text
 
 if TYPE_CHECKING:
-    from loader.base.arrays import Floats
-    from train.cascade.costs.cost_model import CostModel, Links, SampleShapes
-    from train.cascade.paper.trace import Trace
-    from train.cascade.placement.communication import Traffic
-    from train.cascade.problem import Problem
+    from reelweave.loader.base.arrays import Floats
+    from reelweave.train.cascade.costs.cost_model import CostModel, Links, SampleShapes
+    from reelweave.train.cascade.paper.trace import Trace
+    from reelweave.train.cascade.placement.communication import Traffic
+    from reelweave.train.cascade.problem import Problem
 
 _Step = TypeVar("_Step")
 _MEMORY_GIB = 80.0
@@ -48,7 +48,7 @@ def posed(options: argparse.Namespace, links: "Links | None", steps: "Trace | No
     Raises:
         UsageError: an option or a file is wrong; names the step that cannot run.
     """
-    from train.cascade.paper.cases import DEGREES, HUNYUAN_720P, MEMORY_TOKENS, case_samples
+    from reelweave.train.cascade.paper.cases import DEGREES, HUNYUAN_720P, MEMORY_TOKENS, case_samples
 
     if steps is None and options.trace is None:
         for name in ("costs", "cost_table", "degrees", "memory_gib"):
@@ -59,8 +59,8 @@ def posed(options: argparse.Namespace, links: "Links | None", steps: "Trace | No
         samples, gpus = case_samples(options.what, options.seed)
         costs = HUNYUAN_720P.model_copy(update={"links": links}) if links else HUNYUAN_720P
         return _counted([samples], costs, gpus, DEGREES, float(MEMORY_TOKENS), options.what)
-    from loader.buckets.tokens import COMPRESSIONS
-    from train.cascade.paper.trace import read_trace
+    from reelweave.loader.buckets.tokens import COMPRESSIONS
+    from reelweave.train.cascade.paper.trace import read_trace
 
     name, trace = str(options.trace or options.what), steps or read_trace(options.trace)
     degrees = _degrees(options.degrees) if options.degrees else None
@@ -92,8 +92,8 @@ def _counted(
     name: str,
 ) -> Posed:
     """Return the problems of a cost model."""
-    from train.cascade.paper.trace import arithmetic
-    from train.cascade.placement.communication import Traffic
+    from reelweave.train.cascade.paper.trace import arithmetic
+    from reelweave.train.cascade.placement.communication import Traffic
 
     return Posed(
         _each(steps, lambda samples: costs.problem(samples, gpus, degrees, memory_bytes), name),
@@ -109,9 +109,9 @@ def _looked_up(
     """Return the problems of an explicit table, in whose times all communication is."""
     import numpy as np
 
-    from train.cascade.costs.cost_model import Links
-    from train.cascade.paper.cost_table import read_cost_table
-    from train.cascade.placement.communication import Traffic
+    from reelweave.train.cascade.costs.cost_model import Links
+    from reelweave.train.cascade.paper.cost_table import read_cost_table
+    from reelweave.train.cascade.placement.communication import Traffic
 
     if options.costs:
         raise UsageError("--costs and --cost-table are two ways of telling costs: give one of them")
@@ -146,7 +146,7 @@ def _each(steps: "Iterable[_Step]", posing: "Callable[[_Step], Problem]", name: 
 
 
 def _cost_model(file: Path) -> "CostModel":
-    from train.cascade.costs.cost_model import CostModel
+    from reelweave.train.cascade.costs.cost_model import CostModel
 
     try:
         return CostModel.model_validate_json(read_text(file, "--costs"))

@@ -4,13 +4,13 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from loader.errors import UsageError
-from pipelines.plans.advisor.advise import advise
-from pipelines.plans.advisor.published import MODELS
-from pipelines.plans.advisor.shapes import OneGpu, SamplingMachine, VideoModel
-from pipelines.plans.advisor.simulate import Expected
-from pipelines.terminal.arguments import did_you_mean
-from pipelines.terminal.console import print_json, stdout, table
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.plans.advisor.advise import advise
+from reelweave.pipelines.plans.advisor.published import MODELS
+from reelweave.pipelines.plans.advisor.shapes import OneGpu, SamplingMachine, VideoModel
+from reelweave.pipelines.plans.advisor.simulate import Expected
+from reelweave.pipelines.terminal.arguments import did_you_mean
+from reelweave.pipelines.terminal.console import print_json, stdout, table
 
 _SHOWN = 12
 
@@ -120,7 +120,7 @@ def _model(name: str, frames: int, height: int, width: int, steps: int) -> Video
             f"--sampling plans the models {', '.join(MODELS)}, or that of a run: its configuration or a checkpoint;"
             f" {name} is not among them{hint}"
         )
-    from pipelines.plans.advisor.of_run import model_of_run
+    from reelweave.pipelines.plans.advisor.of_run import model_of_run
 
     return model_of_run(name, (frames, height, width), steps)
 

@@ -7,15 +7,15 @@ from typing import Literal
 import yaml
 from pydantic import Field
 
-from loader.base.yaml_text import MAX_BYTES
-from loader.blend import is_blend_file
-from loader.buckets.assignment import BucketConfig
-from loader.errors import UsageError
-from loader.settings import Settings
-from loader.storage import Storage, StorageConfig, open_storage
-from pipelines.configuration.config import File, Given, given, given_text
-from pipelines.configuration.kept import kept_yaml
-from pipelines.report.steps_config import StepsConfig
+from reelweave.loader.base.yaml_text import MAX_BYTES
+from reelweave.loader.blend import is_blend_file
+from reelweave.loader.buckets.assignment import BucketConfig
+from reelweave.loader.errors import UsageError
+from reelweave.loader.settings import Settings
+from reelweave.loader.storage import Storage, StorageConfig, open_storage
+from reelweave.pipelines.configuration.config import File, Given, given, given_text
+from reelweave.pipelines.configuration.kept import kept_yaml
+from reelweave.pipelines.report.steps_config import StepsConfig
 
 PACKAGED = Path(__file__).parent.parent / "configs" / "report.yaml"
 KEPT = "report/buckets.yaml"

@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pipelines.report.web.chart import Chart
-from pipelines.report.web.distributions import bars, overlaid
-from pipelines.report.web.template import render
+from reelweave.pipelines.report.web.chart import Chart
+from reelweave.pipelines.report.web.distributions import bars, overlaid
+from reelweave.pipelines.report.web.template import render
 
 
 def compared_page(numbers: Mapping[str, Any]) -> str:
     """Render the page that compares datasets.
 
     Args:
-        numbers: result of `pipelines.report.numbers.compared.compared_numbers`.
+        numbers: result of `reelweave.pipelines.report.numbers.compared.compared_numbers`.
     """
     names = [one["name"] for one in numbers["datasets"]]
     return render(

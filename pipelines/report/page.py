@@ -5,19 +5,19 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from loader.dataset import Dataset
-from pipelines.report.numbers.scores import ScoreStats, thresholds
-from pipelines.report.sampled import sampled_section
-from pipelines.report.sections.buckets import bucket_note, bucket_section
-from pipelines.report.sections.cost_fit import cost_fit_section
-from pipelines.report.sections.steps import steps_section
-from pipelines.report.thresholds import can_be_set, update_command
-from pipelines.report.web.chart import Chart
-from pipelines.report.web.distributions import bars, histogram
-from pipelines.report.web.template import render
+from reelweave.loader.dataset import Dataset
+from reelweave.pipelines.report.numbers.scores import ScoreStats, thresholds
+from reelweave.pipelines.report.sampled import sampled_section
+from reelweave.pipelines.report.sections.buckets import bucket_note, bucket_section
+from reelweave.pipelines.report.sections.cost_fit import cost_fit_section
+from reelweave.pipelines.report.sections.steps import steps_section
+from reelweave.pipelines.report.thresholds import can_be_set, update_command
+from reelweave.pipelines.report.web.chart import Chart
+from reelweave.pipelines.report.web.distributions import bars, histogram
+from reelweave.pipelines.report.web.template import render
 
 if TYPE_CHECKING:
-    from pipelines.report.buckets import ReportConfig
+    from reelweave.pipelines.report.buckets import ReportConfig
 
 
 def render_page(dataset: Dataset, numbers: dict[str, Any], config: "ReportConfig") -> str:
@@ -25,7 +25,7 @@ def render_page(dataset: Dataset, numbers: dict[str, Any], config: "ReportConfig
 
     Args:
         dataset: no clip of it is read.
-        numbers: result of `pipelines.report.numbers.dataset.dataset_numbers`.
+        numbers: result of `reelweave.pipelines.report.numbers.dataset.dataset_numbers`.
         config: limits of what is shown.
     """
     totals = dataset.manifest.totals

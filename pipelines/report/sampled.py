@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter
 
-from loader.base.strict_json import parse
-from loader.dataset import Dataset
+from reelweave.loader.base.strict_json import parse
+from reelweave.loader.dataset import Dataset
 
 FOLDER = "report/sampled/"
 _VIDEOS = f"{FOLDER}videos.json"
@@ -33,7 +33,7 @@ class SampledVideo(BaseModel, frozen=True, extra="forbid"):
         given_frames: number of first frames that it was given, as image to video.
         nearest: key of the clip.
         nearest_caption: caption of the clip.
-        psnr_db: likeness to the clip, of squares of pixels (`pipelines.evaluation.nearest`).
+        psnr_db: likeness to the clip, of squares of pixels (`reelweave.pipelines.evaluation.nearest`).
         other_psnr_db: the same to the nearest clip with another caption.
         temporal_flickering: flickering of the video, as in `reelweave evaluate`.
         clip_temporal_flickering: the same of the clip.
@@ -64,10 +64,10 @@ def keep_sampled(dataset: Dataset, folder: Path) -> list[SampledVideo]:
         UsageError: there is no video.
         RunError: a video cannot be decoded.
     """
-    from pipelines.evaluation.metrics import temporal_flickering
-    from pipelines.evaluation.nearest import DatasetClips, clip_frames
-    from pipelines.evaluation.videos import read_video, video_set
-    from train.loop.logs.pictures import filmstrip, png, sheet
+    from reelweave.pipelines.evaluation.metrics import temporal_flickering
+    from reelweave.pipelines.evaluation.nearest import DatasetClips, clip_frames
+    from reelweave.pipelines.evaluation.videos import read_video, video_set
+    from reelweave.train.loop.logs.pictures import filmstrip, png, sheet
 
     videos, clips, kept = video_set(folder), DatasetClips(dataset), []
     for number, path in enumerate(videos.paths[:_MOST_VIDEOS]):

@@ -1,10 +1,10 @@
 """Measured shapes of a report: times of microbatches, as `reelweave bench shapes` writes them."""
 
-from loader.buckets.cost_fit import Timings, fit_linear_quadratic, read_timings
-from loader.buckets.memory_fit import fit_memory
-from loader.errors import UsageError
-from loader.plan.policy import BudgetsT
-from loader.storage import Storage
+from reelweave.loader.buckets.cost_fit import Timings, fit_linear_quadratic, read_timings
+from reelweave.loader.buckets.memory_fit import fit_memory
+from reelweave.loader.errors import UsageError
+from reelweave.loader.plan.policy import BudgetsT
+from reelweave.loader.storage import Storage
 
 KEPT = "report/shapes.csv"
 """Path in a dataset of the shapes of its last report with ``--shapes``."""

@@ -2,8 +2,8 @@
 
 from pydantic import Field, PositiveInt
 
-from loader.plan.policy import Regime
-from loader.settings import Settings
+from reelweave.loader.plan.policy import Regime
+from reelweave.loader.settings import Settings
 
 _STEPS, _FEWEST_STEPS, _MICROBATCHES_OF_ONE_STEP = 100, 16, 25_600
 

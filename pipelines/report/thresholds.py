@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from loader.dataset import ACCOUNTING, Dataset
-from pipelines.configuration.shell import shell_line
-from pipelines.report.numbers.places import places
-from pipelines.report.numbers.scores import Scores, ScoreStats
-from pipelines.report.web.files import Files, data_file
+from reelweave.loader.dataset import ACCOUNTING, Dataset
+from reelweave.pipelines.configuration.shell import shell_line
+from reelweave.pipelines.report.numbers.places import places
+from reelweave.pipelines.report.numbers.scores import Scores, ScoreStats
+from reelweave.pipelines.report.web.files import Files, data_file
 
 
 def can_be_set(stats: ScoreStats) -> list[str]:

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from loader.errors import UsageError
-from pipelines.plans.advisor.advise import advise
-from pipelines.plans.advisor.of_run import video_model
-from pipelines.plans.advisor.shapes import OneGpu, SamplingMachine
-from pipelines.plans.advisor.simulate import Expected
-from train.models.bundle import Bundle
-from train.sampling.config import SampleConfig, SampleLayoutConfig
-from train.sampling.layout import together
-from train.sampling.prediction.guidance import pass_weights
-from train.sampling.trained.load import Trained
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.plans.advisor.advise import advise
+from reelweave.pipelines.plans.advisor.of_run import video_model
+from reelweave.pipelines.plans.advisor.shapes import OneGpu, SamplingMachine
+from reelweave.pipelines.plans.advisor.simulate import Expected
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.sampling.config import SampleConfig, SampleLayoutConfig
+from reelweave.train.sampling.layout import together
+from reelweave.train.sampling.prediction.guidance import pass_weights
+from reelweave.train.sampling.trained.load import Trained
 
 _ASSUMED_FLOPS_PER_S = 400e12
 """Speed of a GPU. Beside the links that are assumed, too, it orders layouts; no time is told by it."""

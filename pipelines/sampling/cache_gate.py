@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass, replace
 
 import torch
 
-from loader.errors import RunError
-from train.distributed.world import World
-from train.sampling.generate import VideoSampler
-from train.sampling.prediction.predictor import Conditions
-from train.vae.quality import SSIM_LEAST_PX, psnr, ssim
+from reelweave.loader.errors import RunError
+from reelweave.train.distributed.world import World
+from reelweave.train.sampling.generate import VideoSampler
+from reelweave.train.sampling.prediction.predictor import Conditions
+from reelweave.train.vae.quality import SSIM_LEAST_PX, psnr, ssim
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Frames per second of sampled files."""
 
-from pipelines.terminal.console import stderr
-from train.config.model import DiffusersConfig, ModelConfig
-from train.models.published.frame_rate import file_fps, frame_rate, same_rate
+from reelweave.pipelines.terminal.console import stderr
+from reelweave.train.config.model import DiffusersConfig, ModelConfig
+from reelweave.train.models.published.frame_rate import file_fps, frame_rate, same_rate
 
 
 def fps_of_files(asked: int | None, model: ModelConfig | DiffusersConfig, says: bool) -> int:

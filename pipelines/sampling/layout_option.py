@@ -4,10 +4,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from loader.errors import UsageError
-from loader.settings import Settings
-from train.config.parallel import ParallelConfig
-from train.sampling.config import SampleLayoutConfig
+from reelweave.loader.errors import UsageError
+from reelweave.loader.settings import Settings
+from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.sampling.config import SampleLayoutConfig
 
 TOGETHER, PROMPTS, TRAINING = "together", "prompts", "training"
 _OF_TRAINING = ("dp_replicate", "dp_shard", "tp", "pp")

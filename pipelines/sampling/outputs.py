@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loader.errors import RunError, UsageError
-from loader.settings import first_difference
-from pipelines.terminal.files import read_text, write_whole
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.settings import first_difference
+from reelweave.pipelines.terminal.files import read_text, write_whole
 
 MANIFEST = "manifest.jsonl"
 _SAME = ("prompt", "image", "image_frames", "checkpoint", "step", "weights", "fps", "config", "approximation")

@@ -8,11 +8,11 @@ from typing import Any
 
 from pydantic import Field, ValidationError, field_validator
 
-from loader.base.named_file import lines_of
-from loader.errors import UsageError
-from loader.settings import Settings
-from pipelines.terminal.files import read_text
-from train.sampling.config import SEEDS, SampleConfig
+from reelweave.loader.base.named_file import lines_of
+from reelweave.loader.errors import UsageError
+from reelweave.loader.settings import Settings
+from reelweave.pipelines.terminal.files import read_text
+from reelweave.train.sampling.config import SEEDS, SampleConfig
 
 _TABLES = (".csv", ".tsv", ".json", ".parquet")
 _SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")

@@ -11,26 +11,26 @@ from typing import Any
 
 import torch
 
-from loader.base.named_file import read_named
-from loader.errors import UsageError
-from pipelines.sampling.cache_gate import CacheQuality, pass_gate
-from pipelines.sampling.outputs import OneOutput, Outputs
-from pipelines.sampling.requests import Request
-from pipelines.terminal.mp4 import encode_mp4
-from train.distributed.world import World
-from train.models.denoiser import Denoiser
-from train.sampling.config import SampleConfig, SampleLayoutConfig
-from train.sampling.decode.budget import DecodePlan, free_bytes
-from train.sampling.decode.fitting import FittingDecoder
-from train.sampling.decode.kept_latents import kept_latents, load_latents
-from train.sampling.decode.offload import on_the_host
-from train.sampling.generate import VideoSampler
-from train.sampling.in_training.groups import VideoGroups
-from train.sampling.in_training.loading import video_layout
-from train.sampling.layout import VideoLayout, build_layout
-from train.sampling.prediction.first_frames import read_first_frames
-from train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
-from train.sampling.trained.load import Trained
+from reelweave.loader.base.named_file import read_named
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.sampling.cache_gate import CacheQuality, pass_gate
+from reelweave.pipelines.sampling.outputs import OneOutput, Outputs
+from reelweave.pipelines.sampling.requests import Request
+from reelweave.pipelines.terminal.mp4 import encode_mp4
+from reelweave.train.distributed.world import World
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.sampling.config import SampleConfig, SampleLayoutConfig
+from reelweave.train.sampling.decode.budget import DecodePlan, free_bytes
+from reelweave.train.sampling.decode.fitting import FittingDecoder
+from reelweave.train.sampling.decode.kept_latents import kept_latents, load_latents
+from reelweave.train.sampling.decode.offload import on_the_host
+from reelweave.train.sampling.generate import VideoSampler
+from reelweave.train.sampling.in_training.groups import VideoGroups
+from reelweave.train.sampling.in_training.loading import video_layout
+from reelweave.train.sampling.layout import VideoLayout, build_layout
+from reelweave.train.sampling.prediction.first_frames import read_first_frames
+from reelweave.train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
+from reelweave.train.sampling.trained.load import Trained
 
 STAGES = ("text", "denoise", "decode", "write")
 

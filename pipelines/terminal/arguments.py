@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
-from loader.base.printable import printable
+from reelweave.loader.base.printable import printable
 
 _INVALID_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
 _MOST_COMPARED = 80  # characters of a word
@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong and where help is, and exit with status 2."""
-        from loader.storage.names import without_secrets
+        from reelweave.loader.storage.names import without_secrets
 
         if found := _INVALID_CHOICE.search(message):
             known = [word.strip(" '") for word in found[2].split(",")]
@@ -93,7 +93,7 @@ def add_config(
     default: str | None = None,
     overrides: str = "one key",
 ) -> None:
-    """Add ``--config`` and ``--set``, which `pipelines.configuration.config.resolve` takes.
+    """Add ``--config`` and ``--set``, which `reelweave.pipelines.configuration.config.resolve` takes.
 
     Args:
         parser: parser, or a group of one.
@@ -115,7 +115,7 @@ def add_config(
 
 
 def add_log_format(parser: argparse.ArgumentParser) -> None:
-    """Add ``--log-format``, which `pipelines.terminal.curation_progress` takes."""
+    """Add ``--log-format``, which `reelweave.pipelines.terminal.curation_progress` takes."""
     parser.add_argument(
         "--log-format",
         choices=("text", "json"),

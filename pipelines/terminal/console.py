@@ -23,8 +23,8 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from loader.base.printable import printable, printable_json
-from pipelines.terminal.noise import is_quiet
+from reelweave.loader.base.printable import printable, printable_json
+from reelweave.pipelines.terminal.noise import is_quiet
 
 _UNFOLDED = 100_000  # columns of a pipe or a file, whose reader folds lines, or not
 _REMEMBERED_S = 86400.0  # of the steps that an estimate looks back on; rich forgets those older than 30 s

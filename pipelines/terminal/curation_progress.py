@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from rich.progress import TaskID
 
-from loader.base.printable import printable_json
-from pipelines.terminal.console import progress_bars, stderr
+from reelweave.loader.base.printable import printable_json
+from reelweave.pipelines.terminal.console import progress_bars, stderr
 
 if TYPE_CHECKING:
-    from curate.run.runners.progress import Progress
+    from reelweave.curate.run.runners.progress import Progress
 
 EVERY_S = 30.0
 """Seconds between lines."""

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from loader.base.named_file import read_named_text
-from loader.base.whole_file import whole_file
-from loader.errors import UsageError
+from reelweave.loader.base.named_file import read_named_text
+from reelweave.loader.base.whole_file import whole_file
+from reelweave.loader.errors import UsageError
 
 _MOST_BYTES = 64 << 20
 

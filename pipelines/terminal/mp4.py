@@ -15,10 +15,10 @@ def encode_mp4(video_CTHW: NDArray[np.uint8], fps: int) -> bytes:
     """
     from av.video.frame import VideoFrame
 
-    from curate.cut.config import CutConfig
-    from curate.cut.encode import X264, ClipEncoder
-    from curate.cut.mp4 import fast_start
-    from curate.frames.picture import Geometry
+    from reelweave.curate.cut.config import CutConfig
+    from reelweave.curate.cut.encode import X264, ClipEncoder
+    from reelweave.curate.cut.mp4 import fast_start
+    from reelweave.curate.frames.picture import Geometry
 
     _, _, height, width = video_CTHW.shape
     encoder = ClipEncoder(X264, Geometry(width, height), Fraction(fps), CutConfig())

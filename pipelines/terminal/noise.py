@@ -2,9 +2,8 @@
 
 import logging
 
-from loader.base.printable import printable
+from reelweave.loader.base.printable import printable
 
-_ROOMS = ("curate", "loader", "pipelines", "train")
 # By logger. Both come from importing torchao, which diffusers and peft do wherever it is installed.
 _NOISE = {
     "torch.utils._pytree": "register_constant() on Enum subclasses is deprecated",
@@ -30,19 +29,18 @@ def set_verbosity(quiet: bool, verbose: bool) -> None:
     `is_quiet` then says so to whatever else writes on stderr.
     """
     level = logging.ERROR if quiet else logging.INFO if verbose else logging.WARNING
-    for room in _ROOMS:
-        logging.getLogger(room).setLevel(level)
+    logging.getLogger("reelweave").setLevel(level)
     if logging.lastResort:
         logging.lastResort.setLevel(min(level, logging.WARNING))
 
 
 def is_quiet() -> bool:
     """Return whether only results and errors are printed."""
-    return logging.getLogger("pipelines").getEffectiveLevel() > logging.WARNING
+    return logging.getLogger("reelweave").getEffectiveLevel() > logging.WARNING
 
 
 def _hide(record: logging.LogRecord) -> bool:
-    from loader.storage.names import without_secrets
+    from reelweave.loader.storage.names import without_secrets
 
     record.msg, record.args = printable(without_secrets(record.getMessage()), keep="\n"), ()
     return True

@@ -19,18 +19,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from reelweave.train.cascade.menu import GroupMenu
+from reelweave.train.cascade.paper.cost_table import CostTable, read_cost_table
+from reelweave.train.cascade.paper.simulate import Noise, execute
+from reelweave.train.cascade.paper.trace import TraceBatch
+from reelweave.train.cascade.planners.by_name import PLANNERS
+from reelweave.train.cascade.planners.exact import tightened
+from reelweave.train.cascade.planners.plan import plan
+from reelweave.train.cascade.problem import Problem
+from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.cascade.scheduling.bound import lower_bound
+from reelweave.train.cascade.scheduling.check import violations
 from tests.bench.planners import heading, percent, prepared, row
-from train.cascade.menu import GroupMenu
-from train.cascade.paper.cost_table import CostTable, read_cost_table
-from train.cascade.paper.simulate import Noise, execute
-from train.cascade.paper.trace import TraceBatch
-from train.cascade.planners.by_name import PLANNERS
-from train.cascade.planners.exact import tightened
-from train.cascade.planners.plan import plan
-from train.cascade.problem import Problem
-from train.cascade.schedule import Schedule
-from train.cascade.scheduling.bound import lower_bound
-from train.cascade.scheduling.check import violations
 
 OTHERS = ("static-sp4", "static-sp8", "static-sp16", "static-lpt", "flexsp", "genetic", "sweep")
 RECORDED = ("recorded", "divided")

@@ -24,7 +24,7 @@ from torch.nn import attention
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from train.kernels.dense_attention import dense_attention
+from reelweave.train.kernels.dense_attention import dense_attention
 
 
 class Case(NamedTuple):

@@ -14,11 +14,11 @@ from unittest.mock import patch
 
 import torch
 
-from pipelines.benchmarks.gpu_clock import copy_gb_per_s, median_ms, own_stream, rotation
-from pipelines.benchmarks.kernel_cases import GateNormModulate, KernelCase, NormModulate, Operator
-from train.kernels.cuda import launch
-from train.kernels.eager import EAGER
-from train.kernels.kernel_set import Kernels
+from reelweave.pipelines.benchmarks.gpu_clock import copy_gb_per_s, median_ms, own_stream, rotation
+from reelweave.pipelines.benchmarks.kernel_cases import GateNormModulate, KernelCase, NormModulate, Operator
+from reelweave.train.kernels.cuda import launch
+from reelweave.train.kernels.eager import EAGER
+from reelweave.train.kernels.kernel_set import Kernels
 
 K = 1024
 WIDTHS = (1536, 2048, 3072, 5120)
@@ -64,7 +64,7 @@ def main() -> None:
     tiny = parser.parse_args().tiny
     device, kernels = torch.device("cpu"), EAGER
     if not tiny:
-        from train.kernels.cuda.nvrtc_provider import KERNELS
+        from reelweave.train.kernels.cuda.nvrtc_provider import KERNELS
 
         device, kernels = torch.device("cuda", torch.cuda.current_device()), KERNELS
     print("| operator | N x D | one row: ms | of a copy | teams: ms | of a copy | gradients differ by |")

@@ -7,11 +7,11 @@ Prints Markdown; plan times are for one core. A thirtieth of the steps are plann
 
 import argparse
 
-from loader.buckets.cost import PowerCost
-from loader.paper.simulate import SimulatedPlan, planned_steps, simulate
-from loader.paper.workloads import WORKLOADS
-from loader.plan.microbatches import Microbatches
-from loader.plan.policy import POLICIES, Policy, StepLayout, budgets_of
+from reelweave.loader.buckets.cost import PowerCost
+from reelweave.loader.paper.simulate import SimulatedPlan, planned_steps, simulate
+from reelweave.loader.paper.workloads import WORKLOADS
+from reelweave.loader.plan.microbatches import Microbatches
+from reelweave.loader.plan.policy import POLICIES, Policy, StepLayout, budgets_of
 
 CASES = ((16, 1), (128, 3), (1024, 30))
 """Ranks, and what share of the steps is enough for them."""

@@ -20,14 +20,14 @@ from pathlib import Path
 
 import numpy as np
 
-from loader.base.columns import parts
-from loader.buckets.assignment import Assignment, BucketConfig, assign
-from loader.dataset import Manifest, open_dataset
-from loader.dataset.manifest import FileEntry, ShardEntry, Totals, count_states
-from loader.dataset.plan_index import DTYPES, PlanIndex, write_plan_index
-from loader.dataset.schema import TABLES
-from loader.plan.epoch_plan import plan_epoch
-from loader.plan.policy import StepLayout
+from reelweave.loader.base.columns import parts
+from reelweave.loader.buckets.assignment import Assignment, BucketConfig, assign
+from reelweave.loader.dataset import Manifest, open_dataset
+from reelweave.loader.dataset.manifest import FileEntry, ShardEntry, Totals, count_states
+from reelweave.loader.dataset.plan_index import DTYPES, PlanIndex, write_plan_index
+from reelweave.loader.dataset.schema import TABLES
+from reelweave.loader.plan.epoch_plan import plan_epoch
+from reelweave.loader.plan.policy import StepLayout
 
 PER_SHARD = 1000
 SHAPES = np.array(

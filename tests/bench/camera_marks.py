@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from curate.filters import overlay_scores
-from curate.filters.bars import find_bars, without_bars
-from curate.models.camera import CameraConfig, CameraMotion
-from curate.models.custom.types import Clip
+from reelweave.curate.filters import overlay_scores
+from reelweave.curate.filters.bars import find_bars, without_bars
+from reelweave.curate.models.camera import CameraConfig, CameraMotion
+from reelweave.curate.models.custom.types import Clip
 from tests.camera_footage import FPS, HEIGHT, MOVES, SECONDS, TUNED, UNSEEN, WIDTH, rendered, shots
 from tests.filter_footage import encode, sample_of
 

@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from curate.run.runners.passes import run_pass
-from curate.run.runners.pipeline import Stage
+from reelweave.curate.run.runners.passes import run_pass
+from reelweave.curate.run.runners.pipeline import Stage
 
 _SOURCES, _CLIPS, _CUT_S, _CAPTION_S = 24, 2, 4.0, 1.0
 

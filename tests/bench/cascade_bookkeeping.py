@@ -22,23 +22,23 @@ from typing import Any
 import numpy as np
 import torch
 
+from reelweave.train.cascade.execution.agreement import agree
+from reelweave.train.cascade.execution.executor import Executor
+from reelweave.train.cascade.execution.handoffs import handoff_bytes, plan_transfers
+from reelweave.train.cascade.execution.ops import TensorSpec
+from reelweave.train.cascade.execution.order import bounded, in_order, with_openings
+from reelweave.train.cascade.execution.pool import GroupPool
+from reelweave.train.cascade.execution.step import AgreedStep
+from reelweave.train.cascade.menu import GroupMenu
+from reelweave.train.cascade.paper.cases import DEGREES, at_720p
+from reelweave.train.cascade.planners.plan import plan
+from reelweave.train.cascade.problem import Module
+from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.distributed.world import World, join
+from reelweave.train.measure.timings import StepClock
 from tests.bench import cascade_bookkeeping
 from tests.train.cascade.execution.plans import Sample, TinyWork
 from tests.train.ranks import Ranks
-from train.cascade.execution.agreement import agree
-from train.cascade.execution.executor import Executor
-from train.cascade.execution.handoffs import handoff_bytes, plan_transfers
-from train.cascade.execution.ops import TensorSpec
-from train.cascade.execution.order import bounded, in_order, with_openings
-from train.cascade.execution.pool import GroupPool
-from train.cascade.execution.step import AgreedStep
-from train.cascade.menu import GroupMenu
-from train.cascade.paper.cases import DEGREES, at_720p
-from train.cascade.planners.plan import plan
-from train.cascade.problem import Module
-from train.cascade.schedule import Schedule
-from train.distributed.world import World, join
-from train.measure.timings import StepClock
 
 
 class Nothing(TinyWork):

@@ -11,21 +11,21 @@ from collections.abc import Callable
 
 import numpy as np
 
-from loader.base.arrays import Floats
-from train.cascade.menu import GroupMenu
-from train.cascade.online.around import around, slowed
-from train.cascade.online.correction import corrected, correction
-from train.cascade.online.measurements import MeasurementWindow, measurements
-from train.cascade.paper.cases import DEGREES, drawn_at_720p
-from train.cascade.paper.simulate import Noise, execute
-from train.cascade.placement.mapper import place
-from train.cascade.placement.slack import least_slack_first
-from train.cascade.placement.topology import PRESETS
-from train.cascade.planners.plan import plan
-from train.cascade.problem import Module, Problem
-from train.cascade.schedule import Schedule
-from train.cascade.scheduling.schedule_graph import ScheduleGraph
-from train.config.cascade import CorrectionConfig
+from reelweave.loader.base.arrays import Floats
+from reelweave.train.cascade.menu import GroupMenu
+from reelweave.train.cascade.online.around import around, slowed
+from reelweave.train.cascade.online.correction import corrected, correction
+from reelweave.train.cascade.online.measurements import MeasurementWindow, measurements
+from reelweave.train.cascade.paper.cases import DEGREES, drawn_at_720p
+from reelweave.train.cascade.paper.simulate import Noise, execute
+from reelweave.train.cascade.placement.mapper import place
+from reelweave.train.cascade.placement.slack import least_slack_first
+from reelweave.train.cascade.placement.topology import PRESETS
+from reelweave.train.cascade.planners.plan import plan
+from reelweave.train.cascade.problem import Module, Problem
+from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.cascade.scheduling.schedule_graph import ScheduleGraph
+from reelweave.train.config.cascade import CorrectionConfig
 
 CASES = ((4, 16), (16, 64), (64, 256), (16, 16), (64, 64))
 CONFIG = CorrectionConfig()

@@ -16,11 +16,11 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from loader.storage import open_storage
-from train.checkpoint.checksums import BLOCK
-from train.checkpoint.directory import ROWS, Wanted
-from train.checkpoint.files import Header, header, in_order, pieces_in, sharding
-from train.checkpoint.pieces import Piece
+from reelweave.loader.storage import open_storage
+from reelweave.train.checkpoint.checksums import BLOCK
+from reelweave.train.checkpoint.directory import ROWS, Wanted
+from reelweave.train.checkpoint.files import Header, header, in_order, pieces_in, sharding
+from reelweave.train.checkpoint.pieces import Piece
 
 ROW = 64
 

@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
-from loader.storage import open_storage
-from train.checkpoint.folder import latest
-from train.checkpoint.saver import Checkpoints
-from train.checkpoint.state import CheckpointState
-from train.config.checkpoint import CheckpointConfig
-from train.distributed.world import World
+from reelweave.loader.storage import open_storage
+from reelweave.train.checkpoint.folder import latest
+from reelweave.train.checkpoint.saver import Checkpoints
+from reelweave.train.checkpoint.state import CheckpointState
+from reelweave.train.config.checkpoint import CheckpointConfig
+from reelweave.train.distributed.world import World
 
 TENSOR_MIB = 64
 

@@ -156,10 +156,10 @@ Run = Callable[[Path, Path, float], None]
 
 def reelweave(detector: str = "fixed") -> Run:
     """Return our curation: clips, scores, fingerprints, shards, tables. Copies are not sought."""
-    from curate.config import CurateConfig
-    from curate.run.curate import curate
+    from reelweave.curate.config import CurateConfig
+    from reelweave.curate.run.curate import curate
 
-    for name in ("curate.source_pass.cut_source", "curate.source_pass.stage"):
+    for name in ("reelweave.curate.source_pass.cut_source", "reelweave.curate.source_pass.stage"):
         importlib.import_module(name)
 
     def run(videos: Path, out: Path, stride_s: float) -> None:

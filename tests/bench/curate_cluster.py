@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from curate.frames.probe import ProbeConfig
-from curate.run.runners.passes import run_pass
-from curate.run.runners.pipeline import _MAX_BLOCKS, Stage
+from reelweave.curate.frames.probe import ProbeConfig
+from reelweave.curate.run.runners.passes import run_pass
+from reelweave.curate.run.runners.pipeline import _MAX_BLOCKS, Stage
 
 _LOSSES = (0.0, 0.02, 0.05, 0.1, 0.5)
 """Per node and hour."""

@@ -2,12 +2,13 @@
 
     python -m tests.bench.curate_kinds --films OUT/PART [--repeat 3]
 
-Takes the films of `tests.bench.curate_films`. What the floor is says `pipelines.benchmarks.curate`: every packet of the
-picture decoded once, by one thread, and the pictures of the clips kept encoded once with the options of the clips;
-conversions (tone mapping, 10 to 8 bits, 4:2:2 to 4:2:0) are not in it. The second ratio is over a floor that includes
-them, one `curate.frames.picture.Finisher.finish` for each frame kept. Processor seconds, user and system, of this
-process and all its threads; the median of the repetitions' ratios. Each film is curated and its floor measured in
-turns. One film is curated beforehand and not counted: a worker imports once, however many films it sees.
+Takes the films of `tests.bench.curate_films`. What the floor is says `reelweave.pipelines.benchmarks.curate`:
+every packet of the picture decoded once, by one thread, and the pictures of the clips kept encoded once with
+the options of the clips; conversions (tone mapping, 10 to 8 bits, 4:2:2 to 4:2:0) are not in it. The second
+ratio is over a floor that includes them, one `reelweave.curate.frames.picture.Finisher.finish` for each frame
+kept. Processor seconds, user and system, of this process and all its threads; the median of the repetitions'
+ratios. Each film is curated and its floor measured in turns. One film is curated beforehand and not counted:
+a worker imports once, however many films it sees.
 """
 
 import argparse
@@ -20,15 +21,15 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from curate.config import CurateConfig, config_digest
-from curate.frames.picture import Finisher, Geometry
-from curate.frames.source import open_video
-from curate.ledger.ledger import Ledger
-from curate.ledger.records import Record
-from curate.source_pass.cut_source import CutSource
-from curate.sources.inputs import SourceRef, list_sources
-from loader.storage import open_storage
-from pipelines.benchmarks.curate import floor
+from reelweave.curate.config import CurateConfig, config_digest
+from reelweave.curate.frames.picture import Finisher, Geometry
+from reelweave.curate.frames.source import open_video
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.ledger.records import Record
+from reelweave.curate.source_pass.cut_source import CutSource
+from reelweave.curate.sources.inputs import SourceRef, list_sources
+from reelweave.loader.storage import open_storage
+from reelweave.pipelines.benchmarks.curate import floor
 
 Times = tuple[float, float, float]
 """Seconds of curation, of the floor, and of conversions."""

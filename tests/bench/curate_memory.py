@@ -21,8 +21,8 @@ import numpy as np
 
 CURATE = """
 import sys
-from curate.config import CurateConfig
-from curate.run.curate import curate
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.run.curate import curate
 curate([sys.argv[1]], sys.argv[2], CurateConfig.model_validate({"run": {"runner": "sequential"}}))
 """
 

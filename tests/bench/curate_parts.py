@@ -23,17 +23,17 @@ from pathlib import Path
 import av
 import numpy as np
 
-from curate.config import CurateConfig
-from curate.ledger.ledger import Ledger
-from curate.ledger.records import source_summary
-from curate.source_pass.cut_source import STAGE
-from loader.storage import open_storage
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.ledger.records import source_summary
+from reelweave.curate.source_pass.cut_source import STAGE
+from reelweave.loader.storage import open_storage
 
 _SIZE, _RATE, _SOUND_RATE = (640, 360), 25, 44100
 _RUN = """
 import resource, sys
-from curate.config import CurateConfig
-from curate.run.curate import curate
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.run.curate import curate
 curate([sys.argv[1]], sys.argv[2], CurateConfig.model_validate_json(sys.argv[3]))
 spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
 print(sum(one.ru_utime + one.ru_stime for one in spent))

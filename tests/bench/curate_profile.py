@@ -22,55 +22,62 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from curate.config import CurateConfig, config_digest
-from curate.ledger.ledger import Ledger
-from curate.source_pass.cut_source import CutSource
-from curate.sources.inputs import SourceRef, list_sources
-from loader.storage import open_storage
-from pipelines.benchmarks.curate import floor
+from reelweave.curate.config import CurateConfig, config_digest
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.source_pass.cut_source import CutSource
+from reelweave.curate.sources.inputs import SourceRef, list_sources
+from reelweave.loader.storage import open_storage
+from reelweave.pipelines.benchmarks.curate import floor
 
 PARTS = {
     "open, probe": (
-        "curate.frames.source:_opened",
-        "curate.frames.source:count_frames",
-        "curate.source_pass.scan:probe",
+        "reelweave.curate.frames.source:_opened",
+        "reelweave.curate.frames.source:count_frames",
+        "reelweave.curate.source_pass.scan:probe",
     ),
-    "decode": ("curate.frames.frame_times:Decoder._packets",),
-    "small pictures": ("curate.shots.scale:Scaler.__call__",),
+    "decode": ("reelweave.curate.frames.frame_times:Decoder._packets",),
+    "small pictures": ("reelweave.curate.shots.scale:Scaler.__call__",),
     "shots": (
-        "curate.shots.colour.detector:ColourDetector.push",
-        "curate.shots.colour.detector:ColourDetector.finish",
+        "reelweave.curate.shots.colour.detector:ColourDetector.push",
+        "reelweave.curate.shots.colour.detector:ColourDetector.finish",
     ),
     "stitch": (
-        "curate.shots.stitch:SampleEmbeddings.push",
-        "curate.source_pass.scan:stitch",
-        "curate.source_pass.lookahead:stitch",
+        "reelweave.curate.shots.stitch:SampleEmbeddings.push",
+        "reelweave.curate.source_pass.scan:stitch",
+        "reelweave.curate.source_pass.lookahead:stitch",
     ),
-    "statistics": ("curate.source_pass.sampling:FrameStats.push",),
+    "statistics": ("reelweave.curate.source_pass.sampling:FrameStats.push",),
     "lookahead, window": (
-        "curate.source_pass.lookahead_encode:LookaheadEncoder.push",
-        "curate.source_pass.lookahead_encode:LookaheadEncoder.finish",
+        "reelweave.curate.source_pass.lookahead_encode:LookaheadEncoder.push",
+        "reelweave.curate.source_pass.lookahead_encode:LookaheadEncoder.finish",
     ),
-    "convert": ("curate.frames.picture:Finisher.finish",),
+    "convert": ("reelweave.curate.frames.picture:Finisher.finish",),
     "encode": (
-        "curate.cut.encode:ClipEncoder.__init__",
-        "curate.cut.encode:ClipEncoder.show",
-        "curate.cut.encode:ClipEncoder.finish",
+        "reelweave.curate.cut.encode:ClipEncoder.__init__",
+        "reelweave.curate.cut.encode:ClipEncoder.show",
+        "reelweave.curate.cut.encode:ClipEncoder.finish",
     ),
-    "motion": ("curate.filters.vectors:MotionMeter.push",),
+    "motion": ("reelweave.curate.filters.vectors:MotionMeter.push",),
     "sample": (
-        "curate.source_pass.sampling:PictureCollector.push",
-        "curate.source_pass.sampling:PictureCollector.take",
+        "reelweave.curate.source_pass.sampling:PictureCollector.push",
+        "reelweave.curate.source_pass.sampling:PictureCollector.take",
     ),
-    "sound": ("curate.cut.clips:sound_of", "curate.cut.clips:merge", "curate.cut.verify:_loudness"),
-    "verify": ("curate.cut.clips:verify",),
-    "scores": ("curate.source_pass.cut_source:scores",),
+    "sound": (
+        "reelweave.curate.cut.clips:sound_of",
+        "reelweave.curate.cut.clips:merge",
+        "reelweave.curate.cut.verify:_loudness",
+    ),
+    "verify": ("reelweave.curate.cut.clips:verify",),
+    "scores": ("reelweave.curate.source_pass.cut_source:scores",),
     "fingerprints": (
-        "curate.source_pass.cut_source:embed_pictures",
-        "curate.source_pass.cut_source:dedup_fingerprint",
+        "reelweave.curate.source_pass.cut_source:embed_pictures",
+        "reelweave.curate.source_pass.cut_source:dedup_fingerprint",
     ),
-    "hash": ("curate.source_pass.cut_source:sha256_of", "curate.cut.clip:CutClip.sha256"),
-    "ledger": ("curate.ledger.ledger:Ledger.write_clip", "curate.ledger.ledger:Ledger.write_arrays"),
+    "hash": ("reelweave.curate.source_pass.cut_source:sha256_of", "reelweave.curate.cut.clip:CutClip.sha256"),
+    "ledger": (
+        "reelweave.curate.ledger.ledger:Ledger.write_clip",
+        "reelweave.curate.ledger.ledger:Ledger.write_arrays",
+    ),
 }
 
 

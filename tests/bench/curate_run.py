@@ -19,10 +19,10 @@ from pathlib import Path
 
 import ray
 
-from curate.config import CurateConfig
-from curate.run.curate import curate
-from loader.dataset import Dataset
-from loader.storage import open_storage
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.run.curate import curate
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.storage import open_storage
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -31,25 +31,32 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curate import dedup
-from curate.caption.types import Caption
-from curate.config import CurateConfig
-from curate.ledger.ledger import LEDGER, Ledger
-from curate.ledger.records import Record, SourceSummary, clip_key, clip_result, source_summary, to_columns
-from curate.run import curate as phases
-from curate.run.driver import Driver
-from curate.run.shard import WriteShard
-from curate.run.stages.clip_stages import caption_identity
-from curate.run.state import CurationState
-from curate.run.tables.closed import text_id
-from curate.run.tables.samples import accounting_table, scores_table
-from curate.run.write_shards import NewShards
-from curate.source_pass.cut_source import STAGE, arrays_name, source_id
-from curate.source_pass.tasks import clip_task
-from curate.sources.inputs import SourceRef, list_sources
-from loader.dataset import ACCOUNTING, SCORES
-from loader.dataset.tables.parquet import ParquetWriter, to_parquet
-from loader.storage import open_storage
+from reelweave.curate import dedup
+from reelweave.curate.caption.types import Caption
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.ledger.ledger import LEDGER, Ledger
+from reelweave.curate.ledger.records import (
+    Record,
+    SourceSummary,
+    clip_key,
+    clip_result,
+    source_summary,
+    to_columns,
+)
+from reelweave.curate.run import curate as phases
+from reelweave.curate.run.driver import Driver
+from reelweave.curate.run.shard import WriteShard
+from reelweave.curate.run.stages.clip_stages import caption_identity
+from reelweave.curate.run.state import CurationState
+from reelweave.curate.run.tables.closed import text_id
+from reelweave.curate.run.tables.samples import accounting_table, scores_table
+from reelweave.curate.run.write_shards import NewShards
+from reelweave.curate.source_pass.cut_source import STAGE, arrays_name, source_id
+from reelweave.curate.source_pass.tasks import clip_task
+from reelweave.curate.sources.inputs import SourceRef, list_sources
+from reelweave.loader.dataset import ACCOUNTING, SCORES
+from reelweave.loader.dataset.tables.parquet import ParquetWriter, to_parquet
+from reelweave.loader.storage import open_storage
 
 CONFIG = CurateConfig.model_validate(
     {

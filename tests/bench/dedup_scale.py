@@ -17,15 +17,15 @@ import av
 import numpy as np
 from PIL import Image, ImageEnhance
 
-from curate.dedup import neighbours
-from curate.dedup.cells import PROBES, CellCentres, InvertedFile
-from curate.dedup.neighbours import near_pairs
-from curate.dedup.products import Floats, slices
-from curate.dedup.vector_file import VectorFile
-from curate.frames.perceptual import PICTURE, describe
+from reelweave.curate.dedup import neighbours
+from reelweave.curate.dedup.cells import PROBES, CellCentres, InvertedFile
+from reelweave.curate.dedup.neighbours import near_pairs
+from reelweave.curate.dedup.products import Floats, slices
+from reelweave.curate.dedup.vector_file import VectorFile
+from reelweave.curate.frames.perceptual import PICTURE, describe
 from tests.bench.curate_scale import peak_bytes
 
-LEAST, MOST = 0.5, 32  # as `curate.dedup` asks
+LEAST, MOST = 0.5, 32  # as `reelweave.curate.dedup` asks
 COPIES = 2000
 AT_ONCE = 100_000
 

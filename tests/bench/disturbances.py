@@ -105,7 +105,7 @@ def _workers(scene: Scene, command: Command) -> list[int]:
             words = " ".join(child.cmdline())
             # Ray's agents are called so, too; a node ends with them.
             of_ray = words.startswith("ray::") and not re.search(r"IDLE|Agent", words)
-            if of_ray or "curate.frames.child_process" in words:
+            if of_ray or "reelweave.curate.frames.child_process" in words:
                 found.append(child.pid)
     return found
 

@@ -141,7 +141,7 @@ def run(arguments: Sequence[str], folder: Path, timeout_s: float = 900.0) -> sub
 
 def program(*arguments: str) -> list[str]:
     """Return the command line of `reelweave`."""
-    return [sys.executable, "-m", "pipelines.cli", *arguments]
+    return [sys.executable, "-m", "reelweave.pipelines.cli", *arguments]
 
 
 def prepared(folder: Path) -> None:
@@ -249,7 +249,7 @@ def judged(command: Printed, folder: Path) -> dict[str, Any]:
     line = program(*words)
     if command.ranks:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(command.ranks)]
-        line = [*torchrun, "-m", "pipelines.cli", *words]
+        line = [*torchrun, "-m", "reelweave.pipelines.cli", *words]
     start = time.monotonic()
     try:
         done = run(line, folder)

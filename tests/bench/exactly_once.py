@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
-from loader.dataset import open_dataset, verify
+from reelweave.loader.dataset import open_dataset, verify
 from tests.bench.disturbances import (
     OTHER,
     Scene,

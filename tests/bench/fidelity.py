@@ -24,13 +24,13 @@ import av
 import numpy as np
 from av.video.frame import VideoFrame
 
-from curate.config import CurateConfig
-from curate.cut import CutClip, CutConfig, FailedClip, cut
-from curate.cut.trim import trimmed
-from curate.frames.source import SourceError
-from curate.shots.spans import Span, spans
-from curate.source_pass.scan import Scan, scan
-from loader.dataset.colour.sdr import is_hdr
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.cut import CutClip, CutConfig, FailedClip, cut
+from reelweave.curate.cut.trim import trimmed
+from reelweave.curate.frames.source import SourceError
+from reelweave.curate.shots.spans import Span, spans
+from reelweave.curate.source_pass.scan import Scan, scan
+from reelweave.loader.dataset.colour.sdr import is_hdr
 
 _EVERY = 10  # frames between compared ones
 _COMPARED = 2  # clips of a source

@@ -57,7 +57,7 @@ def bench(name: str, *options: str) -> list[str]:
 
 def reelweave(*words: str) -> list[str]:
     """Return a command of `reelweave`."""
-    return [PYTHON, "-m", "pipelines.cli", *words]
+    return [PYTHON, "-m", "reelweave.pipelines.cli", *words]
 
 
 _WIDE = ("--config", "infra/gpu/shapes.yaml")
@@ -80,8 +80,8 @@ _FEW = (
 )
 _LIBRARY = Step(
     "the library against float64",
-    [PYTHON, "-m", "train.kernels", "build"],
-    [PYTHON, "-m", "train.kernels", "which"],
+    [PYTHON, "-m", "reelweave.train.kernels", "build"],
+    [PYTHON, "-m", "reelweave.train.kernels", "which"],
     110,
 )
 
@@ -111,7 +111,7 @@ CALLS: dict[str, tuple[Step, ...]] = {
         Step(
             "sanitizers",
             bench("kernels", "--sanitize", "--out", FOLDER, "--seconds", "110"),
-            [PYTHON, "-m", "train.kernels", "which"],
+            [PYTHON, "-m", "reelweave.train.kernels", "which"],
             115,
         ),
         Step(
@@ -199,7 +199,7 @@ CALLS: dict[str, tuple[Step, ...]] = {
         Step(
             "sanitizers",
             bench("kernels", "--sanitize", "--out", FOLDER, "--seconds", "440"),
-            [PYTHON, "-m", "train.kernels", "which"],
+            [PYTHON, "-m", "reelweave.train.kernels", "which"],
             450,
         ),
     ),

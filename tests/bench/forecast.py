@@ -11,15 +11,15 @@ import random
 import statistics
 from collections import defaultdict
 
-from curate.frames.probe import ProbeConfig
-from curate.ledger.ledger import Ledger
-from curate.ledger.records import source_summary
-from curate.run.outlook.forecast import Extent, ForecastConfig, SourceCost, extents, forecast
-from curate.source_pass.cut_source import STAGE, source_id
-from curate.sources.headers import read_headers
-from curate.sources.inputs import SourceRef
-from loader.dataset import open_dataset
-from loader.storage import StorageConfig
+from reelweave.curate.frames.probe import ProbeConfig
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.ledger.records import source_summary
+from reelweave.curate.run.outlook.forecast import Extent, ForecastConfig, SourceCost, extents, forecast
+from reelweave.curate.source_pass.cut_source import STAGE, source_id
+from reelweave.curate.sources.headers import read_headers
+from reelweave.curate.sources.inputs import SourceRef
+from reelweave.loader.dataset import open_dataset
+from reelweave.loader.storage import StorageConfig
 
 FIGURES = ("clips", "clip_gb", "clip_hours", "core_hours")
 

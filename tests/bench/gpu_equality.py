@@ -130,10 +130,10 @@ _OF_REFERENCE = ("model", "objective", "dtype")
 
 def _losses(case: Case, device: str, out: Path, reference: bool = False, stops: bool = False) -> list[float]:
     """Return the losses of all steps; with ``stops`` the stream ends halfway, and the run is resumed."""
-    from loader.errors import RunError
+    from reelweave.loader.errors import RunError
+    from reelweave.train.loop.trainer import Trainer
     from tests.train.clips import ClipStream
     from tests.train.saved import losses
-    from train.loop.trainer import Trainer
 
     class Half(ClipStream):
         def __iter__(self) -> Iterator[Any]:
@@ -154,10 +154,10 @@ def _video(case: Case, device: str) -> float:
     """Return the mean difference of two sampled videos, of the same random weights, in levels of 255."""
     import torch
 
+    from reelweave.train.models.bundle import Bundle
+    from reelweave.train.sampling.config import SampleConfig
+    from reelweave.train.sampling.generate import generate
     from tests.train.clips import BUCKETS
-    from train.models.bundle import Bundle
-    from train.sampling.config import SampleConfig
-    from train.sampling.generate import generate
 
     size = BUCKETS[0]
     wanted = SampleConfig(
@@ -179,8 +179,8 @@ def _reads(case: Case, device: str, out: Path) -> float:
     """Return how often a step waits for the device, as PyTorch warns of it, without the first steps."""
     import torch
 
+    from reelweave.train.loop.trainer import Trainer
     from tests.train.clips import ClipStream
-    from train.loop.trainer import Trainer
 
     if device == "cpu":
         return 0.0

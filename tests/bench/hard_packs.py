@@ -3,7 +3,8 @@
     python -m tests.bench.hard_packs [--ranks 8 --packs 4 --tokens 144000]
 
 Prints Markdown. Seconds are processor time of planning a step, MiB its peak of traced memory above what the samples
-take. The floor is the least idle time that any placement of the step could have (`loader.plan.balance.least_load`).
+take. The floor is the least idle time that any placement of the step could have
+(`reelweave.loader.plan.balance.least_load`).
 """
 
 import argparse
@@ -13,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.base.arrays import Floats, Places
-from loader.plan.balance import least_load
-from loader.plan.packing import CARRIED, PackSizes, balanced_packs, taken
+from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.plan.balance import least_load
+from reelweave.loader.plan.packing import CARRIED, PackSizes, balanced_packs, taken
 
 _SMALLEST = 70  # tokens; so many samples wait that no step takes all
 

@@ -116,7 +116,7 @@ def tried(
 
 def attempt(folder: Path, commands: dict[str, Command]) -> dict[str, Any]:
     """Run commands one after the other: how each ended, and the first thing that counts as lost."""
-    from loader.errors import RunError, UsageError
+    from reelweave.loader.errors import RunError, UsageError
 
     outcomes, lost = [], ""
     for name, command in commands.items():
@@ -168,9 +168,9 @@ def in_child(act: Callable[[], Any], limit_s: float) -> dict[str, Any]:
 
 def make_dataset(folder: Path) -> None:
     """Two films, curated as a person would, with embeddings and a report."""
-    from curate.config import CurateConfig
-    from curate.run.curate import curate
-    from pipelines.cli import main as reelweave
+    from reelweave.curate.config import CurateConfig
+    from reelweave.curate.run.curate import curate
+    from reelweave.pipelines.cli import main as reelweave
     from tests.media import write_video
 
     raw = folder.with_name("raw")
@@ -191,8 +191,8 @@ def make_dataset(folder: Path) -> None:
 
 def make_run(folder: Path) -> None:
     """A tiny model trained for eight steps, with two checkpoints."""
+    from reelweave.train.loop.trainer import Trainer
     from tests.train.clips import ClipStream, tiny_config
-    from train.loop.trainer import Trainer
 
     Trainer(tiny_config(8), ClipStream(), folder).run()
 
@@ -238,8 +238,8 @@ def forge(body: Any, chance: random.Random) -> None:
 
 def forge_table(folder: Path, chance: random.Random) -> None:
     """Put other values of the right type into a row of a table, or leave rows out."""
-    from loader.dataset.schema import TABLES
-    from loader.dataset.tables.parquet import from_parquet, to_parquet, to_rows, to_table
+    from reelweave.loader.dataset.schema import TABLES
+    from reelweave.loader.dataset.tables.parquet import from_parquet, to_parquet, to_rows, to_table
 
     name = chance.choice(("index", "accounting", "scores"))
     rows = to_rows(from_parquet((folder / f"{name}.parquet").read_bytes()))
@@ -269,8 +269,8 @@ def forge_plan(folder: Path, chance: random.Random) -> None:
     """Put another number into the plan index."""
     import numpy as np
 
-    from loader.dataset import open_dataset
-    from loader.dataset.plan_index import PlanIndex, from_arrow, to_arrow
+    from reelweave.loader.dataset import open_dataset
+    from reelweave.loader.dataset.plan_index import PlanIndex, from_arrow, to_arrow
 
     samples = open_dataset(folder).manifest.totals.samples
     found = from_arrow((folder / "plan.arrow").read_bytes(), "plan.arrow", samples)
@@ -294,7 +294,7 @@ def change_checkpoint(folder: Path, chance: random.Random) -> str:
 
 def _reelweave(*words: str) -> Command:
     def run(folder: Path) -> int:
-        from pipelines.cli import main as reelweave
+        from reelweave.pipelines.cli import main as reelweave
 
         return reelweave([word.replace("FOLDER", str(folder)) for word in words])
 
@@ -302,8 +302,8 @@ def _reelweave(*words: str) -> Command:
 
 
 def _stream(folder: Path) -> None:
-    from loader.dataset import open_dataset
-    from loader.stream.video_stream import VideoStream
+    from reelweave.loader.dataset import open_dataset
+    from reelweave.loader.stream.video_stream import VideoStream
     from tests.loader.stream_clips import config
 
     stream = VideoStream(open_dataset(folder), config(epochs=1))
@@ -312,7 +312,7 @@ def _stream(folder: Path) -> None:
 
 
 def _read_all(folder: Path) -> None:
-    from loader.dataset import open_dataset
+    from reelweave.loader.dataset import open_dataset
 
     dataset = open_dataset(folder)
     dataset.shards()
@@ -322,22 +322,22 @@ def _read_all(folder: Path) -> None:
 
 
 def _search(folder: Path) -> int:
-    from loader.dataset import open_dataset
-    from pipelines.cli import main as reelweave
+    from reelweave.loader.dataset import open_dataset
+    from reelweave.pipelines.cli import main as reelweave
 
     return reelweave(["search", str(folder), "--like", open_dataset(folder).key(0)])
 
 
 def _remove(folder: Path) -> int:
-    from loader.dataset import open_dataset
-    from pipelines.cli import main as reelweave
+    from reelweave.loader.dataset import open_dataset
+    from reelweave.pipelines.cli import main as reelweave
 
     return reelweave(["remove", str(folder), "--key", open_dataset(folder).key(0)])
 
 
 def _resume(folder: Path) -> None:
+    from reelweave.train.loop.trainer import Trainer
     from tests.train.clips import ClipStream, tiny_config
-    from train.loop.trainer import Trainer
 
     Trainer(tiny_config(8), ClipStream(), folder).run()
 

@@ -24,12 +24,12 @@ from unittest.mock import patch
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate.config import CurateConfig
-from curate.run.curate import curate
-from curate.sources.inputs import list_sources
-from loader.dataset import open_dataset
-from loader.errors import RunError, UsageError
-from loader.storage import StorageConfig
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.run.curate import curate
+from reelweave.curate.sources.inputs import list_sources
+from reelweave.loader.dataset import open_dataset
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.storage import StorageConfig
 from tests.media import write_video
 
 MOST_S = 10.0

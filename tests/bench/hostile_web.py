@@ -21,9 +21,9 @@ from typing import Any
 
 import pytest
 
-from curate.sources.inputs import SourceRef, list_sources
-from loader.errors import RunError, UsageError
-from loader.storage import StorageConfig
+from reelweave.curate.sources.inputs import SourceRef, list_sources
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.storage import StorageConfig
 from tests.hostile_addresses import hostile_addresses
 from tests.httpserver import WebServer, web_server
 from tests.network import Network, pretend

@@ -26,12 +26,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from loader.dataset import Content, ShardRecord, publish, read_manifest
-from loader.dataset.publishing.publication import read_once
-from loader.dataset.schema import ACCOUNTING, INDEX, SCORES, TABLES
-from loader.dataset.shard import idx_bytes
-from loader.dataset.tables.shard_rows import CRC32, TableRows
-from loader.storage import open_storage
+from reelweave.loader.dataset import Content, ShardRecord, publish, read_manifest
+from reelweave.loader.dataset.publishing.publication import read_once
+from reelweave.loader.dataset.schema import ACCOUNTING, INDEX, SCORES, TABLES
+from reelweave.loader.dataset.shard import idx_bytes
+from reelweave.loader.dataset.tables.shard_rows import CRC32, TableRows
+from reelweave.loader.storage import open_storage
 from tests.bench.big_index import status
 
 PER_SHARD, PER_SOURCE = 500, 10
@@ -276,7 +276,7 @@ def write_idx(folder: Path, rows: int) -> None:
 
 def verify_step(folder: Path) -> dict[str, Any]:
     """Verify a dataset without tars."""
-    from loader.dataset import verify
+    from reelweave.loader.dataset import verify
 
     found = verify(open_storage(folder))
     wrong = [one for one in found.problems if "is missing, or is no file" not in one]
@@ -285,8 +285,8 @@ def verify_step(folder: Path) -> dict[str, Any]:
 
 def update_step(folder: Path) -> None:
     """Publish a revision with a shard more, and with what an updated curation holds of the present one."""
-    from curate.run.tables.places import identities_of, places_of
-    from loader.dataset import open_dataset
+    from reelweave.curate.run.tables.places import identities_of, places_of
+    from reelweave.loader.dataset import open_dataset
 
     dataset = open_dataset(folder)
     places = places_of(dataset)
@@ -305,14 +305,14 @@ def update_step(folder: Path) -> None:
 
 def latents_step(folder: Path, rows: int) -> dict[str, Any]:
     """Plan a version with latents, read the rows of its shards as workers would, and publish it; encode nothing."""
-    from loader.buckets.assignment import BucketConfig, assign
-    from loader.dataset import open_dataset
-    from loader.read.stream_config import StreamConfig
-    from pipelines.configuration.train_config import TrainRunConfig
-    from pipelines.latents.buckets import described, plan_shards, size_of
-    from pipelines.latents.publish import publish_version
-    from pipelines.latents.work import MeasuredBucket
-    from train.config.run import TrainConfig
+    from reelweave.loader.buckets.assignment import BucketConfig, assign
+    from reelweave.loader.dataset import open_dataset
+    from reelweave.loader.read.stream_config import StreamConfig
+    from reelweave.pipelines.configuration.train_config import TrainRunConfig
+    from reelweave.pipelines.latents.buckets import described, plan_shards, size_of
+    from reelweave.pipelines.latents.publish import publish_version
+    from reelweave.pipelines.latents.work import MeasuredBucket
+    from reelweave.train.config.run import TrainConfig
 
     train = TrainConfig()
     buckets = BucketConfig(
@@ -394,16 +394,16 @@ def measured(step: str, folder: Path, rows: int) -> dict[str, Any]:
     elif step == "latents":
         found = latents_step(folder, rows)
     elif step == "report":
-        from loader.dataset import open_dataset
-        from pipelines.commands.look.report import NOT_READ, spare_memory, write_report
-        from pipelines.report.buckets import report_config
+        from reelweave.loader.dataset import open_dataset
+        from reelweave.pipelines.commands.look.report import NOT_READ, spare_memory, write_report
+        from reelweave.pipelines.report.buckets import report_config
 
         spare_memory()
         config = report_config(str(folder), None, [])
         write_report(open_dataset(folder, config.storage, NOT_READ), config)
     else:
-        from curate.takedown.removal import remove
-        from loader.dataset import Removal
+        from reelweave.curate.takedown.removal import remove
+        from reelweave.loader.dataset import Removal
 
         storage = open_storage(folder)
         if step == "remove":

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from loader.errors import RunError
+from reelweave.loader.errors import RunError
+from reelweave.train.kernels.cuda import gates, launch, launch_qk, rules
+from reelweave.train.kernels.cuda.gates import Cubin, Resources
+from reelweave.train.kernels.cuda.launch import Direction, Family
 from tests.bench.sass.counts import RowCost, row_cost
 from tests.bench.sass.model import Gpu, Kernel, share_of_copy, shares
 from tests.bench.sass.text import Instruction, functions
-from train.kernels.cuda import gates, launch, launch_qk, rules
-from train.kernels.cuda.gates import Cubin, Resources
-from train.kernels.cuda.launch import Direction, Family
 
 ARCHITECTURE = 90
 CSRC = Path(__file__).parents[2] / "csrc"

@@ -56,12 +56,12 @@ class Done(NamedTuple):
 def steps(out: Path, seconds: float, tiny: bool) -> Iterator[Step]:
     """Yield what is run, the most telling first: what no time is left for is left out."""
     python = sys.executable
-    check = [python, "-m", "train.kernels", "which" if tiny else "check"]
+    check = [python, "-m", "reelweave.train.kernels", "which" if tiny else "check"]
     measure = [python, "-m", "tests.bench.kernels", "--measure", str(out / "kernels.json")]
     # A library that is wrong on the GPUs here is not installed.
     yield Step(
         "build the library",
-        [python, "-m", "train.kernels", "build", *(["--arch", "90", "--out", str(out)] * tiny)],
+        [python, "-m", "reelweave.train.kernels", "build", *(["--arch", "90", "--out", str(out)] * tiny)],
     )
     yield Step("measure", [*measure, "--seconds", str(seconds / 2), *["--tiny"] * tiny], limit_s=seconds)
     yield Step("check nvrtc", check, None if tiny else "nvrtc")
@@ -73,7 +73,7 @@ def sanitizers(seconds: float) -> Iterator[Step]:
     check = [
         sys.executable,
         "-m",
-        "train.kernels",
+        "reelweave.train.kernels",
         "check",
         "--quick",
         "--seconds",
@@ -89,8 +89,8 @@ def measure(file: Path, seconds: float, tiny: bool) -> None:
     """Measure in this process, and write every figure."""
     import torch
 
-    from pipelines.benchmarks.kernels import TRIAL, Plan, bench_kernels
-    from train.kernels.eager import EAGER
+    from reelweave.pipelines.benchmarks.kernels import TRIAL, Plan, bench_kernels
+    from reelweave.train.kernels.eager import EAGER
 
     if tiny:
         found = bench_kernels(Plan(TRIAL, compiled=False, runs=2), torch.device("cpu"), {"reference": EAGER})

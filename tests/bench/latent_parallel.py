@@ -19,20 +19,20 @@ from typing import Any
 import torch
 from torchmetrics.functional.image import structural_similarity_index_measure
 
+from reelweave.train.config.model import DiTConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.sent_bytes import count_sent_bytes
+from reelweave.train.distributed.world import join
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.objectives.level import pose
+from reelweave.train.sampling.config import LatentParallelConfig, SampleConfig, SampleLayoutConfig
+from reelweave.train.sampling.generate import VideoSampler
+from reelweave.train.sampling.latent_parallel.parts import divide
+from reelweave.train.sampling.latent_parallel.rules import Rules
+from reelweave.train.sampling.layout import VideoLayout, build_layout
+from reelweave.train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
 from tests.train.clips import tiny_config
 from tests.train.ranks import Ranks
-from train.config.model import DiTConfig
-from train.config.run import TrainConfig
-from train.distributed.sent_bytes import count_sent_bytes
-from train.distributed.world import join
-from train.models.bundle import Bundle
-from train.objectives.level import pose
-from train.sampling.config import LatentParallelConfig, SampleConfig, SampleLayoutConfig
-from train.sampling.generate import VideoSampler
-from train.sampling.latent_parallel.parts import divide
-from train.sampling.latent_parallel.rules import Rules
-from train.sampling.layout import VideoLayout, build_layout
-from train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
 
 FRAMES, SIDE, STEPS, RANKS = 17, 24, 12, 4
 CAPTIONS = ["a wave going 0", "a wave going 1", "a wave going 2", "a wave going 3"]
@@ -206,8 +206,8 @@ def ranks_of_bench(folder: str) -> None:
 
 def aided_alone(bundle: Bundle, rules: Rules) -> VideoLayout:
     """The exact sampler with aids, in one process."""
-    from train.distributed.world import World
-    from train.sampling.latent_parallel.predictor import LatentParallel
+    from reelweave.train.distributed.world import World
+    from reelweave.train.sampling.latent_parallel.predictor import LatentParallel
 
     alone = World(0, 1, torch.device("cpu"))
     return replace(

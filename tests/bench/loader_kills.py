@@ -29,7 +29,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal
 
-from loader.buckets.cost import LinearQuadraticCost
+from reelweave.loader.buckets.cost import LinearQuadraticCost
 from tests.bench.loader_ledger import Ledger
 from tests.bench.loader_rank import DEADLINE_S, Run, expected_of, train, wait_for
 from tests.loader.stream_clips import SHAPES, make_sample, write
@@ -157,7 +157,7 @@ def undisturbed(run: Run) -> None:
 def start_ranks(run: Run) -> list[BaseProcess]:
     # Forked from a process that has imported what takes long (pyarrow asks for pandas) and has no threads.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["loader.stream.video_stream", "numpy.random", "pandas"])
+    context.set_forkserver_preload(["reelweave.loader.stream.video_stream", "numpy.random", "pandas"])
     processes: list[BaseProcess] = [
         context.Process(target=train, args=(run, rank)) for rank in range(run.ranks)
     ]

@@ -11,12 +11,12 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from loader.batch import Microbatch, Pack
-from loader.buckets.cost import Cost, LinearQuadraticCost
-from loader.dataset import open_dataset
-from loader.plan.policy import Regime
-from loader.read.stream_config import StreamConfig
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.batch import Microbatch, Pack
+from reelweave.loader.buckets.cost import Cost, LinearQuadraticCost
+from reelweave.loader.dataset import open_dataset
+from reelweave.loader.plan.policy import Regime
+from reelweave.loader.read.stream_config import StreamConfig
+from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import BUCKETS
 
 DEADLINE_S = 120.0

@@ -19,15 +19,15 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 
-from loader.buckets.assignment import BucketConfig, assign
-from loader.buckets.tokens import Compression
-from loader.dataset import Dataset
-from loader.plan.epoch_plan import plan_epoch
-from loader.plan.policy import StepLayout
-from loader.read.fetch import Fetched, Fetcher
-from loader.read.sample_reader import SampleReader
-from loader.storage import StorageConfig, open_storage
-from pipelines.benchmarks.loader import SAMPLE_BYTES, write_samples
+from reelweave.loader.buckets.assignment import BucketConfig, assign
+from reelweave.loader.buckets.tokens import Compression
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.plan.epoch_plan import plan_epoch
+from reelweave.loader.plan.policy import StepLayout
+from reelweave.loader.read.fetch import Fetched, Fetcher
+from reelweave.loader.read.sample_reader import SampleReader
+from reelweave.loader.storage import StorageConfig, open_storage
+from reelweave.pipelines.benchmarks.loader import SAMPLE_BYTES, write_samples
 from tests.s3server import Fault, FaultyProxy, make_bucket, s3_server
 
 Read = Callable[[Dataset, Sequence[int]], Iterator[bytes]]

@@ -26,12 +26,12 @@ from typing import Any
 
 import psutil
 
-from curate.config import CurateConfig
-from curate.run import state, write_shards
-from curate.run.curate import curate
-from curate.run.runners.progress import Progress
-from loader.dataset import verify
-from loader.storage import open_storage
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.run import state, write_shards
+from reelweave.curate.run.curate import curate
+from reelweave.curate.run.runners.progress import Progress
+from reelweave.loader.dataset import verify
+from reelweave.loader.storage import open_storage
 from tests.bench.curate_scale import peak_bytes
 from tests.bench.synthetic_sources import SyntheticCut, make_sources
 

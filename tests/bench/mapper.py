@@ -10,11 +10,11 @@ of one core, the median of five.
 import time
 from statistics import median
 
-from train.cascade.paper.cases import arachne, drawn_at_720p
-from train.cascade.placement.levels import NEITHER
-from train.cascade.placement.mapper import place, placed_cost
-from train.cascade.placement.topology import PRESETS
-from train.cascade.planners.plan import plan
+from reelweave.train.cascade.paper.cases import arachne, drawn_at_720p
+from reelweave.train.cascade.placement.levels import NEITHER
+from reelweave.train.cascade.placement.mapper import place, placed_cost
+from reelweave.train.cascade.placement.topology import PRESETS
+from reelweave.train.cascade.planners.plan import plan
 
 CASES = ((4, 16), (16, 16), (16, 64), (64, 256), (256, 1024))
 

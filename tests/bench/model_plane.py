@@ -18,17 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from curate.caption import CaptionConfig
-from curate.caption.captioner import caption_input
-from curate.caption.types import Caption
-from curate.ledger.ledger import Ledger
-from curate.ledger.records import ClipResult, Record
-from curate.run.runners.pipeline import Stage, run_on_ray
-from curate.run.stages.clip_stages import ClipStage, ReadClip, clip_identity
-from curate.run.stages.model_stages import split_for_gpu
-from curate.source_pass.tasks import ClipTask, CurationTask
-from loader.base.processors import processors
-from loader.storage import open_storage
+from reelweave.curate.caption import CaptionConfig
+from reelweave.curate.caption.captioner import caption_input
+from reelweave.curate.caption.types import Caption
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.ledger.records import ClipResult, Record
+from reelweave.curate.run.runners.pipeline import Stage, run_on_ray
+from reelweave.curate.run.stages.clip_stages import ClipStage, ReadClip, clip_identity
+from reelweave.curate.run.stages.model_stages import split_for_gpu
+from reelweave.curate.source_pass.tasks import ClipTask, CurationTask
+from reelweave.loader.base.processors import processors
+from reelweave.loader.storage import open_storage
 from tests.media import write_video
 
 _CONFIG = CaptionConfig()

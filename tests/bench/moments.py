@@ -16,8 +16,8 @@ from itertools import chain
 import torch
 from torch import nn
 
-from train.config.optimizer import OptimizerConfig
-from train.step.optimizer import build_optimizer
+from reelweave.train.config.optimizer import OptimizerConfig
+from reelweave.train.step.optimizer import build_optimizer
 
 STEPS, ROWS = 1000, 16
 UPDATED = (4096, 2048)

@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from loader.base.arrays import Places
-from loader.dataset import open_dataset
-from loader.plan.epoch_plan import plan_epoch
-from loader.plan.policy import StepLayout
-from loader.plan.position import EpochSegment, Position, Setting
-from loader.read.fetch import ByteRange, coalesced
-from loader.storage import StorageConfig, open_storage
+from reelweave.loader.base.arrays import Places
+from reelweave.loader.dataset import open_dataset
+from reelweave.loader.plan.epoch_plan import plan_epoch
+from reelweave.loader.plan.policy import StepLayout
+from reelweave.loader.plan.position import EpochSegment, Position, Setting
+from reelweave.loader.read.fetch import ByteRange, coalesced
+from reelweave.loader.storage import StorageConfig, open_storage
 from tests.bench.big_index import CONFIG, LARGE_BATCHES, make
 
 MICROBATCHES, FEATURES = 4, 32
@@ -123,8 +123,8 @@ def has_shuffle() -> bool:
 
 def planned(task: dict[str, Any]) -> None:
     """Plans as a stream does, and takes the steps of one rank."""
-    from loader.read.stream_config import StreamConfig
-    from loader.stream.curriculum_plans import CurriculumPlans
+    from reelweave.loader.read.stream_config import StreamConfig
+    from reelweave.loader.stream.curriculum_plans import CurriculumPlans
 
     dataset = open_dataset(Path(task["folder"]) / "dataset")
     before = proportional()
@@ -161,8 +161,8 @@ def planned(task: dict[str, Any]) -> None:
 
 def locality(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Requests, bytes and randomness of an epoch by length of run, for samples of which six in a row are alike."""
-    from loader.buckets.assignment import assign
-    from loader.plan.shuffle import Shuffle
+    from reelweave.loader.buckets.assignment import assign
+    from reelweave.loader.plan.shuffle import Shuffle
 
     dataset = open_dataset(folder / "dataset")
     index, rng = dataset.plan_index, np.random.default_rng(0)
@@ -223,8 +223,8 @@ def locality(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def requests(_: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Reads every sample of an epoch from shards of 40 samples, in microbatches of 8."""
-    from loader.plan.shuffle import Permuted
-    from loader.read.fetch import Fetcher
+    from reelweave.loader.plan.shuffle import Permuted
+    from reelweave.loader.read.fetch import Fetcher
     from tests.s3server import FaultyProxy, make_bucket, s3_server
 
     size, per_shard, rows = 50 << 10, 40, []

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loader.storage import Storage, StorageConfig, open_storage
+from reelweave.loader.storage import Storage, StorageConfig, open_storage
 from tests.s3server import FaultyProxy, s3_client
 
 BUCKET = "lake"

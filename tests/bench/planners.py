@@ -11,15 +11,15 @@ from collections.abc import Callable
 
 import numpy as np
 
+from reelweave.train.cascade.baselines.cp_sat import referee
+from reelweave.train.cascade.menu import GroupMenu
+from reelweave.train.cascade.paper.cases import DEGREES, arachne, drawn_at_720p
+from reelweave.train.cascade.planners.by_name import PLANNERS
+from reelweave.train.cascade.planners.plan import plan
+from reelweave.train.cascade.problem import Problem
+from reelweave.train.cascade.scheduling.bound import lower_bound
+from reelweave.train.cascade.scheduling.check import violations
 from tests.train.cascade.planners.problems import random_problem
-from train.cascade.baselines.cp_sat import referee
-from train.cascade.menu import GroupMenu
-from train.cascade.paper.cases import DEGREES, arachne, drawn_at_720p
-from train.cascade.planners.by_name import PLANNERS
-from train.cascade.planners.plan import plan
-from train.cascade.problem import Problem
-from train.cascade.scheduling.bound import lower_bound
-from train.cascade.scheduling.check import violations
 
 CASES = ((4, 16), (16, 64), (64, 256), (256, 1024), (16, 16), (64, 64), (256, 256))
 BASELINES = ("static-sp4", "static-sp8", "static-sp16", "static-lpt", "flexsp", "genetic", "sweep", "ours")

@@ -38,7 +38,7 @@ def found_of(samples: Iterable[Mapping[str, Any]]) -> Found:
 
 
 def expected(folder: str) -> Found:
-    from loader.dataset import open_dataset
+    from reelweave.loader.dataset import open_dataset
 
     dataset = open_dataset(folder)
     return {
@@ -214,7 +214,7 @@ def decoders(folder: str) -> Found:
     import cv2
     import decord
 
-    from loader.dataset import open_dataset
+    from reelweave.loader.dataset import open_dataset
 
     dataset = open_dataset(folder)
     with tempfile.TemporaryDirectory() as out:
@@ -231,7 +231,7 @@ def decoders(folder: str) -> Found:
 def boto3_ranges(folder: str, endpoint: str) -> Found:
     """What we wrote to S3, listed, and each clip by a range of bytes."""
     client, found = s3_client(endpoint), {}
-    from loader.dataset import open_dataset
+    from reelweave.loader.dataset import open_dataset
 
     for row in open_dataset("s3://theirs/set").index.to_pylist():
         [one] = [member for member in row["members"] if member["suffix"] == "mp4"]
@@ -250,7 +250,9 @@ def aws_sync(folder: str, endpoint: str, program: str) -> Found:
         environment = os.environ | {"AWS_ENDPOINT_URL": endpoint}
         for dataset in (out, "s3://theirs/again"):
             subprocess.run(
-                [sys.executable, "-m", "pipelines.cli", "verify", dataset], check=True, env=environment
+                [sys.executable, "-m", "reelweave.pipelines.cli", "verify", dataset],
+                check=True,
+                env=environment,
             )
         return expected(out)
 
@@ -298,7 +300,7 @@ def make(root: Path) -> str:
     for number in range(4):
         write_video(root / f"raw/{number}.mp4", (60, 50), size=(320, 192), first_scene=3 * number)
     folder = str(root / "my-dataset")
-    command = [sys.executable, "-m", "pipelines.cli", "curate", str(root / "raw"), "--out", folder]
+    command = [sys.executable, "-m", "reelweave.pipelines.cli", "curate", str(root / "raw"), "--out", folder]
     subprocess.run(
         [*command, "--set", "run.runner=sequential", "--set", "shard.max_shard_mb=0.1"], check=True
     )

@@ -25,8 +25,8 @@ from typing import Any
 
 import yaml
 
-from loader.dataset import verify
-from loader.storage import open_storage
+from reelweave.loader.dataset import verify
+from reelweave.loader.storage import open_storage
 from tests.bench.slurm_nodes import SlurmNodes, wait_until
 from tests.bench.two_nodes import tree
 from tests.media import write_video

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from loader.dataset import Content, ShardRecord, open_dataset, publish
-from loader.storage import StorageConfig, open_storage
-from pipelines.report.buckets import default_config
+from reelweave.loader.dataset import Content, ShardRecord, open_dataset, publish
+from reelweave.loader.storage import StorageConfig, open_storage
+from reelweave.pipelines.report.buckets import default_config
 from tests.browser import Browser, chromium
 
 _WORDS = [
@@ -150,10 +150,10 @@ def sample_row(
 
 def made(folder: Path) -> dict[str, Any]:
     """Make the report's files as `reelweave report` does, the gallery's measured apart."""
-    from pipelines.commands.look.report import NOT_READ, spare_memory, write_report
-    from pipelines.report.gallery.files import make_gallery
-    from pipelines.report.numbers.dataset_map import dataset_map
-    from pipelines.report.numbers.scores import Scores
+    from reelweave.pipelines.commands.look.report import NOT_READ, spare_memory, write_report
+    from reelweave.pipelines.report.gallery.files import make_gallery
+    from reelweave.pipelines.report.numbers.dataset_map import dataset_map
+    from reelweave.pipelines.report.numbers.scores import Scores
 
     config = default_config(StorageConfig())
     spare_memory()

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from loader.dataset import DatasetWriter, Sample, open_dataset
-from loader.storage import StorageConfig, open_storage
-from pipelines.report.buckets import default_config
+from reelweave.loader.dataset import DatasetWriter, Sample, open_dataset
+from reelweave.loader.storage import StorageConfig, open_storage
+from reelweave.pipelines.report.buckets import default_config
 from tests.bench.report_gallery import peak_mb
 from tests.browser import Browser, chromium, draw_all
 from tests.loader.stream_clips import make_sample
@@ -62,8 +62,8 @@ def make(folder: Path, clips: int, dimensions: int) -> None:
 
 def made(folder: Path) -> dict[str, Any]:
     """Make the numbers of the map, then the whole report."""
-    from pipelines.commands.look.report import write_report
-    from pipelines.report.numbers.dataset_map import dataset_map
+    from reelweave.pipelines.commands.look.report import write_report
+    from reelweave.pipelines.report.numbers.dataset_map import dataset_map
 
     config = default_config(StorageConfig()).model_copy(update={"max_mapped": 10**9, "max_clips": 0})
     dataset = open_dataset(folder)

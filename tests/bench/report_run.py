@@ -10,8 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from pipelines.report.run.numbers import read_runs
-from pipelines.report.run.page import addresses_from, run_page
+from reelweave.pipelines.report.run.numbers import read_runs
+from reelweave.pipelines.report.run.page import addresses_from, run_page
 from tests.pipelines.report.runs import recorded
 
 _REPEATED = 5000  # steps that are written again and again

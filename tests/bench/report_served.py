@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
 def served(folder: Path) -> dict[str, Any]:
     """Return seconds and megabytes of the server and the gallery it serves."""
     began = time.perf_counter()
-    command = [sys.executable, "-m", "pipelines.cli", "report", str(folder), "--serve"]
+    command = [sys.executable, "-m", "reelweave.pipelines.cli", "report", str(folder), "--serve"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None

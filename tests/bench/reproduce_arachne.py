@@ -15,21 +15,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from train.cascade.baselines.flexsp import flexsp
-from train.cascade.baselines.genetic import genetic
-from train.cascade.costs.cost_model import CostModel, SampleShapes
-from train.cascade.paper import timeline
-from train.cascade.paper.cases import DEGREES, HUNYUAN_720P, arachne
-from train.cascade.paper.simulate import Noise, execute, gain
-from train.cascade.paper.timeline import Panel
-from train.cascade.paper.trace import Cluster, Mapper, Planner, ReplaySummary, replay
-from train.cascade.placement.levels import NEITHER, Priorities
-from train.cascade.placement.mapper import place
-from train.cascade.placement.topology import PRESETS
-from train.cascade.planners.plan import plan
-from train.cascade.problem import Problem
-from train.cascade.schedule import Schedule
-from train.cascade.scheduling.static import best_static, static
+from reelweave.train.cascade.baselines.flexsp import flexsp
+from reelweave.train.cascade.baselines.genetic import genetic
+from reelweave.train.cascade.costs.cost_model import CostModel, SampleShapes
+from reelweave.train.cascade.paper import timeline
+from reelweave.train.cascade.paper.cases import DEGREES, HUNYUAN_720P, arachne
+from reelweave.train.cascade.paper.simulate import Noise, execute, gain
+from reelweave.train.cascade.paper.timeline import Panel
+from reelweave.train.cascade.paper.trace import Cluster, Mapper, Planner, ReplaySummary, replay
+from reelweave.train.cascade.placement.levels import NEITHER, Priorities
+from reelweave.train.cascade.placement.mapper import place
+from reelweave.train.cascade.placement.topology import PRESETS
+from reelweave.train.cascade.planners.plan import plan
+from reelweave.train.cascade.problem import Problem
+from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.cascade.scheduling.static import best_static, static
 
 KOALA = ((13, 0.0), (53, 0.108), (81, 0.469), (105, 0.704), (129, 1.0))
 """Frames and the share of the samples that have no more: what section V-C says of Koala, straight lines between."""

@@ -8,10 +8,9 @@ from itertools import product
 from statistics import mean
 from typing import NamedTuple
 
-from tests.train.sampling.scalefusion.printed_scalefusion import printed
-from train.sampling.scalefusion.jagged import TokenDivision
-from train.sampling.scalefusion.schedule import DEFAULT, DSP, Slicing, schedule
-from train.sampling.scalefusion.simulate import (
+from reelweave.train.sampling.scalefusion.jagged import TokenDivision
+from reelweave.train.sampling.scalefusion.schedule import DEFAULT, DSP, Slicing, schedule
+from reelweave.train.sampling.scalefusion.simulate import (
     LayerCosts,
     PassTime,
     blocking_buffer_bytes,
@@ -19,7 +18,8 @@ from train.sampling.scalefusion.simulate import (
     choose,
     simulate,
 )
-from train.sampling.scalefusion.verify import violations
+from reelweave.train.sampling.scalefusion.verify import violations
+from tests.train.sampling.scalefusion.printed_scalefusion import printed
 
 # Open-Sora 1.2, STDiT3-XL/2: pairs of blocks, width, heads; each block has attention, cross-attention and an MLP.
 PAIRS, WIDTH, HEADS = 28, 1152, 16

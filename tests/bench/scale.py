@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from train.config.presets import PRESETS
-from train.measure.flops import sample_flops
+from reelweave.train.config.presets import PRESETS
+from reelweave.train.measure.flops import sample_flops
 
 _FUNCTIONS = {"ceil": math.ceil}
 _LATENT_SIZE = (60, 104)

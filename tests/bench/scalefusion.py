@@ -17,19 +17,19 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-import train.parallel.context.ulysses as ulysses_module
+import reelweave.train.parallel.context.ulysses as ulysses_module
+from reelweave.train.config.model import STDiTConfig
+from reelweave.train.distributed.world import join
+from reelweave.train.models.build import build_denoiser
+from reelweave.train.sampling.prediction.predictor import Conditions
+from reelweave.train.sampling.scalefusion.jagged import TokenDivision, pass_bytes
+from reelweave.train.sampling.scalefusion.measure import measure_costs
+from reelweave.train.sampling.scalefusion.runner import ScaleFusion
+from reelweave.train.sampling.scalefusion.schedule import DEFAULT, DSP, Slicing
+from reelweave.train.sampling.scalefusion.simulate import choose, simulate
+from reelweave.train.sampling.scalefusion.ulysses import UlyssesSTDiT
 from tests.bench import scalefusion as this_module
 from tests.train.ranks import Ranks
-from train.config.model import STDiTConfig
-from train.distributed.world import join
-from train.models.build import build_denoiser
-from train.sampling.prediction.predictor import Conditions
-from train.sampling.scalefusion.jagged import TokenDivision, pass_bytes
-from train.sampling.scalefusion.measure import measure_costs
-from train.sampling.scalefusion.runner import ScaleFusion
-from train.sampling.scalefusion.schedule import DEFAULT, DSP, Slicing
-from train.sampling.scalefusion.simulate import choose, simulate
-from train.sampling.scalefusion.ulysses import UlyssesSTDiT
 
 MODEL = STDiTConfig(hidden=192, heads=4, layers=4)
 FRAMES, ROWS = 16, 20

@@ -42,7 +42,7 @@ def main() -> None:
         raise SystemExit("no Chromium here: apt-get install chromium")
     with tempfile.TemporaryDirectory() as folder, Browser(where) as browser:
         subprocess.run(
-            [sys.executable, "-m", "pipelines.cli", *_WORKLOAD, "--out", folder],
+            [sys.executable, "-m", "reelweave.pipelines.cli", *_WORKLOAD, "--out", folder],
             check=True,
             stdout=subprocess.DEVNULL,
         )

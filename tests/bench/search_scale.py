@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.search.cell_file import _SAMPLE, CellFile, write_cells
-from loader.dataset.manifest import search_folder
-from loader.storage import open_storage
+from reelweave.curate.search.cell_file import _SAMPLE, CellFile, write_cells
+from reelweave.loader.dataset.manifest import search_folder
+from reelweave.loader.storage import open_storage
 from tests.bench.big_index import status
 
 QUERIES, TOP, PART = 200, 10, 1 << 15

@@ -18,12 +18,12 @@ from itertools import product
 import numpy as np
 import torch.distributed as dist
 
-from loader.base.arrays import Floats, Places
-from loader.buckets.cost import PowerCost, seconds
-from loader.paper.workloads import WORKLOADS
-from loader.plan.balance import balanced
-from loader.stream.stealing.piece_queues import PieceQueues
-from loader.stream.stealing.step_split import StepSplit, WorkStealingConfig, split_step, victims
+from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.buckets.cost import PowerCost, seconds
+from reelweave.loader.paper.workloads import WORKLOADS
+from reelweave.loader.plan.balance import balanced
+from reelweave.loader.stream.stealing.piece_queues import PieceQueues
+from reelweave.loader.stream.stealing.step_split import StepSplit, WorkStealingConfig, split_step, victims
 
 ERRORS = (0.02, 0.05, 0.10)
 STEP_S = 4.0  # of a live step
@@ -73,7 +73,7 @@ def step_of(
 
 
 def ends_of(step: Step, readers: int) -> Floats:
-    """When each rank is done; one event after the other, as `loader.stream.stealing.shared_steps` takes pieces."""
+    """Return when each rank is done, event by event, as `reelweave.loader.stream.stealing` takes pieces."""
     ranks = len(step.fixed_R)
     behind = np.cumsum(np.bincount(step.tail.home, minlength=ranks))
     at = np.concatenate([[0], behind[:-1]])

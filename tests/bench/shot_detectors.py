@@ -18,9 +18,9 @@ from typing import Any
 import av
 import numpy as np
 
-from curate.shots import ColourDetector, ColourDetectorConfig, ShotConfig, Transition, make_detector
-from curate.shots.score import analysis_frames, load_truth, score, summary
-from curate.shots.transnet import network
+from reelweave.curate.shots import ColourDetector, ColourDetectorConfig, ShotConfig, Transition, make_detector
+from reelweave.curate.shots.score import analysis_frames, load_truth, score, summary
+from reelweave.curate.shots.transnet import network
 from tests.bench.shot_footage import VIDEO_SUFFIXES, shots_of_montages, write_video
 
 Detect = Callable[[Path], list[Transition]]

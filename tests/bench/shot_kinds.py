@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from curate.shots import ShotConfig
-from curate.shots.score import Counts, FileScore, Truth, load_truth, score
-from curate.shots.transnet import network
+from reelweave.curate.shots import ShotConfig
+from reelweave.curate.shots.score import Counts, FileScore, Truth, load_truth, score
+from reelweave.curate.shots.transnet import network
 from tests.bench.shot_corpus import part_of, truth_of
 from tests.bench.shot_detectors import Detect, decode_only, duration_s, ours, scenedetect
 

@@ -41,15 +41,15 @@ if cpus:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
     ray.init(address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-from pipelines.cli import main
+from reelweave.pipelines.cli import main
 sys.exit(main(arguments))
 """
 _READ = """
 import sys, yaml
-from loader.blend import open_source
-from loader.read.stream_config import StreamConfig
-from loader.storage import StorageConfig
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.blend import open_source
+from reelweave.loader.read.stream_config import StreamConfig
+from reelweave.loader.storage import StorageConfig
+from reelweave.loader.stream.video_stream import VideoStream
 settings = yaml.safe_load(open(sys.argv[2]))["stream"]
 del settings["workers"], settings["prefetch"]
 stream = VideoStream(open_source(sys.argv[1], StorageConfig()), StreamConfig(**settings, epochs=1))
@@ -247,7 +247,7 @@ def _call(work: str, where: Machine, place: Path, out: Path, settings: Sequence[
         return [sys.executable, "-c", _READ, reference, config]
     if work == "train":
         own = ["--set", f"dataset={reference}", "--set", f"out={out}"]
-        return [sys.executable, "-m", "pipelines.cli", "train", "--config", config, "--json", *own]
+        return [sys.executable, "-m", "reelweave.pipelines.cli", "train", "--config", config, "--json", *own]
     runner = "ray" if work == "ray" else "sequential"
     own = ["--out", str(out), *settings, "--set", f"run.runner={runner}"]
     return [sys.executable, "-c", _CURATE, str(where.claimed), "curate", str(place / "raw"), *own]

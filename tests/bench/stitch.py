@@ -14,11 +14,11 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from curate.frames.perceptual import PICTURE
-from curate.shots import ColourDetector, ColourDetectorConfig, Transition
-from curate.shots.score import Counts, Truth, analysis_frames, load_truth, score
-from curate.shots.stitch import SampleEmbeddings, StitchConfig, stitch
-from pipelines.configuration.config import resolve
+from reelweave.curate.frames.perceptual import PICTURE
+from reelweave.curate.shots import ColourDetector, ColourDetectorConfig, Transition
+from reelweave.curate.shots.score import Counts, Truth, analysis_frames, load_truth, score
+from reelweave.curate.shots.stitch import SampleEmbeddings, StitchConfig, stitch
+from reelweave.pipelines.configuration.config import resolve
 from tests.bench.shot_footage import VIDEO_SUFFIXES, shots_of_montages, write_video
 from tests.media import CORPUS
 

@@ -6,9 +6,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from curate.ledger.records import Record, SourceSummary
-from curate.source_pass.cut_source import CutSource, arrays_name
-from curate.sources.inputs import SourceRef
+from reelweave.curate.ledger.records import Record, SourceSummary
+from reelweave.curate.source_pass.cut_source import CutSource, arrays_name
+from reelweave.curate.sources.inputs import SourceRef
 from tests.bench.curate_scale import MEASURED, made_up
 
 _WORDS = ("a", "kite", "over", "the", "sea")

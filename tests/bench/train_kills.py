@@ -21,11 +21,11 @@ from typing import Any
 
 import torch
 
-from loader.storage import open_storage
+from reelweave.loader.storage import open_storage
+from reelweave.train.checkpoint.folder import latest
 from tests.train.loop import worlds
 from tests.train.ranks import Ended, Ranks
 from tests.train.saved import losses, tensors
-from train.checkpoint.folder import latest
 
 GRACE_S = 4.0
 

@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from curate.shots.colour.differences import CHANNELS, LONGEST, FrameDifferences
-from curate.shots.colour.features import HEIGHT, WIDTH, Features, Floats, features
-from curate.shots.colour.motion import FARTHEST, RANKS, BlockMotion
-from curate.shots.colour.probabilities import (
+from reelweave.curate.shots.colour.differences import CHANNELS, LONGEST, FrameDifferences
+from reelweave.curate.shots.colour.features import HEIGHT, WIDTH, Features, Floats, features
+from reelweave.curate.shots.colour.motion import FARTHEST, RANKS, BlockMotion
+from reelweave.curate.shots.colour.probabilities import (
     CUT_OFFSETS,
     GRADUAL_OFFSETS,
     GRADUAL_REACH,
@@ -33,7 +33,7 @@ from curate.shots.colour.probabilities import (
     levels,
     roots,
 )
-from curate.shots.scale import Scaler
+from reelweave.curate.shots.scale import Scaler
 from tests.bench.shot_corpus import LEARNT_COMMON, LEARNT_FAST, Recipe, film, known_films, shots_of, truth_of
 from tests.bench.shot_drawn import drawn_shots
 from tests.bench.shot_footage import VIDEO_SUFFIXES, Frames, Shot, read_frames

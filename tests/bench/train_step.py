@@ -28,7 +28,7 @@ def measure(name: str, tiny: bool) -> None:
     """One case in this process; its row, or the device and its peak, as the last line of stdout."""
     import torch
 
-    from train.measure.peak_flops import measured_flops_per_s
+    from reelweave.train.measure.peak_flops import measured_flops_per_s
 
     if name == PEAK:
         device = torch.device("cpu" if tiny else "cuda")

@@ -8,20 +8,20 @@ from typing import NamedTuple
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from loader.buckets.assignment import Bucket
+from reelweave.loader.buckets.assignment import Bucket
+from reelweave.train.config.model import DiTConfig
+from reelweave.train.config.optimizer import Fp8Config
+from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.config.presets import PRESETS
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.text import HashedTextConfig
+from reelweave.train.config.tokenizer import PatchTransformConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.memory.dry_run import dry_run
+from reelweave.train.memory.shapes import StepShape, step_s
+from reelweave.train.parallel.layout import lay_out
+from reelweave.train.parallel.mesh import Ranks
 from tests.bench.train_step_goals import PEER, PEER_FULL, Row
-from train.config.model import DiTConfig
-from train.config.optimizer import Fp8Config
-from train.config.parallel import ParallelConfig
-from train.config.presets import PRESETS
-from train.config.run import TrainConfig
-from train.config.text import HashedTextConfig
-from train.config.tokenizer import PatchTransformConfig
-from train.distributed.world import World
-from train.memory.dry_run import dry_run
-from train.memory.shapes import StepShape, step_s
-from train.parallel.layout import lay_out
-from train.parallel.mesh import Ranks
 
 GIB = 2**30
 LATENT = PatchTransformConfig(frames=4, height=2, width=2)
@@ -48,7 +48,7 @@ class Case(NamedTuple):
 
     @property
     def predicted(self) -> bool:
-        """Whether memory is what `train.memory.dry_run` says: of operators that make nothing inside, uncompiled."""
+        """Whether `reelweave.train.memory.dry_run` knows the memory: uncompiled, of operators that make nothing."""
         return not self.compile and self.operators != "eager"
 
 

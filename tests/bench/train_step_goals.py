@@ -17,9 +17,10 @@ class Row(NamedTuple):
         step_s: the median.
         spread: of the longest and shortest step, over the median.
         tokens: of a step, text and video.
-        tflop: of a step, forward and backward (`train.measure.flops`).
+        tflop: of a step, forward and backward (`reelweave.train.measure.flops`).
         peak_gib: most of the GPU's memory; None on a CPU.
-        predicted_gib: the same, as `train.memory.dry_run` has it; None where nobody predicts it (compiled; a peer).
+        predicted_gib: the same, as `reelweave.train.memory.dry_run` has it; None where nobody predicts it
+            (compiled; a peer).
         error: why there is no figure.
     """
 

@@ -14,11 +14,11 @@ import threading
 import time
 from pathlib import Path
 
-from curate.config import CurateConfig
-from curate.run.curate import curate
-from curate.run.runners.progress import Progress
-from loader.dataset import verify
-from loader.storage import open_storage
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.run.curate import curate
+from reelweave.curate.run.runners.progress import Progress
+from reelweave.loader.dataset import verify
+from reelweave.loader.storage import open_storage
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -10,11 +10,11 @@ import argparse
 
 import numpy as np
 
-from loader.buckets.assignment import Assignment
-from loader.buckets.unassigned import Unassigned
-from loader.paper.workloads import WORKLOADS, Workload
-from loader.plan.epoch_plan import plan_epoch
-from loader.plan.policy import StepLayout
+from reelweave.loader.buckets.assignment import Assignment
+from reelweave.loader.buckets.unassigned import Unassigned
+from reelweave.loader.paper.workloads import WORKLOADS, Workload
+from reelweave.loader.plan.epoch_plan import plan_epoch
+from reelweave.loader.plan.policy import StepLayout
 
 ORDER = "dual_constraint"  # `balanced` has the same steps, where ranks wait once a step
 LAYOUTS = (

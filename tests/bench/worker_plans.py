@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from curate.run.runners.pipeline import Stage, run_on_ray
-from curate.run.runners.replanning import Kept
+from reelweave.curate.run.runners.pipeline import Stage, run_on_ray
+from reelweave.curate.run.runners.replanning import Kept
 
 Row = dict[str, Any]
 

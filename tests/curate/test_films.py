@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loader.read.decode import decode
+from reelweave.loader.read.decode import decode
 from tests.cutting import curated, sound
 from tests.filter_footage import encode
 from tests.media import numbered_frame, read_numbers, with_display_matrix, write_video

@@ -9,15 +9,15 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from curate.config import CurateConfig
-from curate.filters.sound import loudness_dbfs
-from curate.run.curate import curate
-from curate.source_pass import cut_source
-from loader.dataset import open_dataset
-from loader.errors import MachineError, RunError
-from loader.read.decode import decode
-from loader.storage import StorageConfig, open_object, public_url
-from pipelines.report.gallery.strips import strip
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.filters.sound import loudness_dbfs
+from reelweave.curate.run.curate import curate
+from reelweave.curate.source_pass import cut_source
+from reelweave.loader.dataset import open_dataset
+from reelweave.loader.errors import MachineError, RunError
+from reelweave.loader.read.decode import decode
+from reelweave.loader.storage import StorageConfig, open_object, public_url
+from reelweave.pipelines.report.gallery.strips import strip
 from tests.bench.hostile_sources import prove
 from tests.media import write_video
 

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from loader.dataset.tars.tar_format import TarError
-from loader.errors import RunError, UsageError
+from reelweave.loader.dataset.tars.tar_format import TarError
+from reelweave.loader.errors import RunError, UsageError
 
 OURS = (RunError, UsageError)  # ObjectError is a RunError
 CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
@@ -62,8 +62,8 @@ def _tars(folder: Path) -> list[bytes]:
 
 
 def _tar(folder: Path, data: bytes) -> object:
-    from loader.dataset.tars.tar_samples import read_sample
-    from loader.dataset.tars.tar_scan import TarScan
+    from reelweave.loader.dataset.tars.tar_samples import read_sample
+    from reelweave.loader.dataset.tars.tar_scan import TarScan
 
     samples = list(TarScan(io.BytesIO(data)))
     with suppress(*OURS, TarError):
@@ -120,9 +120,9 @@ def _with_file(ending: str) -> Reader:
 
 
 def _opened(folder: Path) -> object:
-    from loader.dataset import open_dataset
-    from loader.dataset.checks.verify import verify
-    from loader.storage import open_storage
+    from reelweave.loader.dataset import open_dataset
+    from reelweave.loader.dataset.checks.verify import verify
+    from reelweave.loader.storage import open_storage
 
     with suppress(*OURS):
         verify(open_storage(folder))
@@ -142,7 +142,7 @@ def _opened(folder: Path) -> object:
 
 
 def _plan_seeds(folder: Path) -> list[bytes]:
-    from loader.dataset.plan_index import PlanIndex, to_arrow
+    from reelweave.loader.dataset.plan_index import PlanIndex, to_arrow
 
     ones = np.ones(3)
     types = (np.int32, np.float32, np.uint16, np.uint16, np.int32, np.int32, np.int64, np.uint32, np.uint32)
@@ -150,8 +150,8 @@ def _plan_seeds(folder: Path) -> list[bytes]:
 
 
 def _plan(folder: Path, data: bytes) -> object:
-    from loader.dataset.history import RevisionHistory
-    from loader.dataset.plan_index import from_arrow
+    from reelweave.loader.dataset.history import RevisionHistory
+    from reelweave.loader.dataset.plan_index import from_arrow
 
     with suppress(*OURS):
         RevisionHistory.from_arrow(data, "history.arrow")
@@ -182,10 +182,10 @@ def _states(folder: Path) -> list[bytes]:
 
 
 def _state(folder: Path, data: bytes) -> object:
-    from loader.storage import StorageConfig
-    from loader.stream.loader_state import read_iterator_state, read_loader_state
-    from loader.stream.state_diff import diff_states
-    from pipelines.commands.train.state import _read, describe
+    from reelweave.loader.storage import StorageConfig
+    from reelweave.loader.stream.loader_state import read_iterator_state, read_loader_state
+    from reelweave.loader.stream.state_diff import diff_states
+    from reelweave.pipelines.commands.train.state import _read, describe
 
     with suppress(ValueError, RecursionError):
         held = json.loads(data)
@@ -201,11 +201,11 @@ def _state(folder: Path, data: bytes) -> object:
 def _checkpoint_files(folder: Path) -> dict[str, bytes]:
     import torch
 
-    from loader.storage import open_storage
-    from train.checkpoint.saver import Checkpoints
-    from train.checkpoint.state import CheckpointState
-    from train.config.checkpoint import CheckpointConfig
-    from train.distributed.world import World
+    from reelweave.loader.storage import open_storage
+    from reelweave.train.checkpoint.saver import Checkpoints
+    from reelweave.train.checkpoint.state import CheckpointState
+    from reelweave.train.config.checkpoint import CheckpointConfig
+    from reelweave.train.distributed.world import World
 
     groups = {"model": {"a.weight": torch.ones(2, 3), "a.bias": torch.ones(2).bfloat16()}}
     world = World(0, 1, torch.device("cpu"))
@@ -231,10 +231,10 @@ def _checkpoint(ending: str) -> Reader:
         return _CHECKPOINT
 
     def read(folder: Path, data: bytes) -> object:
-        from loader.storage import open_storage
-        from train.checkpoint.export import export
-        from train.checkpoint.folder import located
-        from train.checkpoint.state import read_checkpoint_state
+        from reelweave.loader.storage import open_storage
+        from reelweave.train.checkpoint.export import export
+        from reelweave.train.checkpoint.folder import located
+        from reelweave.train.checkpoint.state import read_checkpoint_state
 
         for path, content in made(folder).items():
             _file(folder / "run", path, data if path.endswith(ending) else content)
@@ -252,9 +252,9 @@ def _checkpoint(ending: str) -> Reader:
 
 
 def _config(folder: Path, data: bytes) -> object:
-    from curate.config import CurateConfig
-    from pipelines.configuration.config import resolve
-    from pipelines.configuration.train_config import TrainRunConfig
+    from reelweave.curate.config import CurateConfig
+    from reelweave.pipelines.configuration.config import resolve
+    from reelweave.pipelines.configuration.train_config import TrainRunConfig
 
     file = _file(folder, "config.yaml", data)
     with suppress(*OURS):
@@ -263,15 +263,15 @@ def _config(folder: Path, data: bytes) -> object:
 
 
 def _overrides(folder: Path, data: bytes) -> object:
-    from curate.config import CurateConfig
-    from pipelines.configuration.config import resolve
+    from reelweave.curate.config import CurateConfig
+    from reelweave.pipelines.configuration.config import resolve
 
     return resolve(CurateConfig, None, data.decode("utf-8", "surrogateescape").split("\n"))
 
 
 def _blend(folder: Path, data: bytes) -> object:
-    from loader.blend.reading import read_blend_file
-    from loader.storage import StorageConfig
+    from reelweave.loader.blend.reading import read_blend_file
+    from reelweave.loader.storage import StorageConfig
 
     return read_blend_file(str(_file(folder, "blend.yaml", data)), StorageConfig())
 
@@ -287,9 +287,9 @@ splits:
 
 
 def _sidecar(folder: Path, data: bytes) -> object:
-    from curate.caption.config import CaptionConfig
-    from curate.caption.written import find_written
-    from loader.storage import open_storage
+    from reelweave.curate.caption.config import CaptionConfig
+    from reelweave.curate.caption.written import find_written
+    from reelweave.loader.storage import open_storage
 
     found = []
     for suffix in ("txt", "json"):
@@ -302,7 +302,7 @@ def _sidecar(folder: Path, data: bytes) -> object:
 
 def _listing(suffix: str) -> Callable[[Path, bytes], object]:
     def read(folder: Path, data: bytes) -> object:
-        from curate.sources.lists import read_list
+        from reelweave.curate.sources.lists import read_list
 
         return list(read_list(io.BytesIO(data), f"list.{suffix}"))
 
@@ -328,8 +328,8 @@ def _parquet(folder: Path) -> list[bytes]:
 
 
 def _address(folder: Path, data: bytes) -> object:
-    from loader.storage import open_object, open_storage, public_url
-    from loader.storage.names import redacted, without_secrets
+    from reelweave.loader.storage import open_object, open_storage, public_url
+    from reelweave.loader.storage.names import redacted, without_secrets
 
     text = data.decode("utf-8", "surrogateescape")
     assert len(without_secrets(text)) <= 2 * len(text) + 10
@@ -355,8 +355,8 @@ def _s3_listing(folder: Path, data: bytes) -> object:
 
     from botocore.awsrequest import AWSResponse
 
-    from loader.storage import StorageConfig, open_storage
-    from loader.storage.s3.client import client_of
+    from reelweave.loader.storage import StorageConfig, open_storage
+    from reelweave.loader.storage.s3.client import client_of
 
     os.environ |= {
         "AWS_ACCESS_KEY_ID": "x",
@@ -409,11 +409,11 @@ _PROFILE = b"module,batch,frames,height,width,length,degree,seconds,peak_gib\n" 
 
 
 def _csv(folder: Path, data: bytes) -> object:
-    from loader.buckets.cost_fit import read_timings
-    from loader.buckets.memory_fit import fit_memory
-    from pipelines.terminal.files import read_text
-    from train.cascade.costs.profile_csv import read_profile
-    from train.cascade.paper.cost_table import read_cost_table
+    from reelweave.loader.buckets.cost_fit import read_timings
+    from reelweave.loader.buckets.memory_fit import fit_memory
+    from reelweave.pipelines.terminal.files import read_text
+    from reelweave.train.cascade.costs.profile_csv import read_profile
+    from reelweave.train.cascade.paper.cost_table import read_cost_table
 
     text = read_text(_file(folder, "a.csv", data))
     for read in (read_timings, fit_memory, read_cost_table, read_profile):
@@ -423,8 +423,8 @@ def _csv(folder: Path, data: bytes) -> object:
 
 
 def _cost_models(folder: Path) -> list[bytes]:
-    from train.cascade.paper.cases import HUNYUAN_720P
-    from train.cascade.placement.topology import PRESETS
+    from reelweave.train.cascade.paper.cases import HUNYUAN_720P
+    from reelweave.train.cascade.placement.topology import PRESETS
 
     return [
         HUNYUAN_720P.model_dump_json().encode(),
@@ -436,9 +436,9 @@ def _cost_models(folder: Path) -> list[bytes]:
 
 
 def _cost_model(folder: Path, data: bytes) -> object:
-    from pipelines.plans.execution import topology_of
-    from pipelines.plans.problems import _cost_model as costs
-    from train.cascade.training.clip_costs import read_costs
+    from reelweave.pipelines.plans.execution import topology_of
+    from reelweave.pipelines.plans.problems import _cost_model as costs
+    from reelweave.train.cascade.training.clip_costs import read_costs
 
     file = _file(folder, "a.json", data)
     for read in (read_costs, costs, lambda path: topology_of(str(path)).holding(8)):
@@ -448,8 +448,8 @@ def _cost_model(folder: Path, data: bytes) -> object:
 
 
 def _trace(folder: Path, data: bytes) -> object:
-    from loader.buckets.tokens import COMPRESSIONS
-    from train.cascade.paper.trace import read_trace
+    from reelweave.loader.buckets.tokens import COMPRESSIONS
+    from reelweave.train.cascade.paper.trace import read_trace
 
     return read_trace(_file(folder, "trace.json", data)).samples(COMPRESSIONS["hunyuanvideo"])
 
@@ -466,8 +466,8 @@ _METRICS = {
 
 
 def _records(folder: Path, data: bytes) -> object:
-    from pipelines.report.run.rank_waits import read_rank_waits
-    from train.loop.logs.records import LOSSES, METRICS, RANKS, forget_after, read_metrics
+    from reelweave.pipelines.report.run.rank_waits import read_rank_waits
+    from reelweave.train.loop.logs.records import LOSSES, METRICS, RANKS, forget_after, read_metrics
 
     for name in (METRICS, LOSSES, RANKS):
         _file(folder, name, data)
@@ -480,8 +480,8 @@ def _records(folder: Path, data: bytes) -> object:
 def _record_seeds(folder: Path) -> list[bytes]:
     from dataclasses import MISSING, fields
 
-    from train.loop.logs.metrics import StepMetrics
-    from train.measure.step_times import StepTimes
+    from reelweave.train.loop.logs.metrics import StepMetrics
+    from reelweave.train.measure.step_times import StepTimes
 
     needed = {
         one.name: 1 for kind in (StepMetrics, StepTimes) for one in fields(kind) if one.default is MISSING
@@ -493,7 +493,7 @@ def _record_seeds(folder: Path) -> list[bytes]:
 
 
 def _description(folder: Path, data: bytes) -> object:
-    from train.models.published.folder import read_json
+    from reelweave.train.models.published.folder import read_json
 
     return read_json(_file(folder, "config.json", data), "train.model.path")
 

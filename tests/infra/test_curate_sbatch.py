@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from curate import CurateConfig
-from pipelines.cli import parsed
-from pipelines.configuration.config import resolve
+from reelweave.curate import CurateConfig
+from reelweave.pipelines.cli import parsed
+from reelweave.pipelines.configuration.config import resolve
 from tests.infra.slurm import install, sbatch, slurm
 
 SCRIPT = Path(__file__).parents[2] / "infra" / "slurm" / "curate.sbatch"

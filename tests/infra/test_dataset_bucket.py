@@ -15,10 +15,10 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from loader.dataset import open_dataset
-from loader.storage import StorageConfig
-from pipelines.commands.train.train import train
-from pipelines.latents.run import make_latents
+from reelweave.loader.dataset import open_dataset
+from reelweave.loader.storage import StorageConfig
+from reelweave.pipelines.commands.train.train import train
+from reelweave.pipelines.latents.run import make_latents
 from tests.commands import reelweave
 from tests.media import write_video
 from tests.s3server import Exchange, FaultyProxy, s3_server

@@ -13,8 +13,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from pipelines.cli import main
-from pipelines.terminal import extras
+from reelweave.pipelines.cli import main
+from reelweave.pipelines.terminal import extras
 from tests.media import write_video
 from tests.test_supply import locked
 from tests.thorough import thorough
@@ -97,7 +97,7 @@ class Absent:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())
-from pipelines.cli import main
+from reelweave.pipelines.cli import main
 for words in json.loads(sys.argv[2]):
     if status := main(words):
         sys.exit(f"{words}: {status}")
@@ -144,7 +144,7 @@ def test_advice_names_extras_that_bring_the_module() -> None:
 def test_a_module_that_no_extra_brings_is_a_bug_of_somebody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipelines.commands.look import verify
+    from reelweave.pipelines.commands.look import verify
 
     def broken(_: object) -> int:
         raise ModuleNotFoundError("No module named 'own'", name="own.part")

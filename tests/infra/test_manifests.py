@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from curate import CurateConfig
-from pipelines.cli import COMMANDS, parsed
-from pipelines.configuration.config import resolve
+from reelweave.curate import CurateConfig
+from reelweave.pipelines.cli import COMMANDS, parsed
+from reelweave.pipelines.configuration.config import resolve
 
 ROOT = Path(__file__).parents[2]
 INFRA = ROOT / "infra"

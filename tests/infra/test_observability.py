@@ -17,17 +17,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from curate.ledger.ledger import Ledger
-from curate.run.runners.progress import Progress, write_status
-from loader.storage import open_storage
-from pipelines.metrics.curation import CURATION
-from pipelines.metrics.exporter import UP
-from pipelines.metrics.training import TRAINING
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.run.runners.progress import Progress, write_status
+from reelweave.loader.storage import open_storage
+from reelweave.pipelines.metrics.curation import CURATION
+from reelweave.pipelines.metrics.exporter import UP
+from reelweave.pipelines.metrics.training import TRAINING
+from reelweave.train.config.log import LogConfig
+from reelweave.train.loop.logs.log import MetricLog
+from reelweave.train.measure.rank_waits import RankWaits
 from tests.pipelines.report.runs import configured, recorded
 from tests.thorough import thorough
-from train.config.log import LogConfig
-from train.loop.logs.log import MetricLog
-from train.measure.rank_waits import RankWaits
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "infra" / "observability"
@@ -142,7 +142,7 @@ def test_prometheus_scrapes_a_live_run_and_every_panel_has_data(tmp_path):
     progress = Progress("cut", 2, 8, 30.0, 120.0, eta_s=60.0, states=states, sources=sources)
     write_status(Ledger(open_storage(clips)), progress)
 
-    exporter = [sys.executable, "-m", "pipelines.cli", "metrics", run, clips, "--port", 0]
+    exporter = [sys.executable, "-m", "reelweave.pipelines.cli", "metrics", run, clips, "--port", 0]
     with process(*exporter) as serving:
         assert serving.stdout is not None
         said = serving.stdout.readline()

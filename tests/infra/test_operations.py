@@ -13,8 +13,8 @@ import boto3
 import pytest
 import yaml
 
-from loader.dataset import open_dataset
-from pipelines.cli import main
+from reelweave.loader.dataset import open_dataset
+from reelweave.pipelines.cli import main
 from tests.media import write_video
 from tests.printed import ROOT
 from tests.s3server import s3_server

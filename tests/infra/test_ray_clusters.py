@@ -101,7 +101,7 @@ def test_ray_counts_what_a_pod_has(kind: str) -> None:
 
 
 def test_every_worker_has_memory_for_the_cutters_that_its_processors_run() -> None:
-    from curate import CurateConfig
+    from reelweave.curate import CurateConfig
 
     for group in spec_of("RayJob")["workerGroupSpecs"]:
         given = group["rayStartParams"]

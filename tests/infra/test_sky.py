@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
-from pipelines.cli import parsed
+from reelweave.pipelines.cli import parsed
 from tests.infra.slurm import install
 
 INFRA = Path(__file__).parents[2] / "infra"

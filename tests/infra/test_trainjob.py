@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.cli import parsed
+from reelweave.pipelines.cli import parsed
 from tests.thorough import beyond, thorough
 
 FILE = Path(__file__).parents[2] / "infra" / "kubeflow" / "trainjob.yaml"

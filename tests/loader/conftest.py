@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from loader.dataset import Dataset, Sample, open_dataset
+from reelweave.loader.dataset import Dataset, Sample, open_dataset
 from tests.loader.stream_clips import SAMPLES, SHAPELESS, SHAPES, make_sample, write
 from tests.media import write_video
 

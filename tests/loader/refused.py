@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
 
 
 @contextmanager

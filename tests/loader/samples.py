@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from loader.dataset.plan_index import DTYPES, PLANNED, PlanIndex
+from reelweave.loader.dataset.plan_index import DTYPES, PLANNED, PlanIndex
 
 
 def plan_index(

@@ -3,13 +3,13 @@
 import hashlib
 from pathlib import Path
 
-from loader.batch import Microbatch
-from loader.buckets.assignment import BucketConfig
-from loader.buckets.tokens import Compression
-from loader.dataset import Dataset, DatasetWriter, Sample
-from loader.read.stream_config import StreamConfig
-from loader.storage import open_storage
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.batch import Microbatch
+from reelweave.loader.buckets.assignment import BucketConfig
+from reelweave.loader.buckets.tokens import Compression
+from reelweave.loader.dataset import Dataset, DatasetWriter, Sample
+from reelweave.loader.read.stream_config import StreamConfig
+from reelweave.loader.storage import open_storage
+from reelweave.loader.stream.video_stream import VideoStream
 
 BUCKETS = BucketConfig(
     frames=(5, 9),

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from curate.config import CurateConfig
-from pipelines.cli import COMMANDS, parsed
-from pipelines.commands.begin.demo import try_next
-from pipelines.configuration.config import resolve
-from pipelines.terminal.program import program
+from reelweave.curate.config import CurateConfig
+from reelweave.pipelines.cli import COMMANDS, parsed
+from reelweave.pipelines.commands.begin.demo import try_next
+from reelweave.pipelines.configuration.config import resolve
+from reelweave.pipelines.terminal.program import program
 from tests.commands import reelweave
 from tests.media import write_video
 from tests.s3server import make_bucket, s3_client, s3_server
@@ -29,7 +29,7 @@ from tests.thorough import thorough
 def alone(*arguments: object) -> subprocess.CompletedProcess[str]:
     """The program in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "pipelines.cli", *map(str, arguments)],
+        [sys.executable, "-m", "reelweave.pipelines.cli", *map(str, arguments)],
         # Paths of any length stay on one line.
         env=os.environ | {"COLUMNS": "300"},
         capture_output=True,
@@ -62,7 +62,7 @@ def dataset(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_full_disk_behind_the_output_is_said() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "pipelines.cli", "config", "schema", "train"],
+            [sys.executable, "-m", "reelweave.pipelines.cli", "config", "schema", "train"],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
@@ -83,7 +83,7 @@ def test_help_names_every_command() -> None:
 
 def test_help_imports_no_library() -> None:
     code = (
-        "import sys\nfrom pipelines.cli import parsed\n"
+        "import sys\nfrom reelweave.pipelines.cli import parsed\n"
         "try: parsed(['--help'])\n"
         "except SystemExit: pass\n"
         "assert not {'numpy', 'pyarrow', 'rich', 'pydantic', 'yaml'} & sys.modules.keys()"
@@ -97,7 +97,9 @@ def test_threads_of_pytorch_sleep_while_they_wait_unless_asked_otherwise(
     asked: dict[str, str], told: str
 ) -> None:
     """OpenMP prints what it read when PyTorch loads it."""
-    code = "from pipelines.cli import main\nmain(['config', 'explain', 'memory_tokens'])\nimport torch"
+    code = (
+        "from reelweave.pipelines.cli import main\nmain(['config', 'explain', 'memory_tokens'])\nimport torch"
+    )
     environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -162,7 +164,7 @@ def test_hints_name_the_program_as_it_can_be_called(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PATH", str(script.parent))
     assert program() == "reelweave"
     monkeypatch.setattr(sys, "argv", ["/a/pipelines/cli.py"])
-    assert program().endswith(" -m pipelines.cli")
+    assert program().endswith(" -m reelweave.pipelines.cli")
 
 
 def test_what_the_demo_proposes_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +218,7 @@ def test_a_wrong_call_exits_with_2_and_a_sentence(
 @thorough
 def test_a_process_of_a_wrong_call_exits_with_2_and_a_sentence(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pipelines.cli", "curate", ".", "--out", "x", "--set", "cut.crff=1"],
+        [sys.executable, "-m", "reelweave.pipelines.cli", "curate", ".", "--out", "x", "--set", "cut.crff=1"],
         capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
         env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": ""},
     )  # fmt: skip
@@ -346,7 +348,7 @@ def test_bench_shots_prints_precision_and_recall_per_kind_and_file(tmp_path: Pat
 @thorough
 def test_libraries_say_nothing_that_a_person_can_do_nothing_about() -> None:
     code = (
-        "from pipelines.terminal.noise import silence_noise\nsilence_noise()\nsilence_noise()\n"
+        "from reelweave.pipelines.terminal.noise import silence_noise\nsilence_noise()\nsilence_noise()\n"
         "import logging\nfrom diffusers.models.transformers import transformer_wan\n"
         "logging.getLogger('torch.utils._pytree').warning('another message')"
     )
@@ -367,7 +369,7 @@ def test_a_reader_that_has_gone_is_no_failure() -> None:
     """As ``reelweave --help | true``: all of it is still in the buffer when the command ends."""
     reads, writes = os.pipe()
     os.close(reads)
-    called = [sys.executable, "-m", "pipelines.cli", "--version"]
+    called = [sys.executable, "-m", "reelweave.pipelines.cli", "--version"]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(called, stdout=writes, stderr=subprocess.PIPE, env=env, timeout=60, check=False)
     os.close(writes)

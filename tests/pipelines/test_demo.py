@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 import yaml
 
-from loader.dataset import open_dataset, verify
-from loader.storage import open_storage
-from pipelines.commands.begin.demo import CLIPS
-from pipelines.configuration.config import resolve
-from pipelines.configuration.train_config import TrainRunConfig
-from pipelines.evaluation.nearest import clip_frames, mean_colours
-from pipelines.evaluation.shown import MARGIN_DB
-from pipelines.footage import REELS, make_footage
+from reelweave.loader.dataset import open_dataset, verify
+from reelweave.loader.storage import open_storage
+from reelweave.pipelines.commands.begin.demo import CLIPS
+from reelweave.pipelines.configuration.config import resolve
+from reelweave.pipelines.configuration.train_config import TrainRunConfig
+from reelweave.pipelines.evaluation.nearest import clip_frames, mean_colours
+from reelweave.pipelines.evaluation.shown import MARGIN_DB
+from reelweave.pipelines.footage import REELS, make_footage
 from tests.commands import reelweave
 from tests.thorough import nightly, thorough
 from tests.train.loop import worlds
@@ -150,9 +150,9 @@ def test_the_dataset_is_whole_and_the_report_is_there(demo: tuple[Path, dict]) -
 
 def proposed(result: dict) -> list[list[str]]:
     """Return the words of each command to try next."""
-    # "reelweave WORDS" where it is on the path, else "python -m pipelines.cli WORDS".
+    # "reelweave WORDS" where it is on the path, else "python -m reelweave.pipelines.cli WORDS".
     return [
-        shlex.split(re.split(r"reelweave |-m pipelines\.cli ", one["command"], maxsplit=1)[-1])
+        shlex.split(re.split(r"reelweave |-m reelweave\.pipelines\.cli ", one["command"], maxsplit=1)[-1])
         for one in result["try_next"]
     ]
 

@@ -6,19 +6,19 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from loader.storage import StorageConfig, open_storage
-from pipelines.cli import main
+from reelweave.loader.storage import StorageConfig, open_storage
+from reelweave.pipelines.cli import main
+from reelweave.train.checkpoint.saver import Checkpoints
+from reelweave.train.checkpoint.state import CheckpointState
+from reelweave.train.config.checkpoint import CheckpointConfig
+from reelweave.train.config.optimizer import EmaConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.loop.trainer import Trainer
 from tests.s3server import make_bucket, s3_server
 from tests.train.checkpoint import sharded
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.ranks import Ranks
 from tests.train.saved import tensors
-from train.checkpoint.saver import Checkpoints
-from train.checkpoint.state import CheckpointState
-from train.config.checkpoint import CheckpointConfig
-from train.config.optimizer import EmaConfig
-from train.distributed.world import World
-from train.loop.trainer import Trainer
 
 MODEL = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(2.5).bfloat16(), "n": torch.tensor([7])}
 EMA = {name: tensor + 1 for name, tensor in MODEL.items()}

@@ -11,10 +11,10 @@ import av
 import numpy as np
 import pytest
 
-from pipelines.footage import REELS, make_footage
-from pipelines.footage.make import cut_list, render
-from pipelines.footage.reels import Reel, Shot
-from pipelines.footage.scenes import BLACK, TEST_CARD, drawn
+from reelweave.pipelines.footage import REELS, make_footage
+from reelweave.pipelines.footage.make import cut_list, render
+from reelweave.pipelines.footage.reels import Reel, Shot
+from reelweave.pipelines.footage.scenes import BLACK, TEST_CARD, drawn
 from tests.thorough import beyond, thorough
 
 SHORT = tuple(

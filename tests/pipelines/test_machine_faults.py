@@ -63,9 +63,9 @@ def test_index_goes_on_with_the_same_command(warm: Warm, indexed: Path, tmp_path
 @pytest.mark.parametrize("times", [2, None])
 def test_a_stream_counts_no_sample_as_bad(indexed: Path, tmp_path: Path, times: int | None) -> None:
     code = f"""
-from loader.dataset import open_dataset
-from loader.errors import MachineError
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.dataset import open_dataset
+from reelweave.loader.errors import MachineError
+from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import config
 settings = config(epochs=1, max_bad=100, max_bad_share=1.0)
 try:

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from loader.dataset import DatasetWriter, open_dataset
-from loader.storage import open_storage
+from reelweave.loader.dataset import DatasetWriter, open_dataset
+from reelweave.loader.storage import open_storage
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.text import TransformersTextConfig
+from reelweave.train.models.encoders.text import build_text_encoder
 from tests.commands import reelweave
 from tests.loader.stream_clips import SHAPES, config, make_sample
 from tests.media import write_video
 from tests.model_with_code import MARK, known_model, open_clip_model, open_clip_tokenizer, unknown_model
 from tests.thorough import but
 from tests.tiny_models import tiny_open_clip
-from train.config.run import TrainConfig
-from train.config.text import TransformersTextConfig
-from train.models.encoders.text import build_text_encoder
 
 ROOT = Path(__file__).parents[2]
 LOADS = ("from_pretrained", "create_model", "create_model_and_transforms", "get_tokenizer", "pipeline")

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import yaml
 
-from loader.dataset import Dataset, open_dataset
-from loader.stream.video_stream import VideoStream
-from pipelines.cli import main
+from reelweave.loader.dataset import Dataset, open_dataset
+from reelweave.loader.stream.video_stream import VideoStream
+from reelweave.pipelines.cli import main
+from reelweave.train.checkpoint.state import CheckpointState
+from reelweave.train.config.run import TrainConfig
 from tests.loader.stream_clips import SAMPLES, SHAPES, config, make_sample, write
 from tests.media import write_video
-from train.checkpoint.state import CheckpointState
-from train.config.run import TrainConfig
 
 COMPRESSION = TrainConfig().compression
 
@@ -52,8 +52,8 @@ def run_config(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Pa
 @pytest.fixture
 def saved(dataset: Dataset, run_config: Path, tmp_path: Path) -> Path:
     """The state behind one step of that run."""
-    from pipelines.configuration.config import resolve
-    from pipelines.configuration.train_config import TrainRunConfig
+    from reelweave.pipelines.configuration.config import resolve
+    from reelweave.pipelines.configuration.train_config import TrainRunConfig
 
     stream = VideoStream(dataset, resolve(TrainRunConfig, run_config, []).stream)
     for micro in stream:

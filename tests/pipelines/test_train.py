@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from loader.blend import open_blend
-from loader.read.stream_config import StreamConfig
-from pipelines.cli import main
+from reelweave.loader.blend import open_blend
+from reelweave.loader.read.stream_config import StreamConfig
+from reelweave.pipelines.cli import main
+from reelweave.train.config.run import TrainConfig
 from tests.loader.dataset.test_growth import add
 from tests.loader.stream.test_stream_resume import run_steps
 from tests.loader.stream_clips import SHAPES, config, make_sample, write
 from tests.media import write_video
 from tests.train.clips import tiny_config
 from tests.train.saved import change_state, newest
-from train.config.run import TrainConfig
 
 
 def test_held_out_clips_that_fill_no_step_and_folders_of_datasets_are_told_at_the_start(

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipelines.cli import main
+from reelweave.pipelines.cli import main
+from reelweave.train.config.tokenizer import DiffusersVAEConfig
+from reelweave.train.models.published.vae import DiffusersVAE
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
 from tests.thorough import thorough
 from tests.train.clips import tiny_config
 from tests.train.vae.tiny import publish
-from train.config.tokenizer import DiffusersVAEConfig
-from train.models.published.vae import DiffusersVAE
 
 
 @pytest.fixture(autouse=True)

@@ -226,7 +226,7 @@ def _frames() -> list[tuple[str, str, int]]:
     """Return file, function and line of the frames of this repository outside tests, innermost first."""
     found, frame = [], sys._getframe(1)
     while frame is not None:
-        path = Path(frame.f_code.co_filename)
+        path = Path(frame.f_code.co_filename).resolve()
         if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in ("train", "loader"):
             found.append((str(path.relative_to(ROOT)), frame.f_code.co_name, frame.f_lineno))
         frame = frame.f_back

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from train.memory.live_memory import LiveMemory
+from reelweave.train.memory.live_memory import LiveMemory
 
 _READS = {
     torch.ops.aten.copy_.default: 1,

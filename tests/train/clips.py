@@ -6,16 +6,16 @@ from typing import Any
 
 import torch
 
-from loader.batch import Microbatch
-from loader.buckets.assignment import Bucket
-from loader.plan.position import Position
-from train.config.checkpoint import CheckpointConfig
-from train.config.log import LogConfig
-from train.config.model import DiTConfig
-from train.config.optimizer import OptimizerConfig, ScheduleConfig
-from train.config.run import TrainConfig
-from train.config.text import HashedTextConfig
-from train.config.tokenizer import PatchTransformConfig
+from reelweave.loader.batch import Microbatch
+from reelweave.loader.buckets.assignment import Bucket
+from reelweave.loader.plan.position import Position
+from reelweave.train.config.checkpoint import CheckpointConfig
+from reelweave.train.config.log import LogConfig
+from reelweave.train.config.model import DiTConfig
+from reelweave.train.config.optimizer import OptimizerConfig, ScheduleConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.text import HashedTextConfig
+from reelweave.train.config.tokenizer import PatchTransformConfig
 
 BUCKETS = (Bucket(5, 16, 16), Bucket(3, 16, 24))
 SAMPLES_PER_STEP = 4

@@ -2,12 +2,12 @@
 
 import torch
 
+from reelweave.train.config.model import DiffusersConfig
+from reelweave.train.config.objective import DDPMConfig, EDMConfig, FlowConfig
+from reelweave.train.config.run import TrainConfig
 from tests.train.clips import tiny_config
 from tests.train.diffusers_models import FAMILIES, transformer
 from tests.train.models import wan_pipelines
-from train.config.model import DiffusersConfig
-from train.config.objective import DDPMConfig, EDMConfig, FlowConfig
-from train.config.run import TrainConfig
 
 SPECIAL = {
     "wan": {},

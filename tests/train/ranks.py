@@ -30,9 +30,9 @@ from types import ModuleType
 from typing import Any, Self
 
 PRELOADED = (
-    "train.loop.trainer",
-    "loader.stream.video_stream",
-    "train.cascade.training.cascades",
+    "reelweave.train.loop.trainer",
+    "reelweave.loader.stream.video_stream",
+    "reelweave.train.cascade.training.cascades",
     "torch._dynamo",
     "torch.distributed.fsdp",
     "torch.distributed.checkpoint",

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from loader.base.strict_json import digest
-from loader.storage import open_storage
-from train.checkpoint.folder import latest
+from reelweave.loader.base.strict_json import digest
+from reelweave.loader.storage import open_storage
+from reelweave.train.checkpoint.folder import latest
 
 
 def newest(out: Path) -> Path:

@@ -4,14 +4,14 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from train.config.model import DiTConfig
-from train.config.presets import PRESETS
-from train.config.run import TrainConfig
-from train.config.tokenizer import PatchTransformConfig
+from reelweave.train.config.model import DiTConfig
+from reelweave.train.config.presets import PRESETS
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.tokenizer import PatchTransformConfig
 
 
 def test_a_configuration_is_read_without_torch():
-    code = "import sys, train.config.run; sys.exit('torch' in sys.modules)"
+    code = "import sys, reelweave.train.config.run; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from train.cascade.schedule import Schedule
+from reelweave.train.cascade.schedule import Schedule
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.base.arrays import Flags, Floats, Places
-from loader.errors import UsageError
+from reelweave.loader.base.arrays import Flags, Floats, Places
+from reelweave.loader.errors import UsageError
 
 
 class Module(IntEnum):

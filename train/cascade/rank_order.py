@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from train.cascade.menu import GroupMenu
-from train.cascade.schedule import Schedule
+from reelweave.train.cascade.menu import GroupMenu
+from reelweave.train.cascade.schedule import Schedule
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from train.cascade.problem import Cascade, Module
+from reelweave.train.cascade.problem import Cascade, Module
 
 
 class Run(NamedTuple):

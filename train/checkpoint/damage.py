@@ -1,8 +1,8 @@
 """Error for a damaged checkpoint file, with the way to recover."""
 
-from loader.errors import RunError, first_line
-from loader.storage import Storage
-from train.checkpoint.names import folder_before
+from reelweave.loader.errors import RunError, first_line
+from reelweave.loader.storage import Storage
+from reelweave.train.checkpoint.names import folder_before
 
 
 def damaged(storage: Storage, path: str, error: BaseException) -> RunError:

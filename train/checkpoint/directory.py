@@ -12,14 +12,14 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import torch
 
-from loader.errors import UsageError
-from loader.storage import Storage
-from train.checkpoint.damage import damaged
-from train.checkpoint.files import StoredPiece, pieces_in
-from train.checkpoint.pieces import Piece, Tensors, overlap, piece_of
-from train.checkpoint.reading import Shapes, described, difference_of, read_headers
-from train.checkpoint.state import CheckpointState
-from train.distributed.world import World
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import Storage
+from reelweave.train.checkpoint.damage import damaged
+from reelweave.train.checkpoint.files import StoredPiece, pieces_in
+from reelweave.train.checkpoint.pieces import Piece, Tensors, overlap, piece_of
+from reelweave.train.checkpoint.reading import Shapes, described, difference_of, read_headers
+from reelweave.train.checkpoint.state import CheckpointState
+from reelweave.train.distributed.world import World
 
 ROWS = 1 << 18
 """Rows that a rank holds of all ranks at a time."""

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import torch
 
-from loader.storage import Storage
-from train.checkpoint.files import StoredPiece, data_of, header, in_order, read_rows
-from train.checkpoint.pieces import Piece, overlap
-from train.checkpoint.reading import find
-from train.checkpoint.state import CheckpointState
+from reelweave.loader.storage import Storage
+from reelweave.train.checkpoint.files import StoredPiece, data_of, header, in_order, read_rows
+from reelweave.train.checkpoint.pieces import Piece, overlap
+from reelweave.train.checkpoint.reading import find
+from reelweave.train.checkpoint.state import CheckpointState
 
 _MOST_TENSORS = 1 << 16
 

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import torch
 from pydantic import BaseModel, Field, NonNegativeInt, TypeAdapter, ValidationError
 
-from loader.storage import Storage
-from train.checkpoint.checksums import BLOCK, blocks_of, check, covering, crc32
-from train.checkpoint.damage import damaged
-from train.checkpoint.pieces import Piece
+from reelweave.loader.storage import Storage
+from reelweave.train.checkpoint.checksums import BLOCK, blocks_of, check, covering, crc32
+from reelweave.train.checkpoint.damage import damaged
+from reelweave.train.checkpoint.pieces import Piece
 
 DTYPES = {
     "float64": "F64",

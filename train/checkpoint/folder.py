@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from loader.errors import UsageError
-from loader.storage import Storage, StorageConfig, open_storage
-from train.checkpoint.names import STATE, folder_of, steps_of
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import Storage, StorageConfig, open_storage
+from reelweave.train.checkpoint.names import STATE, folder_of, steps_of
 
 
 def latest(storage: Storage) -> int | None:

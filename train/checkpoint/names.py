@@ -2,7 +2,7 @@
 
 import re
 
-from loader.storage import Storage
+from reelweave.loader.storage import Storage
 
 STATE = "state.json"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from loader.base.whole_file import whole_folder
-from loader.errors import UsageError, first_line
+from reelweave.loader.base.whole_file import whole_folder
+from reelweave.loader.errors import UsageError, first_line
 
 
 def check_new(path: Path) -> None:

@@ -5,12 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from loader.errors import UsageError
-from loader.storage import Storage
-from train.checkpoint.damage import damaged
-from train.checkpoint.files import Header, StoredPiece, pieces_in, read_header, read_rows
-from train.checkpoint.pieces import Overlap, Tensors, local, overlap, piece_of, uncovered
-from train.checkpoint.state import CheckpointState
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import Storage
+from reelweave.train.checkpoint.damage import damaged
+from reelweave.train.checkpoint.files import Header, StoredPiece, pieces_in, read_header, read_rows
+from reelweave.train.checkpoint.pieces import Overlap, Tensors, local, overlap, piece_of, uncovered
+from reelweave.train.checkpoint.state import CheckpointState
 
 _AT_ONCE = 64 << 20  # bytes per read
 _THREADS = 8

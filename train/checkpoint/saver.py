@@ -11,19 +11,19 @@ from typing import NamedTuple, TypeVar, cast
 
 import torch
 
-from loader.errors import RunError, UsageError, first_line
-from loader.storage import Storage
-from train.checkpoint.checksums import crc32, metadata_of
-from train.checkpoint.directory import locate
-from train.checkpoint.files import data_of, header, in_order, sharding
-from train.checkpoint.folder import drop_unfinished, latest, prune, sweep
-from train.checkpoint.names import STATE, folder_of, part
-from train.checkpoint.pieces import Piece, Tensors, local, piece_of
-from train.checkpoint.reading import copy_, shapes_of
-from train.checkpoint.state import CheckpointState, read_checkpoint_state
-from train.checkpoint.writers import pieces_of_rank, shapes_everywhere
-from train.config.checkpoint import CheckpointConfig
-from train.distributed.world import RankError, World
+from reelweave.loader.errors import RunError, UsageError, first_line
+from reelweave.loader.storage import Storage
+from reelweave.train.checkpoint.checksums import crc32, metadata_of
+from reelweave.train.checkpoint.directory import locate
+from reelweave.train.checkpoint.files import data_of, header, in_order, sharding
+from reelweave.train.checkpoint.folder import drop_unfinished, latest, prune, sweep
+from reelweave.train.checkpoint.names import STATE, folder_of, part
+from reelweave.train.checkpoint.pieces import Piece, Tensors, local, piece_of
+from reelweave.train.checkpoint.reading import copy_, shapes_of
+from reelweave.train.checkpoint.state import CheckpointState, read_checkpoint_state
+from reelweave.train.checkpoint.writers import pieces_of_rank, shapes_everywhere
+from reelweave.train.config.checkpoint import CheckpointConfig
+from reelweave.train.distributed.world import RankError, World
 
 _LATE_S = 60.0
 

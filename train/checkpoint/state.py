@@ -5,12 +5,12 @@ from typing import Any
 
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
 
-from loader.base.strict_json import SEAL, digest, parse, unseal
-from loader.errors import RunError
-from loader.settings import Settings
-from loader.storage import Storage
-from train.checkpoint.damage import damaged
-from train.checkpoint.names import STATE, part
+from reelweave.loader.base.strict_json import SEAL, digest, parse, unseal
+from reelweave.loader.errors import RunError
+from reelweave.loader.settings import Settings
+from reelweave.loader.storage import Storage
+from reelweave.train.checkpoint.damage import damaged
+from reelweave.train.checkpoint.names import STATE, part
 
 FORMAT_VERSION = 4
 _READ_VERSIONS = (1, 2, 3, 4)

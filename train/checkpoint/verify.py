@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from loader.errors import RunError
-from loader.storage import Storage
-from train.checkpoint.files import StoredPiece, read_pieces, read_rows
-from train.checkpoint.names import STATE
-from train.checkpoint.pieces import uncovered
-from train.checkpoint.state import read_checkpoint_state
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import Storage
+from reelweave.train.checkpoint.files import StoredPiece, read_pieces, read_rows
+from reelweave.train.checkpoint.names import STATE
+from reelweave.train.checkpoint.pieces import uncovered
+from reelweave.train.checkpoint.state import read_checkpoint_state
 
 _MOST_TENSORS = 1 << 16
 _AT_ONCE = 64 << 20  # bytes of one read

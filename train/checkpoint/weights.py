@@ -3,12 +3,12 @@
 import logging
 from typing import Literal, NamedTuple
 
-from loader.errors import UsageError
-from loader.storage import Storage, StorageConfig
-from train.checkpoint.folder import located
-from train.checkpoint.pieces import Tensors, piece_of
-from train.checkpoint.reading import Shapes, load_, shapes_of
-from train.checkpoint.state import CheckpointState, read_checkpoint_state
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import Storage, StorageConfig
+from reelweave.train.checkpoint.folder import located
+from reelweave.train.checkpoint.pieces import Tensors, piece_of
+from reelweave.train.checkpoint.reading import Shapes, load_, shapes_of
+from reelweave.train.checkpoint.state import CheckpointState, read_checkpoint_state
 
 _log = logging.getLogger(__name__)
 

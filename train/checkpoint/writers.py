@@ -7,9 +7,9 @@ from hashlib import blake2b
 import numpy as np
 import torch
 
-from loader.base.arrays import Numbers
-from train.checkpoint.pieces import Piece
-from train.distributed.world import World
+from reelweave.loader.base.arrays import Numbers
+from reelweave.train.checkpoint.pieces import Piece
+from reelweave.train.distributed.world import World
 
 
 def pieces_of_rank(own: Sequence[Piece], world: World) -> list[Piece]:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from loader.settings import Settings
+from reelweave.loader.settings import Settings
 
 Degree = Annotated[int, Field(ge=1)]
 
@@ -47,8 +47,8 @@ class CascadeConfig(Settings):
     )
     costs: Path | None = Field(
         None,
-        description="file of measured costs, JSON of `train.cascade.costs.cost_model`; null: FLOPs at a nominal rate,"
-        " no memory",
+        description="file of measured costs, JSON of `reelweave.train.cascade.costs.cost_model`; null: FLOPs"
+        " at a nominal rate, no memory",
     )
     memory_gib: float | None = Field(
         None,
@@ -59,8 +59,8 @@ class CascadeConfig(Settings):
     topology: str | None = Field(
         None,
         description="cluster topology; handoffs prefer to stay in a node. dgx-h100, dgx-h200, pcie, single, or a YAML"
-        " or JSON file of train.cascade.placement.topology.Topology, as for `reelweave plan`. null: one node of all"
-        " ranks",
+        " or JSON file of reelweave.train.cascade.placement.topology.Topology, as for `reelweave plan`. null: one node"
+        " of all ranks",
     )
     handoff_mib: float | None = Field(
         None,

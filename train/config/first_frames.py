@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from loader.settings import Settings
+from reelweave.loader.settings import Settings
 
 
 class FirstFramesConfig(Settings):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat
 
-from loader.settings import Settings
+from reelweave.loader.settings import Settings
 
 
 class StepWindow(Settings):

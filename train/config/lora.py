@@ -2,11 +2,11 @@
 
 from pydantic import Field
 
-from loader.settings import Settings
+from reelweave.loader.settings import Settings
 
 
 class LoraConfig(Settings):
-    """LoRA adapters, the only weights that are then trained, averaged and saved (`train.models.lora`)."""
+    """LoRA adapters, the only weights that are then trained, averaged and saved (`reelweave.train.models.lora`)."""
 
     rank: int = Field(16, ge=1, description="rank of each adapter")
     alpha: float = Field(16.0, gt=0, description="scale: an adapter's output is multiplied by alpha / rank")

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from loader.settings import Settings
+from reelweave.loader.settings import Settings
 
 
 class TransformerConfig(Settings):
@@ -42,13 +42,13 @@ class TransformerConfig(Settings):
 
 
 class DiTConfig(TransformerConfig):
-    """The diffusion transformer (`train.models.dit`)."""
+    """The diffusion transformer (`reelweave.train.models.dit`)."""
 
     kind: Literal["dit"] = "dit"
 
 
 class STDiTConfig(TransformerConfig):
-    """The spatial-temporal diffusion transformer (`train.models.st_dit`)."""
+    """The spatial-temporal diffusion transformer (`reelweave.train.models.st_dit`)."""
 
     kind: Literal["st_dit"] = "st_dit"
     full_attention: bool = Field(
@@ -58,7 +58,7 @@ class STDiTConfig(TransformerConfig):
 
 
 class MMDiTConfig(TransformerConfig):
-    """The two-stream transformer of video and text with joint attention (`train.models.mmdit`)."""
+    """The two-stream transformer of video and text with joint attention (`reelweave.train.models.mmdit`)."""
 
     kind: Literal["mmdit"] = "mmdit"
 
@@ -68,7 +68,7 @@ ModelConfig = DiTConfig | STDiTConfig | MMDiTConfig
 
 
 class DiffusersConfig(Settings):
-    """A published transformer of diffusers, for fine-tuning (`train.models.published.shared`)."""
+    """A published transformer of diffusers, for fine-tuning (`reelweave.train.models.published.shared`)."""
 
     kind: Literal["diffusers"] = "diffusers"
     name: str = Field(

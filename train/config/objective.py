@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from loader.settings import Settings
+from reelweave.loader.settings import Settings
 
 
 class ObjectiveConfig(Settings):
@@ -53,7 +53,7 @@ Shift = Annotated[ConstantShift | RootShift | ExponentialShift, Field(discrimina
 
 
 class FlowConfig(ObjectiveConfig):
-    """Rectified flow (`train.objectives.flow`)."""
+    """Rectified flow (`reelweave.train.objectives.flow`)."""
 
     name: Literal["flow"] = "flow"
     time: Literal["logit_normal", "uniform", "mode"] = Field(
@@ -79,7 +79,7 @@ class FlowConfig(ObjectiveConfig):
 
 
 class EDMConfig(ObjectiveConfig):
-    """The preconditioned denoiser of Karras et al. 2022 (`train.objectives.edm`)."""
+    """The preconditioned denoiser of Karras et al. 2022 (`reelweave.train.objectives.edm`)."""
 
     name: Literal["edm"] = "edm"
     p_mean: float = Field(-1.2, description="mean of ln(sigma)")
@@ -101,7 +101,7 @@ class EDMConfig(ObjectiveConfig):
 
 
 class DDPMConfig(ObjectiveConfig):
-    """Discrete-time diffusion (`train.objectives.ddpm`)."""
+    """Discrete-time diffusion (`reelweave.train.objectives.ddpm`)."""
 
     name: Literal["ddpm"] = "ddpm"
     prediction: Literal["epsilon", "v"] = Field("epsilon", description="prediction target of the model")

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from loader.settings import Settings
+from reelweave.loader.settings import Settings
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 """Decay rate of an average."""
@@ -53,7 +53,7 @@ class ScheduleConfig(Settings):
 
 
 class EmaConfig(Settings):
-    """Exponential moving average of the weights, for sampling (`train.step.ema`)."""
+    """Exponential moving average of the weights, for sampling (`reelweave.train.step.ema`)."""
 
     decay: float = Field(
         0.9999,
@@ -64,7 +64,7 @@ class EmaConfig(Settings):
 
 
 class Fp8Config(Settings):
-    """Matrix products of blocks in FP8, through torchao (`train.parallel.fp8`); weights stay float32."""
+    """Matrix products of blocks in FP8, through torchao (`reelweave.train.parallel.fp8`); weights stay float32."""
 
     recipe: Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"] = Field(
         "tensorwise",

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from loader.settings import Settings
+from reelweave.loader.settings import Settings
 
 AttentionBackend = Literal["auto", "cudnn", "flash", "flash3", "flash4"]
 Degree = Annotated[int, Field(ge=1)]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from train.config.model import DiTConfig, MMDiTConfig, ModelConfig, STDiTConfig
+from reelweave.train.config.model import DiTConfig, MMDiTConfig, ModelConfig, STDiTConfig
 
 PRESETS: Mapping[str, ModelConfig] = {
     # NeMo (Patel et al. 2025), table 1, with AdaLN-LoRA of section 4.5.1.

@@ -5,21 +5,21 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from loader.buckets.recalibrate import RecalibrateConfig
-from loader.buckets.tokens import Compression
-from loader.settings import Settings
-from train.config.cascade import CascadeConfig
-from train.config.checkpoint import CheckpointConfig
-from train.config.first_frames import FirstFramesConfig
-from train.config.log import LogConfig
-from train.config.lora import LoraConfig
-from train.config.model import DiffusersConfig, DiTConfig, ModelConfig
-from train.config.objective import DDPMConfig, EDMConfig, FlowConfig
-from train.config.optimizer import EmaConfig, Fp8Config, OptimizerConfig, ScheduleConfig
-from train.config.parallel import ParallelConfig
-from train.config.presets import PRESETS
-from train.config.text import HashedTextConfig, TransformersTextConfig
-from train.config.tokenizer import DiffusersVAEConfig, PatchTransformConfig
+from reelweave.loader.buckets.recalibrate import RecalibrateConfig
+from reelweave.loader.buckets.tokens import Compression
+from reelweave.loader.settings import Settings
+from reelweave.train.config.cascade import CascadeConfig
+from reelweave.train.config.checkpoint import CheckpointConfig
+from reelweave.train.config.first_frames import FirstFramesConfig
+from reelweave.train.config.log import LogConfig
+from reelweave.train.config.lora import LoraConfig
+from reelweave.train.config.model import DiffusersConfig, DiTConfig, ModelConfig
+from reelweave.train.config.objective import DDPMConfig, EDMConfig, FlowConfig
+from reelweave.train.config.optimizer import EmaConfig, Fp8Config, OptimizerConfig, ScheduleConfig
+from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.config.presets import PRESETS
+from reelweave.train.config.text import HashedTextConfig, TransformersTextConfig
+from reelweave.train.config.tokenizer import DiffusersVAEConfig, PatchTransformConfig
 
 
 class TrainConfig(Settings):

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from loader.settings import Settings
+from reelweave.loader.settings import Settings
 
 
 class HashedTextConfig(Settings):

@@ -4,11 +4,11 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from loader.settings import Settings
+from reelweave.loader.settings import Settings
 
 
 class PatchTransformConfig(Settings):
-    """The fixed space-time patch transform (`train.models.encoders.tokenizer`)."""
+    """The fixed space-time patch transform (`reelweave.train.models.encoders.tokenizer`)."""
 
     kind: Literal["patch"] = "patch"
     frames: int = Field(
@@ -37,7 +37,7 @@ class PatchTransformConfig(Settings):
 
 
 class DiffusersVAEConfig(Settings):
-    """A published VAE of diffusers, frozen (`train.models.published.vae`)."""
+    """A published VAE of diffusers, frozen (`reelweave.train.models.published.vae`)."""
 
     kind: Literal["diffusers"] = "diffusers"
     name: str = Field(

@@ -5,13 +5,13 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from loader.buckets.recalibrate import RecalibrateConfig
-from loader.buckets.tokens import Compression
-from loader.settings import Settings
-from train.config.checkpoint import CheckpointConfig
-from train.config.log import LogConfig
-from train.config.optimizer import Decay, EmaConfig, OptimizerConfig, ScheduleConfig
-from train.config.parallel import ParallelConfig
+from reelweave.loader.buckets.recalibrate import RecalibrateConfig
+from reelweave.loader.buckets.tokens import Compression
+from reelweave.loader.settings import Settings
+from reelweave.train.config.checkpoint import CheckpointConfig
+from reelweave.train.config.log import LogConfig
+from reelweave.train.config.optimizer import Decay, EmaConfig, OptimizerConfig, ScheduleConfig
+from reelweave.train.config.parallel import ParallelConfig
 
 
 class VaeModelConfig(Settings):

@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from loader.errors import RunError, UsageError
-from train.distributed.world import World
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.train.distributed.world import World
 
 _ERRORS = (UsageError, RunError)
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from torch.distributed.distributed_c10d import Store
 
-from train.distributed.launcher import Launcher
+from reelweave.train.distributed.launcher import Launcher
 
 _ENDED, _TOLD = "ended", "told"
 _NAMED, _NOBODY = "heartbeat/lost", "nobody"

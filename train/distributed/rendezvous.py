@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from loader.errors import RunError
+from reelweave.loader.errors import RunError
 
 
 def meet(store: Store, rank: int, size: int, patience_s: float = 1800.0) -> Store:

@@ -4,11 +4,11 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from loader.storage import Storage, leased
-from loader.storage.leases.fenced import Fence, FencedStorage
-from loader.storage.leases.file_lease import NoLocksError
-from train.distributed.first_rank import on_first
-from train.distributed.world import World
+from reelweave.loader.storage import Storage, leased
+from reelweave.loader.storage.leases.fenced import Fence, FencedStorage
+from reelweave.loader.storage.leases.file_lease import NoLocksError
+from reelweave.train.distributed.first_rank import on_first
+from reelweave.train.distributed.world import World
 
 _log = logging.getLogger(__name__)
 

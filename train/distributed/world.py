@@ -11,11 +11,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from loader.base.processors import processors
-from loader.errors import RunError, UsageError, first_line
-from train.distributed.heartbeat import Heartbeat, lost_message
-from train.distributed.launcher import Launcher
-from train.distributed.rendezvous import meet
+from reelweave.loader.base.processors import processors
+from reelweave.loader.errors import RunError, UsageError, first_line
+from reelweave.train.distributed.heartbeat import Heartbeat, lost_message
+from reelweave.train.distributed.launcher import Launcher
+from reelweave.train.distributed.rendezvous import meet
 
 
 class RankError(RunError):
@@ -136,7 +136,7 @@ def join(device: Literal["auto", "cpu", "cuda"], lost_after_s: float = 60.0) -> 
         UsageError: a GPU is requested and there is none.
         RunError: another rank was lost; the message names it.
 
-    A rank whose torchrun is killed gets SIGTERM (`train.distributed.launcher`).
+    A rank whose torchrun is killed gets SIGTERM (`reelweave.train.distributed.launcher`).
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device=cuda, but torch finds no GPU here; use device=cpu or device=auto")

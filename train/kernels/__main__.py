@@ -10,13 +10,13 @@ from pathlib import Path
 
 import torch
 
-from loader.errors import RunError, UsageError
-from train.kernels.checks import check, check_qk
-from train.kernels.cuda import library
-from train.kernels.cuda.build import DEFAULT, build
-from train.kernels.cuda.sources import cache_folder
-from train.kernels.eager import EAGER
-from train.kernels.providers import PROVIDERS, chosen
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.train.kernels.checks import check, check_qk
+from reelweave.train.kernels.cuda import library
+from reelweave.train.kernels.cuda.build import DEFAULT, build
+from reelweave.train.kernels.cuda.sources import cache_folder
+from reelweave.train.kernels.eager import EAGER
+from reelweave.train.kernels.providers import PROVIDERS, chosen
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m train.kernels", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m reelweave.train.kernels", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     builds = commands.add_parser(
         "build", help="compile csrc/ into a library, check it on the GPUs here, install it"
@@ -79,7 +79,9 @@ def _build(options: argparse.Namespace) -> int:
     built = build(options.arch, options.out)
     size = built.path.stat().st_size / 1e6
     print(f"{built.path}: {size:.1f} MB, compiled in {built.seconds:.0f} s")
-    print(built.checked or "no GPU here: nothing was run; on one, python -m train.kernels check does")
+    print(
+        built.checked or "no GPU here: nothing was run; on one, python -m reelweave.train.kernels check does"
+    )
     if options.out:
         print(f"it is looked for in {cache_folder()}: put it there on the machine that uses it")
     return 0
@@ -90,7 +92,7 @@ def _check(options: argparse.Namespace) -> int:
     if not devices:
         raise RunError("there is no GPU to check on")
     if options.start:
-        from train.kernels.cuda.nvrtc_provider import KERNELS
+        from reelweave.train.kernels.cuda.nvrtc_provider import KERNELS
 
         name, kernels = "nvrtc", KERNELS
     elif options.library:
@@ -129,7 +131,7 @@ def _one_of_each() -> list[torch.device]:
 
 
 def _fail(message: object, status: int) -> int:
-    print(f"train.kernels: {message}", file=sys.stderr)
+    print(f"reelweave.train.kernels: {message}", file=sys.stderr)
     return status
 
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from train.kernels.gate_norm_modulate import reference as gate_norm_modulate
-from train.kernels.kernel_set import OPERATORS, Kernels
-from train.kernels.norm_modulate import reference as norm_modulate
-from train.kernels.qk_norm import reference as qk_norm
+from reelweave.train.kernels.gate_norm_modulate import reference as gate_norm_modulate
+from reelweave.train.kernels.kernel_set import OPERATORS, Kernels
+from reelweave.train.kernels.norm_modulate import reference as norm_modulate
+from reelweave.train.kernels.qk_norm import reference as qk_norm
 
 EAGER = Kernels(
     serves=lambda _x, _numerics: True,

@@ -13,12 +13,12 @@ class Kernels:
 
     Attributes:
         serves: returns True for supported tokens and numerics.
-        norm_modulate: signature of `train.kernels.norm_modulate.reference.forward`.
-        norm_modulate_backward: signature of `train.kernels.norm_modulate.reference.backward`.
-        gate_norm_modulate: signature of `train.kernels.gate_norm_modulate.reference.forward`.
-        gate_norm_modulate_backward: signature of `train.kernels.gate_norm_modulate.reference.backward`.
-        qk_norm: signature of `train.kernels.qk_norm.reference.forward`.
-        qk_norm_backward: signature of `train.kernels.qk_norm.reference.backward`.
+        norm_modulate: signature of `reelweave.train.kernels.norm_modulate.reference.forward`.
+        norm_modulate_backward: signature of `reelweave.train.kernels.norm_modulate.reference.backward`.
+        gate_norm_modulate: signature of `reelweave.train.kernels.gate_norm_modulate.reference.forward`.
+        gate_norm_modulate_backward: signature of `reelweave.train.kernels.gate_norm_modulate.reference.backward`.
+        qk_norm: signature of `reelweave.train.kernels.qk_norm.reference.forward`.
+        qk_norm_backward: signature of `reelweave.train.kernels.qk_norm.reference.backward`.
     """
 
     serves: Callable[[torch.Tensor, str], bool]

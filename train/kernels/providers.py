@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from loader.errors import RunError, UsageError, first_line
-from train.kernels.kernel_set import Kernels
+from reelweave.loader.errors import RunError, UsageError, first_line
+from reelweave.train.kernels.kernel_set import Kernels
 
 VARIABLE = "REELWEAVE_KERNELS"
 _AS_IT_IS = nullcontext()
@@ -184,31 +184,31 @@ _has_kernels._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _library_lacks() -> str | None:
-    from train.kernels.cuda import library
+    from reelweave.train.kernels.cuda import library
 
     return library.lacks()
 
 
 def _library() -> Kernels:
-    from train.kernels.cuda import library
+    from reelweave.train.kernels.cuda import library
 
     return library.load()
 
 
 def _nvrtc_lacks() -> str | None:
-    from train.kernels.cuda import nvrtc, sources
+    from reelweave.train.kernels.cuda import nvrtc, sources
 
     return sources.lacks() or nvrtc.lacks()
 
 
 def _nvrtc() -> Kernels:
-    from train.kernels.cuda.nvrtc_provider import KERNELS
+    from reelweave.train.kernels.cuda.nvrtc_provider import KERNELS
 
     return KERNELS
 
 
 def _nvrtc_wrong() -> str | None:
-    from train.kernels.cuda import start_check
+    from reelweave.train.kernels.cuda import start_check
 
     return start_check.wrong()
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from train.latents.config import LatentsConfig
+from reelweave.train.latents.config import LatentsConfig
 
 _GIB = float(1 << 30)
 _HOUR_S = 3600.0

@@ -11,7 +11,7 @@ from pydantic import (
     model_validator,
 )
 
-from loader.settings import Settings
+from reelweave.loader.settings import Settings
 
 BucketName = Annotated[str, StringConstraints(pattern=r"^\d+x\d+x\d+$")]
 

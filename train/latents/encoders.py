@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from loader.errors import RunError, UsageError
-from train.config.run import TrainConfig
-from train.latents.config import LatentsConfig
-from train.models.build import build_tokenizer
-from train.models.encoders.text import build_text_encoder
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.latents.config import LatentsConfig
+from reelweave.train.models.build import build_tokenizer
+from reelweave.train.models.encoders.text import build_text_encoder
 
 
 class UnusableError(Exception):

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from loader.storage.checksums import files_sha256
-from train.config.run import TrainConfig
-from train.config.text import PublishedTextConfig, TransformersTextConfig
-from train.config.tokenizer import DiffusersVAEConfig, PatchTransformConfig
-from train.models.published.folder import description, part_folder
+from reelweave.loader.storage.checksums import files_sha256
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.text import PublishedTextConfig, TransformersTextConfig
+from reelweave.train.config.tokenizer import DiffusersVAEConfig, PatchTransformConfig
+from reelweave.train.models.published.folder import description, part_folder
 
 _PLACE = {"name", "subfolder", "tokenizer_subfolder"}
 _TOKENIZER_FILES = (".json", ".model", ".txt")

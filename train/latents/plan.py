@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from loader.base.arrays import Places
-from loader.dataset import Row
-from loader.dataset.tables.shard_rows import TableRows
+from reelweave.loader.base.arrays import Places
+from reelweave.loader.dataset import Row
+from reelweave.loader.dataset.tables.shard_rows import TableRows
 
 
 class StoredParts(NamedTuple):

@@ -7,19 +7,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.base.prefetch import prefetched
-from loader.dataset import INDEX, Dataset, Row, Sample, ShardRecord, write_shard
-from loader.dataset.latents import CONTEXT, LATENT
-from loader.dataset.manifest import sha256
-from loader.dataset.samples.clip import TrainingSample, training_sample
-from loader.dataset.schema import PLACEMENT
-from loader.errors import MachineError, RunError
-from loader.read.decode import decode
-from loader.read.frame_times import variable_times
-from loader.read.stream_config import StreamConfig
-from loader.storage import Storage
-from train.latents.encoders import Encoders, UnusableError
-from train.latents.plan import PlannedSample, PlannedShard
+from reelweave.loader.base.prefetch import prefetched
+from reelweave.loader.dataset import INDEX, Dataset, Row, Sample, ShardRecord, write_shard
+from reelweave.loader.dataset.latents import CONTEXT, LATENT
+from reelweave.loader.dataset.manifest import sha256
+from reelweave.loader.dataset.samples.clip import TrainingSample, training_sample
+from reelweave.loader.dataset.schema import PLACEMENT
+from reelweave.loader.errors import MachineError, RunError
+from reelweave.loader.read.decode import decode
+from reelweave.loader.read.frame_times import variable_times
+from reelweave.loader.read.stream_config import StreamConfig
+from reelweave.loader.storage import Storage
+from reelweave.train.latents.encoders import Encoders, UnusableError
+from reelweave.train.latents.plan import PlannedSample, PlannedShard
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import torch
 
-from loader.dataset.latents import Latents, array_of
-from loader.errors import UsageError
-from loader.settings import first_difference
-from train.config.run import TrainConfig
-from train.latents.identity import text_identity, tokenizer_identity
-from train.models.encoders.stored import StoredEncoders
+from reelweave.loader.dataset.latents import Latents, array_of
+from reelweave.loader.errors import UsageError
+from reelweave.loader.settings import first_difference
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.latents.identity import text_identity, tokenizer_identity
+from reelweave.train.models.encoders.stored import StoredEncoders
 
 
 def stored(config: TrainConfig, latents: Sequence[Latents | None], empty: bytes | None) -> StoredEncoders:

@@ -6,26 +6,26 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from loader.batch import Microbatch, Pack
-from train.cascade.training.start import run_by_cascades
-from train.checkpoint.pieces import Tensors
-from train.config.run import TrainConfig
-from train.loop.evaluation import HeldOutEvaluation
-from train.loop.logs.breakdown import LossRows
-from train.loop.logs.log import MetricLog
-from train.loop.validation import Validation, Validator
-from train.measure.timings import StepClock
-from train.models.encoders.stored import StoredEncoders
-from train.parallel.layout import lay_out
-from train.parallel.mesh import DATA, Ranks
-from train.step.batches import BatchStream, check_shapes
-from train.step.ema import Ema
-from train.step.learning_rate import learning_rate
-from train.step.step_losses import StepLosses
+from reelweave.loader.batch import Microbatch, Pack
+from reelweave.train.cascade.training.start import run_by_cascades
+from reelweave.train.checkpoint.pieces import Tensors
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.loop.evaluation import HeldOutEvaluation
+from reelweave.train.loop.logs.breakdown import LossRows
+from reelweave.train.loop.logs.log import MetricLog
+from reelweave.train.loop.validation import Validation, Validator
+from reelweave.train.measure.timings import StepClock
+from reelweave.train.models.encoders.stored import StoredEncoders
+from reelweave.train.parallel.layout import lay_out
+from reelweave.train.parallel.mesh import DATA, Ranks
+from reelweave.train.step.batches import BatchStream, check_shapes
+from reelweave.train.step.ema import Ema
+from reelweave.train.step.learning_rate import learning_rate
+from reelweave.train.step.step_losses import StepLosses
 
 
 class DenoiserTask:
-    """`train.loop.task.TrainingTask` of a denoiser with one of the objectives.
+    """`reelweave.train.loop.task.TrainingTask` of a denoiser with one of the objectives.
 
     A sample's loss is the weighted mean squared error of its prediction.
 

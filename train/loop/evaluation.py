@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import torch
 
-from loader.batch import Microbatch, Pack
-from train.config.run import TrainConfig
-from train.distributed.world import World
-from train.loop.logs.breakdown import BINS, Breakdown, LossRows
-from train.models.bundle import Bundle
-from train.step.losses import losses
-from train.step.squared_errors import SquaredErrors, whole_model_errors
+from reelweave.loader.batch import Microbatch, Pack
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.loop.logs.breakdown import BINS, Breakdown, LossRows
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.step.losses import losses
+from reelweave.train.step.squared_errors import SquaredErrors, whole_model_errors
 
 
 @dataclass(frozen=True)

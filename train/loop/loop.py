@@ -11,31 +11,31 @@ from typing import Generic, NamedTuple, TypeVar
 
 import torch
 
-from loader.batch import NO_READS, Microbatch, Pack
-from loader.buckets.recalibrate import RecalibrateConfig, recalibrated
-from loader.errors import RunError
-from loader.storage import Storage, open_storage
-from train.checkpoint.saver import Checkpoints
-from train.checkpoint.state import CheckpointState
-from train.config.run import TrainConfig
-from train.config.vae import VaeTrainConfig
-from train.distributed.world import World
-from train.loop.logs.log import MetricLog
-from train.loop.logs.metrics import StepMetrics
-from train.loop.logs.scalars import open_scalars
-from train.loop.processes import Processes, enter
-from train.loop.resume import DATASETS, resume, seed_step
-from train.loop.task import TrainingTask
-from train.measure.flops import utilisation
-from train.measure.peak_flops import peak_flops_per_s
-from train.measure.profiler import Profiler
-from train.measure.step_times import RankTimes
-from train.measure.timings import StepClock
-from train.models.transfer import read
-from train.parallel.mesh import Ranks
-from train.step.batches import BatchStream, batches_of_step, dataset_names_of, plan_keys_of
-from train.step.message import StepMessage
-from train.step.step_losses import StepLosses
+from reelweave.loader.batch import NO_READS, Microbatch, Pack
+from reelweave.loader.buckets.recalibrate import RecalibrateConfig, recalibrated
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import Storage, open_storage
+from reelweave.train.checkpoint.saver import Checkpoints
+from reelweave.train.checkpoint.state import CheckpointState
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.vae import VaeTrainConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.loop.logs.log import MetricLog
+from reelweave.train.loop.logs.metrics import StepMetrics
+from reelweave.train.loop.logs.scalars import open_scalars
+from reelweave.train.loop.processes import Processes, enter
+from reelweave.train.loop.resume import DATASETS, resume, seed_step
+from reelweave.train.loop.task import TrainingTask
+from reelweave.train.measure.flops import utilisation
+from reelweave.train.measure.peak_flops import peak_flops_per_s
+from reelweave.train.measure.profiler import Profiler
+from reelweave.train.measure.step_times import RankTimes
+from reelweave.train.measure.timings import StepClock
+from reelweave.train.models.transfer import read
+from reelweave.train.parallel.mesh import Ranks
+from reelweave.train.step.batches import BatchStream, batches_of_step, dataset_names_of, plan_keys_of
+from reelweave.train.step.message import StepMessage
+from reelweave.train.step.step_losses import StepLosses
 
 Config = TypeVar("Config", TrainConfig, VaeTrainConfig)
 
@@ -124,7 +124,7 @@ class TrainingLoop(ABC, Generic[Config]):
             return self.run_on(processes)
 
     def run_on(self, processes: Processes, begins: Callable[[], None] = lambda: None) -> TrainResult:
-        """Train up to ``schedule.total_steps``, or until any rank gets one of `train.loop.interrupt.SIGNALS`.
+        """Train up to ``schedule.total_steps``, or until any rank gets one of `reelweave.train.loop.interrupt.SIGNALS`.
 
         Args:
             processes: The ranks.

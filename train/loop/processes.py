@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from train.config.run import TrainConfig
-from train.config.vae import VaeTrainConfig
-from train.distributed.world import join
-from train.loop.interrupt import Interrupt, interrupts
-from train.models.attention.backend import attention_backend
-from train.parallel.mesh import Ranks
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.vae import VaeTrainConfig
+from reelweave.train.distributed.world import join
+from reelweave.train.loop.interrupt import Interrupt, interrupts
+from reelweave.train.models.attention.backend import attention_backend
+from reelweave.train.parallel.mesh import Ranks
 
 
 class Processes(NamedTuple):

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ValidationError
 
-from loader.errors import UsageError
-from loader.settings import differences, first_difference
-from train.checkpoint.saver import Checkpoints
-from train.checkpoint.state import CheckpointState
-from train.step.batches import BatchStream, dataset_names_of, plan_keys_of
+from reelweave.loader.errors import UsageError
+from reelweave.loader.settings import differences, first_difference
+from reelweave.train.checkpoint.saver import Checkpoints
+from reelweave.train.checkpoint.state import CheckpointState
+from reelweave.train.step.batches import BatchStream, dataset_names_of, plan_keys_of
 
 FREE = ("log", "checkpoint", "lost_after_s", "parallel", "fp8")
 """Sections that may change when a run resumes, as may ``schedule.total_steps``."""

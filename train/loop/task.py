@@ -6,12 +6,12 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from loader.batch import Microbatch, Pack
-from train.checkpoint.pieces import Tensors
-from train.distributed.world import World
-from train.loop.logs.log import MetricLog
-from train.measure.timings import StepClock
-from train.step.step_losses import StepLosses
+from reelweave.loader.batch import Microbatch, Pack
+from reelweave.train.checkpoint.pieces import Tensors
+from reelweave.train.distributed.world import World
+from reelweave.train.loop.logs.log import MetricLog
+from reelweave.train.measure.timings import StepClock
+from reelweave.train.step.step_losses import StepLosses
 
 
 class TrainingTask(Protocol):

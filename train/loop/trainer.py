@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from loader.storage import Storage
-from train.config.run import TrainConfig
-from train.loop.denoiser import DenoiserTask
-from train.loop.evaluation import HeldOutEvaluation
-from train.loop.loop import TrainingLoop
-from train.loop.validation import Validation
-from train.models.encoders.stored import StoredEncoders
-from train.parallel.mesh import Ranks
-from train.step.batches import BatchStream
+from reelweave.loader.storage import Storage
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.loop.denoiser import DenoiserTask
+from reelweave.train.loop.evaluation import HeldOutEvaluation
+from reelweave.train.loop.loop import TrainingLoop
+from reelweave.train.loop.validation import Validation
+from reelweave.train.models.encoders.stored import StoredEncoders
+from reelweave.train.parallel.mesh import Ranks
+from reelweave.train.step.batches import BatchStream
 
 
 class Trainer(TrainingLoop[TrainConfig]):

@@ -11,29 +11,29 @@ import torch
 from numpy.typing import NDArray
 from torch.distributed.fsdp import FSDPModule
 
-from loader.errors import RunError, UsageError, first_line
-from train.config.run import TrainConfig
-from train.loop.logs.log import MetricLog
-from train.loop.validation_config import ValidationConfig, ValidationPrompt
-from train.loop.validation_files import ValidationFiles
-from train.models.build import build_tokenizer
-from train.models.encoders.stored import StoredLatents, StoredText
-from train.models.encoders.text import build_text_encoder
-from train.models.encoders.tokenizer import LatentSizes, Tokenizer
-from train.models.published.expert_pair import Experts
-from train.models.published.experts import ALL_TIMES
-from train.models.published.frame_rate import file_fps, frame_rate
-from train.parallel.layouts.parallel_model import ParallelModel
-from train.parallel.mesh import DATA, MODEL
-from train.sampling.config import SEEDS
-from train.sampling.decode.fitting import FittingDecoder
-from train.sampling.decode.tiled import TiledDecoder
-from train.sampling.generate import VideoSampler
-from train.sampling.in_training.experts import expert_runners, other_expert_on, pair
-from train.sampling.layout import VideoLayout
-from train.sampling.prediction.first_frames import read_first_frames
-from train.sampling.prediction.predictor import Conditions
-from train.step.ema import Ema
+from reelweave.loader.errors import RunError, UsageError, first_line
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.loop.logs.log import MetricLog
+from reelweave.train.loop.validation_config import ValidationConfig, ValidationPrompt
+from reelweave.train.loop.validation_files import ValidationFiles
+from reelweave.train.models.build import build_tokenizer
+from reelweave.train.models.encoders.stored import StoredLatents, StoredText
+from reelweave.train.models.encoders.text import build_text_encoder
+from reelweave.train.models.encoders.tokenizer import LatentSizes, Tokenizer
+from reelweave.train.models.published.expert_pair import Experts
+from reelweave.train.models.published.experts import ALL_TIMES
+from reelweave.train.models.published.frame_rate import file_fps, frame_rate
+from reelweave.train.parallel.layouts.parallel_model import ParallelModel
+from reelweave.train.parallel.mesh import DATA, MODEL
+from reelweave.train.sampling.config import SEEDS
+from reelweave.train.sampling.decode.fitting import FittingDecoder
+from reelweave.train.sampling.decode.tiled import TiledDecoder
+from reelweave.train.sampling.generate import VideoSampler
+from reelweave.train.sampling.in_training.experts import expert_runners, other_expert_on, pair
+from reelweave.train.sampling.layout import VideoLayout
+from reelweave.train.sampling.prediction.first_frames import read_first_frames
+from reelweave.train.sampling.prediction.predictor import Conditions
+from reelweave.train.step.ema import Ema
 
 EncodeVideo = Callable[[NDArray[np.uint8], int], bytes]
 """Encoder of an RGB video [3, frames, height, width] at a number of frames per second to the bytes of an MP4."""

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from loader.base.named_file import lines_of, read_named_text
-from loader.errors import UsageError
-from loader.settings import Settings
-from train.sampling.config import SampleConfig
+from reelweave.loader.base.named_file import lines_of, read_named_text
+from reelweave.loader.errors import UsageError
+from reelweave.loader.settings import Settings
+from reelweave.train.sampling.config import SampleConfig
 
 MOST_PROMPTS = 1000
 _MOST_PROMPT_BYTES = 64 << 20

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from loader.base.whole_file import whole_file
-from loader.errors import RunError
-from train.loop.logs.pictures import GAP_PX, filmstrip, png, sheet
-from train.loop.validation_config import ValidationConfig, ValidationPrompt
+from reelweave.loader.base.whole_file import whole_file
+from reelweave.loader.errors import RunError
+from reelweave.train.loop.logs.pictures import GAP_PX, filmstrip, png, sheet
+from reelweave.train.loop.validation_config import ValidationConfig, ValidationPrompt
 
 FOLDER, SHEET, MANIFEST = "validation", "sheet.png", "validation.json"
 FRAMES = 6

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from train.config.model import MMDiTConfig, ModelConfig, STDiTConfig
+from reelweave.train.config.model import MMDiTConfig, ModelConfig, STDiTConfig
 
 TIME_WIDTH = 256
 """Width of the timestep embedding's input."""

@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from train.distributed.world import World
+from reelweave.train.distributed.world import World
 
 Peak = float | Literal["measure"] | None
 """Peak TFLOP/s of one device: given, to be measured, or unknown."""

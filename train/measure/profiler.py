@@ -8,14 +8,14 @@ from typing import Self
 import torch
 from torch.profiler import ProfilerActivity
 
-from loader.base.whole_file import whole_file
-from loader.errors import UsageError
-from train.config.log import LogConfig, MemorySnapshotConfig, ProfileConfig, StepWindow
-from train.distributed.world import World
+from reelweave.loader.base.whole_file import whole_file
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.log import LogConfig, MemorySnapshotConfig, ProfileConfig, StepWindow
+from reelweave.train.distributed.world import World
 
 
 class Profiler:
-    """Profiles that `train.config.log` requests on this rank; files are written atomically.
+    """Profiles that `reelweave.train.config.log` requests on this rank; files are written atomically.
 
     A run that begins or ends within the window leaves no file, except a snapshot on running out of GPU memory.
 

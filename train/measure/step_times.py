@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Self
 
-from train.distributed.world import World
-from train.measure.peak_memory import take_peak_bytes
-from train.measure.rank_waits import RankWaits, WaitSums, told
-from train.measure.timings import PARTS, StepPart
+from reelweave.train.distributed.world import World
+from reelweave.train.measure.peak_memory import take_peak_bytes
+from reelweave.train.measure.rank_waits import RankWaits, WaitSums, told
+from reelweave.train.measure.timings import PARTS, StepPart
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 import torch
 
-from loader.base.arrays import Floats
-from loader.batch import Batch, Microbatch
-from loader.buckets.cost_fit import Timings
-from train.distributed.world import World
+from reelweave.loader.base.arrays import Floats
+from reelweave.loader.batch import Batch, Microbatch
+from reelweave.loader.buckets.cost_fit import Timings
+from reelweave.train.distributed.world import World
 
 StepPart = Literal["data", "text", "vae", "forward", "backward", "sync", "optimizer", "other", "pause"]
 """Activity of a rank; docs/train.md defines them."""

@@ -1,16 +1,16 @@
 """Memory that fused operators of the DiT save for backward, the part of M_mem known without measurement.
 
-A measured peak (`loader.buckets.memory_fit`) includes it, along with what is not counted here. That is
+A measured peak (`reelweave.loader.buckets.memory_fit`) includes it, along with what is not counted here. That is
 attention itself, linear layers, the MLP, the last gate of each block, weights and their optimizer.
 """
 
 import torch
 
-from train.config.model import DiTConfig
-from train.kernels.gate_norm_modulate import operator as gate_norm_modulate
-from train.kernels.norm_modulate import operator as norm_modulate
-from train.kernels.qk_norm import operator as qk_norm
-from train.kernels.shared.traffic import PairSize, Size
+from reelweave.train.config.model import DiTConfig
+from reelweave.train.kernels.gate_norm_modulate import operator as gate_norm_modulate
+from reelweave.train.kernels.norm_modulate import operator as norm_modulate
+from reelweave.train.kernels.qk_norm import operator as qk_norm
+from reelweave.train.kernels.shared.traffic import PairSize, Size
 
 
 def kept_by_operators(

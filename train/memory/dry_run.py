@@ -13,25 +13,25 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from loader.errors import UsageError
-from train.config.run import TrainConfig
-from train.distributed.world import World
-from train.memory.equal_blocks import cut_runs, equal_runs
-from train.memory.live_memory import LiveMemory
-from train.memory.phases import Footprint, StepPhases, extrapolated
-from train.memory.shapes import StepShape
-from train.models.bundle import Bundle
-from train.models.encoders.tokenizer import LatentSizes
-from train.parallel.dit import parallelize
-from train.parallel.layout import layout_of
-from train.parallel.layouts.parallel_model import ParallelModel
-from train.parallel.layouts.zero1 import ZeRO1
-from train.parallel.mesh import DATA, SUMMED, Mesh, Ranks
-from train.parallel.rank_grid import CONTEXT
-from train.parallel.text_encoder import place_text_, placement
-from train.step.adamw import CompactAdamW
-from train.step.ema import Ema
-from train.step.squared_errors import DenoisingInputs
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.memory.equal_blocks import cut_runs, equal_runs
+from reelweave.train.memory.live_memory import LiveMemory
+from reelweave.train.memory.phases import Footprint, StepPhases, extrapolated
+from reelweave.train.memory.shapes import StepShape
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.encoders.tokenizer import LatentSizes
+from reelweave.train.parallel.dit import parallelize
+from reelweave.train.parallel.layout import layout_of
+from reelweave.train.parallel.layouts.parallel_model import ParallelModel
+from reelweave.train.parallel.layouts.zero1 import ZeRO1
+from reelweave.train.parallel.mesh import DATA, SUMMED, Mesh, Ranks
+from reelweave.train.parallel.rank_grid import CONTEXT
+from reelweave.train.parallel.text_encoder import place_text_, placement
+from reelweave.train.step.adamw import CompactAdamW
+from reelweave.train.step.ema import Ema
+from reelweave.train.step.squared_errors import DenoisingInputs
 
 _FAKE = torch.device("cpu")
 _NODE = 8  # GPUs
@@ -207,7 +207,7 @@ def _updating(layout: ParallelModel) -> int:
 def _errors(
     layout: ParallelModel, config: TrainConfig, shape: StepShape, memory: LiveMemory
 ) -> tuple[torch.Tensor, int, int]:
-    """Compute squared errors as `train.step.losses.losses` does.
+    """Compute squared errors as `reelweave.train.step.losses.losses` does.
 
     Returns:
         The errors, [B], live bytes at the end of the forward, and the peak while the text is encoded.

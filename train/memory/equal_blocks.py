@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from train.models.denoiser import Denoiser
+from reelweave.train.models.denoiser import Denoiser
 
 
 def equal_runs(dit: Denoiser) -> list[int]:

@@ -19,7 +19,8 @@ class Footprint(NamedTuple):
         passes: peak of forward and backward.
         step: peak including the gradient reduction.
         update: peak of the optimizer's update.
-        ahead: bytes of the next microbatch's pixels, which come while this one is computed (`train.models.transfer`).
+        ahead: bytes of the next microbatch's pixels, which come while this one is computed
+            (`reelweave.train.models.transfer`).
     """
 
     state: int

@@ -12,19 +12,19 @@ from typing import NamedTuple
 
 import torch
 
-from loader.batch import Microbatch
-from loader.buckets.assignment import Bucket, BucketConfig, bucket_length, buckets_of
-from loader.errors import RunError
-from loader.plan.position import Position
-from train.config.run import TrainConfig
-from train.distributed.world import World
-from train.measure.peak_memory import take_peak_bytes
-from train.measure.timings import StepClock
-from train.models.transfer import read
-from train.parallel.layout import lay_out
-from train.parallel.layouts.parallel_model import ParallelModel
-from train.parallel.mesh import DATA, Ranks
-from train.step.step_losses import LossSums, StepLosses
+from reelweave.loader.batch import Microbatch
+from reelweave.loader.buckets.assignment import Bucket, BucketConfig, bucket_length, buckets_of
+from reelweave.loader.errors import RunError
+from reelweave.loader.plan.position import Position
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.measure.peak_memory import take_peak_bytes
+from reelweave.train.measure.timings import StepClock
+from reelweave.train.models.transfer import read
+from reelweave.train.parallel.layout import lay_out
+from reelweave.train.parallel.layouts.parallel_model import ParallelModel
+from reelweave.train.parallel.mesh import DATA, Ranks
+from reelweave.train.step.step_losses import LossSums, StepLosses
 
 WARM_UP = 1
 
@@ -44,7 +44,7 @@ class StepShape(NamedTuple):
 
 
 class MeasuredShape(NamedTuple):
-    """Measured time and memory of one shape; the columns of a shape benchmark (`loader.buckets.measured_shapes`).
+    """Measured time and memory of one shape: columns of a benchmark (`reelweave.loader.buckets.measured_shapes`).
 
     Attributes:
         batch: number of samples, B.
@@ -54,7 +54,7 @@ class MeasuredShape(NamedTuple):
         width: width in pixels.
         step_s: seconds of a step with one microbatch per rank: median over rounds, maximum over ranks.
         peak_gib: peak memory, maximum over ranks; None on a CPU.
-        predicted_gib: prediction of `train.memory.dry_run`; None if not requested.
+        predicted_gib: prediction of `reelweave.train.memory.dry_run`; None if not requested.
     """
 
     batch: int

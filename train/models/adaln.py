@@ -1,17 +1,17 @@
 """Adaptive layer norm: modulation and gated residuals of a DiT block.
 
 Peebles and Xie, "Scalable Diffusion Models with Transformers", 2023, section 3.2. These operations are bound by
-memory traffic and run as the fused operators of `train.kernels`, which read a sample's vectors in place.
+memory traffic and run as the fused operators of `reelweave.train.kernels`, which read a sample's vectors in place.
 """
 
 from typing import Any
 
 import torch
 
-from train.kernels.gate_norm_modulate.operator import gate_residual_norm_modulate
-from train.kernels.norm_modulate.operator import layer_norm_modulate
-from train.models.attention.segments import Segments
-from train.models.precision import numerics_on
+from reelweave.train.kernels.gate_norm_modulate.operator import gate_residual_norm_modulate
+from reelweave.train.kernels.norm_modulate.operator import layer_norm_modulate
+from reelweave.train.models.attention.segments import Segments
+from reelweave.train.models.precision import numerics_on
 
 EPS = 1e-6
 

@@ -6,23 +6,23 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from loader.errors import UsageError
-from train.config.first_frames import FirstFramesConfig
-from train.config.model import DiffusersConfig, ModelConfig
-from train.config.tokenizer import DiffusersVAEConfig, PatchTransformConfig
-from train.models.denoiser import Denoiser
-from train.models.dit import DiT
-from train.models.encoders.tokenizer import PatchTransform, Tokenizer
-from train.models.mmdit import MMDiT
-from train.models.published.cogvideox import CogVideoX
-from train.models.published.cosmos import Cosmos
-from train.models.published.folder import description, part_folder
-from train.models.published.hunyuan import HunyuanVideo
-from train.models.published.shared import DiffusersDenoiser
-from train.models.published.vae import DiffusersVAE
-from train.models.published.wan import Wan
-from train.models.st_dit import STDiT
-from train.objectives.first_frames import first_frame_channels
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.first_frames import FirstFramesConfig
+from reelweave.train.config.model import DiffusersConfig, ModelConfig
+from reelweave.train.config.tokenizer import DiffusersVAEConfig, PatchTransformConfig
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.models.dit import DiT
+from reelweave.train.models.encoders.tokenizer import PatchTransform, Tokenizer
+from reelweave.train.models.mmdit import MMDiT
+from reelweave.train.models.published.cogvideox import CogVideoX
+from reelweave.train.models.published.cosmos import Cosmos
+from reelweave.train.models.published.folder import description, part_folder
+from reelweave.train.models.published.hunyuan import HunyuanVideo
+from reelweave.train.models.published.shared import DiffusersDenoiser
+from reelweave.train.models.published.vae import DiffusersVAE
+from reelweave.train.models.published.wan import Wan
+from reelweave.train.models.st_dit import STDiT
+from reelweave.train.objectives.first_frames import first_frame_channels
 
 
 def build_tokenizer(config: PatchTransformConfig | DiffusersVAEConfig) -> Tokenizer:

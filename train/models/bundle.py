@@ -8,18 +8,18 @@ from itertools import chain
 import torch
 from torch import nn
 
-from loader.errors import UsageError
-from train.checkpoint.weights import weights_of
-from train.config.lora import LoraConfig
-from train.config.run import TrainConfig
-from train.config.text import HashedTextConfig
-from train.models.build import build_denoiser, build_tokenizer, initial_weights
-from train.models.encoders.stored import StoredEncoders, StoredLatents, StoredText
-from train.models.encoders.text import TextEncoder, build_text_encoder
-from train.models.encoders.tokenizer import Tokenizer
-from train.models.lora import adapt, initial_adapters
-from train.models.published.shared import DiffusersDenoiser
-from train.objectives.build import build_objective
+from reelweave.loader.errors import UsageError
+from reelweave.train.checkpoint.weights import weights_of
+from reelweave.train.config.lora import LoraConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.text import HashedTextConfig
+from reelweave.train.models.build import build_denoiser, build_tokenizer, initial_weights
+from reelweave.train.models.encoders.stored import StoredEncoders, StoredLatents, StoredText
+from reelweave.train.models.encoders.text import TextEncoder, build_text_encoder
+from reelweave.train.models.encoders.tokenizer import Tokenizer
+from reelweave.train.models.lora import adapt, initial_adapters
+from reelweave.train.models.published.shared import DiffusersDenoiser
+from reelweave.train.objectives.build import build_objective
 
 
 class Bundle(nn.Module):

@@ -8,11 +8,11 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import nn
 
-from loader.errors import UsageError
-from train.measure.flops import Flops
-from train.models.attention.patches import Patch
-from train.models.attention.positions import Window, box_tokens
-from train.objectives.first_frames import first_frame_condition
+from reelweave.loader.errors import UsageError
+from reelweave.train.measure.flops import Flops
+from reelweave.train.models.attention.patches import Patch
+from reelweave.train.models.attention.positions import Window, box_tokens
+from reelweave.train.objectives.first_frames import first_frame_condition
 
 
 class ComputeTotals(NamedTuple):
@@ -38,11 +38,11 @@ class Denoiser(nn.Module):
         patch: latent frames, rows and columns per token.
         objectives: names of the supported objectives.
         lora_targets: default layers for LoRA.
-        adapted: True if only LoRA adapters are trained (`train.models.lora`).
+        adapted: True if only LoRA adapters are trained (`reelweave.train.models.lora`).
         adapter_weights: number of their weights by the rows that they are applied to.
         condition_channels: number of channels that inputs have behind the noisy latents.
-        reads_picture: True if these are made from the latents of `train.objectives.first_frames.picture_video`, and
-            not from those of the clip.
+        reads_picture: True if these are made from the latents of
+            `reelweave.train.objectives.first_frames.picture_video`, and not from those of the clip.
         keeps_given: True if predictions keep given latent frames as they are, without an error.
         pooled_width: number of pooled caption values in the first row of the context; 0: that row is a token.
         times: least and greatest time that the model predicts at, in the unit of flow matching.

@@ -13,20 +13,20 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import nn
 
-from train.config.model import ModelConfig
-from train.kernels.qk_norm.operator import qk_norm
-from train.measure.flops import TIME_WIDTH, Flops, sample_flops
-from train.models.adaln import gate_residual, gate_residual_modulate, modulate
-from train.models.attention.attend import Attend, Dense
-from train.models.attention.joint import JointSequence
-from train.models.attention.packed import BlockDiagonal
-from train.models.attention.patches import Patch, cut, join
-from train.models.attention.positions import Window, place_features, rotary_angles, time_features
-from train.models.attention.segments import Segments, valid_rows
-from train.models.denoiser import Denoiser, InputRows
-from train.models.modulation import ZeroLinear, modulation
-from train.models.precision import numerics_on
-from train.models.transfer import send_one
+from reelweave.train.config.model import ModelConfig
+from reelweave.train.kernels.qk_norm.operator import qk_norm
+from reelweave.train.measure.flops import TIME_WIDTH, Flops, sample_flops
+from reelweave.train.models.adaln import gate_residual, gate_residual_modulate, modulate
+from reelweave.train.models.attention.attend import Attend, Dense
+from reelweave.train.models.attention.joint import JointSequence
+from reelweave.train.models.attention.packed import BlockDiagonal
+from reelweave.train.models.attention.patches import Patch, cut, join
+from reelweave.train.models.attention.positions import Window, place_features, rotary_angles, time_features
+from reelweave.train.models.attention.segments import Segments, valid_rows
+from reelweave.train.models.denoiser import Denoiser, InputRows
+from reelweave.train.models.modulation import ZeroLinear, modulation
+from reelweave.train.models.precision import numerics_on
+from reelweave.train.models.transfer import send_one
 
 EPS = 1e-6
 
@@ -119,7 +119,7 @@ class MultiHeadAttention(nn.Module):
 class Block(nn.Module):
     """Self-attention, cross-attention and MLP; the identity at initialization (AdaLN-zero)."""
 
-    uses_fused_operators = True  # tells `train.kernels.patch` to skip such blocks
+    uses_fused_operators = True  # tells `reelweave.train.kernels.patch` to skip such blocks
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from loader.errors import UsageError
-from train.config.lora import LoraConfig
-from train.models.denoiser import Denoiser, InputRows
-from train.models.published.shared import DiffusersDenoiser
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.lora import LoraConfig
+from reelweave.train.models.denoiser import Denoiser, InputRows
+from reelweave.train.models.published.shared import DiffusersDenoiser
 
 _NAME = "default"
 

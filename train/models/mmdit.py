@@ -10,13 +10,13 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from train.config.model import MMDiTConfig
-from train.models.adaln import gate_residual, gate_residual_modulate, modulate
-from train.models.attention.joint import JointSequence
-from train.models.attention.segments import Segments
-from train.models.dit import EPS, DiT, MultiHeadAttention, Rotation, TokenLayout
-from train.models.modulation import modulation
-from train.models.precision import at_least_float32
+from reelweave.train.config.model import MMDiTConfig
+from reelweave.train.models.adaln import gate_residual, gate_residual_modulate, modulate
+from reelweave.train.models.attention.joint import JointSequence
+from reelweave.train.models.attention.segments import Segments
+from reelweave.train.models.dit import EPS, DiT, MultiHeadAttention, Rotation, TokenLayout
+from reelweave.train.models.modulation import modulation
+from reelweave.train.models.precision import at_least_float32
 
 
 class TextSource(nn.Module):

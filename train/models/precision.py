@@ -2,7 +2,7 @@
 
 import torch
 
-from train.kernels.shared.norm import Numerics
+from reelweave.train.kernels.shared.norm import Numerics
 
 
 def at_least_float32(x: torch.Tensor) -> torch.Tensor:

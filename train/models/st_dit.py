@@ -7,11 +7,19 @@ Zheng et al., "Open-Sora", 2024, section 3; with all three attentions in a block
 import torch
 from torch import nn
 
-from train.config.model import STDiTConfig
-from train.models.attention.attend import Attend
-from train.models.attention.spatial_temporal import SpatialTemporalAttention
-from train.models.dit import WHOLE_SAMPLES, Branches, DiT, MultiHeadAttention, Rotation, TokenLayout, through
-from train.models.modulation import modulation
+from reelweave.train.config.model import STDiTConfig
+from reelweave.train.models.attention.attend import Attend
+from reelweave.train.models.attention.spatial_temporal import SpatialTemporalAttention
+from reelweave.train.models.dit import (
+    WHOLE_SAMPLES,
+    Branches,
+    DiT,
+    MultiHeadAttention,
+    Rotation,
+    TokenLayout,
+    through,
+)
+from reelweave.train.models.modulation import modulation
 
 
 class STBlock(nn.Module):

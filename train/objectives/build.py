@@ -1,10 +1,10 @@
 """Construction of objectives from their configuration."""
 
-from train.config.objective import DDPMConfig, EDMConfig, FlowConfig
-from train.objectives.ddpm import DDPM
-from train.objectives.edm import EDM
-from train.objectives.flow import RectifiedFlow
-from train.objectives.level import Objective
+from reelweave.train.config.objective import DDPMConfig, EDMConfig, FlowConfig
+from reelweave.train.objectives.ddpm import DDPM
+from reelweave.train.objectives.edm import EDM
+from reelweave.train.objectives.flow import RectifiedFlow
+from reelweave.train.objectives.level import Objective
 
 
 def build_objective(

@@ -10,9 +10,9 @@ from functools import cached_property
 
 import torch
 
-from loader.errors import UsageError
-from train.config.objective import DDPMConfig
-from train.objectives.level import Level, quantile
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.objective import DDPMConfig
+from reelweave.train.objectives.level import Level, quantile
 
 _LARGEST_BETA = 0.999
 _COSINE_OFFSET = 0.008

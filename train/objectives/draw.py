@@ -1,4 +1,4 @@
-"""Random numbers of training samples, independent of the process that draws them; for noise see `train.step.noise`."""
+"""Random numbers of training samples, whichever process draws them; for noise see `reelweave.train.step.noise`."""
 
 import hashlib
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from train.config.first_frames import FirstFramesConfig
+from reelweave.train.config.first_frames import FirstFramesConfig
 
 
 @dataclass(frozen=True)

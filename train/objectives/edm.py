@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from train.config.objective import EDMConfig
-from train.objectives.level import Level
+from reelweave.train.config.objective import EDMConfig
+from reelweave.train.objectives.level import Level
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from train.config.objective import ConstantShift, FlowConfig, RootShift, Shift
-from train.objectives.level import Level, quantile
+from reelweave.train.config.objective import ConstantShift, FlowConfig, RootShift, Shift
+from reelweave.train.objectives.level import Level, quantile
 
 _HALVINGS = 50
 

@@ -5,19 +5,19 @@ from typing import Any
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from loader.errors import UsageError
-from train.config.run import TrainConfig
-from train.models.denoiser import Denoiser
-from train.models.dit import DiT, MultiHeadAttention
-from train.models.mmdit import TextSource
-from train.parallel.activations import checkpoint_block, compile_block
-from train.parallel.context.token_shard import check_heads, cuttable
-from train.parallel.fp8 import convert
-from train.parallel.fsdp import shard
-from train.parallel.mesh import Ranks
-from train.parallel.pipeline.stage import check_stages, make_stage
-from train.parallel.rank_grid import CONTEXT
-from train.parallel.tensor import divide_inputs, divide_outputs, share_inputs
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.models.dit import DiT, MultiHeadAttention
+from reelweave.train.models.mmdit import TextSource
+from reelweave.train.parallel.activations import checkpoint_block, compile_block
+from reelweave.train.parallel.context.token_shard import check_heads, cuttable
+from reelweave.train.parallel.fp8 import convert
+from reelweave.train.parallel.fsdp import shard
+from reelweave.train.parallel.mesh import Ranks
+from reelweave.train.parallel.pipeline.stage import check_stages, make_stage
+from reelweave.train.parallel.rank_grid import CONTEXT
+from reelweave.train.parallel.tensor import divide_inputs, divide_outputs, share_inputs
 
 
 def parallelize(model: Denoiser, ranks: Ranks, config: TrainConfig) -> None:

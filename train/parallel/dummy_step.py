@@ -2,11 +2,11 @@
 
 import torch
 
-from train.config.run import TrainConfig
-from train.models.bundle import Bundle
-from train.parallel.mesh import Ranks
-from train.parallel.rank_grid import CONTEXT
-from train.step.squared_errors import DenoisingInputs, SquaredErrors
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.parallel.mesh import Ranks
+from reelweave.train.parallel.rank_grid import CONTEXT
+from reelweave.train.step.squared_errors import DenoisingInputs, SquaredErrors
 
 
 def dummy_step(bundle: Bundle, config: TrainConfig, ranks: Ranks, errors: SquaredErrors) -> torch.Tensor:

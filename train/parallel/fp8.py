@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from loader.errors import UsageError
-from train.config.optimizer import Fp8Config
-from train.models.denoiser import Denoiser
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.optimizer import Fp8Config
+from reelweave.train.models.denoiser import Denoiser
 
 MULTIPLE = 16
 """Divisor of rows and columns in FP8 products (cuBLAS), on each tensor-parallel rank."""

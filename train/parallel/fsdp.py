@@ -3,9 +3,9 @@
 import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
-from train.models.denoiser import Denoiser
-from train.parallel.mesh import Ranks
-from train.parallel.rank_grid import CONTEXT
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.parallel.mesh import Ranks
+from reelweave.train.parallel.rank_grid import CONTEXT
 
 
 def shard(model: Denoiser, ranks: Ranks, dtype: str, apart: bool = False) -> None:

@@ -4,25 +4,25 @@ from itertools import chain
 
 import torch
 
-from loader.errors import UsageError
-from train.config.model import DiffusersConfig
-from train.config.run import TrainConfig
-from train.distributed.world import World
-from train.models.bundle import Bundle
-from train.models.encoders.stored import StoredEncoders
-from train.models.encoders.tokenizer import LatentSizes
-from train.parallel.dit import parallelize
-from train.parallel.fp8 import check
-from train.parallel.layouts import pieces
-from train.parallel.layouts.ddp import DDP
-from train.parallel.layouts.fsdp import FSDP
-from train.parallel.layouts.nested_fsdp import NestedFSDP
-from train.parallel.layouts.parallel_model import ParallelModel
-from train.parallel.layouts.zero1 import ZeRO1
-from train.parallel.mesh import Mesh, Ranks
-from train.parallel.rank_grid import CONTEXT
-from train.parallel.text_encoder import place_text_
-from train.step.losses import no_picture
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.model import DiffusersConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.encoders.stored import StoredEncoders
+from reelweave.train.models.encoders.tokenizer import LatentSizes
+from reelweave.train.parallel.dit import parallelize
+from reelweave.train.parallel.fp8 import check
+from reelweave.train.parallel.layouts import pieces
+from reelweave.train.parallel.layouts.ddp import DDP
+from reelweave.train.parallel.layouts.fsdp import FSDP
+from reelweave.train.parallel.layouts.nested_fsdp import NestedFSDP
+from reelweave.train.parallel.layouts.parallel_model import ParallelModel
+from reelweave.train.parallel.layouts.zero1 import ZeRO1
+from reelweave.train.parallel.mesh import Mesh, Ranks
+from reelweave.train.parallel.rank_grid import CONTEXT
+from reelweave.train.parallel.text_encoder import place_text_
+from reelweave.train.step.losses import no_picture
 
 
 def lay_out(config: TrainConfig, ranks: Ranks, stored: StoredEncoders | None = None) -> ParallelModel:

@@ -9,11 +9,11 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from loader.errors import UsageError
-from train.config.parallel import ParallelConfig
-from train.distributed.world import World
-from train.parallel.neighbours import Neighbours
-from train.parallel.rank_grid import CONTEXT, GridRanks, RankGrid
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.parallel.neighbours import Neighbours
+from reelweave.train.parallel.rank_grid import CONTEXT, GridRanks, RankGrid
 
 DATA = ("dp_replicate", "dp_shard")
 """Data dimensions: ranks along them train on different samples."""

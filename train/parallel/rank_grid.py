@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar
 
 import torch.distributed as dist
 
-from train.distributed.world import World
-from train.parallel.context.context import ContextParallel
+from reelweave.train.distributed.world import World
+from reelweave.train.parallel.context.context import ContextParallel
 
 CONTEXT = ("ring", "ulysses")
 """Context dimensions: ranks along them hold different tokens of the same samples."""

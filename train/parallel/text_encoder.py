@@ -7,12 +7,12 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
-from train.config.run import TrainConfig
-from train.distributed.world import World
-from train.models.encoders.layers import layers_of
-from train.models.encoders.text import TextEncoder, TransformersTextEncoder
-from train.parallel.mesh import Mesh, Ranks
-from train.parallel.rank_grid import CONTEXT
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.models.encoders.layers import layers_of
+from reelweave.train.models.encoders.text import TextEncoder, TransformersTextEncoder
+from reelweave.train.parallel.mesh import Mesh, Ranks
+from reelweave.train.parallel.rank_grid import CONTEXT
 
 EncoderPlacement = Literal["whole", "shard", "offload"]
 

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from loader.settings import Settings
-from train.sampling.cache.config import BlockCacheConfig
+from reelweave.loader.settings import Settings
+from reelweave.train.sampling.cache.config import BlockCacheConfig
 
 Solver = Literal["euler", "heun", "res", "unipc", "unipc3", "few_step"]
 SEEDS = 1 << 32

@@ -7,24 +7,24 @@ from functools import cached_property
 
 import torch
 
-from loader.errors import RunError, UsageError
-from train.config.run import TrainConfig
-from train.distributed.world import World
-from train.models.bundle import Bundle
-from train.models.published.experts import ALL_TIMES
-from train.objectives.first_frames import picture_video
-from train.objectives.level import solve
-from train.sampling.cache.block_cache import BlockCache
-from train.sampling.config import SEEDS, SampleConfig
-from train.sampling.experts.by_time import ByTime
-from train.sampling.layout import Divide, VideoLayout
-from train.sampling.prediction.first_frames import check_given, check_trained, pass_channels
-from train.sampling.prediction.guidance import Guided, pass_weights
-from train.sampling.prediction.predictor import Conditions, ModelRunner, Predictor, SchedulePoint
-from train.sampling.ranks.agreement import check_same
-from train.sampling.solvers.noise import starting_noise, step_noise
-from train.sampling.solvers.ode import sample
-from train.sampling.solvers.schedule import sampling_times
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.published.experts import ALL_TIMES
+from reelweave.train.objectives.first_frames import picture_video
+from reelweave.train.objectives.level import solve
+from reelweave.train.sampling.cache.block_cache import BlockCache
+from reelweave.train.sampling.config import SEEDS, SampleConfig
+from reelweave.train.sampling.experts.by_time import ByTime
+from reelweave.train.sampling.layout import Divide, VideoLayout
+from reelweave.train.sampling.prediction.first_frames import check_given, check_trained, pass_channels
+from reelweave.train.sampling.prediction.guidance import Guided, pass_weights
+from reelweave.train.sampling.prediction.predictor import Conditions, ModelRunner, Predictor, SchedulePoint
+from reelweave.train.sampling.ranks.agreement import check_same
+from reelweave.train.sampling.solvers.noise import starting_noise, step_noise
+from reelweave.train.sampling.solvers.ode import sample
+from reelweave.train.sampling.solvers.schedule import sampling_times
 
 
 @torch.no_grad()

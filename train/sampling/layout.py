@@ -4,27 +4,27 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from loader.errors import UsageError
-from train.distributed.world import World
-from train.models.bundle import Bundle
-from train.models.denoiser import Denoiser
-from train.models.published.expert_pair import Experts
-from train.parallel.context.token_shard import cuttable
-from train.parallel.rank_grid import CONTEXT
-from train.sampling.config import SampleLayoutConfig
-from train.sampling.context.runner import ContextParallelModel
-from train.sampling.decode.decoder import GroupDecoder, WholeDecoder
-from train.sampling.decode.fitting import FittingDecoder
-from train.sampling.decode.tiled import TiledDecoder
-from train.sampling.experts.by_time import ExpertRunner
-from train.sampling.latent_parallel.predictor import LatentParallel
-from train.sampling.latent_parallel.rules import Rules
-from train.sampling.prediction.guidance import Guided
-from train.sampling.prediction.predictor import ModelRunner, Predictor, WholeModel
-from train.sampling.ranks.mesh import SamplingRanks
-from train.sampling.scalefusion.measure import MeasuredScaleFusion
-from train.sampling.scalefusion.runner import ScaleFusion
-from train.sampling.scalefusion.schedule import Slicing
+from reelweave.loader.errors import UsageError
+from reelweave.train.distributed.world import World
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.models.published.expert_pair import Experts
+from reelweave.train.parallel.context.token_shard import cuttable
+from reelweave.train.parallel.rank_grid import CONTEXT
+from reelweave.train.sampling.config import SampleLayoutConfig
+from reelweave.train.sampling.context.runner import ContextParallelModel
+from reelweave.train.sampling.decode.decoder import GroupDecoder, WholeDecoder
+from reelweave.train.sampling.decode.fitting import FittingDecoder
+from reelweave.train.sampling.decode.tiled import TiledDecoder
+from reelweave.train.sampling.experts.by_time import ExpertRunner
+from reelweave.train.sampling.latent_parallel.predictor import LatentParallel
+from reelweave.train.sampling.latent_parallel.rules import Rules
+from reelweave.train.sampling.prediction.guidance import Guided
+from reelweave.train.sampling.prediction.predictor import ModelRunner, Predictor, WholeModel
+from reelweave.train.sampling.ranks.mesh import SamplingRanks
+from reelweave.train.sampling.scalefusion.measure import MeasuredScaleFusion
+from reelweave.train.sampling.scalefusion.runner import ScaleFusion
+from reelweave.train.sampling.scalefusion.schedule import Slicing
 
 Divide = Callable[[Guided], Predictor]
 

@@ -1,4 +1,4 @@
-"""AdamW whose moments take 4 or 2 bytes a weight instead of 8 (`train.step.moments`)."""
+"""AdamW whose moments take 4 or 2 bytes a weight instead of 8 (`reelweave.train.step.moments`)."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, groupby
@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from train.step.buckets import bucketed
-from train.step.moments import Moments
+from reelweave.train.step.buckets import bucketed
+from reelweave.train.step.moments import Moments
 
 BUCKET_VALUES = 1 << 24
 """Weights that are updated together: bounds the memory of an update, and the kernels of many small weights."""

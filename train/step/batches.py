@@ -3,16 +3,16 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from loader.batch import Microbatch, Pack, UpcomingMicrobatch
-from loader.buckets.assignment import Bucket
-from loader.buckets.cost import Cost
-from loader.errors import RunError, UsageError
-from train.measure.timings import StepClock
-from train.models.bundle import Bundle
+from reelweave.loader.batch import Microbatch, Pack, UpcomingMicrobatch
+from reelweave.loader.buckets.assignment import Bucket
+from reelweave.loader.buckets.cost import Cost
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.train.measure.timings import StepClock
+from reelweave.train.models.bundle import Bundle
 
 
 class BatchStream(Protocol):
-    """Stream of a rank's microbatches, one or more per optimizer step (`loader.stream.video_stream.VideoStream`)."""
+    """Stream of a rank's microbatches, one or more per optimizer step, such as `reelweave.loader.VideoStream`."""
 
     def __iter__(self) -> Iterator[Microbatch | Pack]:
         """Iterate from the current state on."""

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from train.config.optimizer import EmaConfig
+from reelweave.train.config.optimizer import EmaConfig
 
 
 class Ema:

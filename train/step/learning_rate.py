@@ -2,7 +2,7 @@
 
 import math
 
-from train.config.optimizer import OptimizerConfig, ScheduleConfig
+from reelweave.train.config.optimizer import OptimizerConfig, ScheduleConfig
 
 _DECAY = 0.2  # of all steps, where wsd names none
 

@@ -8,19 +8,19 @@ from typing import NamedTuple
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from loader.batch import Microbatch, Pack
-from loader.errors import UsageError
-from train.config.run import TrainConfig
-from train.measure.timings import Timed, untimed
-from train.models.bundle import Bundle
-from train.models.denoiser import ComputeTotals
-from train.models.encoders.text import EncodedText
-from train.models.transfer import send, send_one
-from train.objectives.draw import draw
-from train.objectives.first_frames import picture_video
-from train.objectives.level import Level, pose
-from train.step.noise import draw_noise
-from train.step.squared_errors import DenoisingInputs, SquaredErrors, whole_model_errors
+from reelweave.loader.batch import Microbatch, Pack
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.measure.timings import Timed, untimed
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.denoiser import ComputeTotals
+from reelweave.train.models.encoders.text import EncodedText
+from reelweave.train.models.transfer import send, send_one
+from reelweave.train.objectives.draw import draw
+from reelweave.train.objectives.first_frames import picture_video
+from reelweave.train.objectives.level import Level, pose
+from reelweave.train.step.noise import draw_noise
+from reelweave.train.step.squared_errors import DenoisingInputs, SquaredErrors, whole_model_errors
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Self
 
-from loader.batch import ReadCounts
-from train.checkpoint.saver import SaveProgress
-from train.distributed.world import World
-from train.measure.step_times import ClockSums
-from train.step.step_losses import LossSums
+from reelweave.loader.batch import ReadCounts
+from reelweave.train.checkpoint.saver import SaveProgress
+from reelweave.train.distributed.world import World
+from reelweave.train.measure.step_times import ClockSums
+from reelweave.train.step.step_losses import LossSums
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import torch
 
-from train.models.transfer import send_one
-from train.models.uncompiled import uncompiled
-from train.objectives.draw import sample_key
+from reelweave.train.models.transfer import send_one
+from reelweave.train.models.uncompiled import uncompiled
+from reelweave.train.objectives.draw import sample_key
 
 _WORD = 0xFFFFFFFF
 _ROUNDS = 10

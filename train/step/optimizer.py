@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from train.config.optimizer import OptimizerConfig
-from train.step.adamw import CompactAdamW, Formats
-from train.step.moments import Bfloat16, EightBits, Wide, eight_bits_fit
+from reelweave.train.config.optimizer import OptimizerConfig
+from reelweave.train.step.adamw import CompactAdamW, Formats
+from reelweave.train.step.moments import Bfloat16, EightBits, Wide, eight_bits_fit
 
 STATE = ("step", "exp_avg", "exp_avg_sq")
 """Names of a weight's state; moments of 8 bits have scales beside them."""

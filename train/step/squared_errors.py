@@ -5,8 +5,8 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from train.models.denoiser import Denoiser
-from train.models.precision import at_least_float32
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.models.precision import at_least_float32
 
 
 class DenoisingInputs(NamedTuple):

@@ -7,10 +7,10 @@ from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 
-from loader.batch import Batch
-from loader.errors import UsageError
-from train.models.denoiser import ComputeTotals
-from train.models.transfer import send_one
+from reelweave.loader.batch import Batch
+from reelweave.loader.errors import UsageError
+from reelweave.train.models.denoiser import ComputeTotals
+from reelweave.train.models.transfer import send_one
 
 Denominator = Literal["step", "epoch", "step_tokens"]
 B = TypeVar("B", bound=Batch)
@@ -37,7 +37,7 @@ class LossSums(NamedTuple):
 
 
 class SampleLosses(Protocol):
-    """Losses of B samples (`train.step.losses.Losses`)."""
+    """Losses of B samples (`reelweave.train.step.losses.Losses`)."""
 
     @property
     def each(self) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 import torch
 
-from train.distributed.world import World
+from reelweave.train.distributed.world import World
 
 
 class Accumulator:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from train.loop.logs.pictures import filmstrip, png, sheet
+from reelweave.train.loop.logs.pictures import filmstrip, png, sheet
 
 FRAMES = 6
 """Maximum number of evenly chosen frames per clip."""

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import torch
 
-from loader.batch import Microbatch, Pack
-from train.distributed.world import World
-from train.vae.contact_sheet import side_by_side
-from train.vae.losses.perceptual import Perceptual
-from train.vae.network import VideoVae
-from train.vae.quality import FrameMetric, Quality, measures
-from train.vae.reconstruction import reconstruct
+from reelweave.loader.batch import Microbatch, Pack
+from reelweave.train.distributed.world import World
+from reelweave.train.vae.contact_sheet import side_by_side
+from reelweave.train.vae.losses.perceptual import Perceptual
+from reelweave.train.vae.network import VideoVae
+from reelweave.train.vae.quality import FrameMetric, Quality, measures
+from reelweave.train.vae.reconstruction import reconstruct
 
 
 @dataclass(frozen=True)

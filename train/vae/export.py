@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from loader.errors import UsageError, first_line
-from train.checkpoint.new_folder import check_new, new_folder
-from train.checkpoint.weights import Weights
-from train.config.vae import VaeTrainConfig
-from train.vae.network import VideoVae
-from train.vae.statistics import LatentStatistics, mean_and_deviation
+from reelweave.loader.errors import UsageError, first_line
+from reelweave.train.checkpoint.new_folder import check_new, new_folder
+from reelweave.train.checkpoint.weights import Weights
+from reelweave.train.config.vae import VaeTrainConfig
+from reelweave.train.vae.network import VideoVae
+from reelweave.train.vae.statistics import LatentStatistics, mean_and_deviation
 
 
 def export(saved: Weights, out: Path) -> None:

@@ -3,14 +3,14 @@
 import torch
 from torch.func import functional_call
 
-from train.config.vae import GanConfig
-from train.models.precision import at_least_float32
-from train.vae.accumulator import Accumulator
-from train.vae.discriminator import PatchDiscriminator
-from train.vae.losses.adaptive import adaptive_weight, gradient_at
-from train.vae.losses.gan import lecam, r1, to_fool, to_tell_apart
-from train.vae.reconstruction import Reconstruction
-from train.vae.trainable import Trainable
+from reelweave.train.config.vae import GanConfig
+from reelweave.train.models.precision import at_least_float32
+from reelweave.train.vae.accumulator import Accumulator
+from reelweave.train.vae.discriminator import PatchDiscriminator
+from reelweave.train.vae.losses.adaptive import adaptive_weight, gradient_at
+from reelweave.train.vae.losses.gan import lecam, r1, to_fool, to_tell_apart
+from reelweave.train.vae.reconstruction import Reconstruction
+from reelweave.train.vae.trainable import Trainable
 
 LECAM_DECAY = 0.99
 """Decay of LeCam's moving averages; 0.99 in the authors' code."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
 
 _KEY = "model.architecture"
 _FIXED = {

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from loader.errors import UsageError, first_line
-from train.config.vae import VaeModelConfig
-from train.models.published.folder import read_json
-from train.models.published.vae import compression_of, load_vae
-from train.vae.initialization import Initialization, checked, initialise_, origin
+from reelweave.loader.errors import UsageError, first_line
+from reelweave.train.config.vae import VaeModelConfig
+from reelweave.train.models.published.folder import read_json
+from reelweave.train.models.published.vae import compression_of, load_vae
+from reelweave.train.vae.initialization import Initialization, checked, initialise_, origin
 
 
 @dataclass(frozen=True, eq=False)

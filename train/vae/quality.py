@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
-from train.distributed.world import World
-from train.vae.losses.perceptual import Perceptual
+from reelweave.train.distributed.world import World
+from reelweave.train.vae.losses.perceptual import Perceptual
 
 SSIM_LEAST_PX = 11
 """Shortest frame side that SSIM accepts: its window."""

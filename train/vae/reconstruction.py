@@ -6,15 +6,15 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from loader.batch import Microbatch
-from loader.errors import UsageError
-from train.config.vae import LossesConfig, TermConfig
-from train.models.precision import at_least_float32
-from train.step.noise import draw_noise
-from train.vae.losses.kl import kl_to_standard_normal
-from train.vae.losses.perceptual import Perceptual
-from train.vae.losses.pixels import absolute_error, squared_error
-from train.vae.network import Posterior, VideoVae
+from reelweave.loader.batch import Microbatch
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.vae import LossesConfig, TermConfig
+from reelweave.train.models.precision import at_least_float32
+from reelweave.train.step.noise import draw_noise
+from reelweave.train.vae.losses.kl import kl_to_standard_normal
+from reelweave.train.vae.losses.perceptual import Perceptual
+from reelweave.train.vae.losses.pixels import absolute_error, squared_error
+from reelweave.train.vae.network import Posterior, VideoVae
 
 
 @dataclass(frozen=True, eq=False)

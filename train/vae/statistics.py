@@ -2,10 +2,10 @@
 
 import torch
 
-from train.config.optimizer import EmaConfig
-from train.step.ema import decay
-from train.vae.accumulator import Accumulator
-from train.vae.reconstruction import Reconstruction
+from reelweave.train.config.optimizer import EmaConfig
+from reelweave.train.step.ema import decay
+from reelweave.train.vae.accumulator import Accumulator
+from reelweave.train.vae.reconstruction import Reconstruction
 
 _MEMORY = EmaConfig(decay=0.99)
 

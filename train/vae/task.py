@@ -8,25 +8,25 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from loader.base.whole_file import whole_file
-from loader.batch import Microbatch, Pack
-from loader.errors import UsageError
-from train.checkpoint.pieces import Tensors
-from train.config.vae import VaeTrainConfig
-from train.distributed.world import World
-from train.loop.logs.log import MetricLog
-from train.measure.timings import StepClock
-from train.models.denoiser import ComputeTotals
-from train.step.ema import Ema
-from train.step.learning_rate import learning_rate
-from train.step.step_losses import StepLosses
-from train.vae.accumulator import Accumulator
-from train.vae.evaluation import Evaluation
-from train.vae.gan_term import GanTerm
-from train.vae.network import VideoVae
-from train.vae.reconstruction import ReconstructionLoss, reconstruct
-from train.vae.statistics import LatentStatistics
-from train.vae.trainable import Trainable
+from reelweave.loader.base.whole_file import whole_file
+from reelweave.loader.batch import Microbatch, Pack
+from reelweave.loader.errors import UsageError
+from reelweave.train.checkpoint.pieces import Tensors
+from reelweave.train.config.vae import VaeTrainConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.loop.logs.log import MetricLog
+from reelweave.train.measure.timings import StepClock
+from reelweave.train.models.denoiser import ComputeTotals
+from reelweave.train.step.ema import Ema
+from reelweave.train.step.learning_rate import learning_rate
+from reelweave.train.step.step_losses import StepLosses
+from reelweave.train.vae.accumulator import Accumulator
+from reelweave.train.vae.evaluation import Evaluation
+from reelweave.train.vae.gan_term import GanTerm
+from reelweave.train.vae.network import VideoVae
+from reelweave.train.vae.reconstruction import ReconstructionLoss, reconstruct
+from reelweave.train.vae.statistics import LatentStatistics
+from reelweave.train.vae.trainable import Trainable
 
 INITIALISATION = "initialisation.json"
 PICTURES = "reconstructions"
@@ -34,7 +34,7 @@ PICTURES = "reconstructions"
 
 @dataclass(frozen=True, eq=False)
 class VaeLosses:
-    """Losses of B clips (`train.step.step_losses.SampleLosses`).
+    """Losses of B clips (`reelweave.train.step.step_losses.SampleLosses`).
 
     Attributes:
         each: Weighted sum of the terms, [B].
@@ -48,7 +48,7 @@ class VaeLosses:
 
 
 class VaeTask:
-    """`train.loop.task.TrainingTask` of a VAE, and with a GAN term of its discriminator; the same on every rank.
+    """`TrainingTask` of a VAE, and with a GAN term of its discriminator; the same on every rank.
 
     Args:
         config: The run.

@@ -5,9 +5,9 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import nn
 
-from train.config.optimizer import OptimizerConfig
-from train.distributed.world import World
-from train.step.optimizer import build_optimizer, state_tensors
+from reelweave.train.config.optimizer import OptimizerConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.step.optimizer import build_optimizer, state_tensors
 
 
 class Trainable:

@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from loader.errors import UsageError
-from loader.storage import Storage
-from train.config.vae import VaeTrainConfig
-from train.loop.loop import TrainingLoop
-from train.parallel.mesh import Ranks
-from train.step.batches import BatchStream, ShapedStream
-from train.vae.evaluation import Evaluation
-from train.vae.network import VideoVae
-from train.vae.task import VaeTask
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import Storage
+from reelweave.train.config.vae import VaeTrainConfig
+from reelweave.train.loop.loop import TrainingLoop
+from reelweave.train.parallel.mesh import Ranks
+from reelweave.train.step.batches import BatchStream, ShapedStream
+from reelweave.train.vae.evaluation import Evaluation
+from reelweave.train.vae.network import VideoVae
+from reelweave.train.vae.task import VaeTask
 
 
 class VaeTrainer(TrainingLoop[VaeTrainConfig]):

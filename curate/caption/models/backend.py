@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.models.clip_frames import Fault
+from reelweave.curate.models.clip_frames import Fault
 
 TOP_P = 0.9
 """Share of the likelihood that servers draw from, for a temperature above 0."""

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.caption.models.backend import Ask
+from reelweave.curate.caption.models.backend import Ask
 
 # Processors take display times as frame numbers of a video with this rate.
 _TICKS_PER_S = 1000

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import BaseModel, Field
 
-from curate.caption.config import CaptionConfig
-from curate.caption.models.backend import TOP_P, Ask, Draft, draft
-from curate.models.clip_frames import Fault
-from curate.models.hf_model import NamedModel
-from loader.errors import RunError, UsageError
-from loader.storage import StorageConfig
-from loader.storage.remote.retry import FAULTS, StatusError, retry
-from loader.storage.web.connections import pools, proxy_of
+from reelweave.curate.caption.config import CaptionConfig
+from reelweave.curate.caption.models.backend import TOP_P, Ask, Draft, draft
+from reelweave.curate.models.clip_frames import Fault
+from reelweave.curate.models.hf_model import NamedModel
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.storage import StorageConfig
+from reelweave.loader.storage.remote.retry import FAULTS, StatusError, retry
+from reelweave.loader.storage.web.connections import pools, proxy_of
 
 KEY_VARIABLE = "REELWEAVE_CAPTIONS_KEY"
 """Environment variable with the endpoint's API key, where it asks for one."""
@@ -78,7 +78,7 @@ class _RejectedError(Exception):
 
 
 class EndpointModel:
-    """Text generation by a server; a `curate.caption.models.backend.Backend`.
+    """Text generation by a server; a `reelweave.curate.caption.models.backend.Backend`.
 
     The server batches by itself: the questions of a call are in flight together, at most ``batch_clips`` and 64.
     """

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from curate.caption.models.backend import Ask, Draft, draft
-from curate.models.clip_frames import Fault
-from curate.models.device import inference
-from loader.errors import RunError
+from reelweave.curate.caption.models.backend import Ask, Draft, draft
+from reelweave.curate.models.clip_frames import Fault
+from reelweave.curate.models.device import inference
+from reelweave.loader.errors import RunError
 
 # Nucleus sampling: cumulative probability of the candidate tokens, for a temperature above 0.
 _TOP_P = 0.9

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from curate.caption.models.backend import Ask
-from curate.caption.models.transformers_model import ModelKind
-from curate.models.hf_model import NamedModel
-from loader.errors import UsageError
+from reelweave.curate.caption.models.backend import Ask
+from reelweave.curate.caption.models.transformers_model import ModelKind
+from reelweave.curate.models.hf_model import NamedModel
+from reelweave.loader.errors import UsageError
 
 
 def load_tokenizer(named: NamedModel) -> Any:

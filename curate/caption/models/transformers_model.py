@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from curate.caption.config import CaptionConfig
-from curate.caption.models.backend import Ask, Draft
-from curate.caption.models.generate import answers
-from curate.models.clip_frames import Fault
-from curate.models.device import pick_device
-from curate.models.hf_model import NamedModel
-from loader.pretrained import load_pretrained
+from reelweave.curate.caption.config import CaptionConfig
+from reelweave.curate.caption.models.backend import Ask, Draft
+from reelweave.curate.caption.models.generate import answers
+from reelweave.curate.models.clip_frames import Fault
+from reelweave.curate.models.device import pick_device
+from reelweave.curate.models.hf_model import NamedModel
+from reelweave.loader.pretrained import load_pretrained
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ModelKind:
 
 
 class TransformersModel:
-    """Text generation by transformers; a `curate.caption.models.backend.Backend`."""
+    """Text generation by transformers; a `reelweave.curate.caption.models.backend.Backend`."""
 
     def __init__(self, config: CaptionConfig, named: NamedModel, kind: ModelKind) -> None:
         self._config = config

@@ -4,17 +4,17 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from curate.caption.config import CaptionConfig
-from curate.caption.models.backend import TOP_P, Ask, Draft, draft
-from curate.caption.models.chat import chat_text, takes_video, video
-from curate.caption.models.vlm import load_processor
-from curate.models.clip_frames import Fault
-from curate.models.hf_model import NamedModel
-from loader.errors import UsageError, first_line
+from reelweave.curate.caption.config import CaptionConfig
+from reelweave.curate.caption.models.backend import TOP_P, Ask, Draft, draft
+from reelweave.curate.caption.models.chat import chat_text, takes_video, video
+from reelweave.curate.caption.models.vlm import load_processor
+from reelweave.curate.models.clip_frames import Fault
+from reelweave.curate.models.hf_model import NamedModel
+from reelweave.loader.errors import UsageError, first_line
 
 
 class VllmModel:
-    """Text generation by vLLM; a `curate.caption.models.backend.Backend`."""
+    """Text generation by vLLM; a `reelweave.curate.caption.models.backend.Backend`."""
 
     def __init__(self, config: CaptionConfig, named: NamedModel) -> None:
         self._config = config

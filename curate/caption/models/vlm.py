@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from curate.caption.models.backend import Ask
-from curate.caption.models.chat import model_inputs, takes_video
-from curate.caption.models.transformers_model import ModelKind
-from curate.models.clip_frames import Fault
-from curate.models.hf_model import NamedModel
-from loader.errors import UsageError, first_line
-from loader.pretrained import load_pretrained
+from reelweave.curate.caption.models.backend import Ask
+from reelweave.curate.caption.models.chat import model_inputs, takes_video
+from reelweave.curate.caption.models.transformers_model import ModelKind
+from reelweave.curate.models.clip_frames import Fault
+from reelweave.curate.models.hf_model import NamedModel
+from reelweave.loader.errors import UsageError, first_line
+from reelweave.loader.pretrained import load_pretrained
 
 
 def load_processor(named: NamedModel) -> Any:

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 
-from loader.errors import UsageError, first_line
+from reelweave.loader.errors import UsageError, first_line
 
 GROUP = "reelweave.stages"
 """Group of entry points."""
@@ -143,15 +143,16 @@ def _installed(stage: str) -> StageCode:
 
 def _module_code(stage: str, place: str, version: str) -> StageCode:
     home = place.partition(":")[0]
+    moved = f"; Reelweave's modules are in reelweave.{home}" if home.startswith("curate.") else ""
     try:
         # A parent package is imported, as Python does to find what is in it.
         spec = importlib.util.find_spec(home)
     except Exception as error:
         raise UsageError(
-            f"stages.{stage}: {home} cannot be imported ({type(error).__name__}: {first_line(error)})"
+            f"stages.{stage}: {home} cannot be imported ({type(error).__name__}: {first_line(error)}){moved}"
         ) from error
     if spec is None:
-        raise UsageError(f"stages.{stage}: there is no module {home} here; install its package")
+        raise UsageError(f"stages.{stage}: there is no module {home} here{moved}; install its package")
     return StageCode(stage, place, None, version, _digest(_source(spec), version))
 
 

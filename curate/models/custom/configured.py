@@ -7,11 +7,11 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from curate.filters.config import FilterConfig
-from curate.filters.decision import score_of
-from curate.models.custom.code import StageCode, find_code
-from curate.models.custom.types import CustomStage, StageConfig
-from loader.errors import UsageError
+from reelweave.curate.filters.config import FilterConfig
+from reelweave.curate.filters.decision import score_of
+from reelweave.curate.models.custom.code import StageCode, find_code
+from reelweave.curate.models.custom.types import CustomStage, StageConfig
+from reelweave.loader.errors import UsageError
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 """Names of stages and of scores."""

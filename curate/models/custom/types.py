@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
-from curate.models.clip_frames import Fault, clip_pictures
-from curate.models.custom.code import StageCode
-from loader.settings import Settings
+from reelweave.curate.models.clip_frames import Fault, clip_pictures
+from reelweave.curate.models.custom.code import StageCode
+from reelweave.loader.settings import Settings
 
 
 class StageConfig(Settings):

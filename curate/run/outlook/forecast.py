@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from curate.sources.headers import SourceHeader
-from curate.sources.inputs import SourceRef
-from loader.settings import Settings
+from reelweave.curate.sources.headers import SourceHeader
+from reelweave.curate.sources.inputs import SourceRef
+from reelweave.loader.settings import Settings
 
 _T_95 = (
     12.71,

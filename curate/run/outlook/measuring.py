@@ -4,12 +4,12 @@ from collections.abc import Iterator, Set
 
 import numpy as np
 
-from curate.filters.decision import thresholds
-from curate.ledger.records import source_summary
-from curate.run.state import CurationState
-from curate.run.tables.columns import Mask, column, equal, kept, texts_of
-from curate.source_pass.cut_source import STAGE, source_id
-from curate.source_pass.tasks import MeasureTask
+from reelweave.curate.filters.decision import thresholds
+from reelweave.curate.ledger.records import source_summary
+from reelweave.curate.run.state import CurationState
+from reelweave.curate.run.tables.columns import Mask, column, equal, kept, texts_of
+from reelweave.curate.source_pass.cut_source import STAGE, source_id
+from reelweave.curate.source_pass.tasks import MeasureTask
 
 
 def wants_scores(state: CurationState) -> bool:

@@ -9,17 +9,17 @@ import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
 
-from curate.config import CurateConfig, SourceStageConfig, config_digest, earlier_digests
-from curate.filters.names import ADDED
-from curate.ledger.ledger import RUN, Ledger
-from curate.run.outlook.measuring import wants_scores
-from curate.run.shard import revisions_of
-from curate.run.state import CurationState
-from curate.run.tables.closed import ClosedSources
-from curate.run.tables.columns import Mask, column, equal, kept
-from curate.source_pass.cut_source import STAGE as CUT
-from loader.dataset import Dataset
-from loader.settings import differences
+from reelweave.curate.config import CurateConfig, SourceStageConfig, config_digest, earlier_digests
+from reelweave.curate.filters.names import ADDED
+from reelweave.curate.ledger.ledger import RUN, Ledger
+from reelweave.curate.run.outlook.measuring import wants_scores
+from reelweave.curate.run.shard import revisions_of
+from reelweave.curate.run.state import CurationState
+from reelweave.curate.run.tables.closed import ClosedSources
+from reelweave.curate.run.tables.columns import Mask, column, equal, kept
+from reelweave.curate.source_pass.cut_source import STAGE as CUT
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.settings import differences
 
 
 @dataclass(frozen=True)

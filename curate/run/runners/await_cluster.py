@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable
 
-from curate.run.runners.ray_cluster import cluster_size
-from curate.run.runners.reservations import Resources
-from loader.errors import RunError
+from reelweave.curate.run.runners.ray_cluster import cluster_size
+from reelweave.curate.run.runners.reservations import Resources
+from reelweave.loader.errors import RunError
 
 
 def await_cluster(

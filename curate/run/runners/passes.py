@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from curate.run.runners.pipeline import Kind, Stage, runner
-from curate.run.runners.replanning import Kept
+from reelweave.curate.run.runners.pipeline import Kind, Stage, runner
+from reelweave.curate.run.runners.replanning import Kept
 
 Task = TypeVar("Task")
 

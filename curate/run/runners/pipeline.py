@@ -11,11 +11,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
-from curate.run.runners.ray_cluster import RayNotInstalledError, RayTooSlowError, cluster_nodes, start_ray
-from curate.run.runners.ray_errors import in_words
-from curate.run.runners.replanning import Kept, Setup, replanning
-from curate.run.runners.reservations import Resources, fitted
-from curate.run.runners.workers import StageState
+from reelweave.curate.run.runners.ray_cluster import (
+    RayNotInstalledError,
+    RayTooSlowError,
+    cluster_nodes,
+    start_ray,
+)
+from reelweave.curate.run.runners.ray_errors import in_words
+from reelweave.curate.run.runners.replanning import Kept, Setup, replanning
+from reelweave.curate.run.runners.reservations import Resources, fitted
+from reelweave.curate.run.runners.workers import StageState
 
 Task = TypeVar("Task")
 Item = TypeVar("Item")
@@ -158,9 +163,10 @@ def run_on_ray(
     Tasks cross between processes pickled, as the functions do: Arrow need not guess a schema, and arrays are not
     encoded as text. One task is one block while that is affordable: results arrive source by source and one slow
     source delays no other. Neighbouring stages that keep no workers run as one, since Ray reserves processors for each
-    operator. How many workers the others keep is planned anew while all run (`curate.run.runners.workers`). Workers
-    share processors and GPUs where one of each stage would not find room (`curate.run.runners.reservations`). Many
-    tasks are made and handed to Ray's store, with disk behind it, some at a time; the stages start once for all.
+    operator. How many workers the others keep is planned anew while all run
+    (`reelweave.curate.run.runners.workers`). Workers share processors and GPUs where one of each stage would
+    not find room (`reelweave.curate.run.runners.reservations`). Many tasks are made and handed to Ray's
+    store, with disk behind it, some at a time; the stages start once for all.
 
     Raises:
         UsageError: Ray is not installed, or a stage can never find room.
@@ -246,7 +252,7 @@ def _keep_off_the_terminal() -> None:
 def placed(stages: Sequence[Stage[Task]]) -> list[Stage[Task]]:
     """Return the stages with the resources that their workers reserve on the cluster.
 
-    See `curate.run.runners.reservations`.
+    See `reelweave.curate.run.runners.reservations`.
 
     Stages of one operator reserve the same.
 

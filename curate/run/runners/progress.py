@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 
-from curate.ledger.ledger import Ledger
-from curate.ledger.records import SourceSummary
-from curate.source_pass.at_work import at_work
-from curate.sources.inputs import SourceRef
-from loader.errors import RunError, first_line
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.ledger.records import SourceSummary
+from reelweave.curate.source_pass.at_work import at_work
+from reelweave.curate.sources.inputs import SourceRef
+from reelweave.loader.errors import RunError, first_line
 
 SLOWEST = 10
 STATUS = "status"

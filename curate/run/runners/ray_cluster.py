@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from curate.run.runners.ray_errors import described
-from curate.run.runners.ray_token import keep_token
-from curate.run.runners.reservations import Resources
-from loader.base.processors import memory_limit, processors
-from loader.errors import RunError, UsageError
-from loader.storage.names import redacted
+from reelweave.curate.run.runners.ray_errors import described
+from reelweave.curate.run.runners.ray_token import keep_token
+from reelweave.curate.run.runners.reservations import Resources
+from reelweave.loader.base.processors import memory_limit, processors
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.storage.names import redacted
 
 
 class RayTooSlowError(RunError):

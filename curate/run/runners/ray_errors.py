@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from loader.errors import MachineError, ObjectError, RunError, UsageError, first_line
+from reelweave.loader.errors import MachineError, ObjectError, RunError, UsageError, first_line
 
 
 @contextmanager

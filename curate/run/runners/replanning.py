@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from curate.run.runners.reservations import Resources
-from curate.run.runners.workers import StageState, longest_calls, patience_s, planned
+from reelweave.curate.run.runners.reservations import Resources
+from reelweave.curate.run.runners.workers import StageState, longest_calls, patience_s, planned
 
 
 @dataclass(frozen=True)

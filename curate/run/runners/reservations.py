@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
 
 _GRAIN = 10_000  # Ray counts resources in parts of this
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from curate.run.runners.reservations import Resources, worker_capacity
+from reelweave.curate.run.runners.reservations import Resources, worker_capacity
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.ledger.ledger import Ledger
-from curate.ledger.records import ClipResult
-from curate.run.tables.clips import clip_ids
-from curate.run.tables.closed import ClosedSources, text_id
-from curate.run.tables.columns import column
-from curate.source_pass.tasks import ClipPlace, ClipTask, CurationTask
-from loader.errors import MachineError, RunError
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.ledger.records import ClipResult
+from reelweave.curate.run.tables.clips import clip_ids
+from reelweave.curate.run.tables.closed import ClosedSources, text_id
+from reelweave.curate.run.tables.columns import column
+from reelweave.curate.source_pass.tasks import ClipPlace, ClipTask, CurationTask
+from reelweave.loader.errors import MachineError, RunError
 
 ReadClip = Callable[[ClipTask], bytes]
 """Returns the encoded clip of a task."""

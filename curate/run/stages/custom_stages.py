@@ -11,23 +11,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.config import config_digest
-from curate.ledger.ledger import Ledger, digest
-from curate.ledger.records import ClipEmbedding, ClipResult, ClipScores, PackedArray
-from curate.models.clip_frames import ClipError, Fault
-from curate.models.custom.code import StageCode
-from curate.models.custom.configured import stage_class
-from curate.models.custom.types import Clip, CustomStage, Embedded, StageConfig
-from curate.models.device import one_thread, pick_device
-from curate.models.embed import pooled
-from curate.run.stages.clip_stages import ClipStage, Identity, ReadClip, clip_identity
-from curate.run.stages.model_files import section_of
-from curate.run.tables.clips import clip_ids
-from curate.run.tables.closed import ClosedSources
-from curate.run.tables.columns import column
-from curate.run.verdict import caption_of
-from curate.source_pass.tasks import ClipTask
-from loader.errors import RunError, UsageError, first_line
+from reelweave.curate.config import config_digest
+from reelweave.curate.ledger.ledger import Ledger, digest
+from reelweave.curate.ledger.records import ClipEmbedding, ClipResult, ClipScores, PackedArray
+from reelweave.curate.models.clip_frames import ClipError, Fault
+from reelweave.curate.models.custom.code import StageCode
+from reelweave.curate.models.custom.configured import stage_class
+from reelweave.curate.models.custom.types import Clip, CustomStage, Embedded, StageConfig
+from reelweave.curate.models.device import one_thread, pick_device
+from reelweave.curate.models.embed import pooled
+from reelweave.curate.run.stages.clip_stages import ClipStage, Identity, ReadClip, clip_identity
+from reelweave.curate.run.stages.model_files import section_of
+from reelweave.curate.run.tables.clips import clip_ids
+from reelweave.curate.run.tables.closed import ClosedSources
+from reelweave.curate.run.tables.columns import column
+from reelweave.curate.run.verdict import caption_of
+from reelweave.curate.source_pass.tasks import ClipTask
+from reelweave.loader.errors import RunError, UsageError, first_line
 
 CAPTIONS = "captions"
 
@@ -51,7 +51,7 @@ def custom_stage(
         name: Name in the configuration.
         config: Its configuration.
         ledger: Destination of results.
-        models: Identities from `curate.run.stages.model_files.model_digests`.
+        models: Identities from `reelweave.curate.run.stages.model_files.model_digests`.
         go_on: Whether later stages shall receive a clip.
         captions_late: Whether captions come after deduplication.
     """

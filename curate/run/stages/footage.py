@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from curate.dedup.fingerprint import Match, overlap
-from curate.ledger.ledger import Ledger
-from curate.run.clip_arrays import FingerprintPlace, Fingerprints
-from curate.run.runners.passes import Pass, run_pass
-from curate.run.runners.pipeline import Kind, Stage
+from reelweave.curate.dedup.fingerprint import Match, overlap
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.run.clip_arrays import FingerprintPlace, Fingerprints
+from reelweave.curate.run.runners.passes import Pass, run_pass
+from reelweave.curate.run.runners.pipeline import Kind, Stage
 
 MATCH = "dedup"
 """Name of the stage, for timings."""

@@ -7,20 +7,20 @@ from dataclasses import dataclass, replace
 import av
 import numpy as np
 
-from curate.filters import ClipSample, ScoreConfig, loudness_dbfs, scores
-from curate.filters.names import ADDED, lacking
-from curate.frames.perceptual import PICTURE
-from curate.frames.source import SourceError, open_video
-from curate.ledger.ledger import Ledger
-from curate.ledger.records import Record
-from curate.models.device import one_thread
-from curate.run.stages.clip_stages import clip_bytes
-from curate.shots.scale import Scaler
-from curate.source_pass.cut_source import STAGE as CUT
-from curate.source_pass.cut_source import source_id
-from curate.source_pass.sampling import FrameStats, PictureCollector
-from curate.source_pass.tasks import ClosedSource, CurationTask, MeasureTask, UndoneSource
-from loader.errors import MachineError, refuse_shortage
+from reelweave.curate.filters import ClipSample, ScoreConfig, loudness_dbfs, scores
+from reelweave.curate.filters.names import ADDED, lacking
+from reelweave.curate.frames.perceptual import PICTURE
+from reelweave.curate.frames.source import SourceError, open_video
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.ledger.records import Record
+from reelweave.curate.models.device import one_thread
+from reelweave.curate.run.stages.clip_stages import clip_bytes
+from reelweave.curate.shots.scale import Scaler
+from reelweave.curate.source_pass.cut_source import STAGE as CUT
+from reelweave.curate.source_pass.cut_source import source_id
+from reelweave.curate.source_pass.sampling import FrameStats, PictureCollector
+from reelweave.curate.source_pass.tasks import ClosedSource, CurationTask, MeasureTask, UndoneSource
+from reelweave.loader.errors import MachineError, refuse_shortage
 
 STAGE = "scores"
 """Name of the stage, for timings and progress."""

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from curate.config import CurateConfig
-from curate.ledger.ledger import Ledger
-from curate.models.custom.configured import stage_class
-from curate.models.hub import cached, hub_commit, local_folder
-from loader.storage.checksums import file_sha256, files_sha256
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.models.custom.configured import stage_class
+from reelweave.curate.models.hub import cached, hub_commit, local_folder
+from reelweave.loader.storage.checksums import file_sha256, files_sha256
 
 _NOTE = "models"
 _FILES = ("*.json", "*.safetensors", "*.bin", "*.pth", "*.pt", "*.txt", "*.model", "*.jinja")
@@ -70,7 +70,7 @@ def _weights_bytes(model: Path | str) -> int:
 def _models(config: CurateConfig) -> Iterator[tuple[str, Path | str]]:
     """Yield the key of each model, and its folder or file, or its name on a hub."""
     if config.embed.backend == "open_clip":
-        from curate.models.open_clip_model import locate
+        from reelweave.curate.models.open_clip_model import locate
 
         name, weights = locate(config.embed.model, config.embed.pretrained)
         if name.startswith(_FOLDER):

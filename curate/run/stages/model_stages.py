@@ -7,34 +7,40 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.caption import CaptionConfig, Captioner
-from curate.caption import availability as caption_availability
-from curate.caption.captioner import CaptionInput
-from curate.caption.types import NO_CAPTION, Caption
-from curate.caption.written import find_written
-from curate.config import CurateConfig, ShardConfig, config_digest, earlier_stage_digests
-from curate.filters import FilterConfig, check_ocr
-from curate.ledger.ledger import Ledger, digest
-from curate.ledger.records import ClipEmbedding, ClipResult, PackedArray, Record, TextEmbedding
-from curate.models.aesthetic import AestheticHead
-from curate.models.clip_frames import Fault
-from curate.models.custom.configured import stage_class
-from curate.models.device import pick_device
-from curate.models.embed import STAGES, ClipEmbedder, Embedding, EmbedInput
-from curate.models.text_embed import Array, TextEmbedder
-from curate.run.runners.pipeline import Stage
-from curate.run.stages.clip_stages import ClipStage, Identity, ReadClip, caption_identity, clip_identity
-from curate.run.stages.custom_stages import CustomClips, custom_stage, stage_name
-from curate.run.stages.model_files import section_of
-from curate.run.tables.closed import ClosedSources
-from curate.run.tables.columns import column
-from curate.run.verdict import caption_of, judged
-from curate.search.search import WEIGHTS_VERSION
-from curate.shots import check_detector
-from curate.source_pass.tasks import ClipTask, CurationTask
-from loader.dataset.shard import npy_bytes
-from loader.errors import ObjectError, UsageError
-from loader.storage import StorageConfig, open_object
+from reelweave.curate.caption import CaptionConfig, Captioner
+from reelweave.curate.caption import availability as caption_availability
+from reelweave.curate.caption.captioner import CaptionInput
+from reelweave.curate.caption.types import NO_CAPTION, Caption
+from reelweave.curate.caption.written import find_written
+from reelweave.curate.config import CurateConfig, ShardConfig, config_digest, earlier_stage_digests
+from reelweave.curate.filters import FilterConfig, check_ocr
+from reelweave.curate.ledger.ledger import Ledger, digest
+from reelweave.curate.ledger.records import ClipEmbedding, ClipResult, PackedArray, Record, TextEmbedding
+from reelweave.curate.models.aesthetic import AestheticHead
+from reelweave.curate.models.clip_frames import Fault
+from reelweave.curate.models.custom.configured import stage_class
+from reelweave.curate.models.device import pick_device
+from reelweave.curate.models.embed import STAGES, ClipEmbedder, Embedding, EmbedInput
+from reelweave.curate.models.text_embed import Array, TextEmbedder
+from reelweave.curate.run.runners.pipeline import Stage
+from reelweave.curate.run.stages.clip_stages import (
+    ClipStage,
+    Identity,
+    ReadClip,
+    caption_identity,
+    clip_identity,
+)
+from reelweave.curate.run.stages.custom_stages import CustomClips, custom_stage, stage_name
+from reelweave.curate.run.stages.model_files import section_of
+from reelweave.curate.run.tables.closed import ClosedSources
+from reelweave.curate.run.tables.columns import column
+from reelweave.curate.run.verdict import caption_of, judged
+from reelweave.curate.search.search import WEIGHTS_VERSION
+from reelweave.curate.shots import check_detector
+from reelweave.curate.source_pass.tasks import ClipTask, CurationTask
+from reelweave.loader.dataset.shard import npy_bytes
+from reelweave.loader.errors import ObjectError, UsageError
+from reelweave.loader.storage import StorageConfig, open_object
 
 EMBED, CAPTIONS, TEXT_EMBED = "embed", "captions", "text_embed"
 
@@ -58,7 +64,7 @@ class Judge:
         return self.judged(task.record, task.found).state == "kept"
 
     def judged(self, record: Record, results: Mapping[str, ClipResult]) -> Record:
-        """Return the record after its results; see `curate.run.verdict.judged`."""
+        """Return the record after its results; see `reelweave.curate.run.verdict.judged`."""
         return judged(record, results, self.filters, self.shard, self.scores)
 
 
@@ -75,7 +81,7 @@ def clip_stages(config: CurateConfig, ledger: Ledger, models: Mapping[str, str])
     Args:
         config: Configuration of all stages.
         ledger: Destination of results.
-        models: Identities from `curate.run.stages.model_files.model_digests`.
+        models: Identities from `reelweave.curate.run.stages.model_files.model_digests`.
     """
 
     def named(*sections: str) -> tuple[str, tuple[str, ...]]:
@@ -138,7 +144,8 @@ def pipeline_stages(
         stages: Stages from `clip_stages`.
         config: Batch sizes, shares of a GPU.
         gpus: GPUs of the machine; without any, models run on processors.
-        weights: Megabytes of weights that each section loads, from `curate.run.stages.model_files.weights_mb`.
+        weights: Megabytes of weights that each section loads, from
+            `reelweave.curate.run.stages.model_files.weights_mb`.
     """
     run = config.run
     batches = {

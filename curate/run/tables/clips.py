@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.ledger.records import Record
-from curate.run.tables.columns import Mask, column, mask_of, repeated, whole
-from loader.errors import RunError
+from reelweave.curate.ledger.records import Record
+from reelweave.curate.run.tables.columns import Mask, column, mask_of, repeated, whole
+from reelweave.loader.errors import RunError
 
 SCORE = "scores."
 """Start of the names of columns that are scores."""
@@ -126,7 +126,7 @@ def from_entries(entries: pa.Table, numbers: pa.Array) -> pa.Table:
     """Return the columns of the records in entries of the pass over sources.
 
     Args:
-        entries: Columns of `curate.ledger.records.SourceSummary`.
+        entries: Columns of `reelweave.curate.ledger.records.SourceSummary`.
         numbers: Number of each entry's source.
     """
     lists = column(entries, "records")
@@ -204,6 +204,6 @@ def _map_of(names: Sequence[str], there: Mask, values: Any) -> pa.Array:
 
 
 def clip_ids(table: pa.Table) -> pa.Array:
-    """Return the identity of each row's clip, as `curate.ledger.records.clip_id`; null where none was cut."""
+    """Return the identity of each row's clip, as `reelweave.curate.ledger.records.clip_id`; null where none was cut."""
     digests = pc.utf8_slice_codeunits(column(table, "sha256"), 0, 16)
     return pc.binary_join_element_wise(column(table, "key"), digests, "-")

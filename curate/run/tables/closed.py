@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.dedup.text_hashes import TextPlaces
-from curate.filters.names import ADDED, lacking, never_measured
-from curate.ledger.ledger import Ledger, digest
-from curate.ledger.records import SourceSummary, source_summary, to_columns
-from curate.run.tables.clips import CLIPS, by_span, from_entries
-from curate.run.tables.columns import Mask, Rows, column, equal, kept, mask_of
-from curate.run.tables.partitions import Partitions, partition_count, partition_of
-from curate.source_pass.cut_source import STAGE, source_id
-from curate.sources.inputs import SourceRef
+from reelweave.curate.dedup.text_hashes import TextPlaces
+from reelweave.curate.filters.names import ADDED, lacking, never_measured
+from reelweave.curate.ledger.ledger import Ledger, digest
+from reelweave.curate.ledger.records import SourceSummary, source_summary, to_columns
+from reelweave.curate.run.tables.clips import CLIPS, by_span, from_entries
+from reelweave.curate.run.tables.columns import Mask, Rows, column, equal, kept, mask_of
+from reelweave.curate.run.tables.partitions import Partitions, partition_count, partition_of
+from reelweave.curate.source_pass.cut_source import STAGE, source_id
+from reelweave.curate.sources.inputs import SourceRef
 
 _ENTRIES, _RECORDS = 4096, 1 << 16
 """Entries that workers wrote one by one and that become a segment together, so that a restart reads few files.

@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curate.dedup import Duplicate
-from curate.dedup.text_hashes import hashes, may_repeat
-from curate.run.tables.clips import KEPT, SCORE, by_span, from_records, joined, to_records
-from curate.run.tables.columns import Rows, changed, column, equal, kept, mask_of, places_in
-from curate.takedown.takedown import TakeDowns, emptied
+from reelweave.curate.dedup import Duplicate
+from reelweave.curate.dedup.text_hashes import hashes, may_repeat
+from reelweave.curate.run.tables.clips import KEPT, SCORE, by_span, from_records, joined, to_records
+from reelweave.curate.run.tables.columns import Rows, changed, column, equal, kept, mask_of, places_in
+from reelweave.curate.takedown.takedown import TakeDowns, emptied
 
 
 def taken_down(clips: pa.Table, down: TakeDowns, numbers: Mapping[str, int]) -> pa.Table:
@@ -70,7 +70,7 @@ def without_copies(clips: pa.Table, rows: Rows, uris: Sequence[str]) -> pa.Table
 
 
 def without_duplicates(clips: pa.Table, found: Mapping[str, Duplicate]) -> pa.Table:
-    """Return clips after `curate.dedup`, which gave ``found``: the original of each duplicate, by key.
+    """Return clips after `reelweave.curate.dedup`, which gave ``found``: the original of each duplicate, by key.
 
     A copy of a clip that is now a duplicate itself becomes a copy of the one that is kept.
     """

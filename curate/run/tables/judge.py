@@ -1,4 +1,4 @@
-"""State of every clip after its own scores and results: `curate.run.verdict.judged` over columns."""
+"""State of every clip after its own scores and results: `reelweave.curate.run.verdict.judged` over columns."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,14 +7,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curate.config import BinConfig, ShardConfig
-from curate.filters import FilterConfig
-from curate.filters.decision import Threshold, by_stage
-from curate.run.tables.clips import KEPT, SCORE, score_names
-from curate.run.tables.columns import Mask, changed, column, equal, mask_of, repeated
-from curate.run.tables.results import there
-from curate.run.verdict import split_of
-from loader.text import count_tokens
+from reelweave.curate.config import BinConfig, ShardConfig
+from reelweave.curate.filters import FilterConfig
+from reelweave.curate.filters.decision import Threshold, by_stage
+from reelweave.curate.run.tables.clips import KEPT, SCORE, score_names
+from reelweave.curate.run.tables.columns import Mask, changed, column, equal, mask_of, repeated
+from reelweave.curate.run.tables.results import there
+from reelweave.curate.run.verdict import split_of
+from reelweave.loader.text import count_tokens
 
 _IN_WORDS = np.zeros(256, bool)
 _IN_WORDS[[*b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_"]] = True
@@ -149,7 +149,7 @@ def _maps(values: pa.Array) -> pa.Array:
 
 
 def token_counts(texts: pa.Array) -> pa.Array:
-    """Return `loader.text.count_tokens` of each text; only letters beyond ASCII need its rules."""
+    """Return `reelweave.loader.text.count_tokens` of each text; only letters beyond ASCII need its rules."""
     parts = [texts[first : first + _AT_ONCE] for first in range(0, len(texts), _AT_ONCE)]
     counts = np.concatenate([np.zeros(0, np.int32), *map(_ascii_words, parts)])
     for row in np.flatnonzero(~mask_of(pc.string_is_ascii(texts))).tolist():
@@ -175,7 +175,7 @@ def _ascii_words(texts: pa.Array) -> NDArray[np.int32]:
 
 
 def _bins(clips: pa.Table, config: BinConfig) -> pa.Array:
-    """Return the bin of each clip; see `curate.run.verdict.bin_of`."""
+    """Return the bin of each clip; see `reelweave.curate.run.verdict.bin_of`."""
     width, height = (column(clips, name).to_numpy() for name in ("width", "height"))
     values = {
         "aspect": width / height,

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curate.ledger.records import unhex
-from curate.run.tables.clips import SCORE
-from curate.run.tables.columns import Mask, Rows, column, equal, mask_of
-from curate.run.tables.compare import qualities
-from loader.errors import RunError
+from reelweave.curate.ledger.records import unhex
+from reelweave.curate.run.tables.clips import SCORE
+from reelweave.curate.run.tables.columns import Mask, Rows, column, equal, mask_of
+from reelweave.curate.run.tables.compare import qualities
+from reelweave.loader.errors import RunError
 
 _HALF = 16  # of the bytes of a digest
 
@@ -34,7 +34,8 @@ class KeptClips:
         sources: Number of its source.
         keys: Its key.
         digests: Half of the SHA-256 of its bytes.
-        quality: See `curate.run.tables.compare.qualities`; integers, without the aesthetic score, where none has one.
+        quality: See `reelweave.curate.run.tables.compare.qualities`; integers, without the aesthetic score,
+            where none has one.
         old: Whether it lies in the dataset already.
         footage: Place of its perceptual embedding, or -1.
     """

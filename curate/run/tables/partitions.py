@@ -7,8 +7,8 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from curate.run.tables.columns import Rows, stacked, whole
-from loader.storage.scratch import Scratch
+from reelweave.curate.run.tables.columns import Rows, stacked, whole
+from reelweave.loader.storage.scratch import Scratch
 
 SOURCES = 4096
 """Sources of a partition, in the order of their URIs, so that partitions in turn are clips in order."""

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.run.tables.clips import clip_ids
-from curate.run.tables.columns import column
-from loader.dataset import Dataset
+from reelweave.curate.run.tables.clips import clip_ids
+from reelweave.curate.run.tables.columns import column
+from reelweave.loader.dataset import Dataset
 
 PLACES = pa.schema({"id": pa.string(), "shard": pa.string(), "offset": pa.int64(), "size": pa.int64()})
 """Bytes of clips inside shards, by identity of these bytes."""

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curate.dedup.text_hashes import hashes
-from curate.ledger.ledger import Ledger
-from curate.ledger.records import ClipResult, ClipScores, PackedArray, clip_result, to_columns
-from curate.models.clip_frames import Fault
-from curate.run.tables.clips import SCORE, score_names, wide_scores, with_columns
-from curate.run.tables.columns import Mask, column, kept, mask_of, places_in, taken, whole
-from curate.run.tables.partitions import Partitions
-from loader.errors import RunError
+from reelweave.curate.dedup.text_hashes import hashes
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.ledger.records import ClipResult, ClipScores, PackedArray, clip_result, to_columns
+from reelweave.curate.models.clip_frames import Fault
+from reelweave.curate.run.tables.clips import SCORE, score_names, wide_scores, with_columns
+from reelweave.curate.run.tables.columns import Mask, column, kept, mask_of, places_in, taken, whole
+from reelweave.curate.run.tables.partitions import Partitions
+from reelweave.loader.errors import RunError
 
 # Embeddings and captions of a million clips exceed the 2 GiB that offsets of 32 bits reach.
 _PACKED = pa.struct({"dtype": pa.string(), "shape": pa.list_(pa.int64()), "data": pa.large_string()})

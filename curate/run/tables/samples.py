@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curate.run.tables.clips import SCORE, clip_ids, score_names, scores_map, with_columns
-from curate.run.tables.columns import Mask, column, equal, kept, mask_of
-from curate.sources.inputs import SourceRef
-from curate.takedown.takedown import STAGE as REMOVAL
-from loader.dataset import ACCOUNTING, INDEX, SCORES
-from loader.dataset.schema import PLACEMENT
-from loader.dataset.shard import npy_bytes
+from reelweave.curate.run.tables.clips import SCORE, clip_ids, score_names, scores_map, with_columns
+from reelweave.curate.run.tables.columns import Mask, column, equal, kept, mask_of
+from reelweave.curate.sources.inputs import SourceRef
+from reelweave.curate.takedown.takedown import STAGE as REMOVAL
+from reelweave.loader.dataset import ACCOUNTING, INDEX, SCORES
+from reelweave.loader.dataset.schema import PLACEMENT
+from reelweave.loader.dataset.shard import npy_bytes
 
 _ROW = [name for name in INDEX.names if name not in (*PLACEMENT, "embeddings")]
 _OF_CLIPS = [name for name in _ROW if name not in ("source", "attributes", "scores")]

@@ -5,8 +5,8 @@ move. Its shape is certain all the same. The step is as large as the difference 
 before and well after it, and no other step is nearly as large.
 """
 
-from curate.shots.colour.features import dissimilarity
-from curate.shots.colour.history import FeatureWindow
+from reelweave.curate.shots.colour.features import dissimilarity
+from reelweave.curate.shots.colour.history import FeatureWindow
 
 BEFORE, AFTER = 5, 6
 """Frames that are looked at before the frame in front of a cut, and from the frame after it on."""

@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from curate.shots.colour.abrupt import is_abrupt
-from curate.shots.colour.fades import FadeFinder
-from curate.shots.colour.features import HEIGHT, WIDTH, Floats, dissimilarity, features
-from curate.shots.colour.gradual import LikelyRun, RunCollector
-from curate.shots.colour.history import FeatureWindow
-from curate.shots.colour.mixture import holds_mixture
-from curate.shots.colour.probabilities import CUT_REACH, GRADUAL_REACH, TransitionProbabilities
-from curate.shots.colour.steady import leads_between_still_pictures
-from curate.shots.types import KnownTransitions, Transition, overlap
-from loader.settings import Settings
+from reelweave.curate.shots.colour.abrupt import is_abrupt
+from reelweave.curate.shots.colour.fades import FadeFinder
+from reelweave.curate.shots.colour.features import HEIGHT, WIDTH, Floats, dissimilarity, features
+from reelweave.curate.shots.colour.gradual import LikelyRun, RunCollector
+from reelweave.curate.shots.colour.history import FeatureWindow
+from reelweave.curate.shots.colour.mixture import holds_mixture
+from reelweave.curate.shots.colour.probabilities import CUT_REACH, GRADUAL_REACH, TransitionProbabilities
+from reelweave.curate.shots.colour.steady import leads_between_still_pictures
+from reelweave.curate.shots.types import KnownTransitions, Transition, overlap
+from reelweave.loader.settings import Settings
 
 _Found = TypeVar("_Found")
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from curate.shots.colour.features import HEIGHT, STRUCTURE_FLOOR, WIDTH, Features, Floats
+from reelweave.curate.shots.colour.features import HEIGHT, STRUCTURE_FLOOR, WIDTH, Features, Floats
 
 LONGEST = 84
 """Maximum lag of the compared frames."""

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from curate.shots.colour.features import Features, dissimilarity
-from curate.shots.colour.history import FeatureWindow
-from curate.shots.types import Transition
+from reelweave.curate.shots.colour.features import Features, dissimilarity
+from reelweave.curate.shots.colour.history import FeatureWindow
+from reelweave.curate.shots.types import Transition
 
 LONGEST = 45
 """Maximum length of a fade on each side of the blank frames."""

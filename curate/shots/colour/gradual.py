@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from curate.shots.colour.features import Floats
-from curate.shots.types import Transition
+from reelweave.curate.shots.colour.features import Floats
+from reelweave.curate.shots.types import Transition
 
 _GAP = 4  # maximum unlikely frames within a run
 _FEWEST = 2  # minimum frames of a run; the cut networks handle shorter ones

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 
-from curate.shots.colour.features import Features
+from reelweave.curate.shots.colour.features import Features
 
 
 class FeatureWindow:

@@ -4,9 +4,9 @@ The networks doubt dissolves between moving pictures, since motion alone also ma
 frame halfway through a dissolve is like both pictures, and one halfway through motion is like neither.
 """
 
-from curate.shots.colour.features import dissimilarity
-from curate.shots.colour.history import FeatureWindow
-from curate.shots.types import Transition
+from reelweave.curate.shots.colour.features import dissimilarity
+from reelweave.curate.shots.colour.history import FeatureWindow
+from reelweave.curate.shots.types import Transition
 
 _FEWEST = 6  # minimum frames of a change: in shorter ones no frame lies clearly in the middle
 _LEAST = 0.7  # minimum difference of the pictures before and after: that of two scenes

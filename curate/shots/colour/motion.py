@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from curate.shots.colour.features import HEIGHT, WIDTH, Features, Floats, repeat_edges
+from reelweave.curate.shots.colour.features import HEIGHT, WIDTH, Features, Floats, repeat_edges
 
 FARTHEST = 15
 """Maximum lag of the compared frames."""

@@ -1,7 +1,7 @@
 """Probabilities of a hard cut before a frame and of a gradual transition at it, from differences of nearby frames.
 
 Small networks, some for cuts and some for gradual transitions, read the differences between frames around the
-place (`curate.shots.colour.differences`). `tests/bench/train_shots.py` trained them; their weights are in
+place (`reelweave.curate.shots.colour.differences`). `tests/bench/train_shots.py` trained them; their weights are in
 `probabilities.npz`.
 """
 
@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.shots.colour.differences import CHANNELS, LONGEST, FrameDifferences
-from curate.shots.colour.features import Features, Floats
-from curate.shots.colour.motion import FARTHEST, RANKS, BlockMotion
+from reelweave.curate.shots.colour.differences import CHANNELS, LONGEST, FrameDifferences
+from reelweave.curate.shots.colour.features import Features, Floats
+from reelweave.curate.shots.colour.motion import FARTHEST, RANKS, BlockMotion
 
 CUT_OFFSETS = (0, 1, 2, 4, 7)
 """Frames before and after a cut in the networks' input, counted from either side of it."""

@@ -4,9 +4,9 @@ The networks say little of whip pans and short dissolves, since motion inside a 
 different pictures, each of which hardly changes for some frames, something replaced one by the other.
 """
 
-from curate.shots.colour.features import dissimilarity
-from curate.shots.colour.history import FeatureWindow
-from curate.shots.types import Transition
+from reelweave.curate.shots.colour.features import dissimilarity
+from reelweave.curate.shots.colour.history import FeatureWindow
+from reelweave.curate.shots.types import Transition
 
 AROUND = 5
 """Frames that are looked at before a transition and after it."""

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from loader.dataset.manifest import Manifest
-from loader.dataset.tables.row_parts import RowParts, hashed, part_count
-from loader.dataset.tars.members import media_members
+from reelweave.loader.dataset.manifest import Manifest
+from reelweave.loader.dataset.tables.row_parts import RowParts, hashed, part_count
+from reelweave.loader.dataset.tars.members import media_members
 
 MAX_PROBLEMS = 1000
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loader.base.named_file import read_named
-from loader.dataset.manifest import MANIFEST, MAX_MANIFEST_BYTES
-from loader.errors import RunError, UsageError
-from loader.storage.base import Storage
+from reelweave.loader.base.named_file import read_named
+from reelweave.loader.dataset.manifest import MANIFEST, MAX_MANIFEST_BYTES
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.storage.base import Storage
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from loader.dataset.checks.across import MAX_PROBLEMS, CrossChecks
-from loader.dataset.checks.verify_shards import check_shards, leads_out
-from loader.dataset.history import SHAPE, RevisionHistory
-from loader.dataset.listed import check_listed
-from loader.dataset.manifest import (
+from reelweave.loader.dataset.checks.across import MAX_PROBLEMS, CrossChecks
+from reelweave.loader.dataset.checks.verify_shards import check_shards, leads_out
+from reelweave.loader.dataset.history import SHAPE, RevisionHistory
+from reelweave.loader.dataset.listed import check_listed
+from reelweave.loader.dataset.manifest import (
     SEARCH,
     FileEntry,
     Manifest,
@@ -22,14 +22,14 @@ from loader.dataset.manifest import (
     search_folder,
     table_path,
 )
-from loader.dataset.plan_index import Comparison, PlanIndex, map_plan_index, refuse_impossible
-from loader.dataset.reader import shard_storage
-from loader.dataset.schema import TABLES
-from loader.dataset.tables.checks import TableChecks, row_count
-from loader.dataset.tables.parquet import read_batches, read_table
-from loader.dataset.tables.rows_by_shard import RowsByShard
-from loader.errors import MachineError, RunError
-from loader.storage import Storage, StorageConfig
+from reelweave.loader.dataset.plan_index import Comparison, PlanIndex, map_plan_index, refuse_impossible
+from reelweave.loader.dataset.reader import shard_storage
+from reelweave.loader.dataset.schema import TABLES
+from reelweave.loader.dataset.tables.checks import TableChecks, row_count
+from reelweave.loader.dataset.tables.parquet import read_batches, read_table
+from reelweave.loader.dataset.tables.rows_by_shard import RowsByShard
+from reelweave.loader.errors import MachineError, RunError
+from reelweave.loader.storage import Storage, StorageConfig
 
 _REPORT = "report/"
 _MAX_REPORT_BYTES = 256 << 20

@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from loader.base.strict_json import parse
-from loader.dataset.checks.across import MAX_PROBLEMS
-from loader.dataset.manifest import Manifest, ShardEntry
-from loader.dataset.schema import PLACEMENT, Row
-from loader.dataset.shard import idx_bytes
-from loader.dataset.tables.parquet import to_rows
-from loader.dataset.tables.rows_by_shard import RowsByShard
-from loader.dataset.tars.media import caption_of, media_suffix
-from loader.dataset.tars.tar_format import padded
-from loader.dataset.tars.tar_samples import read_sample
-from loader.errors import RunError
-from loader.storage import Storage
-from loader.storage.local import LocalStorage
+from reelweave.loader.base.strict_json import parse
+from reelweave.loader.dataset.checks.across import MAX_PROBLEMS
+from reelweave.loader.dataset.manifest import Manifest, ShardEntry
+from reelweave.loader.dataset.schema import PLACEMENT, Row
+from reelweave.loader.dataset.shard import idx_bytes
+from reelweave.loader.dataset.tables.parquet import to_rows
+from reelweave.loader.dataset.tables.rows_by_shard import RowsByShard
+from reelweave.loader.dataset.tars.media import caption_of, media_suffix
+from reelweave.loader.dataset.tars.tar_format import padded
+from reelweave.loader.dataset.tars.tar_samples import read_sample
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import Storage
+from reelweave.loader.storage.local import LocalStorage
 
 _READ_BYTES = 4 * 2**20
 
@@ -44,8 +44,8 @@ def check_shards(
     Args:
         storage: storage of the shards.
         manifest: manifest of the dataset.
-        rows: all rows, checked (`loader.dataset.tables.checks`); None if damaged, which leaves only the checksums of
-            whole shards to compare.
+        rows: all rows, checked (`reelweave.loader.dataset.tables.checks`); None if damaged, which leaves only
+            the checksums of whole shards to compare.
         progress: callback with the path of each shard before it is read.
     """
     result = CheckedShards()

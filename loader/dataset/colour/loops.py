@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.base.compiled import compiled
+from reelweave.loader.base.compiled import compiled
 
 Codes = NDArray[np.uint16]
 Bytes = NDArray[np.uint8]

@@ -5,8 +5,8 @@ import re
 import numpy as np
 from av.video.frame import VideoFrame
 
-from loader.dataset.colour.loops import round_samples
-from loader.dataset.colour.planes import lines_of
+from reelweave.loader.dataset.colour.loops import round_samples
+from reelweave.loader.dataset.colour.planes import lines_of
 
 _DEEP = re.compile(r"(yuv4(?:20|22|44)p)(9|10|12|14|16)le")
 

@@ -2,10 +2,10 @@
 
 from av.video.frame import VideoFrame
 
-from loader.dataset.colour import hdr, tone_map
-from loader.dataset.colour.chain import Chain
-from loader.dataset.colour.rounding import is_deep, rounded
-from loader.dataset.colour.tone_map import tone_mapper
+from reelweave.loader.dataset.colour import hdr, tone_map
+from reelweave.loader.dataset.colour.chain import Chain
+from reelweave.loader.dataset.colour.rounding import is_deep, rounded
+from reelweave.loader.dataset.colour.tone_map import tone_mapper
 
 FULL_RANGE = 2
 

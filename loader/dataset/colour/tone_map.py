@@ -11,9 +11,9 @@ import numpy as np
 from av.video.frame import VideoFrame
 from numpy.typing import NDArray
 
-from loader.dataset.colour import hdr
-from loader.dataset.colour.loops import map_picture
-from loader.dataset.colour.planes import lines_of
+from reelweave.loader.dataset.colour import hdr
+from reelweave.loader.dataset.colour.loops import map_picture
+from reelweave.loader.dataset.colour.planes import lines_of
 
 FORMAT = "yuv420p10le"
 """Input format of the mapping, limited range, BT.2020 matrix."""

@@ -4,7 +4,7 @@ import numpy as np
 from av.video.format import VideoFormat
 from av.video.frame import VideoFrame
 
-from loader.dataset.colour.chain import Chain
+from reelweave.loader.dataset.colour.chain import Chain
 
 
 class OverBlack:

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from loader.base.arrays import Places
-from loader.dataset.manifest import (
+from reelweave.loader.base.arrays import Places
+from reelweave.loader.dataset.manifest import (
     REMOVAL_STAGE,
     FileEntry,
     Foreign,
@@ -31,24 +31,24 @@ from loader.dataset.manifest import (
     sha256,
     table_path,
 )
-from loader.dataset.publishing.payload import Payload, entry_of
-from loader.dataset.publishing.publication import IndexMaker, read_once, write_accounting
-from loader.dataset.publishing.writer import publish_files
-from loader.dataset.schema import ACCOUNTING, INDEX, SCORES, TABLES
-from loader.dataset.shard import ShardRecord, idx_bytes
-from loader.dataset.tables.parquet import (
+from reelweave.loader.dataset.publishing.payload import Payload, entry_of
+from reelweave.loader.dataset.publishing.publication import IndexMaker, read_once, write_accounting
+from reelweave.loader.dataset.publishing.writer import publish_files
+from reelweave.loader.dataset.schema import ACCOUNTING, INDEX, SCORES, TABLES
+from reelweave.loader.dataset.shard import ShardRecord, idx_bytes
+from reelweave.loader.dataset.tables.parquet import (
     ParquetWriter,
     batches_of_parquet,
     from_parquet,
     to_parquet,
     to_table,
 )
-from loader.dataset.tables.row_parts import RowParts, hashed, part_count
-from loader.dataset.tables.shard_rows import MAYBE_CRC32, TableRows
-from loader.dataset.tars.energon import EnergonShard, energon_files
-from loader.dataset.tars.members import media_members
-from loader.storage.base import Storage
-from loader.storage.scratch import Scratch
+from reelweave.loader.dataset.tables.row_parts import RowParts, hashed, part_count
+from reelweave.loader.dataset.tables.shard_rows import MAYBE_CRC32, TableRows
+from reelweave.loader.dataset.tars.energon import EnergonShard, energon_files
+from reelweave.loader.dataset.tars.members import media_members
+from reelweave.loader.storage.base import Storage
+from reelweave.loader.storage.scratch import Scratch
 
 TAR_TABLE = INDEX.append(pa.field("sample_crc32", pa.uint32(), nullable=False)).append(
     pa.field("reason", pa.string(), nullable=False)

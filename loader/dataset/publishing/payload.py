@@ -4,9 +4,9 @@ import hashlib
 from io import BytesIO
 from pathlib import Path
 
-from loader.dataset.listed import digest_of
-from loader.dataset.manifest import FileEntry
-from loader.storage.base import Storage
+from reelweave.loader.dataset.listed import digest_of
+from reelweave.loader.dataset.manifest import FileEntry
+from reelweave.loader.storage.base import Storage
 
 Payload = bytes | Path
 

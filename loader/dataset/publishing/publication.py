@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from loader.dataset.latents import Latents
-from loader.dataset.manifest import (
+from reelweave.loader.dataset.latents import Latents
+from reelweave.loader.dataset.manifest import (
     FileEntry,
     Manifest,
     Removal,
@@ -25,15 +25,15 @@ from loader.dataset.manifest import (
     sha256,
     table_path,
 )
-from loader.dataset.plan_index import DTYPES, PLANNED, PlanColumns, PlanIndex, write_plan_index
-from loader.dataset.publishing.payload import Payload, entry_of
-from loader.dataset.schema import ACCOUNTING, INDEX, SCORES, Row
-from loader.dataset.shard import ShardRecord, idx_bytes
-from loader.dataset.tables.parquet import ParquetWriter, to_table
-from loader.dataset.tables.row_parts import RowParts, hashed, part_count
-from loader.dataset.tables.shard_rows import CRC32, MAYBE_CRC32, as_table
-from loader.dataset.tars.energon import ENERGON_COLUMNS, EnergonShard, energon_files
-from loader.errors import RunError
+from reelweave.loader.dataset.plan_index import DTYPES, PLANNED, PlanColumns, PlanIndex, write_plan_index
+from reelweave.loader.dataset.publishing.payload import Payload, entry_of
+from reelweave.loader.dataset.schema import ACCOUNTING, INDEX, SCORES, Row
+from reelweave.loader.dataset.shard import ShardRecord, idx_bytes
+from reelweave.loader.dataset.tables.parquet import ParquetWriter, to_table
+from reelweave.loader.dataset.tables.row_parts import RowParts, hashed, part_count
+from reelweave.loader.dataset.tables.shard_rows import CRC32, MAYBE_CRC32, as_table
+from reelweave.loader.dataset.tars.energon import ENERGON_COLUMNS, EnergonShard, energon_files
+from reelweave.loader.errors import RunError
 
 AnyRows: TypeAlias = pa.Table | pa.RecordBatchReader | Sequence[Row]
 

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from loader.dataset.history import RevisionHistory, ancestors
-from loader.dataset.manifest import (
+from reelweave.loader.dataset.history import RevisionHistory, ancestors
+from reelweave.loader.dataset.manifest import (
     MANIFEST,
     SEARCH,
     FileEntry,
@@ -21,19 +21,19 @@ from loader.dataset.manifest import (
     search_folder,
     table_path,
 )
-from loader.dataset.plan_index import from_arrow
-from loader.dataset.publishing.payload import Payload, create, entry_of, is_there, write
-from loader.dataset.publishing.publication import Content, Publication
-from loader.dataset.reader import Dataset
-from loader.dataset.schema import TABLES, Row
-from loader.dataset.shard import Sample, ShardRecord, write_shard
-from loader.dataset.tables.parquet import batches_of_parquet
-from loader.dataset.tars.card import write_card
-from loader.dataset.tars.energon import energon_files
-from loader.errors import RunError, UsageError
-from loader.storage.base import Storage
-from loader.storage.leases.lease import leased
-from loader.storage.scratch import Scratch
+from reelweave.loader.dataset.plan_index import from_arrow
+from reelweave.loader.dataset.publishing.payload import Payload, create, entry_of, is_there, write
+from reelweave.loader.dataset.publishing.publication import Content, Publication
+from reelweave.loader.dataset.reader import Dataset
+from reelweave.loader.dataset.schema import TABLES, Row
+from reelweave.loader.dataset.shard import Sample, ShardRecord, write_shard
+from reelweave.loader.dataset.tables.parquet import batches_of_parquet
+from reelweave.loader.dataset.tars.card import write_card
+from reelweave.loader.dataset.tars.energon import energon_files
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.storage.base import Storage
+from reelweave.loader.storage.leases.lease import leased
+from reelweave.loader.storage.scratch import Scratch
 
 SIDECARS = ".nv-meta/"
 _COPIED_BYTES = 1 << 23

@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
-from loader.dataset.latents import CONTEXT, LATENT
-from loader.dataset.tars.media import caption_of, media_suffix
-from loader.dataset.tars.tar_samples import read_sample
-from loader.errors import RunError
+from reelweave.loader.dataset.latents import CONTEXT, LATENT
+from reelweave.loader.dataset.tars.media import caption_of, media_suffix
+from reelweave.loader.dataset.tars.tar_samples import read_sample
+from reelweave.loader.errors import RunError
 
 
 class TrainingSample(NamedTuple):

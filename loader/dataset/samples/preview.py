@@ -39,8 +39,8 @@ def thumbnail(clip: bytes) -> bytes | None:
     import av
     from PIL import Image
 
-    from loader.dataset.colour.sdr import SdrConverter
-    from loader.dataset.samples.frames.video_stream import open_clip
+    from reelweave.loader.dataset.colour.sdr import SdrConverter
+    from reelweave.loader.dataset.samples.frames.video_stream import open_clip
 
     try:
         with open_clip(clip) as (container, stream):

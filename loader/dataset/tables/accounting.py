@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from loader.dataset.schema import STATES
+from reelweave.loader.dataset.schema import STATES
 
 TOTALLED = ("source", "start_s", "end_s", "state", "stage")
 """Columns of which totals are made."""

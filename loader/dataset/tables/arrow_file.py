@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from loader.errors import RunError
-from loader.storage.steady import refuse_fault
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage.steady import refuse_fault
 
 Columns = dict[str, NDArray[np.generic]]
 

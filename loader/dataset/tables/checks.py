@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from loader.dataset.manifest import Manifest
-from loader.dataset.schema import STATES
+from reelweave.loader.dataset.manifest import Manifest
+from reelweave.loader.dataset.schema import STATES
 
 SPLITS = ("train", "val")
 _NEEDED = (("kept", "key"), ("kept", "start_s"), ("duplicate", "duplicate_of"), ("duplicate", "start_s"))

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from loader.base.arrays import Places
-from loader.dataset.schema import Row
-from loader.errors import RunError
-from loader.storage.steady import refuse_fault
+from reelweave.loader.base.arrays import Places
+from reelweave.loader.dataset.schema import Row
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage.steady import refuse_fault
 
 GROUP_ROWS = 1 << 17
 """Most rows of a row group: a writer holds one."""

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from loader.storage.scratch import Scratch
+from reelweave.loader.storage.scratch import Scratch
 
 ROWS = 1 << 16
 """Rows of a part that are held in memory at a time."""

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from loader.dataset.manifest import ShardEntry
-from loader.dataset.schema import INDEX
-from loader.dataset.tables.row_parts import RowParts, part_count
-from loader.dataset.tables.shard_rows import CRC32, MAYBE_CRC32
+from reelweave.loader.dataset.manifest import ShardEntry
+from reelweave.loader.dataset.schema import INDEX
+from reelweave.loader.dataset.tables.row_parts import RowParts, part_count
+from reelweave.loader.dataset.tables.shard_rows import CRC32, MAYBE_CRC32
 
 
 class RowsByShard:

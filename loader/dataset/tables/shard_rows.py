@@ -5,8 +5,8 @@ from typing import overload
 
 import pyarrow as pa
 
-from loader.dataset.schema import INDEX, Row
-from loader.dataset.tables.parquet import to_rows, to_table
+from reelweave.loader.dataset.schema import INDEX, Row
+from reelweave.loader.dataset.tables.parquet import to_rows, to_table
 
 CRC32 = "sample_crc32"
 

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from loader.base.arrays import Places
-from loader.dataset.listed import check_listed, explained, read_listed
-from loader.dataset.manifest import MANIFEST, FileEntry, Manifest, read_manifest
-from loader.dataset.schema import INDEX, TABLES, Row
-from loader.dataset.tables.checks import TableChecks, problems, row_count
-from loader.dataset.tables.parquet import (
+from reelweave.loader.base.arrays import Places
+from reelweave.loader.dataset.listed import check_listed, explained, read_listed
+from reelweave.loader.dataset.manifest import MANIFEST, FileEntry, Manifest, read_manifest
+from reelweave.loader.dataset.schema import INDEX, TABLES, Row
+from reelweave.loader.dataset.tables.checks import TableChecks, problems, row_count
+from reelweave.loader.dataset.tables.parquet import (
     GROUP_ROWS,
     find_sorted,
     read_batches,
@@ -22,8 +22,8 @@ from loader.dataset.tables.parquet import (
     read_table,
     to_rows,
 )
-from loader.errors import MachineError, RunError
-from loader.storage.base import Storage
+from reelweave.loader.errors import MachineError, RunError
+from reelweave.loader.storage.base import Storage
 
 _ROWS_AROUND = 1 << 15
 
@@ -53,7 +53,7 @@ class TableReader:
 
     @cached_property
     def index(self) -> pa.Table:
-        """Content of ``index.parquet``: one row per sample, sorted by key (``loader.dataset.schema.INDEX``).
+        """Content of ``index.parquet``: one row per sample, sorted by key (``reelweave.loader.dataset.schema.INDEX``).
 
         It is read whole; of a large one `table_parts`, `column`, `rows_at` and `row` read what is asked for.
         """
@@ -63,12 +63,12 @@ class TableReader:
 
     @cached_property
     def accounting(self) -> pa.Table:
-        """Content of ``accounting.parquet``: one row per span (``loader.dataset.schema.ACCOUNTING``)."""
+        """Content of ``accounting.parquet``: one row per span (``reelweave.loader.dataset.schema.ACCOUNTING``)."""
         return self._table("accounting")
 
     @cached_property
     def scores(self) -> pa.Table:
-        """Content of ``scores.parquet``: one row per clip that was cut (``loader.dataset.schema.SCORES``)."""
+        """Content of ``scores.parquet``: one row per clip that was cut (``reelweave.loader.dataset.schema.SCORES``)."""
         return self.read_scores()
 
     def read_scores(self) -> pa.Table:

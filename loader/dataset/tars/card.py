@@ -6,7 +6,7 @@ Without one it counts file endings, and takes ``.tar.idx`` files for tars.
 import json
 from collections.abc import Iterable, Sequence
 
-from loader.storage.base import Storage
+from reelweave.loader.storage.base import Storage
 
 CARD = "README.md"
 _OURS = "# written with the shards; without this line the card is left as it is"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.dataset.tars.members import Members
+from reelweave.loader.dataset.tars.members import Members
 
 
 def joined_members(

@@ -4,7 +4,7 @@ import json
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Mapping
 
-from loader.text import first_text
+from reelweave.loader.text import first_text
 
 VIDEO = ("mp4", "webm", "mkv", "mov", "avi", "m4v", "ts")
 IMAGES = ("gif", "jpg", "jpeg", "png", "webp")

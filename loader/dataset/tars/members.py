@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from loader.dataset.tars.media import MEDIA, media_rank
+from reelweave.loader.dataset.tars.media import MEDIA, media_rank
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ def members(index: pa.Table, suffix: str) -> Members:
 
 
 def media_members(index: pa.Table) -> Members:
-    """Locate every sample's media member, of any suffix (``loader.dataset.tars.media``)."""
+    """Locate every sample's media member, of any suffix (``reelweave.loader.dataset.tars.media``)."""
     listed = index.column("members").combine_chunks()
     flat = pc.list_flatten(listed)
     rows = np.asarray(pc.list_parent_indices(listed), np.int64)

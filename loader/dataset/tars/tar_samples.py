@@ -1,6 +1,6 @@
 """Parsing of one sample from its bytes in a WebDataset tar."""
 
-from loader.dataset.tars.tar_format import (
+from reelweave.loader.dataset.tars.tar_format import (
     TAR_BLOCK,
     Extension,
     TarError,
@@ -9,7 +9,7 @@ from loader.dataset.tars.tar_format import (
     key_and_suffix,
     padded,
 )
-from loader.errors import RunError
+from reelweave.loader.errors import RunError
 
 
 def read_sample(region: bytes | memoryview) -> tuple[str, dict[str, memoryview]]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from loader.dataset.tars.tar_format import (
+from reelweave.loader.dataset.tars.tar_format import (
     MAX_EXTENSION_BYTES,
     TAR_BLOCK,
     Extension,

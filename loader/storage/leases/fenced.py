@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from loader.errors import RunError
-from loader.storage.base import ObjectInfo, Storage
-from loader.storage.leases.holder import read_holder
-from loader.storage.leases.timed_lease import elapsed_s
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage.base import ObjectInfo, Storage
+from reelweave.loader.storage.leases.holder import read_holder
+from reelweave.loader.storage.leases.timed_lease import elapsed_s
 
 _EVERY_S = 2.0
 """Most seconds between two checks. A lease that ends by time is checked at least twice while it lasts."""

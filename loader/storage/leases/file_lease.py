@@ -6,11 +6,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loader.errors import RunError
-from loader.storage.leases.holder import LeaseHolder, held, read_holder
-from loader.storage.local import LocalStorage, make_folder
-from loader.storage.locks import NO_LOCKS, lock, unlock
-from loader.storage.names import LEASE
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage.leases.holder import LeaseHolder, held, read_holder
+from reelweave.loader.storage.local import LocalStorage, make_folder
+from reelweave.loader.storage.locks import NO_LOCKS, lock, unlock
+from reelweave.loader.storage.names import LEASE
 
 _LAST_BREATH_S = 10.0  # a killed process frees its memory before its locks
 _PAUSE_S = 0.02
@@ -42,7 +42,7 @@ class FileLease:
         return self.storage.folder / LEASE
 
     def acquire(self) -> None:
-        """Lock the file, see `loader.storage.leases.lease.Lease`."""
+        """Lock the file, see `reelweave.loader.storage.leases.lease.Lease`."""
         above = [self.storage.folder, *self.storage.folder.parents]
         self._made = [folder for folder in above if not folder.is_dir()]
         try:
@@ -64,7 +64,7 @@ class FileLease:
             raise RunError(f"cannot write {self._path}: {error.strerror or error}") from error
 
     def release(self) -> None:
-        """Unlock and remove the file, see `loader.storage.leases.lease.Lease`."""
+        """Unlock and remove the file, see `reelweave.loader.storage.leases.lease.Lease`."""
         if self._handle is None:
             return
         unlock(self._handle, self._path)

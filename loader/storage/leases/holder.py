@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Self
 from uuid import uuid4
 
-from loader.errors import RunError
-from loader.storage.base import Storage
-from loader.storage.names import LEASE
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage.base import Storage
+from reelweave.loader.storage.names import LEASE
 
 MAX_BYTES = 4096
 _MAX_CHARS = 200

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from loader.storage.base import Storage
-from loader.storage.config import StorageConfig
-from loader.storage.leases.fenced import Fence, FencedStorage, unfenced
-from loader.storage.leases.file_lease import FileLease
-from loader.storage.leases.holder import LeaseHolder
-from loader.storage.leases.timed_lease import TimedLease
-from loader.storage.local import LocalStorage
+from reelweave.loader.storage.base import Storage
+from reelweave.loader.storage.config import StorageConfig
+from reelweave.loader.storage.leases.fenced import Fence, FencedStorage, unfenced
+from reelweave.loader.storage.leases.file_lease import FileLease
+from reelweave.loader.storage.leases.holder import LeaseHolder
+from reelweave.loader.storage.leases.timed_lease import TimedLease
+from reelweave.loader.storage.local import LocalStorage
 
 
 class Lease(Protocol):
@@ -56,7 +56,7 @@ def leased(storage: Storage, command: str) -> Iterator[Storage]:
 def _lease(storage: Storage, holder: LeaseHolder) -> Lease:
     if isinstance(storage, LocalStorage):
         return FileLease(storage, holder)
-    from loader.storage.s3.storage import S3Storage
+    from reelweave.loader.storage.s3.storage import S3Storage
 
     config = storage.config if isinstance(storage, S3Storage) else StorageConfig()
     return TimedLease(storage, holder, config.lease_s)

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from loader.errors import RunError
-from loader.storage.base import Storage
-from loader.storage.leases.holder import MAX_BYTES, LeaseHolder, held
-from loader.storage.names import LEASE
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage.base import Storage
+from reelweave.loader.storage.leases.holder import MAX_BYTES, LeaseHolder, held
+from reelweave.loader.storage.names import LEASE
 
 _BEATS = 4  # renewals per duration of the lease
 _LOOKS = 60
@@ -52,7 +52,7 @@ class TimedLease:
         self.holder = replace(self.holder, lasts_s=self.lasts_s)
 
     def acquire(self) -> None:
-        """Create the object, or take it over, see `loader.storage.leases.lease.Lease`."""
+        """Create the object, or take it over, see `reelweave.loader.storage.leases.lease.Lease`."""
         while not self._taken():
             pass
         self._check_conditions()
@@ -60,7 +60,7 @@ class TimedLease:
         self._thread.start()
 
     def release(self) -> None:
-        """Remove the object while it is certainly ours, see `loader.storage.leases.lease.Lease`."""
+        """Remove the object while it is certainly ours, see `reelweave.loader.storage.leases.lease.Lease`."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote, urlsplit
 
-from loader.storage.reach.addresses import is_public, written_address
+from reelweave.loader.storage.reach.addresses import is_public, written_address
 
 _WEB = ("http", "https")
 _PORTS = {"http": 80, "https": 443}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import IO, TYPE_CHECKING, Protocol
 
-from loader.errors import MachineError, RunError
+from reelweave.loader.errors import MachineError, RunError
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

@@ -15,7 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, Inc
 from botocore.exceptions import ConnectionError as BotoConnectionError
 from urllib3.exceptions import HTTPError, LocationValueError, NameResolutionError, SSLError
 
-from loader.storage.config import StorageConfig
+from reelweave.loader.storage.config import StorageConfig
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from urllib3.connection import HTTPConnection
 
-from loader.storage.config import StorageConfig
+from reelweave.loader.storage.config import StorageConfig
 
 _PIECE = 256 << 10  # bytes per send, each with its own wait
 _HEADER_BYTES = 1 << 20

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from loader.base.compiled import compiled
+from reelweave.loader.base.compiled import compiled
 
 _CRC32C, _CRC64NVME = 0x82F63B78, 0x9A6C9329AC4BC9B5
 """Polynomials with their bits reversed: RFC 3720, appendix B.4, and NVM Express NVM command set, 5.2.1.3.4."""

@@ -12,8 +12,8 @@ from botocore import awsrequest
 from botocore.config import Config
 from botocore.loaders import create_loader
 
-from loader.storage.config import StorageConfig
-from loader.storage.remote.timeouts import RequestLimits, TimedConnection
+from reelweave.loader.storage.config import StorageConfig
+from reelweave.loader.storage.remote.timeouts import RequestLimits, TimedConnection
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError, IncompleteReadError
 
-from loader.errors import MachineError, RunError
-from loader.storage.s3.faults import code_of
-from loader.storage.s3.requests import S3Requests, require_fields
+from reelweave.loader.errors import MachineError, RunError
+from reelweave.loader.storage.s3.faults import code_of
+from reelweave.loader.storage.s3.requests import S3Requests, require_fields
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

@@ -5,9 +5,9 @@ from functools import partial
 
 from botocore.exceptions import ClientError, NoCredentialsError, PartialCredentialsError
 
-from loader.errors import MachineError, ObjectError, RunError
-from loader.storage.config import StorageConfig
-from loader.storage.remote.retry import is_transient, patience
+from reelweave.loader.errors import MachineError, ObjectError, RunError
+from reelweave.loader.storage.config import StorageConfig
+from reelweave.loader.storage.remote.retry import is_transient, patience
 
 _NO_LOGIN = ("ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch")
 """Credentials that are wrong or have run out, for every object."""

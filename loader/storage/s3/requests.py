@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from botocore.exceptions import ClientError
 from botocore.parsers import ResponseParserError
 
-from loader.errors import RunError, first_line
-from loader.storage.config import StorageConfig
-from loader.storage.names import check_path, check_prefix
-from loader.storage.remote.retry import FAULTS, retry
-from loader.storage.s3.client import client_of
-from loader.storage.s3.faults import explained
+from reelweave.loader.errors import RunError, first_line
+from reelweave.loader.storage.config import StorageConfig
+from reelweave.loader.storage.names import check_path, check_prefix
+from reelweave.loader.storage.remote.retry import FAULTS, retry
+from reelweave.loader.storage.s3.client import client_of
+from reelweave.loader.storage.s3.faults import explained
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

@@ -14,15 +14,15 @@ from uuid import uuid4
 
 from botocore.exceptions import ClientError
 
-from loader.errors import MachineError, RunError
-from loader.storage.base import ObjectInfo
-from loader.storage.names import LEASE
-from loader.storage.remote.blocks import BlockReader
-from loader.storage.s3.checksums import whole_check
-from loader.storage.s3.download import read_range
-from loader.storage.s3.faults import code_of
-from loader.storage.s3.requests import S3Requests
-from loader.storage.s3.upload import WRITE_ID, abort_uploads, regrouped, upload_parts, wrote
+from reelweave.loader.errors import MachineError, RunError
+from reelweave.loader.storage.base import ObjectInfo
+from reelweave.loader.storage.names import LEASE
+from reelweave.loader.storage.remote.blocks import BlockReader
+from reelweave.loader.storage.s3.checksums import whole_check
+from reelweave.loader.storage.s3.download import read_range
+from reelweave.loader.storage.s3.faults import code_of
+from reelweave.loader.storage.s3.requests import S3Requests
+from reelweave.loader.storage.s3.upload import WRITE_ID, abort_uploads, regrouped, upload_parts, wrote
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

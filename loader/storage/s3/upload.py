@@ -9,9 +9,9 @@ from uuid import uuid4
 
 from botocore.exceptions import ClientError
 
-from loader.errors import RunError
-from loader.storage.s3.faults import code_of
-from loader.storage.s3.requests import S3Requests
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage.s3.faults import code_of
+from reelweave.loader.storage.s3.requests import S3Requests
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

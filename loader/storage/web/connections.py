@@ -17,9 +17,9 @@ from urllib3.exceptions import (
 from urllib3.util import Timeout
 from urllib3.util.connection import create_connection
 
-from loader.storage.config import StorageConfig
-from loader.storage.reach.addresses import is_public
-from loader.storage.remote.timeouts import RequestLimits, TimedConnection
+from reelweave.loader.storage.config import StorageConfig
+from reelweave.loader.storage.reach.addresses import is_public
+from reelweave.loader.storage.remote.timeouts import RequestLimits, TimedConnection
 
 _MOST_ADDRESSES = 16
 """Maximum number of a host's addresses to try."""

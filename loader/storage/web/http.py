@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from loader.errors import UsageError
-from loader.storage.base import ObjectInfo
-from loader.storage.config import StorageConfig
-from loader.storage.names import check_path
-from loader.storage.web.web import split_url
-from loader.storage.web.web_object import WebObject
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage.base import ObjectInfo
+from reelweave.loader.storage.config import StorageConfig
+from reelweave.loader.storage.names import check_path
+from reelweave.loader.storage.web.web import split_url
+from reelweave.loader.storage.web.web_object import WebObject
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from urllib.parse import SplitResult, unquote, urljoin, urlsplit, urlunsplit
 import urllib3
 from urllib3.util import make_headers
 
-from loader.errors import ObjectError, UsageError
-from loader.storage.config import StorageConfig
-from loader.storage.names import redacted
-from loader.storage.reach.permissions import inner_address, only_public, refusal
-from loader.storage.remote.retry import StatusError
-from loader.storage.web.connections import NotPublicError, pools, proxy_of
+from reelweave.loader.errors import ObjectError, UsageError
+from reelweave.loader.storage.config import StorageConfig
+from reelweave.loader.storage.names import redacted
+from reelweave.loader.storage.reach.permissions import inner_address, only_public, refusal
+from reelweave.loader.storage.remote.retry import StatusError
+from reelweave.loader.storage.web.connections import NotPublicError, pools, proxy_of
 
 _CHUNK = 256 << 10
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -38,7 +38,7 @@ class WebName:
     Attributes:
         name: name for messages, without secrets.
         address: address, which may contain user, password and a query.
-        listed_in: see `loader.storage.reach.permissions.refusal`.
+        listed_in: see `reelweave.loader.storage.reach.permissions.refusal`.
     """
 
     name: str

@@ -11,10 +11,10 @@ from typing import BinaryIO, TypeVar
 from urllib3.exceptions import NameResolutionError
 from urllib3.exceptions import TimeoutError as TimeoutOfHttp
 
-from loader.storage.config import StorageConfig
-from loader.storage.remote.blocks import BlockReader
-from loader.storage.remote.retry import FAULTS, StatusError, is_transient, patience, retry
-from loader.storage.web.web import SilentError, WebError, WebName, WebResponse, get
+from reelweave.loader.storage.config import StorageConfig
+from reelweave.loader.storage.remote.blocks import BlockReader
+from reelweave.loader.storage.remote.retry import FAULTS, StatusError, is_transient, patience, retry
+from reelweave.loader.storage.web.web import SilentError, WebError, WebName, WebResponse, get
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class WebObject:
         address: address, with user, password and query if needed.
         name: name for messages.
         config: timeouts and limits.
-        listed_in: see `loader.storage.reach.permissions.refusal`.
+        listed_in: see `reelweave.loader.storage.reach.permissions.refusal`.
     """
 
     def __init__(self, address: str, name: str, config: StorageConfig, listed_in: str = "") -> None:

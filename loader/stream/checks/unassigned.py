@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from loader.base.arrays import Flags, Floats, Places
-from loader.blend import Blend
-from loader.blend.source import SampleSource
-from loader.buckets.assignment import BucketConfig
-from loader.buckets.taking_in import taking_in_rows
-from loader.buckets.unassigned import Unassigned
-from loader.dataset.plan_index import PlanIndex
-from loader.errors import UsageError
-from loader.stream.curriculum_plans import CurriculumPlans
+from reelweave.loader.base.arrays import Flags, Floats, Places
+from reelweave.loader.blend import Blend
+from reelweave.loader.blend.source import SampleSource
+from reelweave.loader.buckets.assignment import BucketConfig
+from reelweave.loader.buckets.taking_in import taking_in_rows
+from reelweave.loader.buckets.unassigned import Unassigned
+from reelweave.loader.dataset.plan_index import PlanIndex
+from reelweave.loader.errors import UsageError
+from reelweave.loader.stream.curriculum_plans import CurriculumPlans
 
 WORTH_A_WARNING = 0.01
 """Share of samples without a bucket from which rank 0 logs a warning."""

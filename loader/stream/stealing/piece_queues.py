@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch.distributed.distributed_c10d import Store
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
 
 
 class PieceQueues:

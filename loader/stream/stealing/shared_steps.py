@@ -11,18 +11,18 @@ import torch
 from torch.distributed.distributed_c10d import Store
 from torch.utils.data import get_worker_info
 
-from loader.batch import Microbatch, Pack
-from loader.errors import UsageError
-from loader.plan.epoch_plan import EpochPlan, StepPlan
-from loader.plan.position import read_state
-from loader.read.cache import DiskCache
-from loader.read.pipeline import ReadPipeline
-from loader.read.sample_reader import SampleReader
-from loader.stream.curriculum_plans import CurriculumPlans
-from loader.stream.rank_microbatches import rank_microbatches
-from loader.stream.stealing.piece_queues import PieceQueues
-from loader.stream.stealing.step_split import StepSplit, WorkStealingConfig, split_step, victims
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.batch import Microbatch, Pack
+from reelweave.loader.errors import UsageError
+from reelweave.loader.plan.epoch_plan import EpochPlan, StepPlan
+from reelweave.loader.plan.position import read_state
+from reelweave.loader.read.cache import DiskCache
+from reelweave.loader.read.pipeline import ReadPipeline
+from reelweave.loader.read.sample_reader import SampleReader
+from reelweave.loader.stream.curriculum_plans import CurriculumPlans
+from reelweave.loader.stream.rank_microbatches import rank_microbatches
+from reelweave.loader.stream.stealing.piece_queues import PieceQueues
+from reelweave.loader.stream.stealing.step_split import StepSplit, WorkStealingConfig, split_step, victims
+from reelweave.loader.stream.video_stream import VideoStream
 
 
 class SharedSteps:

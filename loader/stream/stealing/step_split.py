@@ -2,8 +2,8 @@
 
 Predicted costs have errors: with 5 % per microbatch, 128 ranks idle 6 % under any static plan. A small part of each
 step is therefore cut into short pieces. Every piece has a home, the rank that runs it by plan, and a few more
-ranks that read it. The first free one claims it (`loader.stream.stealing.piece_queues`). Pure functions, without
-communication.
+ranks that read it. The first free one claims it (`reelweave.loader.stream.stealing.piece_queues`). Pure
+functions, without communication.
 """
 
 import heapq
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import Field
 
-from loader.base.arrays import Flags, Floats, Places
-from loader.plan.balance import balanced
-from loader.settings import Settings
+from reelweave.loader.base.arrays import Flags, Floats, Places
+from reelweave.loader.plan.balance import balanced
+from reelweave.loader.settings import Settings
 
 _COARSEST = 3  # maximum cost of a sample that is shared, in pieces
 _MANY = 0.25  # cost per sample, in pieces, below which a piece holds many samples, each read by several ranks

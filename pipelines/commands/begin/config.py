@@ -11,15 +11,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from loader.errors import UsageError
-from loader.settings import summary
-from pipelines.configuration.commented import commented_yaml
-from pipelines.configuration.config import DEFAULT, given
-from pipelines.configuration.keys import Key, choices_of, keys_of, kind_of, models_of, unit_of
-from pipelines.configuration.kinds import KINDS
-from pipelines.terminal.arguments import add_config, add_global, did_you_mean
-from pipelines.terminal.console import print_json, stdout
-from pipelines.terminal.files import write_whole
+from reelweave.loader.errors import UsageError
+from reelweave.loader.settings import summary
+from reelweave.pipelines.configuration.commented import commented_yaml
+from reelweave.pipelines.configuration.config import DEFAULT, given
+from reelweave.pipelines.configuration.keys import Key, choices_of, keys_of, kind_of, models_of, unit_of
+from reelweave.pipelines.configuration.kinds import KINDS
+from reelweave.pipelines.terminal.arguments import add_config, add_global, did_you_mean
+from reelweave.pipelines.terminal.console import print_json, stdout
+from reelweave.pipelines.terminal.files import write_whole
 
 _MOST_MATCHES = 20
 
@@ -103,9 +103,9 @@ def _schema(options: argparse.Namespace) -> None:
 
 def _stages(options: argparse.Namespace) -> None:
     """List stages; of those that are installed only what the configuration names is imported."""
-    from curate.config import CurateConfig
-    from curate.models.custom.code import installed, version_of
-    from curate.models.custom.configured import stage_class
+    from reelweave.curate.config import CurateConfig
+    from reelweave.curate.models.custom.code import installed, version_of
+    from reelweave.curate.models.custom.configured import stage_class
 
     config = given(options.config, options.set).validated(CurateConfig)
     rows: list[dict[str, Any]] = []

@@ -19,22 +19,22 @@ from typing import TYPE_CHECKING, NamedTuple
 import yaml
 from pydantic import BaseModel
 
-from loader.buckets.assignment import BucketConfig, assign
-from loader.dataset import Dataset, verify
-from loader.errors import RunError
-from loader.storage import open_storage
-from pipelines.configuration.commented import commented_yaml
-from pipelines.configuration.config import resolve
-from pipelines.terminal.arguments import Parser, add_config, add_global
-from pipelines.terminal.console import print_json, stderr, stdout, table
-from pipelines.terminal.files import write_whole
-from pipelines.terminal.program import hint, program
+from reelweave.loader.buckets.assignment import BucketConfig, assign
+from reelweave.loader.dataset import Dataset, verify
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import open_storage
+from reelweave.pipelines.configuration.commented import commented_yaml
+from reelweave.pipelines.configuration.config import resolve
+from reelweave.pipelines.terminal.arguments import Parser, add_config, add_global
+from reelweave.pipelines.terminal.console import print_json, stderr, stdout, table
+from reelweave.pipelines.terminal.files import write_whole
+from reelweave.pipelines.terminal.program import hint, program
 
 if TYPE_CHECKING:
-    from pipelines.configuration.train_config import TrainRunConfig
-    from pipelines.evaluation.shown import FirstFrames
-    from pipelines.report.buckets import ReportConfig
-    from train.loop.loop import TrainResult
+    from reelweave.pipelines.configuration.train_config import TrainRunConfig
+    from reelweave.pipelines.evaluation.shown import FirstFrames
+    from reelweave.pipelines.report.buckets import ReportConfig
+    from reelweave.train.loop.loop import TrainResult
 
 CLIPS = 3
 """Number of clips that the model learns: as many as it can in a minute."""
@@ -54,7 +54,7 @@ class Next(NamedTuple):
 
 
 class LearnedClip(NamedTuple):
-    """A clip that the model learned, and how a video of its caption compares (`pipelines.evaluation.shown`)."""
+    """A learned clip, and how a video of its caption compares (`reelweave.pipelines.evaluation.shown`)."""
 
     key: str
     prompt: str
@@ -93,18 +93,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the whole journey and end with a table of what was made and commands to try next."""
-    from curate.config import CurateConfig
-    from curate.run.curate import curate
-    from loader.read.stream_config import StreamConfig
-    from pipelines.commands.data.curate import kept_files, print_accounting, summary
-    from pipelines.commands.look import report as report_command
-    from pipelines.commands.look.report import print_buckets, write_report
-    from pipelines.commands.train import sample
-    from pipelines.commands.train.train import train
-    from pipelines.configuration.train_config import TrainRunConfig
-    from pipelines.report.buckets import ReportConfig
-    from pipelines.terminal.curation_progress import curation_progress
-    from train.config.run import TrainConfig
+    from reelweave.curate.config import CurateConfig
+    from reelweave.curate.run.curate import curate
+    from reelweave.loader.read.stream_config import StreamConfig
+    from reelweave.pipelines.commands.data.curate import kept_files, print_accounting, summary
+    from reelweave.pipelines.commands.look import report as report_command
+    from reelweave.pipelines.commands.look.report import print_buckets, write_report
+    from reelweave.pipelines.commands.train import sample
+    from reelweave.pipelines.commands.train.train import train
+    from reelweave.pipelines.configuration.train_config import TrainRunConfig
+    from reelweave.pipelines.report.buckets import ReportConfig
+    from reelweave.pipelines.terminal.curation_progress import curation_progress
+    from reelweave.train.config.run import TrainConfig
 
     class DemoConfig(BaseModel, frozen=True, extra="forbid"):
         curate: CurateConfig
@@ -210,7 +210,7 @@ def _choose(dataset: Dataset, buckets: BucketConfig) -> Chosen | None:
 
     None if no clip of a bucket has a caption: then nothing could be asked of the model.
     """
-    from pipelines.evaluation.shown import FirstFrames
+    from reelweave.pipelines.evaluation.shown import FirstFrames
 
     assignment = assign(dataset.plan_index, buckets)
     places = dict(enumerate(assignment.bucket_of.tolist()))
@@ -266,7 +266,7 @@ def _run(module: ModuleType, command: str, *words: object) -> None:
 
 def _learned(out: Path, dataset: Dataset, chosen: Chosen) -> list[LearnedClip]:
     """Compare each sampled video with the clip of its prompt."""
-    from pipelines.evaluation.videos import read_video, video_set
+    from reelweave.pipelines.evaluation.videos import read_video, video_set
 
     found = []
     for path, row, prompt in zip(video_set(out / "samples").paths, chosen.rows, chosen.captions, strict=True):
@@ -284,7 +284,7 @@ def _write_configs(out: Path, buckets: "ReportConfig", training: "TrainRunConfig
 
 
 def _render(folder: Path) -> Path:
-    from pipelines.footage import make_footage
+    from reelweave.pipelines.footage import make_footage
 
     with stderr().status("rendering footage"):
         make_footage(folder)
@@ -309,7 +309,7 @@ def _finish(
     result: "TrainResult",
     learned: Sequence[LearnedClip],
 ) -> None:
-    from pipelines.commands.train.train import loss_change
+    from reelweave.pipelines.commands.train.train import loss_change
 
     totals = dataset.manifest.totals
     place, out = options.out / "dataset", options.out
@@ -327,7 +327,7 @@ def _finish(
 
 def _said(learned: Sequence[LearnedClip]) -> str:
     """Return how many videos show the clip of their prompt, and how well."""
-    from pipelines.evaluation.shown import MARGIN_DB
+    from reelweave.pipelines.evaluation.shown import MARGIN_DB
 
     gained = ", ".join(f"{one.psnr_db - one.unlearned_db:+.1f}" for one in learned)
     told = f"{sum(one.shown for one in learned)} of {len(learned)} show their clip"

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from loader.dataset import Dataset, StageTotal, stage_totals
-from loader.dataset.tables.accounting import TOTALLED
-from loader.errors import RunError
-from loader.storage import open_storage
-from pipelines.configuration.config import resolve
-from pipelines.configuration.kept import kept_yaml, repeated_with
-from pipelines.terminal.arguments import add_config, add_log_format
-from pipelines.terminal.console import print_json, stderr, stdout, table
-from pipelines.terminal.curation_progress import curation_progress
-from pipelines.terminal.program import hint
+from reelweave.loader.dataset import Dataset, StageTotal, stage_totals
+from reelweave.loader.dataset.tables.accounting import TOTALLED
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import open_storage
+from reelweave.pipelines.configuration.config import resolve
+from reelweave.pipelines.configuration.kept import kept_yaml, repeated_with
+from reelweave.pipelines.terminal.arguments import add_config, add_log_format
+from reelweave.pipelines.terminal.console import print_json, stderr, stdout, table
+from reelweave.pipelines.terminal.curation_progress import curation_progress
+from reelweave.pipelines.terminal.program import hint
 
 if TYPE_CHECKING:
-    from curate.config import CurateConfig
+    from reelweave.curate.config import CurateConfig
 
 MAX_FAILED = 50
 _SHOWN = ("source", "start_s", "reason")
@@ -74,10 +74,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Curate, write the report and print the accounting."""
-    from curate.config import CurateConfig
-    from curate.run.curate import curate
-    from pipelines.commands.look.report import REPORT, write_report
-    from pipelines.report.buckets import kept_config
+    from reelweave.curate.config import CurateConfig
+    from reelweave.curate.run.curate import curate
+    from reelweave.pipelines.commands.look.report import REPORT, write_report
+    from reelweave.pipelines.report.buckets import kept_config
 
     config = resolve(CurateConfig, options.config, options.set)
     if options.forecast:
@@ -171,8 +171,8 @@ def _changes(options: argparse.Namespace) -> bool:
 
 def _forecast_change(options: argparse.Namespace, config: "CurateConfig") -> int:
     """Print what a change of a finished dataset would do; a forecast from a sample where there is none."""
-    from curate.run.outlook.forecast import ForecastConfig
-    from curate.run.sample_run import forecast_update
+    from reelweave.curate.run.outlook.forecast import ForecastConfig
+    from reelweave.curate.run.sample_run import forecast_update
 
     rates = resolve(ForecastConfig, None, options.rates, "--rates")
     work = forecast_update(
@@ -209,8 +209,8 @@ def _forecast_change(options: argparse.Namespace, config: "CurateConfig") -> int
 
 
 def _forecast(options: argparse.Namespace, config: "CurateConfig") -> int:
-    from curate.run.outlook.forecast import Estimate, ForecastConfig
-    from curate.run.sample_run import forecast_curation
+    from reelweave.curate.run.outlook.forecast import Estimate, ForecastConfig
+    from reelweave.curate.run.sample_run import forecast_curation
 
     rates = resolve(ForecastConfig, None, options.rates, "--rates")
     with curation_progress(options.log_format, options.out) as progress:

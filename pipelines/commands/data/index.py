@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from loader.dataset import open_dataset
-from loader.errors import UsageError
-from pipelines.commands.data.curate import print_accounting, summary
-from pipelines.configuration.storage_options import add_storage_arguments, storage_config
-from pipelines.terminal.console import print_json, progress_bars, stderr
+from reelweave.loader.dataset import open_dataset
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.commands.data.curate import print_accounting, summary
+from reelweave.pipelines.configuration.storage_options import add_storage_arguments, storage_config
+from reelweave.pipelines.terminal.console import print_json, progress_bars, stderr
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from curate.foreign.crew import TarProgress
+    from reelweave.curate.foreign.crew import TarProgress
 
 MAX_NOTES = 50
 
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Index the tars and print the accounting."""
-    from curate.foreign.run import index_tars
+    from reelweave.curate.foreign.run import index_tars
 
     if options.workers is not None and options.workers < 1:
         raise UsageError(f"--workers {options.workers} works on nothing; give 1 or more")

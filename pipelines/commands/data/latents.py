@@ -7,12 +7,12 @@ finishes an interrupted run; DATASET is only read. OUT/latents.yaml keeps the re
 import argparse
 import json
 
-from loader.dataset.latents import Latents
-from pipelines.commands.data.curate import print_accounting, summary
-from pipelines.configuration.kept import kept_yaml, repeated_with
-from pipelines.terminal.arguments import add_config, add_log_format
-from pipelines.terminal.console import print_json, stdout, table
-from pipelines.terminal.curation_progress import curation_progress
+from reelweave.loader.dataset.latents import Latents
+from reelweave.pipelines.commands.data.curate import print_accounting, summary
+from reelweave.pipelines.configuration.kept import kept_yaml, repeated_with
+from reelweave.pipelines.terminal.arguments import add_config, add_log_format
+from reelweave.pipelines.terminal.console import print_json, stdout, table
+from reelweave.pipelines.terminal.curation_progress import curation_progress
 
 KEPT = "latents.yaml"
 """Path in a version of the configuration it was made with; none of its checksums covers it."""
@@ -30,9 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Encode, and print what is stored of each bucket and the state of every sample."""
-    from loader.buckets.assignment import assign
-    from pipelines.configuration.model_rate import resolve_run
-    from pipelines.latents.run import make_latents
+    from reelweave.loader.buckets.assignment import assign
+    from reelweave.pipelines.configuration.model_rate import resolve_run
+    from reelweave.pipelines.latents.run import make_latents
 
     given = [f"dataset={json.dumps(options.dataset)}", f"out={json.dumps(options.out)}"]
     config = resolve_run(options.config, [*given, *options.set])

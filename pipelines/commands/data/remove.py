@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loader.errors import UsageError
-from loader.storage import open_storage
-from pipelines.configuration.storage_options import add_storage_arguments, storage_config
-from pipelines.terminal.console import print_json, stdout
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import open_storage
+from reelweave.pipelines.configuration.storage_options import add_storage_arguments, storage_config
+from reelweave.pipelines.terminal.console import print_json, stdout
 
 if TYPE_CHECKING:
-    from curate.takedown.removal import Removed
+    from reelweave.curate.takedown.removal import Removed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,11 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Remove it and print what was rewritten."""
-    from curate.takedown.removal import remove
-    from loader.dataset import Dataset, Removal
-    from loader.read.exclude import read_keys
-    from pipelines.commands.look.report import REPORT, write_report
-    from pipelines.report.buckets import kept_config
+    from reelweave.curate.takedown.removal import remove
+    from reelweave.loader.dataset import Dataset, Removal
+    from reelweave.loader.read.exclude import read_keys
+    from reelweave.pipelines.commands.look.report import REPORT, write_report
+    from reelweave.pipelines.report.buckets import kept_config
 
     if not options.reason.strip():
         raise UsageError("--reason is empty; say why, it is kept in the manifest")

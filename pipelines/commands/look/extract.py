@@ -5,14 +5,14 @@ import json
 import re
 from pathlib import Path
 
-from loader.base.printable import printable_json
-from loader.dataset import Dataset, Row, open_dataset
-from loader.dataset.schema import PLACEMENT
-from loader.errors import RunError, UsageError
-from pipelines.configuration.storage_options import add_storage_arguments, storage_config
-from pipelines.terminal.console import print_json, stdout
-from pipelines.terminal.files import write_whole
-from pipelines.terminal.program import hint
+from reelweave.loader.base.printable import printable_json
+from reelweave.loader.dataset import Dataset, Row, open_dataset
+from reelweave.loader.dataset.schema import PLACEMENT
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.pipelines.configuration.storage_options import add_storage_arguments, storage_config
+from reelweave.pipelines.terminal.console import print_json, stdout
+from reelweave.pipelines.terminal.files import write_whole
+from reelweave.pipelines.terminal.program import hint
 
 _UNSAFE = re.compile(r"[^\w-]")
 
@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write the clip and print where it is."""
-    from pipelines.report.clips.lookup import find_rows
-    from pipelines.report.clips.media import locate_clip
+    from reelweave.pipelines.report.clips.lookup import find_rows
+    from reelweave.pipelines.report.clips.media import locate_clip
 
     if not options.key:
         raise UsageError("give the KEY of a clip, or its beginning")

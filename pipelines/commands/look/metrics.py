@@ -12,16 +12,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loader.base.printable import printable
-from loader.errors import RunError, UsageError
-from loader.storage import open_storage
-from loader.storage.config import StorageConfig
-from pipelines.commands.look.report_run import kind_of
-from pipelines.configuration.storage_options import add_storage_arguments, storage_config
-from pipelines.terminal.console import print_json, stderr, stdout
+from reelweave.loader.base.printable import printable
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.storage import open_storage
+from reelweave.loader.storage.config import StorageConfig
+from reelweave.pipelines.commands.look.report_run import kind_of
+from reelweave.pipelines.configuration.storage_options import add_storage_arguments, storage_config
+from reelweave.pipelines.terminal.console import print_json, stderr, stdout
 
 if TYPE_CHECKING:
-    from pipelines.metrics.sample import Place
+    from reelweave.pipelines.metrics.sample import Place
 
 PORT = 9464
 
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("a place is given twice; its numbers would be, too")
     from prometheus_client import generate_latest, start_http_server
 
-    from pipelines.metrics.exporter import registry_of
+    from reelweave.pipelines.metrics.exporter import registry_of
 
     config = storage_config(options)
     registry = registry_of([_place(name, config) for name in options.places], _say)
@@ -90,8 +90,8 @@ def _say(message: str) -> None:
 
 def _place(name: str, config: StorageConfig) -> "Place":
     """Return the reader of a run or a curation; what is missing is named before anything is served."""
-    from pipelines.metrics.curation import Curation
-    from pipelines.metrics.training import TrainingRun
+    from reelweave.pipelines.metrics.curation import Curation
+    from reelweave.pipelines.metrics.training import TrainingRun
 
     kind = kind_of(name)
     if kind == "nothing":

@@ -16,21 +16,21 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from loader.blend import is_blend_file
-from loader.dataset import Dataset, open_dataset, read_manifest
-from loader.errors import RunError, UsageError
-from pipelines.commands.look import report_steps
-from pipelines.commands.look.report_datasets import report_datasets
-from pipelines.commands.look.report_run import kind_of, report_runs
-from pipelines.commands.look.report_serve import serve
-from pipelines.report.buckets import KEPT, PACKAGED, ReportConfig, keep, report_config
-from pipelines.report.sampled import keep_sampled, sampled_files
-from pipelines.report.shapes import KEPT as KEPT_SHAPES
-from pipelines.report.shapes import keep_shapes
-from pipelines.report.web.files import Files
-from pipelines.terminal.arguments import add_config
-from pipelines.terminal.console import print_json, stdout, table
-from pipelines.terminal.program import hint
+from reelweave.loader.blend import is_blend_file
+from reelweave.loader.dataset import Dataset, open_dataset, read_manifest
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.pipelines.commands.look import report_steps
+from reelweave.pipelines.commands.look.report_datasets import report_datasets
+from reelweave.pipelines.commands.look.report_run import kind_of, report_runs
+from reelweave.pipelines.commands.look.report_serve import serve
+from reelweave.pipelines.report.buckets import KEPT, PACKAGED, ReportConfig, keep, report_config
+from reelweave.pipelines.report.sampled import keep_sampled, sampled_files
+from reelweave.pipelines.report.shapes import KEPT as KEPT_SHAPES
+from reelweave.pipelines.report.shapes import keep_shapes
+from reelweave.pipelines.report.web.files import Files
+from reelweave.pipelines.terminal.arguments import add_config
+from reelweave.pipelines.terminal.console import print_json, stdout, table
+from reelweave.pipelines.terminal.program import hint
 
 REPORT = "report/index.html"
 SERVED_CHARS = 1000
@@ -129,7 +129,7 @@ def run(options: argparse.Namespace) -> int:
     if options.samples is not None:
         keep_sampled(dataset, options.samples)
     if options.serve:
-        from pipelines.report.serve.dataset_pages import DatasetPages
+        from reelweave.pipelines.report.serve.dataset_pages import DatasetPages
 
         pages = DatasetPages(dataset, *report_files(dataset, config))
         serve(pages, options, {"dataset": dataset.storage.root})
@@ -180,7 +180,7 @@ def write_report(dataset: Dataset, config: ReportConfig) -> str:
 
 def _written(dataset: Dataset, config: ReportConfig) -> tuple[str, dict[str, Any]]:
     """Write the report, and return the page's URI and its numbers."""
-    from pipelines.report.web.files import publish
+    from reelweave.pipelines.report.web.files import publish
 
     while True:
         numbers, page, beside, _ = _made(dataset, config)
@@ -225,13 +225,13 @@ def _made(
         config: buckets and limits.
         most_chars: characters after which captions are cut; None to keep them within their share of the files.
     """
-    from pipelines.report.gallery.files import make_gallery
-    from pipelines.report.map.files import map_files
-    from pipelines.report.numbers.dataset import dataset_numbers
-    from pipelines.report.numbers.dataset_map import dataset_map
-    from pipelines.report.numbers.scores import Scores
-    from pipelines.report.page import render_page
-    from pipelines.report.thresholds import threshold_files
+    from reelweave.pipelines.report.gallery.files import make_gallery
+    from reelweave.pipelines.report.map.files import map_files
+    from reelweave.pipelines.report.numbers.dataset import dataset_numbers
+    from reelweave.pipelines.report.numbers.dataset_map import dataset_map
+    from reelweave.pipelines.report.numbers.scores import Scores
+    from reelweave.pipelines.report.page import render_page
+    from reelweave.pipelines.report.thresholds import threshold_files
 
     mapped = dataset_map(dataset, config)
     scores = Scores.of(dataset)
@@ -246,8 +246,8 @@ def _made(
 
 
 def print_buckets(dataset: Dataset, config: ReportConfig) -> None:
-    from loader.buckets.stats import dataset_stats
-    from pipelines.report.sections.buckets import bound_shown, oversized
+    from reelweave.loader.buckets.stats import dataset_stats
+    from reelweave.pipelines.report.sections.buckets import bound_shown, oversized
 
     stats = dataset_stats(dataset.plan_index, dataset.column("key"), config.buckets)
     out = stdout()

@@ -2,19 +2,19 @@
 
 import argparse
 
-from loader.dataset import open_dataset
-from loader.errors import UsageError
-from loader.storage import StorageConfig, open_storage
-from pipelines.commands.look.report_run import check_own
-from pipelines.report.buckets import report_config
-from pipelines.terminal.console import print_json, stdout, table
+from reelweave.loader.dataset import open_dataset
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import StorageConfig, open_storage
+from reelweave.pipelines.commands.look.report_run import check_own
+from reelweave.pipelines.report.buckets import report_config
+from reelweave.pipelines.terminal.console import print_json, stdout, table
 
 
 def report_datasets(options: argparse.Namespace) -> int:
     """Print what several datasets have in common and what not; with ``--out`` write it as a page."""
-    from pipelines.report.compared import compared_page, differing, summary
-    from pipelines.report.numbers.compared import compared_numbers
-    from pipelines.report.web.files import publish
+    from reelweave.pipelines.report.compared import compared_page, differing, summary
+    from reelweave.pipelines.report.numbers.compared import compared_numbers
+    from reelweave.pipelines.report.web.files import publish
 
     if options.serve or options.samples is not None or options.memory_gib is not None:
         raise UsageError(

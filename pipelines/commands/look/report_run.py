@@ -4,11 +4,11 @@ import argparse
 from pathlib import Path
 from typing import Literal
 
-from loader.dataset.manifest import MANIFEST
-from loader.errors import UsageError
-from loader.storage import StorageConfig, open_storage
-from pipelines.commands.look.report_serve import serve
-from pipelines.terminal.console import print_json, stdout, table
+from reelweave.loader.dataset.manifest import MANIFEST
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import StorageConfig, open_storage
+from reelweave.pipelines.commands.look.report_serve import serve
+from reelweave.pipelines.terminal.console import print_json, stdout, table
 
 PAGE, COMPARED = "report", "compared"
 _OWN = ("index.html", "assets/report.js")
@@ -17,7 +17,7 @@ _OWN = ("index.html", "assets/report.js")
 
 def kind_of(place: str) -> Literal["dataset", "run", "nothing"]:
     """Return what a folder holds; what is no local folder is taken for a dataset."""
-    from pipelines.report.run.numbers import is_run
+    from reelweave.pipelines.report.run.numbers import is_run
 
     folder = Path(place)
     if not folder.is_dir() or any((folder / name).exists() for name in (MANIFEST, ".ledger")):
@@ -27,9 +27,9 @@ def kind_of(place: str) -> Literal["dataset", "run", "nothing"]:
 
 def report_runs(options: argparse.Namespace) -> int:
     """Write the page of one or several runs and print what calls for attention, or serve it."""
-    from pipelines.report.run.numbers import is_run, read_runs
-    from pipelines.report.run.page import addresses_from, run_page, summary
-    from pipelines.report.web.files import publish
+    from reelweave.pipelines.report.run.numbers import is_run, read_runs
+    from reelweave.pipelines.report.run.page import addresses_from, run_page, summary
+    from reelweave.pipelines.report.web.files import publish
 
     folders = [Path(name) for name in (options.dataset, *options.others)]
     for folder in folders:
@@ -41,7 +41,7 @@ def report_runs(options: argparse.Namespace) -> int:
     if options.config or options.set:
         raise UsageError("--config and --set choose the buckets of a dataset; the report of a run has none")
     if options.serve:
-        from pipelines.report.serve.run_pages import RunPages
+        from reelweave.pipelines.report.serve.run_pages import RunPages
 
         if options.out:
             raise UsageError("--out is for the page that is written; --serve writes none")

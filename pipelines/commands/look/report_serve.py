@@ -4,10 +4,10 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pipelines.terminal.console import print_json, stderr, stdout
+from reelweave.pipelines.terminal.console import print_json, stderr, stdout
 
 if TYPE_CHECKING:
-    from pipelines.report.serve.server import Pages
+    from reelweave.pipelines.report.serve.server import Pages
 
 
 def serve(pages: "Pages", options: argparse.Namespace, named: dict[str, Any]) -> None:
@@ -18,7 +18,7 @@ def serve(pages: "Pages", options: argparse.Namespace, named: dict[str, Any]) ->
         options: ``host``, ``port`` and ``json``.
         named: description of the pages, for ``--json``.
     """
-    from pipelines.report.serve.server import ReportServer
+    from reelweave.pipelines.report.serve.server import ReportServer
 
     host = "127.0.0.1" if options.host is None else options.host
     with ReportServer(pages, host, options.port or 0) as server:

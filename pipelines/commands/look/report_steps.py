@@ -4,22 +4,22 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loader.errors import UsageError
-from loader.paper.workloads import WORKLOADS
-from loader.plan.policy import BudgetsT, Regime
-from loader.storage import StorageConfig, open_storage
-from pipelines.commands.look.report_run import check_own
-from pipelines.report.numbers.cost_fit import fit_words
-from pipelines.report.numbers.steps.recommendation import of_microbatches
-from pipelines.report.sections.steps import policy_rows
-from pipelines.report.steps_config import StepsConfig
-from pipelines.terminal.arguments import did_you_mean
-from pipelines.terminal.console import print_json, stdout, table
-from pipelines.terminal.files import read_text
-from pipelines.terminal.program import hint
+from reelweave.loader.errors import UsageError
+from reelweave.loader.paper.workloads import WORKLOADS
+from reelweave.loader.plan.policy import BudgetsT, Regime
+from reelweave.loader.storage import StorageConfig, open_storage
+from reelweave.pipelines.commands.look.report_run import check_own
+from reelweave.pipelines.report.numbers.cost_fit import fit_words
+from reelweave.pipelines.report.numbers.steps.recommendation import of_microbatches
+from reelweave.pipelines.report.sections.steps import policy_rows
+from reelweave.pipelines.report.steps_config import StepsConfig
+from reelweave.pipelines.terminal.arguments import did_you_mean
+from reelweave.pipelines.terminal.console import print_json, stdout, table
+from reelweave.pipelines.terminal.files import read_text
+from reelweave.pipelines.terminal.program import hint
 
 if TYPE_CHECKING:
-    from pipelines.report.numbers.workload import WorkloadConfig
+    from reelweave.pipelines.report.numbers.workload import WorkloadConfig
 
 _PLAN = tuple(StepsConfig.model_fields)
 _MOVED = ("--policy", "--timings", "--plan-out")
@@ -112,9 +112,9 @@ def report_workload(options: argparse.Namespace) -> None:
     Raises:
         UsageError: an option is wrong.
     """
-    from pipelines.configuration.config import given
-    from pipelines.report.numbers.workload import WorkloadConfig, workload_numbers
-    from pipelines.report.shapes import checked
+    from reelweave.pipelines.configuration.config import given
+    from reelweave.pipelines.report.numbers.workload import WorkloadConfig, workload_numbers
+    from reelweave.pipelines.report.shapes import checked
 
     name = options.workload
     if name not in WORKLOADS:
@@ -151,8 +151,8 @@ def report_workload(options: argparse.Namespace) -> None:
 
 
 def _write_page(numbers: dict[str, Any], config: "WorkloadConfig", folder: Path) -> str:
-    from pipelines.report.sections.workload import workload_page
-    from pipelines.report.web.files import publish
+    from reelweave.pipelines.report.sections.workload import workload_page
+    from reelweave.pipelines.report.web.files import publish
 
     return publish(
         open_storage(str(folder.absolute()), StorageConfig()), "", workload_page(numbers, config), {}
@@ -165,7 +165,7 @@ def measured(budgets: BudgetsT, options: argparse.Namespace) -> tuple[BudgetsT, 
     Raises:
         UsageError: an option or the file is wrong.
     """
-    from pipelines.report.shapes import with_shapes
+    from reelweave.pipelines.report.shapes import with_shapes
 
     if options.shapes is None:
         if options.memory_gib is not None:

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from loader.dataset import Dataset, open_dataset
-from loader.errors import UsageError
-from pipelines.configuration.storage_options import add_storage_arguments, storage_config
-from pipelines.terminal.console import print_json, stdout, table
+from reelweave.loader.dataset import Dataset, open_dataset
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.configuration.storage_options import add_storage_arguments, storage_config
+from reelweave.pipelines.terminal.console import print_json, stdout, table
 
 if TYPE_CHECKING:
-    from curate.models.embed import EmbedConfig
-    from curate.search.search import ClipSearch, Hit
+    from reelweave.curate.models.embed import EmbedConfig
+    from reelweave.curate.search.search import ClipSearch, Hit
 
 _MAX_CAPTION = 120
 
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Search and print the nearest clips, best first."""
-    from curate.search.search import ClipSearch
+    from reelweave.curate.search.search import ClipSearch
 
     if options.index and options.words is None and options.like is None:
         return _make_index(options)
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _make_index(options: argparse.Namespace) -> int:
     """Make the search index of a dataset."""
-    from curate.search.cell_file import make_search_index
+    from reelweave.curate.search.cell_file import make_search_index
 
     made = make_search_index(open_dataset(options.dataset, storage_config(options)))
     if options.json:
@@ -88,7 +88,7 @@ def _make_index(options: argparse.Namespace) -> int:
 
 
 def _hits(dataset: Dataset, search: "ClipSearch", options: argparse.Namespace) -> "list[Hit]":
-    from curate.models.embed import ClipEmbedder
+    from reelweave.curate.models.embed import ClipEmbedder
 
     if options.like is not None and dataset.row_number(options.like) is not None:
         return search.by_key(options.like, options.top)
@@ -112,7 +112,7 @@ def _embed_config(dataset: Dataset, options: argparse.Namespace) -> "EmbedConfig
     """Return the configuration of the dataset's embeddings, with the model's place from the options."""
     from pydantic import ValidationError
 
-    from curate.models.embed import EmbedConfig
+    from reelweave.curate.models.embed import EmbedConfig
 
     curate = dataset.manifest.config.get("curate")
     made = curate.get("embed") if isinstance(curate, dict) else None

@@ -8,11 +8,11 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from loader.dataset import open_dataset
-from loader.errors import UsageError
-from pipelines.configuration.storage_options import add_storage_arguments, storage_config
-from pipelines.terminal.console import print_json, stdout, table
-from pipelines.terminal.program import hint
+from reelweave.loader.dataset import open_dataset
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.configuration.storage_options import add_storage_arguments, storage_config
+from reelweave.pipelines.terminal.console import print_json, stdout, table
+from reelweave.pipelines.terminal.program import hint
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the clip, or the spans of a source."""
-    from pipelines.report.buckets import kept_config
-    from pipelines.report.clips.facts import clip_facts
-    from pipelines.report.clips.lookup import find_rows
+    from reelweave.pipelines.report.buckets import kept_config
+    from reelweave.pipelines.report.clips.facts import clip_facts
+    from reelweave.pipelines.report.clips.lookup import find_rows
 
     if not options.clip:
         raise UsageError("give the KEY of a clip, its beginning, or a source")

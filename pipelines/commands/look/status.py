@@ -8,11 +8,11 @@ import time
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from loader.storage import open_storage
-from pipelines.configuration.storage_options import add_storage_arguments, storage_config
-from pipelines.metrics.curation_status import Status, is_finished, read_status
-from pipelines.terminal.console import print_json, stdout
-from pipelines.terminal.curation_progress import described, duration
+from reelweave.loader.storage import open_storage
+from reelweave.pipelines.configuration.storage_options import add_storage_arguments, storage_config
+from reelweave.pipelines.metrics.curation_status import Status, is_finished, read_status
+from reelweave.pipelines.terminal.console import print_json, stdout
+from reelweave.pipelines.terminal.curation_progress import described, duration
 
 _WATCH_S = 5.0
 _SILENT_S = 120.0

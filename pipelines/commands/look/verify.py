@@ -3,13 +3,13 @@
 import argparse
 from pathlib import Path
 
-from loader.dataset import Verification, verify
-from loader.dataset.checks import signature
-from loader.dataset.manifest import MANIFEST
-from loader.errors import UsageError
-from loader.storage import StorageConfig, open_storage
-from pipelines.configuration.storage_options import add_storage_arguments, storage_config
-from pipelines.terminal.console import plain, print_json, stderr, stdout
+from reelweave.loader.dataset import Verification, verify
+from reelweave.loader.dataset.checks import signature
+from reelweave.loader.dataset.manifest import MANIFEST
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import StorageConfig, open_storage
+from reelweave.pipelines.configuration.storage_options import add_storage_arguments, storage_config
+from reelweave.pipelines.terminal.console import plain, print_json, stderr, stdout
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,14 +78,14 @@ def _verify_run(options: argparse.Namespace, config: StorageConfig) -> int | Non
     Raises:
         UsageError: a signature is asked for, which checkpoints have not.
     """
-    from train.checkpoint.folder import all_of
+    from reelweave.train.checkpoint.folder import all_of
 
     storage, folders = all_of(options.dataset, config)
     if not folders:
         return None
     if options.key or options.sign:
         raise UsageError("--key and --sign are of datasets; checkpoints are not signed")
-    from train.checkpoint.verify import verify  # and PyTorch, where there is a checkpoint
+    from reelweave.train.checkpoint.verify import verify  # and PyTorch, where there is a checkpoint
 
     with stderr().status("reading") as status:
         found = [

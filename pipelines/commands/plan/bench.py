@@ -10,13 +10,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loader.errors import UsageError
-from pipelines.terminal.arguments import add_config
-from pipelines.terminal.console import print_json, stderr, stdout, table
-from pipelines.terminal.program import hint
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.terminal.arguments import add_config
+from reelweave.pipelines.terminal.console import print_json, stderr, stdout, table
+from reelweave.pipelines.terminal.program import hint
 
 if TYPE_CHECKING:
-    from pipelines.configuration.train_config import TrainRunConfig
+    from reelweave.pipelines.configuration.train_config import TrainRunConfig
 
 BENCHMARKS = ("cascades", "curate", "kernels", "loader", "lp", "shapes", "shots")
 
@@ -80,9 +80,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _curate(options: argparse.Namespace) -> int:
-    from curate.config import CurateConfig
-    from pipelines.benchmarks.curate import bench_curate
-    from pipelines.configuration.config import resolve
+    from reelweave.curate.config import CurateConfig
+    from reelweave.pipelines.benchmarks.curate import bench_curate
+    from reelweave.pipelines.configuration.config import resolve
 
     config = resolve(CurateConfig, None, options.set)
     with stderr().status(f"curating {options.videos} and measuring the floor"):
@@ -100,7 +100,7 @@ def _curate(options: argparse.Namespace) -> int:
 
 
 def _kernels(options: argparse.Namespace) -> int:
-    from pipelines.benchmarks.kernels import bench_kernels
+    from reelweave.pipelines.benchmarks.kernels import bench_kernels
 
     with stderr().status("measuring the fused operators and their peers"):
         result = bench_kernels()
@@ -120,7 +120,7 @@ def _kernels(options: argparse.Namespace) -> int:
 
 
 def _shapes(options: argparse.Namespace) -> int:
-    from pipelines.benchmarks.shapes import bench_shapes
+    from reelweave.pipelines.benchmarks.shapes import bench_shapes
 
     config = _run_config(options)
     if options.predict:
@@ -141,7 +141,7 @@ def _shapes(options: argparse.Namespace) -> int:
 
 
 def _run_config(options: argparse.Namespace) -> "TrainRunConfig":
-    from pipelines.configuration.model_rate import resolve_run
+    from reelweave.pipelines.configuration.model_rate import resolve_run
 
     if options.config is None:
         raise UsageError(
@@ -151,7 +151,7 @@ def _run_config(options: argparse.Namespace) -> "TrainRunConfig":
 
 
 def _cascades(options: argparse.Namespace) -> int:
-    from pipelines.benchmarks.cascades import bench_cascades
+    from reelweave.pipelines.benchmarks.cascades import bench_cascades
 
     if not 0 < options.rounds <= 1000:
         raise UsageError(f"--rounds is {options.rounds}; give 1 to 1000")
@@ -174,7 +174,7 @@ def _cascades(options: argparse.Namespace) -> int:
 
 
 def _predict(config: "TrainRunConfig", options: argparse.Namespace) -> int:
-    from pipelines.benchmarks.shapes import fitting_tokens, predict_shapes
+    from reelweave.pipelines.benchmarks.shapes import fitting_tokens, predict_shapes
 
     limit = options.memory_gib
     if options.ranks < 1 or (limit is not None and not 0 < limit < 1e6):
@@ -208,8 +208,8 @@ def _predict(config: "TrainRunConfig", options: argparse.Namespace) -> int:
 
 
 def _loader(options: argparse.Namespace) -> int:
-    from pipelines.benchmarks.decode import bench_decode
-    from pipelines.benchmarks.loader import bench_loader
+    from reelweave.pipelines.benchmarks.decode import bench_decode
+    from reelweave.pipelines.benchmarks.loader import bench_loader
 
     with stderr().status("reading samples"):
         result = bench_loader()
@@ -231,7 +231,7 @@ def _loader(options: argparse.Namespace) -> int:
 
 
 def _latent_parallel(options: argparse.Namespace) -> int:
-    from pipelines.benchmarks.latent_parallel import bench_latent_parallel
+    from reelweave.pipelines.benchmarks.latent_parallel import bench_latent_parallel
 
     result = bench_latent_parallel()
     if options.json:
@@ -251,9 +251,9 @@ def _latent_parallel(options: argparse.Namespace) -> int:
 
 
 def _shots(options: argparse.Namespace) -> int:
-    from curate.shots import ShotConfig, make_detector
-    from curate.shots.score import score_folder, summary
-    from pipelines.configuration.config import resolve
+    from reelweave.curate.shots import ShotConfig, make_detector
+    from reelweave.curate.shots.score import score_folder, summary
+    from reelweave.pipelines.configuration.config import resolve
 
     config = resolve(ShotConfig, None, options.set)
     with stderr().status(f"detecting shots in {options.videos}"):

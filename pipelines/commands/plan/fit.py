@@ -10,13 +10,13 @@ from typing import Any
 
 import yaml
 
-from loader.buckets.cost_fit import CostFit, fit_linear_quadratic, fit_power, read_timings
-from loader.buckets.memory_fit import fit_memory
-from loader.errors import UsageError
-from pipelines.plans import fit_cascades
-from pipelines.report.numbers.cost_fit import fit_values
-from pipelines.terminal.console import print_json, stdout, table
-from pipelines.terminal.files import read_text
+from reelweave.loader.buckets.cost_fit import CostFit, fit_linear_quadratic, fit_power, read_timings
+from reelweave.loader.buckets.memory_fit import fit_memory
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.plans import fit_cascades
+from reelweave.pipelines.report.numbers.cost_fit import fit_values
+from reelweave.pipelines.terminal.console import print_json, stdout, table
+from reelweave.pipelines.terminal.files import read_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -17,12 +17,12 @@ open-sora-1.2), or the model of a run: its configuration, its folder or a checkp
 import argparse
 from pathlib import Path
 
-from loader.errors import UsageError
-from loader.paper.workloads import WORKLOADS
-from pipelines.plans import cascades, mixture, sampling, steps
-from pipelines.plans.mixture import Mixture
-from pipelines.terminal.arguments import add_config, did_you_mean
-from pipelines.terminal.program import hint
+from reelweave.loader.errors import UsageError
+from reelweave.loader.paper.workloads import WORKLOADS
+from reelweave.pipelines.plans import cascades, mixture, sampling, steps
+from reelweave.pipelines.plans.mixture import Mixture
+from reelweave.pipelines.terminal.arguments import add_config, did_you_mean
+from reelweave.pipelines.terminal.program import hint
 
 _CASES = ("arachne", "hunyuan-720p")
 _RANKS, _STEPS, _STEPS_OF_CASCADES = 16, 100, 4
@@ -127,8 +127,8 @@ def _numbers(options: argparse.Namespace, steps: int) -> tuple[int, int]:
 
 def _mixture(options: argparse.Namespace) -> Mixture:
     """Return the mixture that WHAT names: a workload, a dataset or a blend."""
-    from loader.blend import open_source
-    from pipelines.report.buckets import report_config
+    from reelweave.loader.blend import open_source
+    from reelweave.pipelines.report.buckets import report_config
 
     if options.what in WORKLOADS:
         return mixture.workload(options.what, options.seed)

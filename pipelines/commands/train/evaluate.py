@@ -9,9 +9,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from loader.errors import UsageError
-from pipelines.terminal.console import print_json, progress_bars, stdout, table
-from pipelines.terminal.files import write_whole
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.terminal.console import print_json, progress_bars, stdout, table
+from reelweave.pipelines.terminal.files import write_whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,10 +58,10 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--features are of one folder: evaluate one at a time")
     if options.lpips is not None and options.reference is None:
         raise UsageError("--lpips compares with --reference: give it, too")
-    from pipelines.evaluation.evaluate import Evaluator
-    from pipelines.evaluation.frechet import frechet_distance, read_features
-    from pipelines.evaluation.run_scores import RunScores, has_validation_videos, validated
-    from pipelines.evaluation.videos import VideoSet, video_set
+    from reelweave.pipelines.evaluation.evaluate import Evaluator
+    from reelweave.pipelines.evaluation.frechet import frechet_distance, read_features
+    from reelweave.pipelines.evaluation.run_scores import RunScores, has_validation_videos, validated
+    from reelweave.pipelines.evaluation.videos import VideoSet, video_set
 
     asked = {
         name: None if (value := getattr(options, name)) is None else str(value)

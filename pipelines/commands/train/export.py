@@ -8,10 +8,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from loader.errors import UsageError
-from loader.storage import StorageConfig, open_object
-from pipelines.configuration.storage_options import add_storage_arguments, storage_config
-from pipelines.terminal.console import print_json, stdout
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import StorageConfig, open_object
+from reelweave.pipelines.configuration.storage_options import add_storage_arguments, storage_config
+from reelweave.pipelines.terminal.console import print_json, stdout
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,8 +65,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _file(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any]:
-    from train.checkpoint.export import export
-    from train.checkpoint.weights import weights_of
+    from reelweave.train.checkpoint.export import export
+    from reelweave.train.checkpoint.weights import weights_of
 
     saved = weights_of(options.checkpoint, options.weights, config)
     target, path = open_object(options.out, config)
@@ -75,12 +75,12 @@ def _file(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any]:
 
 
 def _folder(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any]:
-    from train.checkpoint.new_folder import check_new
-    from train.checkpoint.weights import weights_of
-    from train.distributed.world import join
-    from train.sampling.trained.export import export
-    from train.sampling.trained.load import load_trained
-    from train.vae.export import export as export_vae
+    from reelweave.train.checkpoint.new_folder import check_new
+    from reelweave.train.checkpoint.weights import weights_of
+    from reelweave.train.distributed.world import join
+    from reelweave.train.sampling.trained.export import export
+    from reelweave.train.sampling.trained.load import load_trained
+    from reelweave.train.vae.export import export as export_vae
 
     if "://" in options.out:
         raise UsageError(

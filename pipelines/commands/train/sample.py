@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from loader.errors import UsageError
-from pipelines.configuration.storage_options import add_storage_arguments, storage_config
-from pipelines.sampling.layout_option import TRAINING, InTraining, read_layout
-from pipelines.sampling.requests import Request, parse_size, read_requests
-from pipelines.terminal.console import print_json, progress_bars, stderr, stdout
-from train.sampling.cache.config import BlockCacheConfig
-from train.sampling.config import SampleConfig, SampleLayoutConfig
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.configuration.storage_options import add_storage_arguments, storage_config
+from reelweave.pipelines.sampling.layout_option import TRAINING, InTraining, read_layout
+from reelweave.pipelines.sampling.requests import Request, parse_size, read_requests
+from reelweave.pipelines.terminal.console import print_json, progress_bars, stderr, stdout
+from reelweave.train.sampling.cache.config import BlockCacheConfig
+from reelweave.train.sampling.config import SampleConfig, SampleLayoutConfig
 
 if TYPE_CHECKING:
-    from pipelines.sampling.advised import Advised
-    from pipelines.sampling.run import Made, SamplingRun
-    from train.distributed.world import World
-    from train.sampling.trained.load import Trained
+    from reelweave.pipelines.sampling.advised import Advised
+    from reelweave.pipelines.sampling.run import Made, SamplingRun
+    from reelweave.train.distributed.world import World
+    from reelweave.train.sampling.trained.load import Trained
 
 _MAX_FPS = 1000
 
@@ -179,15 +179,15 @@ def run(options: argparse.Namespace) -> int:
     out = options.out or Path("sample.mp4" if options.prompts is None else "samples")
     if options.prompts is None and out.suffix.lower() != ".mp4":
         raise UsageError(f"--out {out}: the video is an MP4 file; give a name that ends in .mp4")
-    from train.distributed.sent_bytes import count_sent_bytes
-    from train.distributed.world import join
-    from train.models.attention.backend import attention_backend
+    from reelweave.train.distributed.sent_bytes import count_sent_bytes
+    from reelweave.train.distributed.world import join
+    from reelweave.train.models.attention.backend import attention_backend
 
     with join(options.device) as world, count_sent_bytes() as sent, ExitStack() as stack:
         trained = _model(options, world)
         stack.enter_context(attention_backend(trained.config, world.device, required=False))
-        from pipelines.sampling.frame_rate import fps_of_files
-        from pipelines.sampling.run import SamplingRun
+        from reelweave.pipelines.sampling.frame_rate import fps_of_files
+        from reelweave.pipelines.sampling.run import SamplingRun
 
         configs = [request.config(config, number) for number, request in enumerate(requests)]
         advised = _degrees(options, world.size, trained, configs)
@@ -228,8 +228,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _model(options: argparse.Namespace, world: "World") -> "Trained":
-    from train.sampling.experts.loading import with_experts
-    from train.sampling.in_training.loading import with_experts_on
+    from reelweave.train.sampling.experts.loading import with_experts
+    from reelweave.train.sampling.in_training.loading import with_experts_on
 
     if None not in (options.checkpoint_2, options.lora_2):
         raise UsageError("--checkpoint-2 and --lora-2 are both of the other expert: give one of them")
@@ -240,8 +240,8 @@ def _model(options: argparse.Namespace, world: "World") -> "Trained":
 
 
 def _first_model(options: argparse.Namespace, world: "World") -> "Trained":
-    from train.sampling.in_training.loading import load_published_on, load_trained_on
-    from train.sampling.trained.load import load_published, load_trained
+    from reelweave.train.sampling.in_training.loading import load_published_on, load_trained_on
+    from reelweave.train.sampling.trained.load import load_published, load_trained
 
     layout = read_layout(options.layout)
     if options.config is None:
@@ -253,8 +253,8 @@ def _first_model(options: argparse.Namespace, world: "World") -> "Trained":
         return load_trained(options.checkpoint, world.device, options.weights, storage)
     if options.checkpoint_2 is not None:
         raise UsageError("--checkpoint-2 belongs to --checkpoint; for --config there is --lora-2")
-    from pipelines.configuration.config import resolve
-    from pipelines.configuration.train_config import TrainRunConfig
+    from reelweave.pipelines.configuration.config import resolve
+    from reelweave.pipelines.configuration.train_config import TrainRunConfig
 
     config = resolve(TrainRunConfig, options.config, [])
     if isinstance(layout, InTraining):
@@ -263,8 +263,8 @@ def _first_model(options: argparse.Namespace, world: "World") -> "Trained":
 
 
 def _one(job: "SamplingRun", world: "World", path: Path) -> "Made":
-    from pipelines.sampling.outputs import OneOutput
-    from train.distributed.first_rank import on_first
+    from reelweave.pipelines.sampling.outputs import OneOutput
+    from reelweave.train.distributed.first_rank import on_first
 
     outputs = OneOutput(path)
     on_first(world, outputs.prepare)
@@ -272,10 +272,10 @@ def _one(job: "SamplingRun", world: "World", path: Path) -> "Made":
 
 
 def _many(job: "SamplingRun", world: "World", folder: Path) -> "Made":
-    from loader.storage import open_storage
-    from pipelines.sampling.outputs import Outputs
-    from train.distributed.first_rank import on_first
-    from train.distributed.run_lease import alone
+    from reelweave.loader.storage import open_storage
+    from reelweave.pipelines.sampling.outputs import Outputs
+    from reelweave.train.distributed.first_rank import on_first
+    from reelweave.train.distributed.run_lease import alone
 
     outputs, expected = Outputs(folder), job.expected
     on_first(world, outputs.prepare)
@@ -311,7 +311,7 @@ def _with_progress(job: "SamplingRun", world: "World", numbers: list[int], outpu
 def _degrees(
     options: argparse.Namespace, world_size: int, trained: "Trained", configs: Sequence[SampleConfig]
 ) -> "Advised":
-    from pipelines.sampling.advised import Advised, advised
+    from reelweave.pipelines.sampling.advised import Advised, advised
 
     given = read_layout(options.layout)
     if given is None:

@@ -5,17 +5,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from loader.base.named_file import read_named
-from loader.base.strict_json import parse, unseal
-from loader.errors import UsageError
-from loader.plan.position import StreamState, read_state
-from loader.storage import StorageConfig
-from loader.stream.state_diff import StateDiff, diff_states, part_values
-from pipelines.configuration.storage_options import add_storage_arguments, storage_config
-from pipelines.terminal.arguments import add_config, add_global
-from pipelines.terminal.console import print_json, stdout, table
-from train.checkpoint.folder import located
-from train.checkpoint.names import STATE
+from reelweave.loader.base.named_file import read_named
+from reelweave.loader.base.strict_json import parse, unseal
+from reelweave.loader.errors import UsageError
+from reelweave.loader.plan.position import StreamState, read_state
+from reelweave.loader.storage import StorageConfig
+from reelweave.loader.stream.state_diff import StateDiff, diff_states, part_values
+from reelweave.pipelines.configuration.storage_options import add_storage_arguments, storage_config
+from reelweave.pipelines.terminal.arguments import add_config, add_global
+from reelweave.pipelines.terminal.console import print_json, stdout, table
+from reelweave.train.checkpoint.folder import located
+from reelweave.train.checkpoint.names import STATE
 
 MAX_STATE_BYTES = 16 << 20  # of a checkpoint of many ranks
 
@@ -71,9 +71,9 @@ def describe(state: StreamState) -> dict[str, Any]:
 
 def _fit(state: StreamState, options: argparse.Namespace) -> dict[str, Any]:
     """Return whether a stream of as many ranks can resume from the state, and what is left of its epoch."""
-    from loader.blend import open_source
-    from loader.stream.video_stream import VideoStream
-    from pipelines.configuration.model_rate import resolve_run
+    from reelweave.loader.blend import open_source
+    from reelweave.loader.stream.video_stream import VideoStream
+    from reelweave.pipelines.configuration.model_rate import resolve_run
 
     own = [f"dataset={json.dumps(options.dataset)}"] if options.dataset else []
     config = resolve_run(options.config, [*options.set, *own])

@@ -13,24 +13,24 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loader.errors import UsageError
-from pipelines.configuration.kept import kept_yaml
-from pipelines.terminal.arguments import add_config
-from pipelines.terminal.console import print_json, stderr, stdout
-from pipelines.terminal.files import write_whole
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.configuration.kept import kept_yaml
+from reelweave.pipelines.terminal.arguments import add_config
+from reelweave.pipelines.terminal.console import print_json, stderr, stdout
+from reelweave.pipelines.terminal.files import write_whole
 
 if TYPE_CHECKING:
-    from loader.batch import Microbatch, Pack
-    from loader.blend.source import SampleSource
-    from loader.read.stream_config import StreamConfig
-    from loader.storage import Storage
-    from loader.stream.video_stream import VideoStream
-    from pipelines.configuration.train_config import TrainRunConfig
-    from pipelines.configuration.train_vae_config import VaeRunConfig
-    from train.loop.evaluation import HeldOutEvaluation
-    from train.loop.loop import TrainResult
-    from train.loop.validation import Validation
-    from train.models.encoders.stored import StoredEncoders
+    from reelweave.loader.batch import Microbatch, Pack
+    from reelweave.loader.blend.source import SampleSource
+    from reelweave.loader.read.stream_config import StreamConfig
+    from reelweave.loader.storage import Storage
+    from reelweave.loader.stream.video_stream import VideoStream
+    from reelweave.pipelines.configuration.train_config import TrainRunConfig
+    from reelweave.pipelines.configuration.train_vae_config import VaeRunConfig
+    from reelweave.train.loop.evaluation import HeldOutEvaluation
+    from reelweave.train.loop.loop import TrainResult
+    from reelweave.train.loop.validation import Validation
+    from reelweave.train.models.encoders.stored import StoredEncoders
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train and print the change of the loss; under torchrun rank 0 prints."""
-    from pipelines.configuration.model_rate import resolve_run
+    from reelweave.pipelines.configuration.model_rate import resolve_run
 
     config = resolve_run(options.config, options.set)
     return finish(train(config), config.out, options.json)
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
 
 def finish(result: "TrainResult", out: Path, as_json: bool) -> int:
     """Print a run's result on rank 0; return the exit status."""
-    from train.loop.interrupt import EXIT_STOPPED
+    from reelweave.train.loop.interrupt import EXIT_STOPPED
 
     status = EXIT_STOPPED if result.stopped else 0
     if int(os.environ.get("RANK", "0")) > 0:
@@ -62,14 +62,14 @@ def finish(result: "TrainResult", out: Path, as_json: bool) -> int:
 
 def train(config: "TrainRunConfig") -> "TrainResult":
     """Stream the dataset into the trainer, from the last checkpoint in ``config.out``."""
-    from loader.blend import open_source
-    from loader.read.share import Share
-    from loader.stream.video_stream import VideoStream
-    from pipelines.configuration.model_rate import other_rates
-    from train.distributed.run_lease import alone
-    from train.loop.processes import enter
-    from train.loop.trainer import Trainer
-    from train.parallel.mesh import DATA, MODEL
+    from reelweave.loader.blend import open_source
+    from reelweave.loader.read.share import Share
+    from reelweave.loader.stream.video_stream import VideoStream
+    from reelweave.pipelines.configuration.model_rate import other_rates
+    from reelweave.train.distributed.run_lease import alone
+    from reelweave.train.loop.processes import enter
+    from reelweave.train.loop.trainer import Trainer
+    from reelweave.train.parallel.mesh import DATA, MODEL
 
     with enter(config.train) as processes:
         ranks = processes.ranks
@@ -102,8 +102,8 @@ def run_storages(config: "TrainRunConfig | VaeRunConfig") -> "list[Storage]":
     Raises:
         UsageError: one of them is a dataset.
     """
-    from loader.dataset.manifest import MANIFEST
-    from loader.storage import open_storage
+    from reelweave.loader.dataset.manifest import MANIFEST
+    from reelweave.loader.storage import open_storage
 
     places = []
     for key, place in (("out", config.out), ("checkpoints", config.checkpoints)):
@@ -127,9 +127,9 @@ def keep_config(config: "TrainRunConfig | VaeRunConfig", rank: int, command: str
 
 def _stored(config: "TrainRunConfig", source: "SampleSource") -> "StoredEncoders":
     """Return the encoders that need not be loaded, because all streams hold their outputs."""
-    from loader.blend import Blend, open_source
-    from loader.dataset import Dataset
-    from train.latents.stored_encoders import stored
+    from reelweave.loader.blend import Blend, open_source
+    from reelweave.loader.dataset import Dataset
+    from reelweave.train.latents.stored_encoders import stored
 
     sources = [source, *([open_source(config.held_out.dataset, config.storage)] if config.held_out else [])]
     latents = [one.latents if config.stream.latents else None for one in sources]
@@ -141,7 +141,7 @@ def _stored(config: "TrainRunConfig", source: "SampleSource") -> "StoredEncoders
 def _held_out(
     config: "TrainRunConfig", open_stream: "Callable[[str, StreamConfig], VideoStream]"
 ) -> "HeldOutEvaluation | None":
-    from train.loop.evaluation import HeldOutEvaluation
+    from reelweave.train.loop.evaluation import HeldOutEvaluation
 
     if config.held_out is None:
         return None
@@ -150,8 +150,8 @@ def _held_out(
 
 
 def _validation(config: "TrainRunConfig") -> "Validation | None":
-    from pipelines.terminal.mp4 import encode_mp4
-    from train.loop.validation import Validation
+    from reelweave.pipelines.terminal.mp4 import encode_mp4
+    from reelweave.train.loop.validation import Validation
 
     return Validation(config.validation, encode_mp4) if config.validation else None
 

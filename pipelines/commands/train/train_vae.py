@@ -8,19 +8,19 @@ import argparse
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pipelines.commands.train.train import add_arguments as add_arguments
-from pipelines.commands.train.train import finish, held_out_batches, keep_config, run_storages
-from pipelines.configuration.config import resolve
+from reelweave.pipelines.commands.train.train import add_arguments as add_arguments
+from reelweave.pipelines.commands.train.train import finish, held_out_batches, keep_config, run_storages
+from reelweave.pipelines.configuration.config import resolve
 
 if TYPE_CHECKING:
-    from loader.read.stream_config import StreamConfig
-    from pipelines.configuration.train_vae_config import VaeRunConfig
-    from train.loop.loop import TrainResult
+    from reelweave.loader.read.stream_config import StreamConfig
+    from reelweave.pipelines.configuration.train_vae_config import VaeRunConfig
+    from reelweave.train.loop.loop import TrainResult
 
 
 def run(options: argparse.Namespace) -> int:
     """Train and print the change of the loss; under torchrun rank 0 prints."""
-    from pipelines.configuration.train_vae_config import VaeRunConfig
+    from reelweave.pipelines.configuration.train_vae_config import VaeRunConfig
 
     config = resolve(VaeRunConfig, options.config, options.set)
     return finish(train(config), config.out, options.json)
@@ -28,12 +28,12 @@ def run(options: argparse.Namespace) -> int:
 
 def train(config: "VaeRunConfig") -> "TrainResult":
     """Stream the dataset into the trainer, from the last checkpoint in ``config.out``."""
-    from loader.blend import open_source
-    from loader.stream.video_stream import VideoStream
-    from train.distributed.run_lease import alone
-    from train.loop.processes import enter
-    from train.vae.evaluation import Evaluation
-    from train.vae.trainer import VaeTrainer
+    from reelweave.loader.blend import open_source
+    from reelweave.loader.stream.video_stream import VideoStream
+    from reelweave.train.distributed.run_lease import alone
+    from reelweave.train.loop.processes import enter
+    from reelweave.train.vae.evaluation import Evaluation
+    from reelweave.train.vae.trainer import VaeTrainer
 
     with enter(config.train) as processes:
         world = processes.ranks.world

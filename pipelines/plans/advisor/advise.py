@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from loader.errors import UsageError
-from pipelines.plans.advisor.shapes import OneGpu, SamplingMachine, VideoModel
-from pipelines.plans.advisor.simulate import Expected, Layout, expected
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.plans.advisor.shapes import OneGpu, SamplingMachine, VideoModel
+from reelweave.pipelines.plans.advisor.simulate import Expected, Layout, expected
 
 
 def advise(

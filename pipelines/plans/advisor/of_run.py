@@ -5,21 +5,21 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from loader.errors import UsageError, first_line
-from pipelines.configuration.config import resolve
-from pipelines.configuration.train_config import TrainRunConfig
-from pipelines.plans.advisor.shapes import VideoModel
-from train.checkpoint.weights import weights_of
-from train.config.model import STDiTConfig
-from train.config.run import TrainConfig
-from train.models.bundle import Bundle
-from train.models.denoiser import Denoiser
-from train.models.dit import DiT
-from train.models.encoders.tokenizer import Tokenizer
-from train.models.mmdit import MMDiT
-from train.models.published.cogvideox import CogVideoX
-from train.models.published.hunyuan import HunyuanVideo
-from train.parallel.context.token_shard import cuttable
+from reelweave.loader.errors import UsageError, first_line
+from reelweave.pipelines.configuration.config import resolve
+from reelweave.pipelines.configuration.train_config import TrainRunConfig
+from reelweave.pipelines.plans.advisor.shapes import VideoModel
+from reelweave.train.checkpoint.weights import weights_of
+from reelweave.train.config.model import STDiTConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.models.dit import DiT
+from reelweave.train.models.encoders.tokenizer import Tokenizer
+from reelweave.train.models.mmdit import MMDiT
+from reelweave.train.models.published.cogvideox import CogVideoX
+from reelweave.train.models.published.hunyuan import HunyuanVideo
+from reelweave.train.parallel.context.token_shard import cuttable
 
 _JOINT = (MMDiT, CogVideoX, HunyuanVideo)
 """Models whose text is part of the sequence."""

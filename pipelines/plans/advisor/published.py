@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from loader.errors import UsageError
-from pipelines.plans.advisor.shapes import OneGpu, SamplingMachine, VideoModel
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.plans.advisor.shapes import OneGpu, SamplingMachine, VideoModel
 
 
 def _latents(frames: int, height: int, width: int, channels: int = 16) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from loader.settings import Settings
+from reelweave.loader.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,15 @@ streams.
 from dataclasses import dataclass
 from typing import Literal
 
-from pipelines.plans.advisor.shapes import OneGpu, SamplingMachine, VideoModel
-from train.parallel.context.partition import Partition
-from train.parallel.context.traffic import AttentionSize, ring_bytes, ulysses_bytes
-from train.sampling.config import LatentParallelConfig
-from train.sampling.latent_parallel.rules import Rules
-from train.sampling.latent_parallel.volumes import LatentRun, Shares, sent_bytes, shares
-from train.sampling.scalefusion.jagged import TokenDivision
-from train.sampling.scalefusion.schedule import DSP, Slicing
-from train.sampling.scalefusion.simulate import LayerCosts, PassTime, choose, simulate
+from reelweave.pipelines.plans.advisor.shapes import OneGpu, SamplingMachine, VideoModel
+from reelweave.train.parallel.context.partition import Partition
+from reelweave.train.parallel.context.traffic import AttentionSize, ring_bytes, ulysses_bytes
+from reelweave.train.sampling.config import LatentParallelConfig
+from reelweave.train.sampling.latent_parallel.rules import Rules
+from reelweave.train.sampling.latent_parallel.volumes import LatentRun, Shares, sent_bytes, shares
+from reelweave.train.sampling.scalefusion.jagged import TokenDivision
+from reelweave.train.sampling.scalefusion.schedule import DSP, Slicing
+from reelweave.train.sampling.scalefusion.simulate import LayerCosts, PassTime, choose, simulate
 
 BFLOAT16 = 2
 MOST_SLICES = 4

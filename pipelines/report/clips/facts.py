@@ -4,10 +4,10 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from loader.buckets.assignment import BucketConfig, assign
-from loader.dataset import Dataset, Row
-from pipelines.report.clips.lookup import rows_of_key
-from pipelines.report.clips.media import locate_clip
+from reelweave.loader.buckets.assignment import BucketConfig, assign
+from reelweave.loader.dataset import Dataset, Row
+from reelweave.pipelines.report.clips.lookup import rows_of_key
+from reelweave.pipelines.report.clips.media import locate_clip
 
 _FINITE = 1e300  # of a threshold in a manifest, which may be another program's
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from loader.dataset import Dataset, Row
-from loader.errors import UsageError
+from reelweave.loader.dataset import Dataset, Row
+from reelweave.loader.errors import UsageError
 
 _SHOWN = 5
 _COMPARED = 2000  # keys or sources that a mistyped word is compared with

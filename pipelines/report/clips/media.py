@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from curate.ledger.ledger import LEDGER
-from loader.dataset import Dataset
-from loader.dataset.manifest import sha256
-from loader.dataset.tars.media import media_rank
-from loader.errors import RunError
-from loader.storage import Storage
+from reelweave.curate.ledger.ledger import LEDGER
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.dataset.manifest import sha256
+from reelweave.loader.dataset.tars.media import media_rank
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import Storage
 
 _STAGED = f"{LEDGER}clips/"
 _KEY_CHARS = frozenset("0123456789abcdef")

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curate.takedown.takedown import STAGE as REMOVAL
-from pipelines.report.numbers.spread import spread
+from reelweave.curate.takedown.takedown import STAGE as REMOVAL
+from reelweave.pipelines.report.numbers.spread import spread
 
 _GROUPS = 24
 _COPIES = 4

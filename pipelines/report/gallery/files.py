@@ -14,21 +14,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from loader.base.processors import processors
-from loader.dataset import Dataset
-from loader.errors import RunError
-from pipelines.report.clips.media import ClipBytes, locate_clip, staged_clips
-from pipelines.report.gallery.choice import pictured_rows
-from pipelines.report.gallery.rows import COLUMNS, GalleryRows
-from pipelines.report.gallery.strips import Strip, strip
-from pipelines.report.numbers.dataset_map import DatasetMap
-from pipelines.report.numbers.scores import Scores
-from pipelines.report.thresholds import can_be_set
-from pipelines.report.web.files import Files, data_file
-from pipelines.report.web.template import render
+from reelweave.loader.base.processors import processors
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.errors import RunError
+from reelweave.pipelines.report.clips.media import ClipBytes, locate_clip, staged_clips
+from reelweave.pipelines.report.gallery.choice import pictured_rows
+from reelweave.pipelines.report.gallery.rows import COLUMNS, GalleryRows
+from reelweave.pipelines.report.gallery.strips import Strip, strip
+from reelweave.pipelines.report.numbers.dataset_map import DatasetMap
+from reelweave.pipelines.report.numbers.scores import Scores
+from reelweave.pipelines.report.thresholds import can_be_set
+from reelweave.pipelines.report.web.files import Files, data_file
+from reelweave.pipelines.report.web.template import render
 
 if TYPE_CHECKING:
-    from pipelines.report.buckets import ReportConfig
+    from reelweave.pipelines.report.buckets import ReportConfig
 
 CHUNK_ROWS = 2000
 CHUNK_SOURCES = 5000

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curate.takedown.takedown import STAGE as REMOVAL
-from loader.buckets.assignment import BucketConfig, assign
-from loader.dataset import Dataset
-from pipelines.report.numbers.places import places
+from reelweave.curate.takedown.takedown import STAGE as REMOVAL
+from reelweave.loader.buckets.assignment import BucketConfig, assign
+from reelweave.loader.dataset import Dataset
+from reelweave.pipelines.report.numbers.places import places
 
 COLUMNS = ("source", "start_s", "end_s", "key", "state", "stage", "reason", "duplicate_of")
 """Columns of the accounting that a gallery shows."""

@@ -4,8 +4,8 @@ import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from loader.dataset.samples.frames.video_stream import open_clip
-from pipelines.report.numbers.spread import spread
+from reelweave.loader.dataset.samples.frames.video_stream import open_clip
+from reelweave.pipelines.report.numbers.spread import spread
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -81,7 +81,7 @@ def _by_seeking(container: "InputContainer", stream: "VideoStream", count: int) 
 def _small(frame: object) -> "Image":
     from av.video.frame import VideoFrame
 
-    from loader.dataset.colour.sdr import SdrConverter
+    from reelweave.loader.dataset.colour.sdr import SdrConverter
 
     assert isinstance(frame, VideoFrame)
     scale = _SIDE_PX / max(frame.width, frame.height)

@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from loader.dataset import Dataset
-from loader.dataset.tables.parquet import to_parquet
-from pipelines.report.gallery.files import Gallery
-from pipelines.report.map.table import FILE, map_table
-from pipelines.report.numbers.dataset_map import DatasetMap
-from pipelines.report.numbers.vector_map import NEIGHBOURS
-from pipelines.report.web.chart import CLUSTER_COLOURS, Chart
-from pipelines.report.web.curves import scatter
-from pipelines.report.web.template import render
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.dataset.tables.parquet import to_parquet
+from reelweave.pipelines.report.gallery.files import Gallery
+from reelweave.pipelines.report.map.table import FILE, map_table
+from reelweave.pipelines.report.numbers.dataset_map import DatasetMap
+from reelweave.pipelines.report.numbers.vector_map import NEIGHBOURS
+from reelweave.pipelines.report.web.chart import CLUSTER_COLOURS, Chart
+from reelweave.pipelines.report.web.curves import scatter
+from reelweave.pipelines.report.web.template import render
 
 PAGE = "map.html"
 

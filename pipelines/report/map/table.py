@@ -4,10 +4,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from loader.dataset import Dataset
-from pipelines.report.gallery.files import Gallery
-from pipelines.report.numbers.dataset_map import DatasetMap
-from pipelines.report.numbers.scores import score_columns
+from reelweave.loader.dataset import Dataset
+from reelweave.pipelines.report.gallery.files import Gallery
+from reelweave.pipelines.report.numbers.dataset_map import DatasetMap
+from reelweave.pipelines.report.numbers.scores import score_columns
 
 FILE = "map.parquet"
 

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from loader.dataset import Dataset, StageTotal
-from pipelines.report.numbers.outcomes import Outcomes
-from pipelines.report.numbers.scores import BINS, Scores, bin_edges, drawn
-from pipelines.report.run.configuration import Configuration, differences, flat
-from pipelines.report.run.numbers import distinct_names
+from reelweave.loader.dataset import Dataset, StageTotal
+from reelweave.pipelines.report.numbers.outcomes import Outcomes
+from reelweave.pipelines.report.numbers.scores import BINS, Scores, bin_edges, drawn
+from reelweave.pipelines.report.run.configuration import Configuration, differences, flat
+from reelweave.pipelines.report.run.numbers import distinct_names
 
 MOST_KEYS = 50
 """Keys that are named of those which only one dataset has."""

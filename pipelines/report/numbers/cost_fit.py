@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from loader.buckets.assignment import Budgets
-from loader.buckets.cost import seconds
-from loader.buckets.cost_fit import (
+from reelweave.loader.buckets.assignment import Budgets
+from reelweave.loader.buckets.cost import seconds
+from reelweave.loader.buckets.cost_fit import (
     CostFit,
     Timings,
     fit_linear_quadratic,

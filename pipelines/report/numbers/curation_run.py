@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from loader.dataset import Dataset
-from pipelines.report.numbers.run_notes import ForecastNote, RunNote, StatusNote, read_note
+from reelweave.loader.dataset import Dataset
+from reelweave.pipelines.report.numbers.run_notes import ForecastNote, RunNote, StatusNote, read_note
 
 
 def run_facts(dataset: Dataset) -> dict[str, Any]:

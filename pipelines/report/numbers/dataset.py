@@ -4,20 +4,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from loader.buckets.assignment import BucketConfig
-from loader.buckets.stats import dataset_stats
-from loader.buckets.taking_in import taking_in
-from loader.dataset import Dataset
-from pipelines.plans import mixture
-from pipelines.report.buckets import ReportConfig
-from pipelines.report.numbers.cost_fit import cost_fit_numbers
-from pipelines.report.numbers.curation_run import run_facts, run_notes
-from pipelines.report.numbers.dataset_map import DatasetMap, dataset_map
-from pipelines.report.numbers.lengths import length_distribution
-from pipelines.report.numbers.outcomes import Outcomes, duplicate_groups
-from pipelines.report.numbers.scores import Scores
-from pipelines.report.numbers.steps.plan import plan_numbers
-from pipelines.report.shapes import kept_timings
+from reelweave.loader.buckets.assignment import BucketConfig
+from reelweave.loader.buckets.stats import dataset_stats
+from reelweave.loader.buckets.taking_in import taking_in
+from reelweave.loader.dataset import Dataset
+from reelweave.pipelines.plans import mixture
+from reelweave.pipelines.report.buckets import ReportConfig
+from reelweave.pipelines.report.numbers.cost_fit import cost_fit_numbers
+from reelweave.pipelines.report.numbers.curation_run import run_facts, run_notes
+from reelweave.pipelines.report.numbers.dataset_map import DatasetMap, dataset_map
+from reelweave.pipelines.report.numbers.lengths import length_distribution
+from reelweave.pipelines.report.numbers.outcomes import Outcomes, duplicate_groups
+from reelweave.pipelines.report.numbers.scores import Scores
+from reelweave.pipelines.report.numbers.steps.plan import plan_numbers
+from reelweave.pipelines.report.shapes import kept_timings
 
 MAX_GROUPS = 50
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.search.vectors import MEMBER, stored_vectors
-from loader.dataset import Dataset
-from loader.errors import RunError
-from pipelines.report.buckets import ReportConfig
-from pipelines.report.numbers.spread import spread
-from pipelines.report.numbers.vector_map import (
+from reelweave.curate.search.vectors import MEMBER, stored_vectors
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.errors import RunError
+from reelweave.pipelines.report.buckets import ReportConfig
+from reelweave.pipelines.report.numbers.spread import spread
+from reelweave.pipelines.report.numbers.vector_map import (
     neighbour_map,
     outlier_fence,
     outlier_scores,

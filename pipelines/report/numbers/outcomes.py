@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from loader.dataset import ACCOUNTING, Dataset, StageTotal, stage_totals
-from loader.dataset.schema import STATES
-from loader.dataset.tables.accounting import Numbered, grown, seconds_of
-from loader.errors import RunError
+from reelweave.loader.dataset import ACCOUNTING, Dataset, StageTotal, stage_totals
+from reelweave.loader.dataset.schema import STATES
+from reelweave.loader.dataset.tables.accounting import Numbered, grown, seconds_of
+from reelweave.loader.errors import RunError
 
 _FIRST = {"failed": 0, "duplicate": 1, "filtered": 2}
 _BLENDED = "shots"  # stage of the blended frames of transitions, of which there are many

@@ -4,8 +4,8 @@ from typing import TypeVar
 
 from pydantic import BaseModel, Field, FiniteFloat
 
-from loader.base.strict_json import parse
-from loader.dataset import Dataset
+from reelweave.loader.base.strict_json import parse
+from reelweave.loader.dataset import Dataset
 
 _MAX_BYTES = 16 << 20
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curate.filters import FilterConfig
-from curate.models.custom.configured import NAME as SCORE_NAME
-from loader.dataset import Dataset
-from loader.dataset.schema import SCORES, STATES
-from loader.errors import RunError
+from reelweave.curate.filters import FilterConfig
+from reelweave.curate.models.custom.configured import NAME as SCORE_NAME
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.dataset.schema import SCORES, STATES
+from reelweave.loader.errors import RunError
 
 BINS = 24
 FEW = 6

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.dedup.clusters import clusters
-from curate.dedup.products import nearest_centre
-from pipelines.report.numbers.spread import spread
+from reelweave.curate.dedup.clusters import clusters
+from reelweave.curate.dedup.products import nearest_centre
+from reelweave.pipelines.report.numbers.spread import spread
 
 MOST_DIMENSIONS = 1024
 """Dimensions above which vectors are first projected at random."""

@@ -5,16 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from loader.buckets.assignment import Budgets
-from loader.buckets.cost_fit import Timings
-from loader.buckets.stats import bucket_stats
-from loader.paper.workloads import WORKLOADS
-from loader.settings import Settings
-from pipelines.plans.mixture import workload
-from pipelines.report.numbers.cost_fit import cost_fit_numbers
-from pipelines.report.numbers.lengths import length_distribution
-from pipelines.report.numbers.steps.plan import plan_numbers
-from pipelines.report.steps_config import StepsConfig
+from reelweave.loader.buckets.assignment import Budgets
+from reelweave.loader.buckets.cost_fit import Timings
+from reelweave.loader.buckets.stats import bucket_stats
+from reelweave.loader.paper.workloads import WORKLOADS
+from reelweave.loader.settings import Settings
+from reelweave.pipelines.plans.mixture import workload
+from reelweave.pipelines.report.numbers.cost_fit import cost_fit_numbers
+from reelweave.pipelines.report.numbers.lengths import length_distribution
+from reelweave.pipelines.report.numbers.steps.plan import plan_numbers
+from reelweave.pipelines.report.steps_config import StepsConfig
 
 SAMPLES = 1_000_000
 """Samples of a workload that its bucket table counts."""
@@ -31,7 +31,7 @@ def workload_numbers(name: str, config: WorkloadConfig, timings: Timings | None 
     """Return the numbers as plain values; the bucket table is that of `SAMPLES` samples.
 
     Args:
-        name: one of `loader.paper.workloads.WORKLOADS`.
+        name: one of `reelweave.loader.paper.workloads.WORKLOADS`.
         config: budgets, cluster and steps.
         timings: measured shapes, if any.
     """

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.report.run.lines import records
+from reelweave.pipelines.report.run.lines import records
 
 BAD_SAMPLES = "bad_samples.jsonl"
 _MOST_SHOWN = 50

@@ -6,12 +6,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.report.run.configuration import Configuration
+from reelweave.pipelines.report.run.configuration import Configuration
 
 FOLDER = "checkpoints"
 LINES = "checkpoints.jsonl"
 
-_STATE = "state.json"  # the last file of a checkpoint to be written (`train.checkpoint.names`)
+_STATE = "state.json"  # the last file of a checkpoint to be written (`reelweave.train.checkpoint.names`)
 _STEP = re.compile(r"step-(\d{6,18})")
 
 

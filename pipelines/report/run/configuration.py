@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loader.base.named_file import read_named
-from loader.base.yaml_text import MAX_BYTES, read_yaml
-from loader.errors import UsageError
+from reelweave.loader.base.named_file import read_named
+from reelweave.loader.base.yaml_text import MAX_BYTES, read_yaml
+from reelweave.loader.errors import UsageError
 
 FILES = ("train.yaml", "train-vae.yaml")
 """Resolved configurations that commands leave in a run's folder."""

@@ -4,12 +4,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pipelines.report.run.rank_waits import RankTable
-from pipelines.report.run.series import BinnedCurve, Series
-from pipelines.report.run.timelines import Slice
-from pipelines.report.web.chart import Chart, axis_title
-from pipelines.report.web.curves import lines
-from pipelines.report.web.distributions import bars
+from reelweave.pipelines.report.run.rank_waits import RankTable
+from reelweave.pipelines.report.run.series import BinnedCurve, Series
+from reelweave.pipelines.report.run.timelines import Slice
+from reelweave.pipelines.report.web.chart import Chart, axis_title
+from reelweave.pipelines.report.web.curves import lines
+from reelweave.pipelines.report.web.distributions import bars
 
 MODULE_COLOURS = {"text": "#c98a16", "VAE": "#2e9e6b", "DiT": "#4c7fd9"}
 MOST_RANKS = 64

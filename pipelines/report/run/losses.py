@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.report.run.lines import number, records
-from pipelines.report.run.series import NamedBins, Series
+from reelweave.pipelines.report.run.lines import number, records
+from reelweave.pipelines.report.run.series import NamedBins, Series
 
 LOSSES = "losses.jsonl"
 MOST_BUCKETS = 64

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.report.run.lines import columns, records
-from pipelines.report.run.series import Bins, Series
+from reelweave.pipelines.report.run.lines import columns, records
+from reelweave.pipelines.report.run.series import Bins, Series
 
 METRICS = "metrics.jsonl"
 PARTS = ("data", "text", "vae", "forward", "backward", "wait", "sync", "optimizer", "other")

@@ -5,22 +5,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.report.run.bad_samples import BadSamples, read_bad_samples
-from pipelines.report.run.checkpoints import CheckpointList, read_checkpoints
-from pipelines.report.run.configuration import (
+from reelweave.pipelines.report.run.bad_samples import BadSamples, read_bad_samples
+from reelweave.pipelines.report.run.checkpoints import CheckpointList, read_checkpoints
+from reelweave.pipelines.report.run.configuration import (
     FILES,
     Configuration,
     KeyDifference,
     differences,
     read_configuration,
 )
-from pipelines.report.run.losses import AllLosses, read_losses
-from pipelines.report.run.metrics import METRICS, Steps, read_steps
-from pipelines.report.run.rank_waits import RankTable, read_rank_waits
-from pipelines.report.run.samples import SampleSheet, read_samples
-from pipelines.report.run.scores import EvaluationScores, read_scores
-from pipelines.report.run.timelines import Timelines, read_timelines
-from pipelines.report.run.warnings import warnings
+from reelweave.pipelines.report.run.losses import AllLosses, read_losses
+from reelweave.pipelines.report.run.metrics import METRICS, Steps, read_steps
+from reelweave.pipelines.report.run.rank_waits import RankTable, read_rank_waits
+from reelweave.pipelines.report.run.samples import SampleSheet, read_samples
+from reelweave.pipelines.report.run.scores import EvaluationScores, read_scores
+from reelweave.pipelines.report.run.timelines import Timelines, read_timelines
+from reelweave.pipelines.report.run.warnings import warnings
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from pipelines.report.run.drawing import cascades, curves, part_bars, stacked, wait_map
-from pipelines.report.run.metrics import PARTS
-from pipelines.report.run.numbers import RunNumbers, RunsNumbers
-from pipelines.report.run.samples import poster
-from pipelines.report.run.series import Series
-from pipelines.report.run.warnings import slow_ranks
-from pipelines.report.web.chart import Chart
-from pipelines.report.web.curves import lines
-from pipelines.report.web.distributions import bars
-from pipelines.report.web.template import render
+from reelweave.pipelines.report.run.drawing import cascades, curves, part_bars, stacked, wait_map
+from reelweave.pipelines.report.run.metrics import PARTS
+from reelweave.pipelines.report.run.numbers import RunNumbers, RunsNumbers
+from reelweave.pipelines.report.run.samples import poster
+from reelweave.pipelines.report.run.series import Series
+from reelweave.pipelines.report.run.warnings import slow_ranks
+from reelweave.pipelines.report.web.chart import Chart
+from reelweave.pipelines.report.web.curves import lines
+from reelweave.pipelines.report.web.distributions import bars
+from reelweave.pipelines.report.web.template import render
 
 TEMPLATE = "run.html"
 MOST_BUCKETS = 10

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.report.run.lines import number, records
+from reelweave.pipelines.report.run.lines import number, records
 
 RANKS = "ranks.jsonl"
 MOST_BINS = 60

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loader.base.named_file import read_named
-from loader.base.strict_json import parse
-from loader.errors import UsageError
+from reelweave.loader.base.named_file import read_named
+from reelweave.loader.base.strict_json import parse
+from reelweave.loader.errors import UsageError
 
 FOLDER, MANIFEST = "validation", "validation.json"
 MOST_PROMPTS, MOST_STEPS = 24, 12
 """Maximum size of the sheet."""
 
 POSTER_PX = 240
-_GAP_PX = 4  # between the frames of a strip (`train.loop.logs.pictures`)
+_GAP_PX = 4  # between the frames of a strip (`reelweave.train.loop.logs.pictures`)
 _MOST_BYTES = 16 << 20
 _STEP = re.compile(r"step-(\d{6,18})")
 _FILE = re.compile(r"\d{3,4}\.mp4")

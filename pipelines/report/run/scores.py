@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.report.run.lines import number, records
+from reelweave.pipelines.report.run.lines import number, records
 
 SCORES = "scores.jsonl"
 _MOST_ROWS = 1000

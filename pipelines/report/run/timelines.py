@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loader.base.named_file import read_named
-from loader.base.strict_json import parse
-from loader.errors import UsageError
-from pipelines.report.run.lines import number
+from reelweave.loader.base.named_file import read_named
+from reelweave.loader.base.strict_json import parse
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.report.run.lines import number
 
 FOLDER = "timeline"
 MOST_STEPS = 12

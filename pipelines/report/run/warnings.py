@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
-from pipelines.report.run.bad_samples import BadSamples
-from pipelines.report.run.checkpoints import CheckpointList
-from pipelines.report.run.configuration import Configuration
-from pipelines.report.run.losses import AllLosses
-from pipelines.report.run.metrics import RankWait, Steps
-from pipelines.report.run.rank_waits import RankTable
-from pipelines.report.run.samples import SampleSheet
+from reelweave.pipelines.report.run.bad_samples import BadSamples
+from reelweave.pipelines.report.run.checkpoints import CheckpointList
+from reelweave.pipelines.report.run.configuration import Configuration
+from reelweave.pipelines.report.run.losses import AllLosses
+from reelweave.pipelines.report.run.metrics import RankWait, Steps
+from reelweave.pipelines.report.run.rank_waits import RankTable
+from reelweave.pipelines.report.run.samples import SampleSheet
 
 WAIT_SHARE, DATA_SHARE, PAUSE_SHARE = 0.05, 0.1, 0.1
 """Shares of the time from which waiting, data and pauses are named."""

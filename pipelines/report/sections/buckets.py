@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from loader.buckets.assignment import Budgets, batch_bounds
-from loader.buckets.tokens import Compression
-from pipelines.report.web.chart import Chart
-from pipelines.report.web.curves import points_and_curves
-from pipelines.report.web.distributions import bars, histogram
+from reelweave.loader.buckets.assignment import Budgets, batch_bounds
+from reelweave.loader.buckets.tokens import Compression
+from reelweave.pipelines.report.web.chart import Chart
+from reelweave.pipelines.report.web.curves import points_and_curves
+from reelweave.pipelines.report.web.distributions import bars, histogram
 
 _CLEARLY_OVER, _WORTH_ADVICE = 1.005, 1.2
 _MOST_BARS = 24
@@ -23,7 +23,7 @@ def bucket_section(
 
     Args:
         buckets: rows of the bucket statistics, by rising S.
-        lengths: distribution of S (`pipelines.report.numbers.lengths`).
+        lengths: distribution of S (`reelweave.pipelines.report.numbers.lengths`).
         budgets: limits that B follows from.
         note: sentence below the heading.
     """

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from loader.buckets.cost import Cost, seconds
-from pipelines.report.numbers.cost_fit import fit_words
-from pipelines.report.web.chart import Chart
-from pipelines.report.web.curves import points_and_curves
+from reelweave.loader.buckets.cost import Cost, seconds
+from reelweave.pipelines.report.numbers.cost_fit import fit_words
+from reelweave.pipelines.report.web.chart import Chart
+from reelweave.pipelines.report.web.curves import points_and_curves
 
 _MOST_BATCHES, _CURVE_POINTS = 6, 40
 _COST: TypeAdapter[Cost] = TypeAdapter(Cost)
@@ -19,7 +19,7 @@ def cost_fit_section(numbers: Mapping[str, Any] | None) -> dict[str, Any] | None
     """Return what `buckets.html` shows of cost fits; None without measured shapes.
 
     Args:
-        numbers: result of `pipelines.report.numbers.cost_fit.cost_fit_numbers`.
+        numbers: result of `reelweave.pipelines.report.numbers.cost_fit.cost_fit_numbers`.
     """
     if numbers is None:
         return None

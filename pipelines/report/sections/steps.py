@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipelines.report.numbers.steps.recommendation import of_microbatches
-from pipelines.report.sections.cost_fit import cost_formula
-from pipelines.report.web.chart import Chart
-from pipelines.report.web.curves import lines
+from reelweave.pipelines.report.numbers.steps.recommendation import of_microbatches
+from reelweave.pipelines.report.sections.cost_fit import cost_formula
+from reelweave.pipelines.report.web.chart import Chart
+from reelweave.pipelines.report.web.curves import lines
 
 _SHARES = {
     "idle": "idle",
@@ -27,7 +27,7 @@ def steps_section(
     """Return what `buckets.html` shows of planned steps; None where none are planned.
 
     Args:
-        plan: result of `pipelines.report.numbers.steps.plan.plan_numbers`.
+        plan: result of `reelweave.pipelines.report.numbers.steps.plan.plan_numbers`.
         buckets: rows of the bucket statistics.
     """
     if plan is None:
@@ -73,7 +73,7 @@ def policy_rows(plan: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return the figures of all policies as text, one row each behind its label.
 
     Args:
-        plan: result of `pipelines.report.numbers.steps.plan.plan_numbers`, of steps that could be planned.
+        plan: result of `reelweave.pipelines.report.numbers.steps.plan.plan_numbers`, of steps that could be planned.
     """
     policies = plan["policies"].values()
     rows = [(label, *(f"{one[key]:.2%}" for one in policies)) for key, label in _SHARES.items()]

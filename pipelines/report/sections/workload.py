@@ -2,19 +2,19 @@
 
 from typing import Any
 
-from loader.buckets.tokens import Compression
-from pipelines.report.numbers.workload import SAMPLES, WorkloadConfig
-from pipelines.report.sections.buckets import bucket_note, bucket_section
-from pipelines.report.sections.cost_fit import cost_fit_section
-from pipelines.report.sections.steps import steps_section
-from pipelines.report.web.template import render
+from reelweave.loader.buckets.tokens import Compression
+from reelweave.pipelines.report.numbers.workload import SAMPLES, WorkloadConfig
+from reelweave.pipelines.report.sections.buckets import bucket_note, bucket_section
+from reelweave.pipelines.report.sections.cost_fit import cost_fit_section
+from reelweave.pipelines.report.sections.steps import steps_section
+from reelweave.pipelines.report.web.template import render
 
 
 def workload_page(numbers: dict[str, Any], config: WorkloadConfig) -> str:
     """Render the page of a workload.
 
     Args:
-        numbers: result of `pipelines.report.numbers.workload.workload_numbers`.
+        numbers: result of `reelweave.pipelines.report.numbers.workload.workload_numbers`.
         config: budgets and cluster.
     """
     buckets, budgets = numbers["buckets"], config.buckets

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from loader.dataset import Dataset
-from pipelines.report.clips.media import ClipBytes, locate_clip
-from pipelines.report.sampled import sampled_files
-from pipelines.report.web.files import Files, assets, data_file
+from reelweave.loader.dataset import Dataset
+from reelweave.pipelines.report.clips.media import ClipBytes, locate_clip
+from reelweave.pipelines.report.sampled import sampled_files
+from reelweave.pipelines.report.web.files import Files, assets, data_file
 
 _CLIP = re.compile(r"clip/(.{1,1024})\.mp4", re.DOTALL)
 _SEARCH = re.compile(r"data/search-((?:[0-9a-f]{2}){1,800})\.js")

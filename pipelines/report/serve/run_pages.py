@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 
-from loader.errors import RunError
-from loader.storage import StorageConfig, open_storage
-from pipelines.report.clips.media import ClipBytes
-from pipelines.report.run.numbers import read_runs
-from pipelines.report.run.page import run_page
-from pipelines.report.web.files import assets
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import StorageConfig, open_storage
+from reelweave.pipelines.report.clips.media import ClipBytes
+from reelweave.pipelines.report.run.numbers import read_runs
+from reelweave.pipelines.report.run.page import run_page
+from reelweave.pipelines.report.web.files import assets
 
 STATE = "state.json"
 """Path of the page's version, which the page asks for again and again."""

@@ -16,9 +16,9 @@ from threading import BoundedSemaphore
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-from loader.errors import RunError, UsageError
-from pipelines.report.clips.media import ClipBytes
-from pipelines.report.web.files import POLICY
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.pipelines.report.clips.media import ClipBytes
+from reelweave.pipelines.report.web.files import POLICY
 
 _BLOCK_BYTES = 1 << 20
 _IDLE_S = 60.0

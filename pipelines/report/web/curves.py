@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipelines.report.web.chart import CLUSTER_COLOURS, Chart, axis_title, colour, frame
+from reelweave.pipelines.report.web.chart import CLUSTER_COLOURS, Chart, axis_title, colour, frame
 
 
 def lines(

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from pipelines.report.web.chart import Chart, axis_title, colour, frame
-from pipelines.report.web.curves import lines
+from reelweave.pipelines.report.web.chart import Chart, axis_title, colour, frame
+from reelweave.pipelines.report.web.curves import lines
 
 _BAR_PX = 22
 _BIN_FIELDS = (

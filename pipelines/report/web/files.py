@@ -9,8 +9,8 @@ from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
-from loader.base.node_files import NodeFiles
-from loader.storage import Storage
+from reelweave.loader.base.node_files import NodeFiles
+from reelweave.loader.storage import Storage
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:;"
@@ -94,7 +94,7 @@ def data_file(name: str, content: object) -> bytes:
 @cache
 def assets() -> dict[str, bytes]:
     """Return the scripts and styles of all pages by path: ours, and Vega-Lite in one file without network access."""
-    ours = files("pipelines.report.web").joinpath("assets")
+    ours = files("reelweave.pipelines.report.web").joinpath("assets")
     return {
         "assets/vega.js": _vega(),
         **{f"assets/{found.name}": found.read_bytes() for found in ours.iterdir()},

@@ -5,7 +5,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from pipelines.report.web.files import POLICY
+from reelweave.pipelines.report.web.files import POLICY
 
 
 def render(template: str, **values: object) -> str:
@@ -22,7 +22,7 @@ def render(template: str, **values: object) -> str:
 def _environment() -> Environment:
     """Return what compiles a template once a process."""
     environment = Environment(
-        loader=PackageLoader("pipelines"),
+        loader=PackageLoader("reelweave.pipelines"),
         autoescape=True,
         undefined=StrictUndefined,
         keep_trailing_newline=True,

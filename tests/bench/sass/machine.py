@@ -7,7 +7,7 @@ something unknown is an error, so a count is never guessed. Shuffles, barriers a
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from loader.errors import RunError
+from reelweave.loader.errors import RunError
 from tests.bench.sass.arithmetic import CALCULATED, UNDERSTOOD, Value
 from tests.bench.sass.text import STEP, Instruction, Operand
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from curate.caption.checks import faults
+from reelweave.curate.caption.checks import faults
 
 GOOD = [
     "A woman in a red coat walks along the harbour while gulls circle above the boats.",

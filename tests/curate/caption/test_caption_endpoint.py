@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from curate.caption import Caption, CaptionConfig, Captioner
-from curate.caption.models.endpoint import KEY_VARIABLE
-from curate.models.clip_frames import Fault, clip_pictures
-from curate.run.curate import curate
-from loader.dataset import open_dataset
-from loader.errors import RunError, UsageError
+from reelweave.curate.caption import Caption, CaptionConfig, Captioner
+from reelweave.curate.caption.models.endpoint import KEY_VARIABLE
+from reelweave.curate.models.clip_frames import Fault, clip_pictures
+from reelweave.curate.run.curate import curate
+from reelweave.loader.dataset import open_dataset
+from reelweave.loader.errors import RunError, UsageError
 from tests.chat_server import ChatServer, chat_server, pictures
 from tests.curate.run.test_run import config
 from tests.media import write_video

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from curate.caption import Caption, CaptionConfig, Captioner, availability
-from curate.caption.captioner import shortened
-from curate.caption.models.backend import Ask, Draft
-from curate.caption.prompts import PROMPTS, prompt_text, sha256
-from curate.caption.windows import CaptionWindow, pictures_of, windows
-from curate.models.clip_frames import Fault
-from loader.errors import UsageError
+from reelweave.curate.caption import Caption, CaptionConfig, Captioner, availability
+from reelweave.curate.caption.captioner import shortened
+from reelweave.curate.caption.models.backend import Ask, Draft
+from reelweave.curate.caption.prompts import PROMPTS, prompt_text, sha256
+from reelweave.curate.caption.windows import CaptionWindow, pictures_of, windows
+from reelweave.curate.models.clip_frames import Fault
+from reelweave.loader.errors import UsageError
 from tests.media import write_video
 from tests.thorough import beyond
 from tests.tiny_vlm import tiny_vlm, tiny_writer

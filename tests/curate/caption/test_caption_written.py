@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from curate.caption import NO_CAPTION, Caption, CaptionConfig
-from curate.caption.written import find_written
-from loader.errors import ObjectError
-from loader.storage import open_storage
+from reelweave.curate.caption import NO_CAPTION, Caption, CaptionConfig
+from reelweave.curate.caption.written import find_written
+from reelweave.loader.errors import ObjectError
+from reelweave.loader.storage import open_storage
 
 TAG = "A boat on the lake at noon."
 

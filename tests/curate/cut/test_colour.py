@@ -10,10 +10,10 @@ import av
 import numpy as np
 import pytest
 
-from curate.cut import CutConfig
-from curate.models.clip_frames import clip_pictures
-from loader.dataset.colour.light import light_of
-from loader.read.decode import decode
+from reelweave.curate.cut import CutConfig
+from reelweave.curate.models.clip_frames import clip_pictures
+from reelweave.loader.dataset.colour.light import light_of
+from reelweave.loader.read.decode import decode
 from tests.colours import BT601, BT709, BT2020_SDR, HLG, PQ, Tags, blocks, centres, shown, write_blocks
 from tests.cutting import clips_of, curated
 from tests.media import write_video

@@ -9,13 +9,13 @@ import av
 import numpy as np
 import pytest
 
-from curate.cut import CutClip, CutConfig, FailedClip, cut
-from curate.cut.clip import CutError
-from curate.cut.encode import nvenc_fault
-from curate.cut.verify import verify
-from curate.filters import loudness_dbfs
-from curate.frames.picture import Geometry
-from curate.shots.spans import Span
+from reelweave.curate.cut import CutClip, CutConfig, FailedClip, cut
+from reelweave.curate.cut.clip import CutError
+from reelweave.curate.cut.encode import nvenc_fault
+from reelweave.curate.cut.verify import verify
+from reelweave.curate.filters import loudness_dbfs
+from reelweave.curate.frames.picture import Geometry
+from reelweave.curate.shots.spans import Span
 from tests.cutting import clips_of, cut_file, describe, look
 from tests.media import CORPUS, NO_CORPUS, read_number, read_numbers, sound_first, write_video
 from tests.thorough import beyond, but

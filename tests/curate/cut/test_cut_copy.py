@@ -10,12 +10,12 @@ import av
 import numpy as np
 import pytest
 
-from curate.cut import CutClip, CutConfig, FailedClip, trim
-from curate.cut.copy import PacketInfo, SourceFormat, copyable, decoding_times
-from curate.frames.entry import holds_idr
-from curate.frames.frame_times import FrameTimes
-from curate.frames.picture import Geometry
-from loader.dataset.colour.light import light_of
+from reelweave.curate.cut import CutClip, CutConfig, FailedClip, trim
+from reelweave.curate.cut.copy import PacketInfo, SourceFormat, copyable, decoding_times
+from reelweave.curate.frames.entry import holds_idr
+from reelweave.curate.frames.frame_times import FrameTimes
+from reelweave.curate.frames.picture import Geometry
+from reelweave.loader.dataset.colour.light import light_of
 from tests.curate.frames.test_probe import edited
 from tests.cutting import clips_of, curated, cut_file, describe, pictures, sound
 from tests.media import CORPUS, NO_CORPUS, read_numbers, write_video

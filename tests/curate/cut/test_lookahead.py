@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from av.video.frame import VideoFrame
 
-from curate.config import CurateConfig, config_digest
-from curate.cut.clip import CutError
-from curate.cut.encode import ClipEncoder
-from curate.ledger.ledger import Ledger
-from curate.ledger.records import SourceSummary
-from curate.shots.spans import spans
-from curate.source_pass.cut_source import CutSource
-from curate.source_pass.scan import scan
-from curate.sources.inputs import list_sources
-from loader.storage import open_storage
+from reelweave.curate.config import CurateConfig, config_digest
+from reelweave.curate.cut.clip import CutError
+from reelweave.curate.cut.encode import ClipEncoder
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.ledger.records import SourceSummary
+from reelweave.curate.shots.spans import spans
+from reelweave.curate.source_pass.cut_source import CutSource
+from reelweave.curate.source_pass.scan import scan
+from reelweave.curate.sources.inputs import list_sources
+from reelweave.loader.storage import open_storage
 from tests.filter_footage import encode, pan, still
 from tests.media import CORPUS, NO_CORPUS, sound_first, write_video
 from tests.thorough import beyond, but, thorough
@@ -184,7 +184,7 @@ def test_an_encoder_that_fails_ahead_leaves_it_to_the_second_pass(
 
     path = write_video(tmp_path / "a.mp4", (60, 70))
     whole = curated(path, config(0), tmp_path / "whole")
-    monkeypatch.setattr("curate.source_pass.lookahead_encode.ClipEncoder", Failing)
+    monkeypatch.setattr("reelweave.curate.source_pass.lookahead_encode.ClipEncoder", Failing)
     assert curated(path, config(512), tmp_path / "out") == whole
     assert Failing.left < 0
 

@@ -3,7 +3,7 @@
 import random
 from fractions import Fraction
 
-from curate.cut.audio import SoundSlice, slices_of
+from reelweave.curate.cut.audio import SoundSlice, slices_of
 
 
 def plain(

@@ -7,7 +7,7 @@ import av
 import numpy as np
 import pytest
 
-from curate.cut import CutConfig
+from reelweave.curate.cut import CutConfig
 from tests.cutting import clips_of, sound
 from tests.media import write_video
 from tests.player import ffmpeg

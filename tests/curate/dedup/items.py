@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from curate.dedup import DedupClips, Vectors
+from reelweave.curate.dedup import DedupClips, Vectors
 
 
 @dataclass(frozen=True)

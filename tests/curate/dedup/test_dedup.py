@@ -11,12 +11,12 @@ import pytest
 from av.video.reformatter import VideoReformatter
 from PIL import Image, ImageEnhance
 
-from curate import dedup as deduplication
-from curate.dedup import DedupConfig, Duplicate, ManyPairs, fingerprint
-from curate.dedup.fingerprint import Match, overlap
-from curate.frames.frame_times import Decoder
-from curate.frames.perceptual import embed_pictures
-from curate.frames.source import open_video
+from reelweave.curate import dedup as deduplication
+from reelweave.curate.dedup import DedupConfig, Duplicate, ManyPairs, fingerprint
+from reelweave.curate.dedup.fingerprint import Match, overlap
+from reelweave.curate.frames.frame_times import Decoder
+from reelweave.curate.frames.perceptual import embed_pictures
+from reelweave.curate.frames.source import open_video
 from tests.curate.dedup.items import DedupItem, columns
 from tests.media import CORPUS, NO_CORPUS
 from tests.thorough import beyond

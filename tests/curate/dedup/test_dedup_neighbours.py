@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from curate.dedup import Vectors, cells, neighbours, products, vector_file
-from curate.dedup.cells import CellCentres, InvertedFile, owners
-from curate.dedup.clusters import clusters
-from curate.dedup.kmeans import kmeans, on_grid
-from curate.dedup.neighbours import near_pairs, near_references
-from curate.dedup.products import TorchBlocks
-from curate.dedup.vector_file import Chosen, VectorFile, as_float32
-from loader.errors import RunError, UsageError
+from reelweave.curate.dedup import Vectors, cells, neighbours, products, vector_file
+from reelweave.curate.dedup.cells import CellCentres, InvertedFile, owners
+from reelweave.curate.dedup.clusters import clusters
+from reelweave.curate.dedup.kmeans import kmeans, on_grid
+from reelweave.curate.dedup.neighbours import near_pairs, near_references
+from reelweave.curate.dedup.products import TorchBlocks
+from reelweave.curate.dedup.vector_file import Chosen, VectorFile, as_float32
+from reelweave.loader.errors import RunError, UsageError
 
 
 def test_clusters_gather_what_is_near_and_every_near_pair_inside_is_seen() -> None:

@@ -8,10 +8,18 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from curate.filters import FilterConfig, ScoreConfig, crop_of_bars, decide, ocr_scores, scores, sound_scores
-from curate.filters.decision import by_stage, first_rejection
-from curate.filters.ocr import check_ocr
-from loader.errors import UsageError
+from reelweave.curate.filters import (
+    FilterConfig,
+    ScoreConfig,
+    crop_of_bars,
+    decide,
+    ocr_scores,
+    scores,
+    sound_scores,
+)
+from reelweave.curate.filters.decision import by_stage, first_rejection
+from reelweave.curate.filters.ocr import check_ocr
+from reelweave.loader.errors import UsageError
 from tests.filter_footage import HEIGHT, RATE, WIDTH, Picture, encode, over, pan, sample_of, still, texture
 from tests.media import CORPUS, NO_CORPUS, write_video
 from tests.thorough import beyond

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from curate.filters.camera import camera_scores
-from curate.models.camera import CameraConfig, CameraMotion
-from curate.models.custom.types import Clip
+from reelweave.curate.filters.camera import camera_scores
+from reelweave.curate.models.camera import CameraConfig, CameraMotion
+from reelweave.curate.models.custom.types import Clip
 from tests.filter_footage import encode, texture
 
 WIDTH, HEIGHT, RATE, COUNT = 160, 90, 8, 21

@@ -8,10 +8,10 @@ import av
 import numpy as np
 import pytest
 
-from curate.filters import FilterConfig, MotionMeter, decide, frame_motion, motion_scores
-from curate.filters.flow import flow
-from curate.filters.vectors import vector_motion
-from curate.frames.source import open_video
+from reelweave.curate.filters import FilterConfig, MotionMeter, decide, frame_motion, motion_scores
+from reelweave.curate.filters.flow import flow
+from reelweave.curate.filters.vectors import vector_motion
+from reelweave.curate.frames.source import open_video
 from tests.filter_footage import HEIGHT, RATE, WIDTH, encode, pan, sample_of, still, texture
 from tests.media import CORPUS, NO_CORPUS
 from tests.thorough import thorough

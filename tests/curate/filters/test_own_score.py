@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from curate.filters import ClipSample, ScoreConfig, scores
-from curate.filters.names import ADDED, FIRST
-from curate.run.curate import curate
-from loader.dataset import open_dataset, verify
-from loader.errors import RunError
-from loader.storage import open_storage
+from reelweave.curate.filters import ClipSample, ScoreConfig, scores
+from reelweave.curate.filters.names import ADDED, FIRST
+from reelweave.curate.run.curate import curate
+from reelweave.loader.dataset import open_dataset, verify
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import open_storage
 from tests.commands import reelweave
 from tests.curate.run.test_run import SMALL_WORDS, config
 from tests.media import write_video
@@ -32,8 +32,6 @@ def audit(event, arguments):
 sys.addaudithook(audit)
 """
 """Notes each source that is opened."""
-
-PACKAGES = ("loader", "pipelines", "train", "reelweave")
 
 
 def recipe() -> dict[int, list[str]]:
@@ -52,12 +50,17 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Our code with the score of the recipe."""
     home = tmp_path_factory.mktemp("code")
     shutil.copytree(ROOT / "curate", home / "curate", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in PACKAGES:
+    shutil.copytree(ROOT / "reelweave", home / "reelweave", symlinks=True)
+    for name in ("loader", "pipelines", "train"):
         (home / name).symlink_to(ROOT / name)
     steps, filters = recipe(), home / "curate/filters"
     (filters / "warmth.py").write_text(f"{steps[1][0]}\n")
     imported, line = steps[2][1:]
-    put(filters / "__init__.py", "from curate.filters.still", f"{imported}\nfrom curate.filters.still")
+    put(
+        filters / "__init__.py",
+        "from reelweave.curate.filters.still",
+        f"{imported}\nfrom reelweave.curate.filters.still",
+    )
     put(filters / "__init__.py", "        **sound_scores", f"        {line}\n        **sound_scores")
     put(filters / "names.py", "ADDED: dict[str, int] = {}", steps[3][0])
     put(filters / "config.py", "    min_aesthetic:", f"    {steps[4][0]}\n    min_aesthetic:")
@@ -72,7 +75,16 @@ def put(path: Path, old: str, new: str) -> None:
 
 
 def run(home: Path, raw: Path, out: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pipelines.cli", "curate", str(raw), "--out", str(out), *SMALL_WORDS]
+    command = [
+        sys.executable,
+        "-m",
+        "reelweave.pipelines.cli",
+        "curate",
+        str(raw),
+        "--out",
+        str(out),
+        *SMALL_WORDS,
+    ]
     environment = {**os.environ, "PYTHONPATH": str(home), "WATCHED": str(raw), "OPENED": str(out) + ".opened"}
     return subprocess.run([*command, *words], capture_output=True, text=True, env=environment, cwd=home)
 
@@ -132,7 +144,7 @@ def test_a_source_whose_clip_is_gone_is_cut_anew_and_no_other(
 
 def test_a_score_without_a_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing would tell which clips of a finished dataset have it."""
-    monkeypatch.setattr("curate.filters.names.FIRST", FIRST - {"flicker"})
+    monkeypatch.setattr("reelweave.curate.filters.names.FIRST", FIRST - {"flicker"})
     pictures, numbers = np.zeros((2, 32, 48, 3), np.uint8), np.zeros(2, np.float32)
     shape = {"width": 48, "height": 32, "frames": 2, "fps": 2.0, "duration_s": 1.0}
     sample = ClipSample(pictures, np.arange(2) / 2, numbers, numbers, None, **shape, audio_dbfs=None)

@@ -5,10 +5,10 @@ import json
 import tarfile
 from pathlib import Path
 
-from curate.foreign.run import Indexed, index_tars
-from loader.dataset import open_dataset, verify
-from loader.dataset.tables.parquet import to_rows
-from loader.storage import open_storage
+from reelweave.curate.foreign.run import Indexed, index_tars
+from reelweave.loader.dataset import open_dataset, verify
+from reelweave.loader.dataset.tables.parquet import to_rows
+from reelweave.loader.storage import open_storage
 from tests.foreign_tars import by_tarfile, by_webdataset, picture, video
 
 WORKERS = 1  # a process takes a second to start

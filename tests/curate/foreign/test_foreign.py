@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from curate.config import CurateConfig
-from curate.run.curate import curate
-from curate.takedown.removal import remove
-from loader.dataset import Removal, open_dataset
-from loader.dataset.manifest import Foreign, Manifest
-from loader.dataset.reader import shard_storage
-from loader.dataset.tables.parquet import to_rows
-from loader.dataset.tars.tar_scan import TarScan
-from loader.errors import RunError, UsageError
-from loader.storage import StorageConfig, open_storage
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.run.curate import curate
+from reelweave.curate.takedown.removal import remove
+from reelweave.loader.dataset import Removal, open_dataset
+from reelweave.loader.dataset.manifest import Foreign, Manifest
+from reelweave.loader.dataset.reader import shard_storage
+from reelweave.loader.dataset.tables.parquet import to_rows
+from reelweave.loader.dataset.tars.tar_scan import TarScan
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.storage import StorageConfig, open_storage
 from tests.curate.foreign.foreign_sets import clips, digests, failed, index, mixed_set, problems
 from tests.foreign_tars import by_tarfile, by_webdataset, video
 from tests.loader.dataset.test_dataset import write as write_dataset

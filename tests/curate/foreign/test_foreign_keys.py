@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from curate.foreign.run import index_tars
-from loader import StreamConfig, VideoStream
-from loader.dataset import open_dataset
-from loader.dataset.tables import row_parts
-from loader.dataset.tables.parquet import to_rows
+from reelweave.curate.foreign.run import index_tars
+from reelweave.loader import StreamConfig, VideoStream
+from reelweave.loader.dataset import open_dataset
+from reelweave.loader.dataset.tables import row_parts
+from reelweave.loader.dataset.tables.parquet import to_rows
 from tests.curate.foreign.foreign_sets import failed, index, problems
 from tests.energon import energon_samples
 from tests.foreign_tars import Contents, by_tarfile, by_webdataset, picture, video

@@ -8,8 +8,8 @@ import av
 import pytest
 from PIL import Image
 
-from curate.foreign.probe import probe
-from curate.frames.source import SourceError
+from reelweave.curate.foreign.probe import probe
+from reelweave.curate.frames.source import SourceError
 from tests.foreign_tars import picture, video
 from tests.media import numbered_frame, write_video
 

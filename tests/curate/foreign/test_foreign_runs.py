@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from loader.buckets.assignment import BucketConfig
-from loader.buckets.tokens import Compression
-from loader.dataset import open_dataset, verify
-from loader.dataset.tables.parquet import to_rows
-from loader.dataset.tars.tar_scan import TarScan
-from loader.storage import StorageConfig, open_storage
-from loader.stream.video_stream import StreamConfig, VideoStream
+from reelweave.loader.buckets.assignment import BucketConfig
+from reelweave.loader.buckets.tokens import Compression
+from reelweave.loader.dataset import open_dataset, verify
+from reelweave.loader.dataset.tables.parquet import to_rows
+from reelweave.loader.dataset.tars.tar_scan import TarScan
+from reelweave.loader.storage import StorageConfig, open_storage
+from reelweave.loader.stream.video_stream import StreamConfig, VideoStream
 from tests.commands import reelweave
 from tests.curate.foreign.foreign_sets import clips, failed, index, mixed_set
 from tests.energon import energon_samples
@@ -44,8 +44,8 @@ def test_a_video_that_kills_its_reader_is_left_out(
     by_webdataset(tmp_path / "set/b.tar", clips(raw, 10, 2))
     (tmp_path / "sitecustomize.py").write_text(
         "import os, signal, sys\n"
-        "if 'curate.frames.child_process' in sys.orig_argv:\n"
-        "    import curate.foreign.tar as module\n"
+        "if 'reelweave.curate.frames.child_process' in sys.orig_argv:\n"
+        "    import reelweave.curate.foreign.tar as module\n"
         "    described = module._described\n"
         "    def deadly(region):\n"
         "        if b'two words 2' in region:\n"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from curate.frames import budget
+from reelweave.curate.frames import budget
 from tests.cutting import curated
 from tests.filter_footage import encode
 from tests.media import write_video

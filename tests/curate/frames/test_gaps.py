@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from curate.frames.frame_times import timeline
-from curate.ledger.records import Record
-from curate.shots.spans import SpanConfig, spans
+from reelweave.curate.frames.frame_times import timeline
+from reelweave.curate.ledger.records import Record
+from reelweave.curate.shots.spans import SpanConfig, spans
 from tests.curate.cut.test_lookahead import config, curated
 from tests.cutting import curated as records_of
 from tests.filter_footage import encode

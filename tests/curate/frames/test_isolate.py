@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from curate.frames.child_process import Isolated, Quarantined
-from loader.errors import RunError
+from reelweave.curate.frames.child_process import Isolated, Quarantined
+from reelweave.loader.errors import RunError
 from tests.foreign_tars import by_tarfile, video
 from tests.thorough import thorough
 
@@ -135,7 +135,7 @@ def run_beside_modules(tmp_path: Path, runner: str, joined: dict[str, str]) -> N
         ],
     ):
         # -P as the installed program: it looks for modules beside itself, not in the current folder.
-        code = f"from pipelines.cli import main; raise SystemExit(main({words!r}))"
+        code = f"from reelweave.pipelines.cli import main; raise SystemExit(main({words!r}))"
         paths = os.pathsep.join(path for path in sys.path if path)
         done = subprocess.run(
             [sys.executable, "-P", "-c", code],
@@ -152,7 +152,7 @@ def run_beside_modules(tmp_path: Path, runner: str, joined: dict[str, str]) -> N
 def test_a_child_does_not_outlive_its_parent() -> None:
     code = """
 from tests.curate.frames.test_isolate import work
-from curate.frames.child_process import Isolated
+from reelweave.curate.frames.child_process import Isolated
 import time
 print(Isolated(work)({"name": "a"})[0]["pid"], flush=True)
 time.sleep(60)

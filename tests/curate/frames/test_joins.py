@@ -10,8 +10,8 @@ import av
 import numpy as np
 import pytest
 
-from curate.frames.frame_times import timeline
-from curate.ledger.records import Record
+from reelweave.curate.frames.frame_times import timeline
+from reelweave.curate.ledger.records import Record
 from tests.curate.cut.test_lookahead import config
 from tests.curate.cut.test_lookahead import curated as cut_twice
 from tests.cutting import curated

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
 
-from curate.frames.perceptual import DIMENSIONS, PICTURE, describe, embed_pictures, pool
+from reelweave.curate.frames.perceptual import DIMENSIONS, PICTURE, describe, embed_pictures, pool
 from tests.media import CORPUS, NO_CORPUS
 from tests.thorough import beyond
 
@@ -68,7 +68,7 @@ def test_a_descriptor_does_not_depend_on_its_neighbours() -> None:
 
 @pytest.mark.skipif(not CORPUS.is_dir(), reason=NO_CORPUS)
 def test_frames_of_a_fixed_camera_are_nearer_than_two_films() -> None:
-    from curate.shots.score import analysis_frames
+    from reelweave.curate.shots.score import analysis_frames
 
     def some(name: str) -> np.ndarray:
         frames = analysis_frames(CORPUS / name, PICTURE)

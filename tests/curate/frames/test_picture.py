@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from av.video.frame import VideoFrame
 
-from curate.frames.frame_times import Decoder
-from curate.frames.interlace import deinterlaced
-from curate.frames.picture import Finisher, Geometry, geometry
-from curate.frames.source import open_video
-from loader.dataset.colour import hdr
+from reelweave.curate.frames.frame_times import Decoder
+from reelweave.curate.frames.interlace import deinterlaced
+from reelweave.curate.frames.picture import Finisher, Geometry, geometry
+from reelweave.curate.frames.source import open_video
+from reelweave.loader.dataset.colour import hdr
 from tests.media import numbered_frame, read_number
 
 SIZE = (160, 128)

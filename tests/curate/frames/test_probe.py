@@ -10,12 +10,12 @@ import av
 import numpy as np
 import pytest
 
-from curate.config import SourceStageConfig
-from curate.frames.frame_times import Decoder, timeline
-from curate.frames.probe import Probe, ProbeConfig, probe
-from curate.frames.source import SourceError, open_video
-from curate.source_pass.scan import scan
-from loader.storage import StorageConfig, WebError, open_object
+from reelweave.curate.config import SourceStageConfig
+from reelweave.curate.frames.frame_times import Decoder, timeline
+from reelweave.curate.frames.probe import Probe, ProbeConfig, probe
+from reelweave.curate.frames.source import SourceError, open_video
+from reelweave.curate.source_pass.scan import scan
+from reelweave.loader.storage import StorageConfig, WebError, open_object
 from tests.httpserver import web_server
 from tests.media import CORPUS, NO_CORPUS, numbered_frame, read_number, write_video
 from tests.thorough import thorough

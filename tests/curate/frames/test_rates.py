@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from curate.frames.frame_times import timeline
+from reelweave.curate.frames.frame_times import timeline
 from tests.curate.cut.test_lookahead import config, curated, ready
 from tests.cutting import curated as records_of
 from tests.media import numbered_frame, read_numbers, write_video

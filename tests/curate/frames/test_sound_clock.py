@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from curate.frames.frame_times import FrameTimes, timeline
-from curate.frames.sound_clock import SoundClock, SoundStamps, repaired_sound
+from reelweave.curate.frames.frame_times import FrameTimes, timeline
+from reelweave.curate.frames.sound_clock import SoundClock, SoundStamps, repaired_sound
 from tests.cutting import curated
 from tests.stepping import errors_s, stepping
 from tests.thorough import beyond, thorough

@@ -7,7 +7,7 @@ import av
 import pytest
 from av.stream import Disposition
 
-from curate.frames.source import SourceError, open_video
+from reelweave.curate.frames.source import SourceError, open_video
 from tests.media import numbered_frame
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from curate.frames.frame_times import Decoder, FrameTimes, source_frames, timeline
-from curate.frames.source import open_video
-from curate.frames.telecine import FieldDifferences, Pulldown, inverted
+from reelweave.curate.frames.frame_times import Decoder, FrameTimes, source_frames, timeline
+from reelweave.curate.frames.source import open_video
+from reelweave.curate.frames.telecine import FieldDifferences, Pulldown, inverted
 from tests.cutting import curated
 from tests.media import read_numbers
 from tests.telecine import NTSC, fields_of, woven

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from curate.frames.frame_times import Damage, clean_runs, source_frames, timeline
+from reelweave.curate.frames.frame_times import Damage, clean_runs, source_frames, timeline
 
 
 def line(pts, tick=Fraction(1, 90000), last=None, stated=None, damage=(), max_fps=60.0):

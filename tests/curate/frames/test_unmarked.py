@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from av.video.frame import VideoFrame
 
-from curate.frames.interlace import CombMeter
+from reelweave.curate.frames.interlace import CombMeter
 from tests.cutting import curated, pictures
 from tests.player import SIZE, ffmpeg
 

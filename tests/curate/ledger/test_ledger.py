@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from curate.caption.types import Caption
-from curate.config import CurateConfig, SourceStageConfig, config_digest
-from curate.ledger.ledger import Ledger, digest
-from curate.ledger.records import ClipResult, Record, SourceSummary, clip_result, source_summary
-from curate.models.clip_frames import Fault
-from loader.errors import RunError
-from loader.storage import open_storage
+from reelweave.curate.caption.types import Caption
+from reelweave.curate.config import CurateConfig, SourceStageConfig, config_digest
+from reelweave.curate.ledger.ledger import Ledger, digest
+from reelweave.curate.ledger.records import ClipResult, Record, SourceSummary, clip_result, source_summary
+from reelweave.curate.models.clip_frames import Fault
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import open_storage
 
 
 @pytest.fixture
@@ -188,8 +188,8 @@ def test_memory_that_is_not_granted_is_no_damage_of_the_ledger(tmp_path: Path) -
     Ledger(storage).write_table("big", pa.table({"id": ["a"], "data": [os.urandom(64 << 20)]}))
     code = f"""
 import resource
-from curate.ledger.ledger import Ledger
-from loader.storage import open_storage
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.loader.storage import open_storage
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (80 << 20), -1))
 try:

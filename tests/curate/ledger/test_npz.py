@@ -6,7 +6,7 @@ from zipfile import BadZipFile
 import numpy as np
 import pytest
 
-from curate.ledger.npz import read_npz
+from reelweave.curate.ledger.npz import read_npz
 
 
 def npz(**arrays: np.ndarray) -> bytes:

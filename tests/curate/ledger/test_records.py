@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from curate.caption.types import Caption
-from curate.ledger.ledger import LEDGER, Ledger
-from curate.ledger.records import (
+from reelweave.curate.caption.types import Caption
+from reelweave.curate.ledger.ledger import LEDGER, Ledger
+from reelweave.curate.ledger.records import (
     ClipEmbedding,
     ClipScores,
     PackedArray,
@@ -20,9 +20,9 @@ from curate.ledger.records import (
     from_json,
     source_summary,
 )
-from curate.models.clip_frames import Fault
-from loader.dataset import ShardRecord
-from loader.storage import open_storage
+from reelweave.curate.models.clip_frames import Fault
+from reelweave.loader.dataset import ShardRecord
+from reelweave.loader.storage import open_storage
 
 OLD = Path(__file__).parent / "old_ledger"
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from curate.models.aesthetic import AestheticConfig, AestheticHead
-from loader.errors import UsageError
+from reelweave.curate.models.aesthetic import AestheticConfig, AestheticHead
+from reelweave.loader.errors import UsageError
 from tests.tiny_models import Program
 
 

@@ -7,8 +7,8 @@ import av
 import numpy as np
 import pytest
 
-from curate.models.clip_frames import ClipError, clip_pictures
-from loader.errors import UsageError
+from reelweave.curate.models.clip_frames import ClipError, clip_pictures
+from reelweave.loader.errors import UsageError
 from tests.media import read_number, write_video
 
 

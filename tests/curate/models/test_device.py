@@ -3,7 +3,7 @@
 import numpy as np
 from threadpoolctl import threadpool_info
 
-from curate.models.device import one_thread
+from reelweave.curate.models.device import one_thread
 
 
 def blas_threads() -> set[int]:

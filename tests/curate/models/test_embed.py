@@ -8,9 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from curate.models.clip_frames import Fault, clip_pictures
-from curate.models.embed import ClipEmbedder, EmbedConfig, Embedding, pooled
-from loader.errors import UsageError
+from reelweave.curate.models.clip_frames import Fault, clip_pictures
+from reelweave.curate.models.embed import ClipEmbedder, EmbedConfig, Embedding, pooled
+from reelweave.loader.errors import UsageError
 from tests.media import write_video
 from tests.tiny_models import Program, tiny_open_clip
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from curate.models.text_embed import TextEmbedConfig, TextEmbedder, passes
-from loader.errors import RunError, UsageError
+from reelweave.curate.models.text_embed import TextEmbedConfig, TextEmbedder, passes
+from reelweave.loader.errors import RunError, UsageError
 from tests.tiny_models import WORDS, tiny_text_encoder
 
 KINDS = ("t5", "umt5", "clip", "bert")

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from curate.ledger.ledger import Ledger
-from curate.run.clip_arrays import ClipArrays
-from loader.storage import open_storage
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.run.clip_arrays import ClipArrays
+from reelweave.loader.storage import open_storage
 
 
 def source(number: int, clips: int, seed: int) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def source(number: int, clips: int, seed: int) -> dict[str, Any]:
 def test_clips_are_found_by_identity_until_their_source_is_cut_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("curate.run.clip_arrays._BLOCK", 4)
+    monkeypatch.setattr("reelweave.curate.run.clip_arrays._BLOCK", 4)
     ledger = Ledger(open_storage(tmp_path))
     written = {"a": source(1, 5, 1), "b": {}, "c": source(3, 7, 3)}
     for name, arrays in written.items():

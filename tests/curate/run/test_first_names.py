@@ -11,9 +11,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from loader.dataset import open_dataset, verify
-from loader.errors import RunError
-from loader.storage import open_storage
+from reelweave.loader.dataset import open_dataset, verify
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import open_storage
 from tests.curate.run.test_run import SMALL_WORDS
 from tests.energon import energon_samples
 from tests.loader.dataset.test_card import READ
@@ -139,7 +139,7 @@ def test_a_reader_of_the_first_revision_is_told_that_it_has_changed(
     raw: Path, made: Path, warm: Warm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large index is read by parts without its checksum, and its name holds other rows by then."""
-    monkeypatch.setattr("loader.dataset.tables.table_reader.GROUP_ROWS", 1)
+    monkeypatch.setattr("reelweave.loader.dataset.tables.table_reader.GROUP_ROWS", 1)
     early, late = open_dataset(made), open_dataset(made)
     assert len(early.column("key")) == 8
     assert warm.start("curate", str(raw), "--out", str(made), *WORDS, STRICTER, "--update").ended()[0] == 0

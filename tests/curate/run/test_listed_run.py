@@ -14,17 +14,17 @@ import av
 import numpy as np
 import pytest
 
-from curate.config import CurateConfig
-from curate.run.curate import Outcome, curate
-from curate.shots.listed import listed_spans
-from curate.source_pass.cut_source import CutSource
-from curate.source_pass.scan import scan
-from curate.sources.segments import Segment, ordered
-from curate.takedown.removal import remove
-from loader.dataset import Removal, open_dataset, verify
-from loader.errors import UsageError
-from loader.storage import open_storage
-from pipelines.cli import main
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.run.curate import Outcome, curate
+from reelweave.curate.shots.listed import listed_spans
+from reelweave.curate.source_pass.cut_source import CutSource
+from reelweave.curate.source_pass.scan import scan
+from reelweave.curate.sources.segments import Segment, ordered
+from reelweave.curate.takedown.removal import remove
+from reelweave.loader.dataset import Removal, open_dataset, verify
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import open_storage
+from reelweave.pipelines.cli import main
 from tests.curate.run.test_run import SMALL_WORDS, config, published, tree
 from tests.media import CORPUS, NO_CORPUS, read_number, read_numbers, write_video
 from tests.player import PROGRAM

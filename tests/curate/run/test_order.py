@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from curate.config import CurateConfig
-from curate.run.curate import curate
-from loader.dataset import open_dataset, verify
-from loader.errors import UsageError
-from loader.storage import open_storage
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.run.curate import curate
+from reelweave.loader.dataset import open_dataset, verify
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import open_storage
 from tests.curate.run.test_run import tree
 from tests.media import write_video
 from tests.thorough import thorough

@@ -11,20 +11,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from curate.caption.types import Caption
-from curate.config import CurateConfig
-from curate.dedup.text_hashes import TextPlaces, hashes
-from curate.ledger.ledger import Ledger
-from curate.run.curate import curate
-from curate.run.shard import WriteShard
-from curate.run.stages.clip_stages import caption_identity
-from curate.run.state import CurationState
-from curate.run.tables.closed import ClosedSources
-from curate.run.tables.partitions import Partitions
-from curate.source_pass.cut_source import STAGE, arrays_name, source_id
-from curate.source_pass.tasks import clip_task
-from curate.sources.inputs import list_sources
-from loader.storage import open_storage
+from reelweave.curate.caption.types import Caption
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.dedup.text_hashes import TextPlaces, hashes
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.run.curate import curate
+from reelweave.curate.run.shard import WriteShard
+from reelweave.curate.run.stages.clip_stages import caption_identity
+from reelweave.curate.run.state import CurationState
+from reelweave.curate.run.tables.closed import ClosedSources
+from reelweave.curate.run.tables.partitions import Partitions
+from reelweave.curate.source_pass.cut_source import STAGE, arrays_name, source_id
+from reelweave.curate.source_pass.tasks import clip_task
+from reelweave.curate.sources.inputs import list_sources
+from reelweave.loader.storage import open_storage
 from tests.bench.curate_scale import cut, make_list
 from tests.thorough import thorough
 
@@ -102,8 +102,8 @@ def test_partitions_on_disk_give_the_same_bytes(tmp_path: Path, monkeypatch: pyt
     assert len({step["index.parquet"] for step in whole[:1]} | {str(step) for step in whole}) == 4
     shutil.rmtree(dataset)
     tmp_path.joinpath("again").rename(dataset)
-    monkeypatch.setattr("curate.run.tables.partitions.SOURCES", 8)
-    monkeypatch.setattr("curate.run.write_shards._ROWS", 32)
+    monkeypatch.setattr("reelweave.curate.run.tables.partitions.SOURCES", 8)
+    monkeypatch.setattr("reelweave.curate.run.write_shards._ROWS", 32)
     for left in (0, 4):  # interrupted at the first shard, and among those of a later partition
         with monkeypatch.context() as patched:
             patched.setattr(WriteShard, "_write", interrupted(WriteShard._write, left))
@@ -125,9 +125,9 @@ def test_on_ray_partitions_give_the_same_bytes(
     whole = content(dataset)
     shutil.rmtree(dataset)
     tmp_path.joinpath("again").rename(dataset)
-    monkeypatch.setattr("curate.run.tables.partitions.SOURCES", 8)
-    monkeypatch.setattr("curate.run.write_shards._SMALL_BYTES", 0)  # workers write shards
-    monkeypatch.setattr("curate.run.runners.pipeline.AT_ONCE", 2)
+    monkeypatch.setattr("reelweave.curate.run.tables.partitions.SOURCES", 8)
+    monkeypatch.setattr("reelweave.curate.run.write_shards._SMALL_BYTES", 0)  # workers write shards
+    monkeypatch.setattr("reelweave.curate.run.runners.pipeline.AT_ONCE", 2)
     curate(listed, str(dataset), config(run={"runner": "ray", "isolate": False}))
     assert content(dataset) == whole
 
@@ -147,7 +147,7 @@ def test_without_perceptual_duplicates_no_arrays_are_read(
 def test_sources_of_many_clips_become_a_segment_before_there_are_many_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("curate.run.tables.closed._RECORDS", 10)
+    monkeypatch.setattr("reelweave.curate.run.tables.closed._RECORDS", 10)
     make_list(tmp_path, 7)
     sources = list_sources([str(tmp_path / "list.csv")], config().storage)
     ledger = Ledger(open_storage(tmp_path / "dataset"))
@@ -198,5 +198,5 @@ def test_numbers_of_texts_find_their_places(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(set(hashes(texts).tolist())) == len(texts)
     assert (hashes(texts[3:20]) == hashes(texts)[3:20]).all()
     assert TextPlaces(texts).find(asked).tolist() == expected
-    monkeypatch.setattr("curate.dedup.text_hashes.hashes", lambda some: hashes(some) % np.uint64(7))
+    monkeypatch.setattr("reelweave.curate.dedup.text_hashes.hashes", lambda some: hashes(some) % np.uint64(7))
     assert TextPlaces(texts).find(asked).tolist() == expected  # texts that share a number

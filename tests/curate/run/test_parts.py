@@ -13,8 +13,8 @@ import av
 import numpy as np
 import pytest
 
-from curate.run.curate import curate
-from loader.dataset.colour.light import light_of
+from reelweave.curate.run.curate import curate
+from reelweave.loader.dataset.colour.light import light_of
 from tests.curate.run.test_run import SMALL_WORDS, config, published, tree
 from tests.media import write_video
 from tests.telecine import NTSC, fields_of, woven

@@ -16,13 +16,20 @@ from threading import Barrier
 
 import pytest
 
-from curate.run.runners.await_cluster import await_cluster
-from curate.run.runners.passes import plan_notes, run_pass
-from curate.run.runners.pipeline import Runner, Stage, dealt, run_on_ray, run_sequentially, startable
-from curate.run.runners.ray_cluster import cluster_size
-from curate.run.runners.ray_token import keep_token
-from curate.run.runners.reservations import Resources
-from loader.errors import RunError, UsageError
+from reelweave.curate.run.runners.await_cluster import await_cluster
+from reelweave.curate.run.runners.passes import plan_notes, run_pass
+from reelweave.curate.run.runners.pipeline import (
+    Runner,
+    Stage,
+    dealt,
+    run_on_ray,
+    run_sequentially,
+    startable,
+)
+from reelweave.curate.run.runners.ray_cluster import cluster_size
+from reelweave.curate.run.runners.ray_token import keep_token
+from reelweave.curate.run.runners.reservations import Resources
+from reelweave.loader.errors import RunError, UsageError
 from tests.ray_host import RESULTS, Started
 from tests.thorough import beyond, thorough
 
@@ -113,7 +120,7 @@ def test_every_second_of_a_stage_is_counted_once(runner: Runner) -> None:
 
 @pytest.mark.parametrize("runner", beyond(1, [run_sequentially, run_on_ray]), indirect=True)
 def test_a_pool_keeps_its_workers(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("curate.run.runners.pipeline.AT_ONCE", 2)
+    monkeypatch.setattr("reelweave.curate.run.runners.pipeline.AT_ONCE", 2)
     rows = ({"name": name, "parts": 2} for name in "abc")
     results = list(runner(rows, [Stage("split", split), Stage("measure", Measure(), keeps=True, most=1)]))
     assert sorted(result.task["seen"] for result in results) == [1, 2, 3, 4, 5, 6]
@@ -254,8 +261,8 @@ def test_a_killed_worker_costs_nothing(ray_local: str, tmp_path: Path) -> None:
 
 UNSTARTED = """
 import json, os, sys
-from curate.run.runners.pipeline import Stage, run_on_ray
-from loader.errors import RunError, UsageError
+from reelweave.curate.run.runners.pipeline import Stage, run_on_ray
+from reelweave.loader.errors import RunError, UsageError
 for environment in json.loads(sys.argv[1]):
     before = dict(os.environ)
     os.environ.update(environment)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from curate.config import CurateConfig
-from curate.run.curate import curate
-from loader.dataset import Row, open_dataset, verify
-from loader.dataset.tables.parquet import to_rows
-from loader.errors import UsageError
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.run.curate import curate
+from reelweave.loader.dataset import Row, open_dataset, verify
+from reelweave.loader.dataset.tables.parquet import to_rows
+from reelweave.loader.errors import UsageError
 from tests.filter_footage import encode, pan
 from tests.thorough import thorough
 

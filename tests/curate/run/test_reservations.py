@@ -2,8 +2,8 @@
 
 import pytest
 
-from curate.run.runners.reservations import Resources, fitted
-from loader.errors import UsageError
+from reelweave.curate.run.runners.reservations import Resources, fitted
+from reelweave.loader.errors import UsageError
 
 CUT, EMBED, CAPTIONS, TEXT = Resources(1, 0, 1536), Resources(1), Resources(1), Resources(1)
 STAGES = {"cut": CUT, "embed": EMBED, "captions": CAPTIONS, "text_embed": TEXT}

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from curate.config import CurateConfig
-from curate.ledger.ledger import Ledger
-from curate.run.curate import Progress, curate
-from loader.dataset import open_dataset, verify
-from loader.errors import RunError, UsageError
-from loader.storage import open_storage
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.run.curate import Progress, curate
+from reelweave.loader.dataset import open_dataset, verify
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.storage import open_storage
 from tests.media import CORPUS, NO_CORPUS, read_numbers, write_video
 from tests.thorough import thorough
 from tests.warm import Warm
@@ -187,8 +187,8 @@ def test_a_stopped_run_does_not_cut_again(raw: Path, made: Path, tmp_path: Path)
 
 CURATE = """
 import sys
-from curate.config import CurateConfig
-from curate.run.curate import curate
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.run.curate import curate
 curate([sys.argv[1]], sys.argv[2], CurateConfig.model_validate_json(sys.argv[3]))
 # Without a model there is no need of what takes seconds to import.
 assert "torch" not in sys.modules
@@ -247,8 +247,8 @@ def test_killed_behind_the_manifest_the_same_command_adds_what_is_missing(
 def test_interrupted_between_a_segment_and_its_entries_it_ends_with_the_same_bytes(
     raw: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("curate.run.tables.closed._ENTRIES", 2)
-    monkeypatch.setattr("curate.run.tables.results._ENTRIES", 2)
+    monkeypatch.setattr("reelweave.curate.run.tables.closed._ENTRIES", 2)
+    monkeypatch.setattr("reelweave.curate.run.tables.results._ENTRIES", 2)
     out = tmp_path / "dataset"
     with monkeypatch.context() as patched:
         patched.setattr(Ledger, "_delete", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))

@@ -8,10 +8,10 @@ from urllib.parse import quote
 import pytest
 from pyarrow import parquet
 
-from curate.config import CurateConfig
-from curate.run.curate import curate
-from loader.dataset import open_dataset, verify
-from loader.storage import open_storage
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.run.curate import curate
+from reelweave.loader.dataset import open_dataset, verify
+from reelweave.loader.storage import open_storage
 from tests.httpserver import WebServer, web_server
 from tests.media import write_video
 from tests.thorough import thorough

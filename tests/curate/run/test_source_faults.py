@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from curate.config import CurateConfig
-from curate.ledger.records import SourceSummary
-from curate.run.curate import curate as curate_here
-from curate.source_pass import cut_source
-from curate.source_pass.cut_source import CutSource
-from curate.sources.inputs import SourceRef
-from loader.dataset import open_dataset
-from loader.errors import MachineError
-from loader.storage.checksums import file_sha256
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.ledger.records import SourceSummary
+from reelweave.curate.run.curate import curate as curate_here
+from reelweave.curate.source_pass import cut_source
+from reelweave.curate.source_pass.cut_source import CutSource
+from reelweave.curate.sources.inputs import SourceRef
+from reelweave.loader.dataset import open_dataset
+from reelweave.loader.errors import MachineError
+from reelweave.loader.storage.checksums import file_sha256
 from tests.failing_reads import FailingReads, library
 from tests.media import write_video
 from tests.s3server import FaultyProxy, make_bucket, s3_client, s3_server
@@ -74,8 +74,8 @@ def states(raw: Path) -> dict[str, set[str]]:
 
 
 _QUICK = """
-from curate.source_pass import cut_source
-from loader.storage import steady
+from reelweave.curate.source_pass import cut_source
+from reelweave.loader.storage import steady
 cut_source._PAUSES_S, steady._PAUSES_S = (0.01, 0.01), (0.01, 0.01, 0.01)
 """
 WHOLE = {f"{name}.mp4": {"kept"} for name in NAMES}
@@ -208,7 +208,7 @@ class Killed(CutSource):
 def test_a_killed_worker_leaves_its_source_undone_once(
     raw: Path, monkeypatch: pytest.MonkeyPatch, lasts: bool
 ) -> None:
-    monkeypatch.setattr("curate.run.state.CutSource", Killed)
+    monkeypatch.setattr("reelweave.curate.run.state.CutSource", Killed)
     out, run = str(raw.parent / "out"), {"runner": "sequential", "isolate": True, "attempts": 1}
     config = CurateConfig.model_validate({**CONFIG.model_dump(), "run": run})
     (raw / "short").touch()
@@ -329,7 +329,15 @@ def test_an_object_that_contradicts_its_checksum_is_left_undone(bucket: FaultyPr
 def test_on_ray_too_a_fault_leaves_its_source_undone(raw: Path) -> None:
     """Ray's workers inherit the environment of the process that starts them."""
     faults = FailingReads(raw / "b.mp4", errno.EIO, raw.parent / "log", "ro", None)
-    words = [sys.executable, "-m", "pipelines.cli", "curate", str(raw), "--out", str(raw.parent / "out")]
+    words = [
+        sys.executable,
+        "-m",
+        "reelweave.pipelines.cli",
+        "curate",
+        str(raw),
+        "--out",
+        str(raw.parent / "out"),
+    ]
     words += ["--set", "spans.min_clip_s=0.5", "--set", "filters.min_short_side_px=0"]
     words += ["--set", "filters.min_duration_s=0"]
     env = {**os.environ, "LD_PRELOAD": str(library()), **faults.env()}

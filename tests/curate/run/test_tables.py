@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from curate.caption.types import Caption
-from curate.config import BinConfig, ShardConfig
-from curate.dedup.text_hashes import hashes
-from curate.filters import FilterConfig
-from curate.ledger.records import (
+from reelweave.curate.caption.types import Caption
+from reelweave.curate.config import BinConfig, ShardConfig
+from reelweave.curate.dedup.text_hashes import hashes
+from reelweave.curate.filters import FilterConfig
+from reelweave.curate.ledger.records import (
     ClipEmbedding,
     ClipResult,
     ClipScores,
@@ -25,19 +25,19 @@ from curate.ledger.records import (
     TextEmbedding,
     to_columns,
 )
-from curate.models.clip_frames import Fault
-from curate.run.shard import ShardPlan, plan_shards
-from curate.run.tables.clips import KEPT, from_records, joined, scores_map, to_records
-from curate.run.tables.columns import column
-from curate.run.tables.compare import qualities
-from curate.run.tables.judge import judged, token_counts
-from curate.run.tables.kept import KeptClips, half_digests
-from curate.run.tables.results import RESULTS, from_entries, to_results
-from curate.run.tables.samples import samples_of, vector_column, vectors_of
-from curate.run.verdict import judged as judged_record
-from curate.sources.inputs import SourceRef
-from loader.errors import RunError
-from loader.text import count_tokens
+from reelweave.curate.models.clip_frames import Fault
+from reelweave.curate.run.shard import ShardPlan, plan_shards
+from reelweave.curate.run.tables.clips import KEPT, from_records, joined, scores_map, to_records
+from reelweave.curate.run.tables.columns import column
+from reelweave.curate.run.tables.compare import qualities
+from reelweave.curate.run.tables.judge import judged, token_counts
+from reelweave.curate.run.tables.kept import KeptClips, half_digests
+from reelweave.curate.run.tables.results import RESULTS, from_entries, to_results
+from reelweave.curate.run.tables.samples import samples_of, vector_column, vectors_of
+from reelweave.curate.run.verdict import judged as judged_record
+from reelweave.curate.sources.inputs import SourceRef
+from reelweave.loader.errors import RunError
+from reelweave.loader.text import count_tokens
 
 FILTERS = FilterConfig(
     min_motion=0.3, max_motion=0.9, min_aesthetic=4.0, max_text_share=0.6, min_short_side_px=128.0
@@ -277,7 +277,7 @@ def test_shards_are_filled_in_order_of_keys_up_to_their_limit() -> None:
 
 
 def test_more_clips_than_columns_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("curate.run.tables.clips.MOST_CLIPS", 15)
+    monkeypatch.setattr("reelweave.curate.run.tables.clips.MOST_CLIPS", 15)
     clips = records(10)
     table = from_records(clips, numbers_of(clips))
     assert len(joined([table])) == 10
@@ -286,6 +286,6 @@ def test_more_clips_than_columns_hold_are_refused(monkeypatch: pytest.MonkeyPatc
     none = np.zeros(0, bool)
     parts = [KeptClips.of(table.slice(0, 0), none, np.zeros(0, np.int64))] * 2
     assert len(KeptClips.joined(parts)) == 0
-    monkeypatch.setattr("curate.run.tables.kept.MOST_KEPT", -1)
+    monkeypatch.setattr("reelweave.curate.run.tables.kept.MOST_KEPT", -1)
     with pytest.raises(RunError, match="one run keeps -1 clips; curate parts"):
         KeptClips.joined(parts)

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from curate.config import CurateConfig
-from curate.foreign.run import index_tars
-from curate.run.curate import curate
-from curate.run.outlook.forecast import ForecastConfig
-from curate.run.sample_run import forecast_curation
-from curate.takedown.removal import remove
-from loader.dataset import DatasetWriter, Removal, verify
-from loader.errors import RunError
-from loader.storage import Storage, StorageConfig, leased, open_storage
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.foreign.run import index_tars
+from reelweave.curate.run.curate import curate
+from reelweave.curate.run.outlook.forecast import ForecastConfig
+from reelweave.curate.run.sample_run import forecast_curation
+from reelweave.curate.takedown.removal import remove
+from reelweave.loader.dataset import DatasetWriter, Removal, verify
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import Storage, StorageConfig, leased, open_storage
 from tests.media import write_video
 from tests.s3server import make_bucket, s3_server
 from tests.thorough import beyond, but, thorough

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from curate.ledger.records import SourceSummary
-from curate.run.curate import curate
-from curate.run.outlook.forecast import ForecastConfig
-from curate.run.sample_run import forecast_curation
-from curate.source_pass.cut_source import CutSource
-from curate.sources.inputs import SourceRef
-from curate.takedown.removal import remove
-from loader.dataset import Removal, Row, open_dataset, verify
-from loader.errors import UsageError
-from loader.storage import open_storage
+from reelweave.curate.ledger.records import SourceSummary
+from reelweave.curate.run.curate import curate
+from reelweave.curate.run.outlook.forecast import ForecastConfig
+from reelweave.curate.run.sample_run import forecast_curation
+from reelweave.curate.source_pass.cut_source import CutSource
+from reelweave.curate.sources.inputs import SourceRef
+from reelweave.curate.takedown.removal import remove
+from reelweave.loader.dataset import Removal, Row, open_dataset, verify
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import open_storage
 from tests.curate.run.test_run import SMALL, config, tree
 from tests.media import write_video
 from tests.thorough import thorough
@@ -171,7 +171,7 @@ def test_a_source_that_kills_its_worker_is_quarantined_by_name(
 ) -> None:
     out = tmp_path / "dataset"
     with monkeypatch.context() as patched:
-        patched.setattr("curate.run.state.CutSource", Poisonous)
+        patched.setattr("reelweave.curate.run.state.CutSource", Poisonous)
         curate([str(raw)], str(out), config(run={"isolate": True}))
     rows = [row for row in open_dataset(out).accounting.to_pylist() if row["source"].endswith("2.mp4")]
     assert [(row["state"], row["stage"]) for row in rows] == [("failed", "worker")]

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from curate.run.runners.passes import Pass, plan_notes
-from curate.run.runners.replanning import Kept
-from curate.run.runners.reservations import Resources, worker_capacity
-from curate.run.runners.workers import Load, StageState, balance, longest_calls, patience_s, planned
+from reelweave.curate.run.runners.passes import Pass, plan_notes
+from reelweave.curate.run.runners.replanning import Kept
+from reelweave.curate.run.runners.reservations import Resources, worker_capacity
+from reelweave.curate.run.runners.workers import Load, StageState, balance, longest_calls, patience_s, planned
 
 CPU = Resources(1.0)
 EIGHT = [Resources(8, 0, 32_000)]

@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from curate.search import cell_file
-from curate.search.cell_file import CellFile, make_search_index
-from curate.search.search import ClipSearch, Hit
-from curate.takedown.removal import remove
-from loader.dataset import Dataset, Removal, open_dataset, verify
-from loader.dataset.manifest import SEARCH
-from loader.dataset.tables import parquet, row_parts, table_reader
-from loader.errors import RunError, UsageError
-from loader.storage import open_storage
+from reelweave.curate.search import cell_file
+from reelweave.curate.search.cell_file import CellFile, make_search_index
+from reelweave.curate.search.search import ClipSearch, Hit
+from reelweave.curate.takedown.removal import remove
+from reelweave.loader.dataset import Dataset, Removal, open_dataset, verify
+from reelweave.loader.dataset.manifest import SEARCH
+from reelweave.loader.dataset.tables import parquet, row_parts, table_reader
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.storage import open_storage
 from tests.commands import reelweave
 from tests.curate.search.test_search import sample, write
 

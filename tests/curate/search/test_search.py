@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from curate.models.embed import ClipEmbedder, EmbedConfig, Embedding
-from curate.search.search import WEIGHTS_VERSION, ClipSearch
-from loader.dataset import Dataset, DatasetWriter, Sample, open_dataset
-from loader.errors import RunError, UsageError
-from loader.storage import open_storage
+from reelweave.curate.models.embed import ClipEmbedder, EmbedConfig, Embedding
+from reelweave.curate.search.search import WEIGHTS_VERSION, ClipSearch
+from reelweave.loader.dataset import Dataset, DatasetWriter, Sample, open_dataset
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.storage import open_storage
 from tests.commands import reelweave
 from tests.media import write_video
 from tests.tiny_models import tiny_open_clip

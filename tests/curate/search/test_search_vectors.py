@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from curate.search.vectors import MEMBER, stored_vectors
-from loader.dataset import Dataset, DatasetWriter, Sample, open_dataset
-from loader.dataset.tars.joined import joined_members
-from loader.dataset.tars.members import Members
-from loader.errors import RunError
-from loader.storage import StorageConfig, open_storage
+from reelweave.curate.search.vectors import MEMBER, stored_vectors
+from reelweave.loader.dataset import Dataset, DatasetWriter, Sample, open_dataset
+from reelweave.loader.dataset.tars.joined import joined_members
+from reelweave.loader.dataset.tars.members import Members
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import StorageConfig, open_storage
 from tests.loader.stream_clips import make_sample
 from tests.s3server import FaultyProxy, make_bucket, s3_server
 

@@ -7,11 +7,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from curate.frames.frame_times import Damage, FrameTimes
-from curate.shots import Transition
-from curate.shots.listed import MOST_LAYERS, frames_of, layers_of, listed_spans
-from curate.shots.spans import Span, SpanConfig
-from curate.sources.segments import Segment, ordered
+from reelweave.curate.frames.frame_times import Damage, FrameTimes
+from reelweave.curate.shots import Transition
+from reelweave.curate.shots.listed import MOST_LAYERS, frames_of, layers_of, listed_spans
+from reelweave.curate.shots.spans import Span, SpanConfig
+from reelweave.curate.sources.segments import Segment, ordered
 
 ANY = SpanConfig(min_clip_s=0, max_clip_s=1000)
 

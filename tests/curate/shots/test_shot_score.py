@@ -8,8 +8,8 @@ import av
 import numpy as np
 import pytest
 
-from curate.shots import ColourDetector, ColourDetectorConfig, ShotDetector, Transition
-from curate.shots.score import (
+from reelweave.curate.shots import ColourDetector, ColourDetectorConfig, ShotDetector, Transition
+from reelweave.curate.shots.score import (
     Counts,
     TrueTransition,
     Truth,
@@ -19,7 +19,7 @@ from curate.shots.score import (
     score_video,
     summary,
 )
-from loader.errors import RunError, UsageError
+from reelweave.loader.errors import RunError, UsageError
 
 CUT = TrueTransition(type="cut", start_frame=99, end_frame=100)
 DISSOLVE = TrueTransition(type="dissolve", start_frame=200, end_frame=221)

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from curate.shots import (
+from reelweave.curate.shots import (
     ColourDetector,
     ColourDetectorConfig,
     Segment,
     Transition,
     segments,
 )
-from curate.shots.score import FileScore, load_truth, score_folder, score_video
+from reelweave.curate.shots.score import FileScore, load_truth, score_folder, score_video
 from tests.media import NO_CORPUS
 from tests.thorough import thorough
 

@@ -5,9 +5,9 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from curate.shots import ColourDetector, ShotConfig, ShotDetector, Transition, make_detector
-from curate.shots.fixed import FixedStrideConfig, FixedStrideDetector
-from curate.shots.rate import ThinnedDetector, frame_step
+from reelweave.curate.shots import ColourDetector, ShotConfig, ShotDetector, Transition, make_detector
+from reelweave.curate.shots.fixed import FixedStrideConfig, FixedStrideDetector
+from reelweave.curate.shots.rate import ThinnedDetector, frame_step
 from tests.curate.shots.test_shots import mixed, scene, still
 
 

@@ -6,8 +6,8 @@ import av
 import numpy as np
 import pytest
 
-from curate.shots.colour.differences import FrameDifferences
-from curate.shots.colour.features import (
+from reelweave.curate.shots.colour.differences import FrameDifferences
+from reelweave.curate.shots.colour.features import (
     HEIGHT,
     STRUCTURE_FLOOR,
     WIDTH,
@@ -16,8 +16,8 @@ from curate.shots.colour.features import (
     high_pass,
     structure_difference,
 )
-from curate.shots.colour.probabilities import TransitionProbabilities
-from curate.shots.scale import Scaler, area_weights
+from reelweave.curate.shots.colour.probabilities import TransitionProbabilities
+from reelweave.curate.shots.scale import Scaler, area_weights
 from tests.curate.shots.test_shots import mixed, scene, still
 
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from curate.shots.colour.features import features
-from curate.shots.colour.history import FeatureWindow
-from curate.shots.colour.mixture import holds_mixture
-from curate.shots.types import Transition
+from reelweave.curate.shots.colour.features import features
+from reelweave.curate.shots.colour.history import FeatureWindow
+from reelweave.curate.shots.colour.mixture import holds_mixture
+from reelweave.curate.shots.types import Transition
 from tests.curate.shots.test_shots import Frames, mixed, scene, still
 
 WIDTH = 64

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.shots.colour.features import features
-from curate.shots.colour.motion import FARTHEST, RANKS, BlockMotion
+from reelweave.curate.shots.colour.features import features
+from reelweave.curate.shots.colour.motion import FARTHEST, RANKS, BlockMotion
 from tests.curate.shots.test_shots import scene
 
 Floats = NDArray[np.float32]

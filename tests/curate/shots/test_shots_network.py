@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from curate.shots import ColourDetectorConfig, ShotConfig, Transition, make_detector
-from curate.shots.colour.detector import ColourDetector, Nominations
-from curate.shots.hybrid import HybridConfig, HybridDetector
-from curate.shots.transnet import (
+from reelweave.curate.shots import ColourDetectorConfig, ShotConfig, Transition, make_detector
+from reelweave.curate.shots.colour.detector import ColourDetector, Nominations
+from reelweave.curate.shots.hybrid import HybridConfig, HybridDetector
+from reelweave.curate.shots.transnet import (
     MARGIN,
     WINDOW,
     Network,
@@ -20,7 +20,7 @@ from curate.shots.transnet import (
     network,
     transitions,
 )
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
 from tests.curate.shots.test_shots import mixed, scene, still
 from tests.thorough import thorough
 
@@ -146,7 +146,7 @@ def asked(
     monkeypatch: pytest.MonkeyPatch, dissolve: int, judge: Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 ) -> list[Transition]:
     """What hybrid reports of one dissolve after frame 69 that colour nominates, with `judge` for a network."""
-    monkeypatch.setattr("curate.shots.hybrid.network", lambda device: judge)
+    monkeypatch.setattr("reelweave.curate.shots.hybrid.network", lambda device: judge)
     frames = as_bytes(still(2, 70), mixed(scene(2), scene(3), dissolve), still(3, 110))
     return hybrid(frames, WARY)[0]
 
@@ -184,7 +184,7 @@ def test_what_the_network_sees_three_frames_away_confirms_nothing(monkeypatch: p
             changed = (window != window[0]).any(axis=(1, 2, 3))
             return chances([int(changed.argmax()) - 1 + away], [0.9, 0.9])
 
-        monkeypatch.setattr("curate.shots.hybrid.network", lambda device: judge)
+        monkeypatch.setattr("reelweave.curate.shots.hybrid.network", lambda device: judge)
         return hybrid(as_bytes(still(1, 60), still(2, 100)), WARY)[0]
 
     assert reported(away=2) == [Transition(59, 60, "cut")]

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from curate.config import CurateConfig, config_digest
-from curate.ledger.ledger import Ledger
-from curate.ledger.records import Record
-from curate.run.runners.pipeline import Stage, runner
-from curate.source_pass.cut_source import CutSource
-from curate.source_pass.stage import SourceStage
-from curate.source_pass.tasks import SourceTask
-from curate.sources.inputs import list_sources
-from loader.storage import StorageConfig, open_storage
+from reelweave.curate.config import CurateConfig, config_digest
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.ledger.records import Record
+from reelweave.curate.run.runners.pipeline import Stage, runner
+from reelweave.curate.source_pass.cut_source import CutSource
+from reelweave.curate.source_pass.stage import SourceStage
+from reelweave.curate.source_pass.tasks import SourceTask
+from reelweave.curate.sources.inputs import list_sources
+from reelweave.loader.storage import StorageConfig, open_storage
 from tests.media import write_video
 from tests.thorough import but
 

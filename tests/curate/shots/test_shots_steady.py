@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from curate.shots.colour.detector import ColourDetector, ColourDetectorConfig
-from curate.shots.colour.features import features
-from curate.shots.colour.history import FeatureWindow
-from curate.shots.colour.steady import AROUND, leads_between_still_pictures
-from curate.shots.types import Transition
+from reelweave.curate.shots.colour.detector import ColourDetector, ColourDetectorConfig
+from reelweave.curate.shots.colour.features import features
+from reelweave.curate.shots.colour.history import FeatureWindow
+from reelweave.curate.shots.colour.steady import AROUND, leads_between_still_pictures
+from reelweave.curate.shots.types import Transition
 from tests.curate.shots.test_shots import Frames, mixed, scene, still
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from curate.frames.frame_times import Damage, FrameTimes
-from curate.shots import Transition
-from curate.shots.spans import SpanConfig, spans
+from reelweave.curate.frames.frame_times import Damage, FrameTimes
+from reelweave.curate.shots import Transition
+from reelweave.curate.shots.spans import SpanConfig, spans
 
 ANY = SpanConfig(min_clip_s=0)
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from curate.frames.perceptual import PICTURE
-from curate.shots import ColourDetector, ColourDetectorConfig, Transition
-from curate.shots.score import Counts, analysis_frames, load_truth, score
-from curate.shots.stitch import SampleEmbeddings, StitchConfig, stitch
+from reelweave.curate.frames.perceptual import PICTURE
+from reelweave.curate.shots import ColourDetector, ColourDetectorConfig, Transition
+from reelweave.curate.shots.score import Counts, analysis_frames, load_truth, score
+from reelweave.curate.shots.stitch import SampleEmbeddings, StitchConfig, stitch
 from tests.media import CORPUS, NO_CORPUS
 from tests.thorough import thorough
 

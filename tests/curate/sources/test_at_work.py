@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from curate.ledger.ledger import Ledger
-from curate.ledger.records import Record, SourceSummary
-from curate.run.runners.progress import ClipMeter, Finished, Meter, Progress
-from curate.source_pass.at_work import at_work, noted, watching
-from curate.sources.inputs import SourceRef
-from loader.storage import open_storage
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.ledger.records import Record, SourceSummary
+from reelweave.curate.run.runners.progress import ClipMeter, Finished, Meter, Progress
+from reelweave.curate.source_pass.at_work import at_work, noted, watching
+from reelweave.curate.sources.inputs import SourceRef
+from reelweave.loader.storage import open_storage
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curate.sources.inputs import SourceRef, list_sources, shown
-from loader.errors import UsageError
-from loader.storage import StorageConfig, WebError, open_object, open_storage
+from reelweave.curate.sources.inputs import SourceRef, list_sources, shown
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import StorageConfig, WebError, open_object, open_storage
 from tests.httpserver import WebServer, web_server
 from tests.s3server import s3_server
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from curate.sources.inputs import SourceRef, list_sources
-from loader.errors import UsageError
-from loader.storage import StorageConfig, WebError, open_object
+from reelweave.curate.sources.inputs import SourceRef, list_sources
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import StorageConfig, WebError, open_object
 from tests.bench import hostile_web
 from tests.httpserver import WebServer, web_server
 from tests.network import pretend

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from curate.sources import json_lists
-from curate.sources.entries import InvalidEntry, ListEntry
-from curate.sources.inputs import list_sources
-from curate.sources.lists import read_list
-from loader.errors import UsageError
-from loader.storage import StorageConfig
+from reelweave.curate.sources import json_lists
+from reelweave.curate.sources.entries import InvalidEntry, ListEntry
+from reelweave.curate.sources.inputs import list_sources
+from reelweave.curate.sources.lists import read_list
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import StorageConfig
 
 CONFIG = StorageConfig()
 ACTIVITY_NET = {

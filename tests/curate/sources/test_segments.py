@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curate.sources.entries import InvalidEntry, ListEntry
-from curate.sources.inputs import SourceRef, list_sources
-from curate.sources.lists import read_list
-from curate.sources.literals import literal_of
-from curate.sources.times import seconds_of
-from loader.errors import UsageError
-from loader.storage import StorageConfig
+from reelweave.curate.sources.entries import InvalidEntry, ListEntry
+from reelweave.curate.sources.inputs import SourceRef, list_sources
+from reelweave.curate.sources.lists import read_list
+from reelweave.curate.sources.literals import literal_of
+from reelweave.curate.sources.times import seconds_of
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import StorageConfig
 from tests.httpserver import web_server
 
 CONFIG = StorageConfig()

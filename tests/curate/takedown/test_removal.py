@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from curate.caption.types import Caption
-from curate.ledger.ledger import Ledger
-from curate.ledger.records import Record, SourceSummary, clip_result, source_summary
-from curate.takedown.removal import remove
-from loader.dataset import Removal, open_dataset, publish, verify, write_shard
-from loader.errors import UsageError
-from loader.storage import open_storage
+from reelweave.curate.caption.types import Caption
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.ledger.records import Record, SourceSummary, clip_result, source_summary
+from reelweave.curate.takedown.removal import remove
+from reelweave.loader.dataset import Removal, open_dataset, publish, verify, write_shard
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import open_storage
 from tests.loader.dataset.test_dataset import make_sample, write
 from tests.loader.dataset.test_revisions import accounted
 

@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from curate.config import CurateConfig
-from curate.ledger.ledger import Ledger
-from curate.run.curate import curate
-from loader.dataset import Dataset, open_dataset, verify
-from loader.storage import StorageConfig, open_storage
-from pipelines.commands.look.report import write_report
-from pipelines.report.buckets import default_config
-from pipelines.report.gallery.strips import strip
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.run.curate import curate
+from reelweave.loader.dataset import Dataset, open_dataset, verify
+from reelweave.loader.storage import StorageConfig, open_storage
+from reelweave.pipelines.commands.look.report import write_report
+from reelweave.pipelines.report.buckets import default_config
+from reelweave.pipelines.report.gallery.strips import strip
 from tests.commands import reelweave
 from tests.curate.run.test_run import config
 from tests.media import write_video

@@ -6,12 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from loader.base.compiled import compiled
+from reelweave.loader.base.compiled import compiled
 from tests.thorough import thorough
 
 SOURCE = """
 import json, os
-from loader.base.compiled import compiled
+from reelweave.loader.base.compiled import compiled
 
 @compiled
 def inner(count):

@@ -6,8 +6,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from loader.base.arrays import Numbers
-from loader.base.philox import shuffled
+from reelweave.loader.base.arrays import Numbers
+from reelweave.loader.base.philox import shuffled
 
 FAR = 2**40  # as the largest group leaves few random bits
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loader.base.processors import memory_limit, processors
+from reelweave.loader.base.processors import memory_limit, processors
 
 OWN = os.sched_getaffinity(0)
 
@@ -70,7 +70,7 @@ def test_a_process_bound_to_one_processor_has_one() -> None:
     one = min(OWN)
     code = (
         f"import os; os.sched_setaffinity(0, {{{one}}})\n"
-        "from loader.base.processors import processors\nprint(processors())"
+        "from reelweave.loader.base.processors import processors\nprint(processors())"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "1"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from loader.base.whole_file import whole_file, whole_folder
+from reelweave.loader.base.whole_file import whole_file, whole_folder
 
 
 def test_what_fails_half_way_leaves_nothing(tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import yaml
 
-from loader.blend import Blend, open_blend
-from loader.dataset import DatasetWriter
-from loader.storage import open_storage
+from reelweave.loader.blend import Blend, open_blend
+from reelweave.loader.dataset import DatasetWriter
+from reelweave.loader.storage import open_storage
 from tests.loader.stream_clips import make_sample
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from loader.blend import open_blend, open_source
-from loader.dataset import Dataset, open_dataset
-from loader.errors import RunError, UsageError
-from loader.storage import StorageConfig, open_storage
+from reelweave.loader.blend import open_blend, open_source
+from reelweave.loader.dataset import Dataset, open_dataset
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.storage import StorageConfig, open_storage
 from tests.loader.blend.blend_datasets import blend_of, content, leaf_keys, write_dataset
 from tests.s3server import make_bucket, s3_server
 

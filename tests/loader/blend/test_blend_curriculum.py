@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from loader.blend import Curriculum
+from reelweave.loader.blend import Curriculum
 from tests.loader.stream_clips import BUCKETS
 
 STAGES = [

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loader.blend import Blend
-from loader.blend.source import SampleSource
-from loader.dataset import open_dataset
-from loader.dataset.draws import Draws
-from loader.errors import UsageError
+from reelweave.loader.blend import Blend
+from reelweave.loader.blend.source import SampleSource
+from reelweave.loader.dataset import open_dataset
+from reelweave.loader.dataset.draws import Draws
+from reelweave.loader.errors import UsageError
 from tests.loader.blend.blend_datasets import blend_of, write_dataset
 
 A, B, C = 40, 25, 11

@@ -5,10 +5,10 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from loader.buckets.assignment import BatchSize, Bucket, BucketConfig, assign, batch_size
-from loader.buckets.cost import LinearQuadraticCost
-from loader.buckets.tokens import Compression
-from loader.dataset.plan_index import PlanIndex
+from reelweave.loader.buckets.assignment import BatchSize, Bucket, BucketConfig, assign, batch_size
+from reelweave.loader.buckets.cost import LinearQuadraticCost
+from reelweave.loader.buckets.tokens import Compression
+from reelweave.loader.dataset.plan_index import PlanIndex
 from tests.loader.samples import plan_index
 
 SIZES = ((480, 832), (720, 1280), (832, 480), (640, 640))

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from loader.buckets.cost import LinearQuadraticCost, PowerCost, largest_batch, seconds
-from loader.buckets.cost_fit import Timings, fit_linear_quadratic, fit_power, read_timings
-from loader.errors import UsageError
+from reelweave.loader.buckets.cost import LinearQuadraticCost, PowerCost, largest_batch, seconds
+from reelweave.loader.buckets.cost_fit import Timings, fit_linear_quadratic, fit_power, read_timings
+from reelweave.loader.errors import UsageError
 
 WIDE_DIT = LinearQuadraticCost(fixed_s=0.02, token_s=2e-5, square_s=2e-5 / 30_000)
 """A transformer 5,120 wide: attention and the rest weigh the same at about 30,000 tokens."""
@@ -14,7 +14,7 @@ WIDE_DIT = LinearQuadraticCost(fixed_s=0.02, token_s=2e-5, square_s=2e-5 / 30_00
 @pytest.fixture(autouse=True)
 def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interval of 200 resamples takes seconds."""
-    monkeypatch.setattr("loader.buckets.cost_fit._RESAMPLES", 20)
+    monkeypatch.setattr("reelweave.loader.buckets.cost_fit._RESAMPLES", 20)
 
 
 def shapes() -> tuple[np.ndarray, np.ndarray]:

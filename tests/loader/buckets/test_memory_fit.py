@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from loader.buckets.memory_fit import fit_memory
-from loader.errors import UsageError
+from reelweave.loader.buckets.memory_fit import fit_memory
+from reelweave.loader.errors import UsageError
 
 
 def measured(noise: float = 0.0, bend: float = 0.0, sizes: tuple[int, ...] = (1, 2, 4, 8)) -> str:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from loader.buckets.cost_fit import Timings
-from loader.buckets.rank_speed import odd_ranks
+from reelweave.loader.buckets.cost_fit import Timings
+from reelweave.loader.buckets.rank_speed import odd_ranks
 
 SHAPES = np.array([(8, 500), (4, 1000), (2, 4000), (1, 20_000), (1, 60_000)])
 SHAPE_S = np.array([0.1, 0.15, 0.7, 3.0, 20.0])  # no cost model has these

@@ -7,13 +7,13 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from loader.buckets.assignment import Budgets
-from loader.buckets.cost import Cost, LinearQuadraticCost, PowerCost, seconds
-from loader.buckets.cost_fit import Timings
-from loader.buckets.recalibrate import RecalibrateConfig, recalibrated
-from loader.paper.plan_metrics import idle
-from loader.paper.workloads import WORKLOADS
-from loader.plan.policy import StepLayout, place
+from reelweave.loader.buckets.assignment import Budgets
+from reelweave.loader.buckets.cost import Cost, LinearQuadraticCost, PowerCost, seconds
+from reelweave.loader.buckets.cost_fit import Timings
+from reelweave.loader.buckets.recalibrate import RecalibrateConfig, recalibrated
+from reelweave.loader.paper.plan_metrics import idle
+from reelweave.loader.paper.workloads import WORKLOADS
+from reelweave.loader.plan.policy import StepLayout, place
 from tests.thorough import beyond
 
 CONFIG = RecalibrateConfig()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from loader.buckets.frame_sampling import FrameSampling
+from reelweave.loader.buckets.frame_sampling import FrameSampling
 
 MODES = [
     FrameSampling(),

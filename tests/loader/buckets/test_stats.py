@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from loader.buckets.assignment import BucketConfig, assign
-from loader.buckets.stats import DatasetStats, dataset_stats
-from loader.buckets.tokens import Compression
-from loader.dataset.plan_index import PlanIndex
-from loader.plan.epoch_plan import plan_epoch
-from loader.plan.policy import StepLayout
+from reelweave.loader.buckets.assignment import BucketConfig, assign
+from reelweave.loader.buckets.stats import DatasetStats, dataset_stats
+from reelweave.loader.buckets.tokens import Compression
+from reelweave.loader.dataset.plan_index import PlanIndex
+from reelweave.loader.plan.epoch_plan import plan_epoch
+from reelweave.loader.plan.policy import StepLayout
 from tests.loader.samples import plan_index
 
 CONFIG = BucketConfig(

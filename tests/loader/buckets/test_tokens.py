@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from loader.buckets.tokens import Compression, sequence_length, visual_tokens
+from reelweave.loader.buckets.tokens import Compression, sequence_length, visual_tokens
 
 ADAPTIVELOAD = Compression(frames=8, height=16, width=16, causal=True)
 

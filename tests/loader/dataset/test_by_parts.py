@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from curate.takedown.removal import remove
-from loader.dataset import Content, Removal, open_dataset, publish
-from loader.dataset.schema import Row
-from loader.dataset.shard import parsed_sample
-from loader.dataset.tables import parquet, row_parts, table_reader
-from loader.errors import RunError
-from loader.storage import open_storage
+from reelweave.curate.takedown.removal import remove
+from reelweave.loader.dataset import Content, Removal, open_dataset, publish
+from reelweave.loader.dataset.schema import Row
+from reelweave.loader.dataset.shard import parsed_sample
+from reelweave.loader.dataset.tables import parquet, row_parts, table_reader
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import open_storage
 from tests.loader.dataset.test_dataset import make_sample, problems, tree, write
 from tests.loader.dataset.test_hostile_dataset import changed_table
 

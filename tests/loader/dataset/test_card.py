@@ -6,10 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from loader.dataset import open_dataset, publish, write_shard
-from loader.dataset.shard import ShardRecord
-from loader.dataset.tars.card import CARD, write_card
-from loader.storage import open_storage
+from reelweave.loader.dataset import open_dataset, publish, write_shard
+from reelweave.loader.dataset.shard import ShardRecord
+from reelweave.loader.dataset.tars.card import CARD, write_card
+from reelweave.loader.storage import open_storage
 from tests.loader.dataset.test_dataset import make_sample, problems
 from tests.loader.dataset.test_revisions import accounted
 from tests.thorough import thorough

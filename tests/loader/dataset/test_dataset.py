@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loader.dataset import DatasetWriter, Sample, open_dataset, verify
-from loader.dataset.schema import INDEX, PLACEMENT
-from loader.errors import RunError, UsageError
-from loader.storage import open_storage
+from reelweave.loader.dataset import DatasetWriter, Sample, open_dataset, verify
+from reelweave.loader.dataset.schema import INDEX, PLACEMENT
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.storage import open_storage
 from tests.energon import energon_samples
 from tests.thorough import thorough
 

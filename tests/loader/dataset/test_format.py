@@ -8,16 +8,16 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from curate.takedown.removal import remove
-from loader.buckets.assignment import BucketConfig
-from loader.buckets.tokens import Compression
-from loader.dataset import open_dataset, verify
-from loader.dataset.manifest import Removal, digest
-from loader.dataset.schema import FORMAT_VERSION, MEMBER_ORDER, OPTIONAL, STATES, TABLES
-from loader.errors import RunError
-from loader.read.stream_config import StreamConfig
-from loader.storage import open_storage
-from loader.stream.video_stream import VideoStream
+from reelweave.curate.takedown.removal import remove
+from reelweave.loader.buckets.assignment import BucketConfig
+from reelweave.loader.buckets.tokens import Compression
+from reelweave.loader.dataset import open_dataset, verify
+from reelweave.loader.dataset.manifest import Removal, digest
+from reelweave.loader.dataset.schema import FORMAT_VERSION, MEMBER_ORDER, OPTIONAL, STATES, TABLES
+from reelweave.loader.errors import RunError
+from reelweave.loader.read.stream_config import StreamConfig
+from reelweave.loader.storage import open_storage
+from reelweave.loader.stream.video_stream import VideoStream
 
 KEPT = Path(__file__).parent / "format_2"
 """Written on 2026-11-26 from three videos of one scene; the third came with a second curation, as revision 1."""

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from curate.takedown.removal import remove
-from loader.dataset import (
+from reelweave.curate.takedown.removal import remove
+from reelweave.loader.dataset import (
     Dataset,
     Removal,
     Sample,
@@ -20,12 +20,12 @@ from loader.dataset import (
     verify,
     write_shard,
 )
-from loader.dataset.history import REMEMBERED, SHAPE, RevisionHistory
-from loader.dataset.plan_index import DTYPES, PlanIndex
-from loader.errors import UsageError
-from loader.plan.shuffle import Shuffle
-from loader.storage import open_storage
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.dataset.history import REMEMBERED, SHAPE, RevisionHistory
+from reelweave.loader.dataset.plan_index import DTYPES, PlanIndex
+from reelweave.loader.errors import UsageError
+from reelweave.loader.plan.shuffle import Shuffle
+from reelweave.loader.storage import open_storage
+from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.dataset.test_revisions import accounted
 from tests.loader.stream.test_stream_resume import run_steps
 from tests.loader.stream_clips import SAMPLES, config, write

@@ -22,14 +22,14 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from loader.dataset import open_dataset, verify
-from loader.dataset.plan_index import from_arrow, to_arrow
-from loader.dataset.samples.clip import training_sample
-from loader.dataset.schema import TABLES
-from loader.dataset.tables.parquet import from_parquet, to_parquet, to_rows, to_table
-from loader.errors import RunError
-from loader.storage import StorageConfig, open_storage
-from pipelines.cli import main
+from reelweave.loader.dataset import open_dataset, verify
+from reelweave.loader.dataset.plan_index import from_arrow, to_arrow
+from reelweave.loader.dataset.samples.clip import training_sample
+from reelweave.loader.dataset.schema import TABLES
+from reelweave.loader.dataset.tables.parquet import from_parquet, to_parquet, to_rows, to_table
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import StorageConfig, open_storage
+from reelweave.pipelines.cli import main
 from tests.hostile import exchange, rewrite
 from tests.loader.dataset.test_dataset import make_sample, write
 from tests.s3server import make_bucket, s3_server

@@ -5,11 +5,11 @@ import io
 import numpy as np
 import pytest
 
-from loader.blend.latents import common
-from loader.buckets.frame_sampling import FrameSampling
-from loader.dataset.latents import LatentBucket, Latents, array_of, view_of
-from loader.dataset.shard import npy_bytes
-from loader.errors import RunError, UsageError
+from reelweave.loader.blend.latents import common
+from reelweave.loader.buckets.frame_sampling import FrameSampling
+from reelweave.loader.dataset.latents import LatentBucket, Latents, array_of, view_of
+from reelweave.loader.dataset.shard import npy_bytes
+from reelweave.loader.errors import RunError, UsageError
 
 VIEWS = np.arange(2 * 3 * 2 * 4 * 5, dtype=np.float16).reshape(2, 3, 2, 4, 5)
 

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from loader.dataset.schema import INDEX
-from loader.dataset.tars.media import MAX_CAPTION_CHARS, caption_of, media_suffix
-from loader.dataset.tars.members import media_members
+from reelweave.loader.dataset.schema import INDEX
+from reelweave.loader.dataset.tars.media import MAX_CAPTION_CHARS, caption_of, media_suffix
+from reelweave.loader.dataset.tars.members import media_members
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import numpy as np
 import pyarrow as pa
 
-from loader.dataset.schema import INDEX
-from loader.dataset.tars.members import members
+from reelweave.loader.dataset.schema import INDEX
+from reelweave.loader.dataset.tars.members import members
 
 
 def test_columns_hold_the_places_of_the_rows() -> None:

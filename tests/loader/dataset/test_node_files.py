@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loader.base.columns import JoinedColumn
-from loader.base.node_files import NodeFiles
-from loader.dataset import Dataset, open_dataset
-from loader.plan.shuffle import Shuffle
-from loader.storage import StorageConfig, open_storage
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.base.columns import JoinedColumn
+from reelweave.loader.base.node_files import NodeFiles
+from reelweave.loader.dataset import Dataset, open_dataset
+from reelweave.loader.plan.shuffle import Shuffle
+from reelweave.loader.storage import StorageConfig, open_storage
+from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.dataset.test_dataset import make_sample, tree, write
 from tests.loader.stream.test_stream_resume import run_steps
 from tests.loader.stream_clips import config
@@ -27,8 +27,8 @@ from tests.train.ranks import Ranks
 OPEN = """
 import sys
 from pathlib import Path
-from loader.dataset import open_dataset
-from loader.storage import StorageConfig
+from reelweave.loader.dataset import open_dataset
+from reelweave.loader.storage import StorageConfig
 config = StorageConfig(endpoint_url=sys.argv[1], node_folder=Path(sys.argv[2]))
 index = open_dataset("s3://lake/dataset", config).plan_index
 maps = Path("/proc/self/maps").read_text()
@@ -37,7 +37,7 @@ print(int(index.size.sum()), ".plan.arrow" in maps)
 MAKE = """
 import sys, time
 from pathlib import Path
-from loader.base.node_files import NodeFiles
+from reelweave.loader.base.node_files import NodeFiles
 
 def fill(path):
     path.write_text("half")

@@ -9,19 +9,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from curate.takedown.removal import remove
-from loader.buckets.assignment import assign
-from loader.dataset import (
+from reelweave.curate.takedown.removal import remove
+from reelweave.loader.buckets.assignment import assign
+from reelweave.loader.dataset import (
     Removal,
     open_dataset,
     publish,
     write_shard,
 )
-from loader.dataset import plan_index as plan_index_module
-from loader.dataset.manifest import MANIFEST
-from loader.dataset.plan_index import PLANNED, PlanIndex, from_index, to_arrow
-from loader.errors import RunError
-from loader.storage import StorageConfig, open_storage
+from reelweave.loader.dataset import plan_index as plan_index_module
+from reelweave.loader.dataset.manifest import MANIFEST
+from reelweave.loader.dataset.plan_index import PLANNED, PlanIndex, from_index, to_arrow
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import StorageConfig, open_storage
 from tests.loader.buckets.test_buckets import config
 from tests.loader.dataset.test_dataset import make_sample, problems, tree, write
 from tests.loader.dataset.test_revisions import accounted
@@ -239,7 +239,7 @@ def test_a_sample_too_large_is_refused_before_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sample = make_sample(1)
-    monkeypatch.setattr("loader.dataset.shard.MAX_SAMPLE_BYTES", len(sample.clip))
+    monkeypatch.setattr("reelweave.loader.dataset.shard.MAX_SAMPLE_BYTES", len(sample.clip))
     with pytest.raises(RunError, match=rf"{sample.row['key']}\..* cut shorter clips"):
         write_shard(open_storage(tmp_path), 0, [sample])
     assert tree(tmp_path) == {}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from loader.dataset import (
+from reelweave.loader.dataset import (
     Content,
     Dataset,
     ShardRecord,
@@ -15,9 +15,9 @@ from loader.dataset import (
     verify,
     write_shard,
 )
-from loader.dataset.tables.parquet import to_rows
-from loader.errors import RunError
-from loader.storage import StorageConfig, open_storage
+from reelweave.loader.dataset.tables.parquet import to_rows
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import StorageConfig, open_storage
 from tests.loader.dataset.test_dataset import make_sample, problems, write
 from tests.s3server import make_bucket, s3_server
 
@@ -94,7 +94,7 @@ def test_until_the_manifest_stands_the_old_revision_is_whole(
 def test_what_a_killed_change_left_undone_is_finished(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shards = grown(folder)
     with monkeypatch.context() as killed:
-        killed.setattr("loader.dataset.publishing.writer.settle_files", lambda *_: None)
+        killed.setattr("reelweave.loader.dataset.publishing.writer.settle_files", lambda *_: None)
         publish(open_storage(folder), shards, accounted(shards), open_dataset(folder).manifest)
     assert open_dataset(folder).index.num_rows == 9
     assert (folder / "index.parquet").exists()
@@ -112,7 +112,7 @@ def test_names_of_the_first_revision_are_completed_in_a_bucket(monkeypatch: pyte
         first = publish(storage, shards, accounted(shards))
         shards.append(write_shard(storage, 1, [make_sample(2)]))
         with monkeypatch.context() as killed:
-            killed.setattr("loader.dataset.publishing.writer.settle_files", lambda *_: None)
+            killed.setattr("reelweave.loader.dataset.publishing.writer.settle_files", lambda *_: None)
             publish(storage, shards, accounted(shards), first)
         assert [one for one in verify(storage).problems if one.startswith("index.parquet is of another")]
         settle(Dataset(storage))

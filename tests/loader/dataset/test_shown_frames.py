@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from curate.foreign.probe import probe
-from curate.frames.source import SourceError
-from loader.dataset.samples.frames.shown_frames import count_shown, has_variable_rate, read_times
-from loader.errors import RunError
-from loader.read.decode import Decoder, decode_with_decord, decode_with_pyav
+from reelweave.curate.foreign.probe import probe
+from reelweave.curate.frames.source import SourceError
+from reelweave.loader.dataset.samples.frames.shown_frames import count_shown, has_variable_rate, read_times
+from reelweave.loader.errors import RunError
+from reelweave.loader.read.decode import Decoder, decode_with_decord, decode_with_pyav
 from tests.media import read_number
 from tests.player import RATE, SIZE, cut_by_copy, encode_numbered, ffmpeg, numbers_shown
 from tests.thorough import but

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from loader.dataset.schema import SCORES
-from loader.dataset.shard import npy_bytes
-from loader.dataset.tables import parquet
-from loader.dataset.tables.parquet import read_batches, to_parquet, to_rows, to_table
+from reelweave.loader.dataset.schema import SCORES
+from reelweave.loader.dataset.shard import npy_bytes
+from reelweave.loader.dataset.tables import parquet
+from reelweave.loader.dataset.tables.parquet import read_batches, to_parquet, to_rows, to_table
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7, 8])

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import webdataset
 
-from loader.dataset.tars.tar_samples import read_sample
-from loader.dataset.tars.tar_scan import TarSample, TarScan
-from loader.errors import RunError
+from reelweave.loader.dataset.tars.tar_samples import read_sample
+from reelweave.loader.dataset.tars.tar_scan import TarSample, TarScan
+from reelweave.loader.errors import RunError
 from tests.foreign_tars import by_tarfile, by_webdataset
 
 FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)

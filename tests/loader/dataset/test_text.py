@@ -1,6 +1,6 @@
 import pytest
 
-from loader.text import count_tokens, words
+from reelweave.loader.text import count_tokens, words
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from loader.plan.balance import balanced, least_load
+from reelweave.loader.plan.balance import balanced, least_load
 
 
 def loads(costs: np.ndarray, ranks: int) -> np.ndarray:

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from loader.buckets.assignment import BucketConfig, assign
-from loader.buckets.cost import seconds
-from loader.buckets.tokens import Compression
-from loader.dataset.draws import Draws
-from loader.errors import UsageError
-from loader.paper.dataset_steps import dataset_steps
-from loader.paper.simulate import PlannedStep
-from loader.plan.epoch_plan import plan_epoch
-from loader.plan.policy import POLICIES, Policy, StepLayout
+from reelweave.loader.buckets.assignment import BucketConfig, assign
+from reelweave.loader.buckets.cost import seconds
+from reelweave.loader.buckets.tokens import Compression
+from reelweave.loader.dataset.draws import Draws
+from reelweave.loader.errors import UsageError
+from reelweave.loader.paper.dataset_steps import dataset_steps
+from reelweave.loader.paper.simulate import PlannedStep
+from reelweave.loader.plan.epoch_plan import plan_epoch
+from reelweave.loader.plan.policy import POLICIES, Policy, StepLayout
 from tests.loader.samples import plan_index
 
 CONFIG = BucketConfig(

@@ -5,14 +5,14 @@ import logging
 import numpy as np
 import pytest
 
-from loader.buckets.assignment import Assignment, BucketConfig, assign
-from loader.buckets.tokens import Compression
-from loader.dataset import Dataset
-from loader.paper.idle_forecast import forecast_idle, heavy_tail
-from loader.paper.plan_metrics import idle
-from loader.plan.epoch_plan import EpochPlan, plan_epoch
-from loader.plan.policy import StepLayout
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.buckets.assignment import Assignment, BucketConfig, assign
+from reelweave.loader.buckets.tokens import Compression
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.paper.idle_forecast import forecast_idle, heavy_tail
+from reelweave.loader.paper.plan_metrics import idle
+from reelweave.loader.plan.epoch_plan import EpochPlan, plan_epoch
+from reelweave.loader.plan.policy import StepLayout
+from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.samples import plan_index
 from tests.loader.stream_clips import config
 from tests.thorough import thorough
@@ -100,4 +100,4 @@ def test_nothing_is_said_of_a_stream_that_balances(
         VideoStream(dataset, config(microbatches=4), 0, 2)
         VideoStream(dataset, config(policy="dual_constraint"), 0, 2)
     # One sample of this dataset fits no bucket, which is said of any stream; nothing else is.
-    assert {record.name for record in caplog.records} == {"loader.stream.checks.unassigned"}
+    assert {record.name for record in caplog.records} == {"reelweave.loader.stream.checks.unassigned"}

@@ -6,14 +6,14 @@ import json
 import numpy as np
 import pytest
 
-from loader.batch import Pack
-from loader.buckets.assignment import Assignment, BucketConfig, assign
-from loader.buckets.tokens import Compression
-from loader.dataset import Dataset
-from loader.dataset.plan_index import PlanIndex
-from loader.plan.epoch_plan import DoneSegment, plan_epoch
-from loader.plan.policy import Policy, StepLayout
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.batch import Pack
+from reelweave.loader.buckets.assignment import Assignment, BucketConfig, assign
+from reelweave.loader.buckets.tokens import Compression
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.dataset.plan_index import PlanIndex
+from reelweave.loader.plan.epoch_plan import DoneSegment, plan_epoch
+from reelweave.loader.plan.policy import Policy, StepLayout
+from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.samples import plan_index
 from tests.loader.stream_clips import SAMPLES, config
 from tests.media import read_number

@@ -8,13 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loader.buckets.assignment import Budgets
-from loader.buckets.cost import LinearQuadraticCost, PowerCost
-from loader.errors import UsageError
-from loader.paper.packed_steps import PackedStep, packed_steps, simulate_packs
-from loader.paper.workloads import WORKLOADS
-from loader.plan.microbatches import Microbatches
-from loader.plan.packing import CARRIED, PackSizes, balanced_packs, cu_seqlens, packs_in_order, taken
+from reelweave.loader.buckets.assignment import Budgets
+from reelweave.loader.buckets.cost import LinearQuadraticCost, PowerCost
+from reelweave.loader.errors import UsageError
+from reelweave.loader.paper.packed_steps import PackedStep, packed_steps, simulate_packs
+from reelweave.loader.paper.workloads import WORKLOADS
+from reelweave.loader.plan.microbatches import Microbatches
+from reelweave.loader.plan.packing import (
+    CARRIED,
+    PackSizes,
+    balanced_packs,
+    cu_seqlens,
+    packs_in_order,
+    taken,
+)
 from tests.bench.hard_packs import mixtures
 from tests.bench.hard_packs import packed as packed_hard
 from tests.thorough import beyond

@@ -8,13 +8,13 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from loader.buckets.assignment import Assignment, BatchSize, Bucket, Budgets
-from loader.buckets.cost import PowerCost, seconds
-from loader.buckets.unassigned import Unassigned
-from loader.dataset.draws import Draws
-from loader.errors import UsageError
-from loader.plan.epoch_plan import DoneSegment, EpochPlan, plan_epoch
-from loader.plan.policy import Policy, Regime, StepLayout
+from reelweave.loader.buckets.assignment import Assignment, BatchSize, Bucket, Budgets
+from reelweave.loader.buckets.cost import PowerCost, seconds
+from reelweave.loader.buckets.unassigned import Unassigned
+from reelweave.loader.dataset.draws import Draws
+from reelweave.loader.errors import UsageError
+from reelweave.loader.plan.epoch_plan import DoneSegment, EpochPlan, plan_epoch
+from reelweave.loader.plan.policy import Policy, Regime, StepLayout
 
 
 def assignment(bucket_of: list[int], batches: tuple[int, ...]) -> Assignment:

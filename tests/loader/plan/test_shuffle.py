@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loader.base.arrays import Places
-from loader.dataset import Dataset, open_dataset
-from loader.plan.epoch_order import group_draws
-from loader.plan.epoch_plan import plan_epoch
-from loader.plan.policy import StepLayout
-from loader.plan.shuffle import Permuted, Shuffle
-from loader.read.fetch import ByteRange, coalesced
-from pipelines.cli import main
+from reelweave.loader.base.arrays import Places
+from reelweave.loader.dataset import Dataset, open_dataset
+from reelweave.loader.plan.epoch_order import group_draws
+from reelweave.loader.plan.epoch_plan import plan_epoch
+from reelweave.loader.plan.policy import StepLayout
+from reelweave.loader.plan.shuffle import Permuted, Shuffle
+from reelweave.loader.read.fetch import ByteRange, coalesced
+from reelweave.pipelines.cli import main
 from tests.loader.plan.test_plan import assignment
 from tests.loader.stream.test_stream_resume import run_steps
 from tests.loader.stream_clips import BUCKETS, SAMPLES, config

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from loader.buckets.cost import LinearQuadraticCost, PowerCost, seconds
-from loader.paper.simulate import PlannedStep, SimulatedPlan, planned_steps, simulate
-from loader.paper.workloads import WORKLOADS
-from loader.plan.policy import POLICIES, Policy, StepLayout, budgets_of, place
+from reelweave.loader.buckets.cost import LinearQuadraticCost, PowerCost, seconds
+from reelweave.loader.paper.simulate import PlannedStep, SimulatedPlan, planned_steps, simulate
+from reelweave.loader.paper.workloads import WORKLOADS
+from reelweave.loader.plan.policy import POLICIES, Policy, StepLayout, budgets_of, place
 from tests.thorough import beyond, thorough
 
 

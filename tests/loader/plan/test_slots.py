@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from loader.buckets.cost import PowerCost
-from loader.paper.simulate import SimulatedPlan, planned_steps, simulate
-from loader.paper.workloads import WORKLOADS
-from loader.plan.policy import Policy, Regime, StepLayout
-from loader.plan.slots import slotted
+from reelweave.loader.buckets.cost import PowerCost
+from reelweave.loader.paper.simulate import SimulatedPlan, planned_steps, simulate
+from reelweave.loader.paper.workloads import WORKLOADS
+from reelweave.loader.plan.policy import Policy, Regime, StepLayout
+from reelweave.loader.plan.slots import slotted
 from tests.thorough import beyond
 
 CASES = [(1, 1, 1, 1), (4, 3, 1, 4), (8, 4, 4, 4), (16, 2, 3, 2), (4, 2, 40, 4), (3, 5, 21, 1), (2, 1, 30, 9)]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from loader.buckets.tokens import COMPRESSIONS, Compression, visual_tokens
-from loader.paper.workloads import WORKLOADS
-from loader.plan.policy import budgets_of
+from reelweave.loader.buckets.tokens import COMPRESSIONS, Compression, visual_tokens
+from reelweave.loader.paper.workloads import WORKLOADS
+from reelweave.loader.plan.policy import budgets_of
 
 SIZES = {name: workload.batch_sizes(workload.budgets) for name, workload in WORKLOADS.items()}
 

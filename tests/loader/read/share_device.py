@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from loader.read.share import DecodedSlice, LoadedSample, Share
+from reelweave.loader.read.share import DecodedSlice, LoadedSample, Share
 
 OWNERS = ([0, 1, 2], [1], [2, 0], [0])
 """Owner of each sample, microbatch by microbatch; a long caption in the last one."""

@@ -18,11 +18,11 @@ from typing import Any
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
-from loader.dataset import Dataset, open_dataset
-from loader.errors import RunError
-from loader.read.share import Share
-from loader.storage import open_storage
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.dataset import Dataset, open_dataset
+from reelweave.loader.errors import RunError
+from reelweave.loader.read.share import Share
+from reelweave.loader.storage import open_storage
+from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import BUCKETS, config, digest
 
 SETTINGS = {

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-import loader.base.cache_space
-import loader.read.cache
-from loader.read.cache import CacheConfig, DiskCache
+import reelweave.loader.base.cache_space
+import reelweave.loader.read.cache
+from reelweave.loader.read.cache import CacheConfig, DiskCache
 
 BLOCK = 4096
 
@@ -275,7 +275,7 @@ def test_a_lock_that_is_never_released_costs_the_caching_only(
 ) -> None:
     import fcntl
 
-    monkeypatch.setattr(loader.base.cache_space, "_PATIENCE_S", 1.0)
+    monkeypatch.setattr(reelweave.loader.base.cache_space, "_PATIENCE_S", 1.0)
     cache = DiskCache(tmp_path, 10**6)
     cache.keep("a", b"x")
     with (own(tmp_path) / "state").open("r+b") as state:
@@ -357,7 +357,7 @@ def test_threads_that_miss_at_once_all_get_it(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_is_warned_of_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(loader.read.cache, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(reelweave.loader.read.cache, "_PAUSE_S", 0.0)
     (tmp_path / "file").write_bytes(b"")
     cache = DiskCache(tmp_path / "file", 10**6)
     for name in range(5):

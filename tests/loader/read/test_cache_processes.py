@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from loader.read.cache import DiskCache
+from reelweave.loader.read.cache import DiskCache
 from tests.loader.read.test_cache import BLOCK, entries, kept, own, space
 
 CONTENT = """
@@ -26,7 +26,7 @@ WORKER = (
     CONTENT
     + """
 import random, sys
-from loader.read.cache import DiskCache
+from reelweave.loader.read.cache import DiskCache
 folder, limit, seed, rounds = sys.argv[1], *map(int, sys.argv[2:])
 cache, moments = DiskCache(folder, limit), random.Random(seed)
 print("ready", flush=True)
@@ -63,7 +63,10 @@ def test_a_use_in_one_process_counts_for_all(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path, 10 * BLOCK)
     for name in range(11):  # there is a list of who leaves next already
         cache.keep(str(name), b"x")
-    use = "import sys; from loader.read.cache import DiskCache\nassert DiskCache(sys.argv[1], 40960).find(sys.argv[2])"
+    use = (
+        "import sys; from reelweave.loader.read.cache import DiskCache\n"
+        "assert DiskCache(sys.argv[1], 40960).find(sys.argv[2])"
+    )
     for name in (4, 1, 2):
         run(use, tmp_path, name)
     for name in range(11, 18):
@@ -111,7 +114,7 @@ def test_whenever_a_process_is_killed_nothing_wrong_is_left(tmp_path: Path) -> N
 def test_a_process_killed_in_the_middle_of_writing_leaves_nothing_that_counts(tmp_path: Path) -> None:
     code = """
 import os, signal, sys
-from loader.base.cache_space import CacheSpace
+from reelweave.loader.base.cache_space import CacheSpace
 from pathlib import Path
 
 def die(file):
@@ -136,14 +139,14 @@ space.place(space.path(bytes(20)), 20_000, die)
 def test_a_full_disk_costs_the_caching_only(tmp_path: Path) -> None:
     code = """
 import json, logging, resource, sys
-import loader.read.cache
-from loader.read.cache import DiskCache
+import reelweave.loader.read.cache
+from reelweave.loader.read.cache import DiskCache
 
 messages = []
 handler = logging.Handler()
 handler.emit = lambda record: messages.append(record.getMessage())
-logging.getLogger("loader").addHandler(handler)
-loader.read.cache._PAUSE_S = 0.0
+logging.getLogger("reelweave.loader").addHandler(handler)
+reelweave.loader.read.cache._PAUSE_S = 0.0
 cache = DiskCache(sys.argv[1], 10**6)
 cache.keep("small", b"x" * 100)
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
@@ -160,18 +163,18 @@ print(json.dumps([len(loads), len(messages)]))
 def test_a_folder_that_cannot_be_written_is_still_read(tmp_path: Path) -> None:
     code = """
 import json, logging, os, sys
-import loader.read.cache
-from loader.read.cache import DiskCache
+import reelweave.loader.read.cache
+from reelweave.loader.read.cache import DiskCache
 
 messages = []
 handler = logging.Handler()
 handler.emit = lambda record: messages.append(record.getMessage())
-logging.getLogger("loader").addHandler(handler)
+logging.getLogger("reelweave.loader").addHandler(handler)
 if os.geteuid() == 0:
     os.setegid(65534)
     os.seteuid(65534)
 cache = DiskCache(sys.argv[1], 10**6)
-loader.read.cache._PAUSE_S = 0.0
+reelweave.loader.read.cache._PAUSE_S = 0.0
 assert cache.find("old") == b"old"
 for _ in range(3):
     assert cache.get("new", lambda: b"new") == b"new"
@@ -192,7 +195,7 @@ print(json.dumps(len(messages)))
 def test_a_copy_in_a_forked_process_goes_on(tmp_path: Path, first: str) -> None:
     code = """
 import os, sys
-from loader.read.cache import DiskCache
+from reelweave.loader.read.cache import DiskCache
 cache = DiskCache(sys.argv[1], 10**6)
 if sys.argv[2] == "keep":
     cache.keep("parent", b"parent")
@@ -211,7 +214,7 @@ assert cache.find("child") == b"child"
 def test_a_process_forked_while_another_thread_writes_does_not_keep_the_lock(tmp_path: Path) -> None:
     code = """
 import os, signal, sys, time
-from loader.read.cache import DiskCache
+from reelweave.loader.read.cache import DiskCache
 cache = DiskCache(sys.argv[1], 10**6)
 with cache._space._alone():
     child = os.fork()

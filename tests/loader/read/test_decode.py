@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from loader.buckets.assignment import Bucket
-from loader.errors import RunError
-from loader.read.decode import Decoder, decode, decode_with_decord, decode_with_pyav
+from reelweave.loader.buckets.assignment import Bucket
+from reelweave.loader.errors import RunError
+from reelweave.loader.read.decode import Decoder, decode, decode_with_decord, decode_with_pyav
 from tests.media import read_number, write_video
 
 needs_decord = pytest.mark.skipif(find_spec("decord") is None, reason="decord is not installed")
@@ -248,7 +248,7 @@ import sys
 if sys.argv[1] == "hidden":
     sys.modules["decord"] = None  # what Python itself notes for a module that cannot be imported
 import numpy as np
-from loader.read.decode import decode
+from reelweave.loader.read.decode import decode
 video_CTHW = np.empty((3, 3, 48, 96), np.uint8)
 decode(sys.stdin.buffer.read(), np.arange(5, 8), video_CTHW, decoder=sys.argv[2])
 print("decord.video_reader" in sys.modules, file=sys.stderr)

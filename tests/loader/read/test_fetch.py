@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from loader.read.fetch import MAX_RANGE_BYTES, ByteRange, Fetcher, coalesced
+from reelweave.loader.read.fetch import MAX_RANGE_BYTES, ByteRange, Fetcher, coalesced
 
 SHARDS = {name: np.random.default_rng(number).bytes(50_000) for number, name in enumerate("ab")}
 

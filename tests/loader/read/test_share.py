@@ -14,11 +14,11 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
-from loader.dataset import Dataset, Sample, open_dataset
-from loader.errors import UsageError
-from loader.read.decode import decode
-from loader.read.share import DecodedSlice, LoadedSample, Share, divide
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.dataset import Dataset, Sample, open_dataset
+from reelweave.loader.errors import UsageError
+from reelweave.loader.read.decode import decode
+from reelweave.loader.read.share import DecodedSlice, LoadedSample, Share, divide
+from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.read.share_device import OWNERS, exchange_on_device
 from tests.loader.read.share_worker import SCENARIOS, SETTINGS, TAKEN, read, run_all
 from tests.loader.stream_clips import config, digest, make_sample, write
@@ -205,7 +205,7 @@ def test_a_rank_decodes_ahead_however_many_microbatches_others_decode_between(
         second.set()
         return decode(*arguments, **options)
 
-    monkeypatch.setattr("loader.read.collate.decode", decode_two_at_once)
+    monkeypatch.setattr("reelweave.loader.read.collate.decode", decode_two_at_once)
     list(VideoStream(dataset, SETTINGS["one by one"], share=LastOfEight()))
     assert next(began) > 1
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loader.storage.reach.addresses import is_public, written_address
+from reelweave.loader.storage.reach.addresses import is_public, written_address
 
 
 @pytest.mark.parametrize(

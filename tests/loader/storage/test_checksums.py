@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from loader.storage.s3.checksums import whole_check
+from reelweave.loader.storage.s3.checksums import whole_check
 
 NINE = b"123456789"  # the check values of the catalogue of parametrised CRC algorithms (reveng)
 

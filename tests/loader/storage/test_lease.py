@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from loader.dataset import ShardRecord, open_dataset, publish, read_manifest, verify, write_shard
-from loader.errors import RunError
-from loader.storage import Storage, StorageConfig, leased, open_storage
-from loader.storage.leases import fenced
-from loader.storage.leases.fenced import Fence
-from loader.storage.leases.holder import LeaseHolder, read_holder
-from loader.storage.leases.timed_lease import TimedLease
-from loader.storage.names import LEASE
+from reelweave.loader.dataset import ShardRecord, open_dataset, publish, read_manifest, verify, write_shard
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import Storage, StorageConfig, leased, open_storage
+from reelweave.loader.storage.leases import fenced
+from reelweave.loader.storage.leases.fenced import Fence
+from reelweave.loader.storage.leases.holder import LeaseHolder, read_holder
+from reelweave.loader.storage.leases.timed_lease import TimedLease
+from reelweave.loader.storage.names import LEASE
 from tests.loader.dataset.test_dataset import make_sample
 from tests.loader.dataset.test_revisions import accounted
 from tests.s3server import FaultyProxy, make_bucket, s3_server
@@ -31,8 +31,8 @@ LASTS_S = 1.2
 # stops itself between its first write and its second.
 HOLD = """
 import os, signal, sys, time
-from loader.errors import RunError
-from loader.storage import StorageConfig, leased, open_storage
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import StorageConfig, leased, open_storage
 config = StorageConfig.model_validate_json(sys.argv[2])
 try:
     with leased(open_storage(sys.argv[1], config), "a test") as storage:

@@ -3,9 +3,9 @@
 import pytest
 from pydantic import ValidationError
 
-from loader.errors import UsageError
-from loader.storage import StorageConfig, open_object, open_storage
-from loader.storage.reach.permissions import only_public, refusal
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import StorageConfig, open_object, open_storage
+from reelweave.loader.storage.reach.permissions import only_public, refusal
 
 WEB, S3, LOCAL, PERSON = (
     "https://films.example/lists/l.csv",

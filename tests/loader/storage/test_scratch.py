@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from loader.storage.scratch import Scratch
+from reelweave.loader.storage.scratch import Scratch
 
 OWNER = """
 import sys, time
-from loader.storage.scratch import Scratch
+from reelweave.loader.storage.scratch import Scratch
 folder = Scratch("reelweave-test-")
 open(f"{folder.name}/much", "w").close()
 print(folder.name, flush=True)

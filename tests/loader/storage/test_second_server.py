@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from loader.errors import RunError
-from loader.storage import StorageConfig, leased, open_storage
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import StorageConfig, leased, open_storage
 from tests.second_s3 import PROGRAM, make_bucket, server
 from tests.thorough import nightly
 

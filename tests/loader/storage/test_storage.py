@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from loader.errors import UsageError
-from loader.storage import StorageConfig, open_object, open_storage
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import StorageConfig, open_object, open_storage
 from tests.s3server import make_bucket, s3_server
 
 AWKWARD = [

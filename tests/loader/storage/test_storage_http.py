@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from loader.errors import RunError, UsageError
-from loader.storage import StorageConfig, WebError, open_object, open_storage, public_url
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.storage import StorageConfig, WebError, open_object, open_storage, public_url
 from tests.httpserver import web_server
 
 MIB = 1 << 20

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from loader.errors import RunError, UsageError
-from loader.storage import open_storage
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.storage import open_storage
 
 
 @pytest.fixture

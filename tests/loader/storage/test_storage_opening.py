@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from loader.errors import UsageError
-from loader.storage import StorageConfig, open_object, open_storage
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import StorageConfig, open_object, open_storage
 
 
 def test_opening_creates_nothing(tmp_path):

@@ -8,8 +8,8 @@ import pytest
 from botocore import exceptions
 from urllib3.exceptions import LocationParseError, NameResolutionError, ProtocolError, SSLError
 
-from loader.storage import StorageConfig
-from loader.storage.remote.retry import StatusError, delays, is_transient, retry
+from reelweave.loader.storage import StorageConfig
+from reelweave.loader.storage.remote.retry import StatusError, delays, is_transient, retry
 
 QUICK = StorageConfig(max_attempts=4, backoff_base_s=0)
 

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from loader.errors import RunError
-from loader.storage import StorageConfig, open_storage
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import StorageConfig, open_storage
 from tests.s3server import FaultyProxy, make_bucket, put_directly, s3_client, s3_server
 
 MIB = 1 << 20
@@ -410,7 +410,7 @@ def test_neither_errors_nor_logs_repeat_what_the_environment_holds(monkeypatch, 
         port = unused.getsockname()[1]
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://user:hidden-word@127.0.0.1:{port}")
     config = StorageConfig(max_attempts=2, backoff_base_s=0.001, region="eu-west-1")
-    with caplog.at_level(logging.INFO, logger="loader"), pytest.raises(RunError) as caught:
+    with caplog.at_level(logging.INFO, logger="reelweave.loader"), pytest.raises(RunError) as caught:
         open_storage("s3://bucket", config).read("a")
     assert "hidden-word" not in str(caught.value)
     assert caught.value.__suppress_context__

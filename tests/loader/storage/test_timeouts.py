@@ -2,9 +2,9 @@
 
 import pytest
 
-from loader.errors import RunError
-from loader.storage import SilentError, StorageConfig, WebError, open_object, open_storage
-from loader.storage.remote.timeouts import RequestClock, RequestLimits
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import SilentError, StorageConfig, WebError, open_object, open_storage
+from reelweave.loader.storage.remote.timeouts import RequestClock, RequestLimits
 from tests.httpserver import web_server
 
 PIECES = 1000  # some 20 s, after which each answer below is whole and right

@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from loader.batch import Microbatch
+from reelweave.loader.batch import Microbatch
 from tests.loader.stream_clips import BUCKETS
 
 IMPORTED_FIRST = ("accelerate", "lightning")

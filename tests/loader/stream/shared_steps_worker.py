@@ -11,11 +11,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from loader.batch import Microbatch, Pack
-from loader.dataset import open_dataset
-from loader.stream.stealing.shared_steps import SharedSteps
-from loader.stream.stealing.step_split import WorkStealingConfig
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.batch import Microbatch, Pack
+from reelweave.loader.dataset import open_dataset
+from reelweave.loader.stream.stealing.shared_steps import SharedSteps
+from reelweave.loader.stream.stealing.step_split import WorkStealingConfig
+from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import config
 
 SETTINGS = config(epochs=4, microbatches=3)

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import yaml
 
-from loader.batch import Microbatch
-from loader.blend import open_blend
-from loader.dataset import Sample, open_dataset
-from loader.errors import UsageError
-from loader.read.stream_config import StreamConfig
-from loader.stream.step_loader import StepLoader
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.batch import Microbatch
+from reelweave.loader.blend import open_blend
+from reelweave.loader.dataset import Sample, open_dataset
+from reelweave.loader.errors import UsageError
+from reelweave.loader.read.stream_config import StreamConfig
+from reelweave.loader.stream.step_loader import StepLoader
+from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.blend.blend_datasets import leaf_keys
 from tests.loader.dataset.test_growth import add, take_down
 from tests.loader.stream.test_stream_resume import run_steps

@@ -13,10 +13,10 @@ from torch.utils.data import DataLoader
 from torchdata.nodes import IterableWrapper, Loader, Prefetcher
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from loader.batch import Microbatch
-from loader.dataset import Dataset
-from loader.errors import UsageError
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.batch import Microbatch
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.errors import UsageError
+from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.refused import refused
 from tests.loader.stream_clips import EVERY_KEY, small
 from tests.thorough import beyond, but, thorough

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from loader.batch import Batch
-from loader.dataset import Dataset, open_dataset
-from loader.read.stream_config import StreamConfig
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.batch import Batch
+from reelweave.loader.dataset import Dataset, open_dataset
+from reelweave.loader.read.stream_config import StreamConfig
+from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import BUCKETS, SHAPES, config, make_sample, write
 
 KINDS = [*SHAPES, (1, (80, 64)), (5, (64, 80))]

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from loader.dataset import Dataset
-from loader.errors import UsageError
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.errors import UsageError
+from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import EVERY_KEY, config
 
 OUT = {"key00", "key03", "key08", "key13"}  # the last three are a whole bucket

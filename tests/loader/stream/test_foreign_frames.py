@@ -5,11 +5,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from curate.foreign.run import index_tars
-from loader.buckets.assignment import BucketConfig
-from loader.dataset import Dataset, open_dataset
-from loader.read.decode import decode
-from loader.stream.video_stream import VideoStream
+from reelweave.curate.foreign.run import index_tars
+from reelweave.loader.buckets.assignment import BucketConfig
+from reelweave.loader.dataset import Dataset, open_dataset
+from reelweave.loader.read.decode import decode
+from reelweave.loader.stream.video_stream import VideoStream
 from tests.foreign_tars import by_webdataset
 from tests.loader.stream_clips import BUCKETS, config
 from tests.media import read_number

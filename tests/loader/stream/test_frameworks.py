@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from loader.batch import Microbatch
-from loader.dataset import Dataset
-from loader.errors import UsageError
-from loader.read.stream_config import StreamConfig
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.batch import Microbatch
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.errors import UsageError
+from reelweave.loader.read.stream_config import StreamConfig
+from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.stream.framework_ranks import ROOT, Tiny, losses_of, run
 from tests.loader.stream_clips import BUCKETS, config
 from tests.thorough import thorough

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from loader.batch import Batch, Microbatch, Pack
-from loader.dataset import Dataset, Sample, open_dataset
-from loader.errors import RunError
-from loader.read.decode import decode
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.batch import Batch, Microbatch, Pack
+from reelweave.loader.dataset import Dataset, Sample, open_dataset
+from reelweave.loader.errors import RunError
+from reelweave.loader.read.decode import decode
+from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import BUCKETS, EVERY_KEY, config, make_sample, write
 
 NO_CLIP = b"not a video\n" * 400

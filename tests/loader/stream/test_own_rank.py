@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from loader.dataset import open_dataset
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.dataset import open_dataset
+from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import config
 from tests.train.ranks import Ranks
 
@@ -17,7 +17,7 @@ def make_streams(dataset: str, out: str) -> None:
     said, rank = [], dist.get_rank()
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())
-    logging.getLogger("loader.stream.checks.own_rank").addHandler(handler)
+    logging.getLogger("reelweave.loader.stream.checks.own_rank").addHandler(handler)
     for place in ((rank, 2), (0, 1), (0, 2)):
         said.append(str(place))
         VideoStream(open_dataset(dataset), config(decode=False), *place)

@@ -10,14 +10,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from loader.buckets.cost import PowerCost, seconds
-from loader.dataset import Dataset
-from loader.errors import UsageError
-from loader.paper.workloads import WORKLOADS
-from loader.stream.stealing.piece_queues import PieceQueues
-from loader.stream.stealing.shared_steps import SharedSteps
-from loader.stream.stealing.step_split import StepSplit, WorkStealingConfig, split_step, victims
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.buckets.cost import PowerCost, seconds
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.errors import UsageError
+from reelweave.loader.paper.workloads import WORKLOADS
+from reelweave.loader.stream.stealing.piece_queues import PieceQueues
+from reelweave.loader.stream.stealing.shared_steps import SharedSteps
+from reelweave.loader.stream.stealing.step_split import StepSplit, WorkStealingConfig, split_step, victims
+from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.stream.shared_steps_worker import BEFORE, run
 from tests.loader.stream_clips import SAMPLES, config
 from tests.train.ranks import Ranks

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from loader.buckets.cost import LinearQuadraticCost
-from loader.dataset import Dataset
-from loader.plan.position import EpochSegment, Position, Setting, StreamState, read_state, state_of
-from loader.stream.state_diff import Relation, diff_states
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.buckets.cost import LinearQuadraticCost
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.plan.position import EpochSegment, Position, Setting, StreamState, read_state, state_of
+from reelweave.loader.stream.state_diff import Relation, diff_states
+from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import config
 
 STEP = Setting(policy="balanced", regime="step", lookahead=4)

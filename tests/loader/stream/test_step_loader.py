@@ -11,10 +11,10 @@ from accelerate.utils import send_to_device
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from loader import StepLoader, VideoStream
-from loader.batch import Batch, Pack, Step
-from loader.dataset import Dataset
-from loader.errors import NoLengthError, UsageError
+from reelweave.loader import StepLoader, VideoStream
+from reelweave.loader.batch import Batch, Pack, Step
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.errors import NoLengthError, UsageError
 from tests.loader.refused import refused
 from tests.loader.stream_clips import EVERY_KEY, small
 from tests.thorough import thorough
@@ -201,7 +201,7 @@ def test_latents_and_contexts_move_too_and_a_pinning_loader_asks_the_batch(
 @thorough
 def test_a_pass_that_is_left_ends_quietly_with_the_program(dataset: Dataset) -> None:
     code = (
-        "from loader import StepLoader, VideoStream, open_dataset\n"
+        "from reelweave.loader import StepLoader, VideoStream, open_dataset\n"
         "from tests.loader.stream_clips import BUCKETS, config\n"
         "all = config(buckets=BUCKETS.model_copy(update={'frames': (4, 5, 9)}))\n"
         f"loader = StepLoader(VideoStream(open_dataset({dataset.storage.root!r}), all))\n"

@@ -11,15 +11,15 @@ import torch
 from prometheus_client import REGISTRY
 from torch.utils.data import DataLoader
 
-from loader.batch import Microbatch, ReadCounts
-from loader.buckets.assignment import Bucket
-from loader.buckets.frame_sampling import FrameSampling
-from loader.dataset import Dataset, Sample, open_dataset
-from loader.errors import RunError, UsageError
-from loader.plan.epoch_plan import plan_epoch
-from loader.plan.policy import StepLayout
-from loader.storage import StorageConfig, open_storage
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.batch import Microbatch, ReadCounts
+from reelweave.loader.buckets.assignment import Bucket
+from reelweave.loader.buckets.frame_sampling import FrameSampling
+from reelweave.loader.dataset import Dataset, Sample, open_dataset
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.plan.epoch_plan import plan_epoch
+from reelweave.loader.plan.policy import StepLayout
+from reelweave.loader.storage import StorageConfig, open_storage
+from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.dataset.test_dataset import tree
 from tests.loader.stream_clips import (
     BUCKETS,

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from loader.batch import Microbatch
-from loader.blend import Blend, open_blend
-from loader.dataset import Dataset, Sample
-from loader.errors import UsageError
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.batch import Microbatch
+from reelweave.loader.blend import Blend, open_blend
+from reelweave.loader.dataset import Dataset, Sample
+from reelweave.loader.errors import UsageError
+from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import SAMPLES, SHAPELESS, config, digest, write
 
 

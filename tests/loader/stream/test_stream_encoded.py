@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from loader.batch import Microbatch
-from loader.dataset import Dataset, Sample, open_dataset
-from loader.read.decode import decode
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.batch import Microbatch
+from reelweave.loader.dataset import Dataset, Sample, open_dataset
+from reelweave.loader.read.decode import decode
+from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import config, write
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from loader.batch import Microbatch
-from loader.buckets.cost import LinearQuadraticCost
-from loader.dataset import Dataset, Sample, open_dataset
-from loader.errors import UsageError
-from loader.plan.position import (
+from reelweave.loader.batch import Microbatch
+from reelweave.loader.buckets.cost import LinearQuadraticCost
+from reelweave.loader.dataset import Dataset, Sample, open_dataset
+from reelweave.loader.errors import UsageError
+from reelweave.loader.plan.position import (
     MAX_PARTS,
     MAX_SETTINGS,
     EpochSegment,
@@ -18,9 +18,9 @@ from loader.plan.position import (
     read_state,
     state_of,
 )
-from loader.plan.shuffle import Shuffle
-from loader.read.stream_config import StreamConfig
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.plan.shuffle import Shuffle
+from reelweave.loader.read.stream_config import StreamConfig
+from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import BUCKETS, SAMPLES, config, digest, keys, write
 from tests.train.ranks import Ranks
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from loader.blend import Curriculum, CurriculumStage
-from loader.blend.blend import open_source
-from loader.dataset import Dataset, Sample, open_dataset
-from loader.errors import UsageError
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.blend import Curriculum, CurriculumStage
+from reelweave.loader.blend.blend import open_source
+from reelweave.loader.dataset import Dataset, Sample, open_dataset
+from reelweave.loader.errors import UsageError
+from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import BUCKETS, SHAPELESS, config, make_sample, write
 
 LONG = BUCKETS.model_copy(update={"frames": (13,)})
@@ -20,7 +20,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
     return [
         (one.levelno, one.getMessage())
         for one in caplog.records
-        if one.name == "loader.stream.checks.unassigned"
+        if one.name == "reelweave.loader.stream.checks.unassigned"
     ]
 
 

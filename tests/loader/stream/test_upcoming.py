@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from loader.batch import Microbatch, Pack, UpcomingMicrobatch
-from loader.dataset import Dataset
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.batch import Microbatch, Pack, UpcomingMicrobatch
+from reelweave.loader.dataset import Dataset
+from reelweave.loader.stream.video_stream import VideoStream
 from tests.loader.stream_clips import config
 
 

@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from pipelines.benchmarks.decode import SCENES, bench_decode
+from reelweave.pipelines.benchmarks.decode import SCENES, bench_decode
 from tests.thorough import nightly
 
 

@@ -8,13 +8,19 @@ from functools import partial
 import pytest
 import torch
 
-from loader.errors import UsageError
-from pipelines.benchmarks.kernel_cases import GateNormModulate, KernelCase, NormModulate, Pair, QkNorm
-from pipelines.benchmarks.kernel_goals import BF16, COMPILED, FP32, GoalRow, goals
-from pipelines.benchmarks.kernels import CASES, OPERATORS, PAIRS, PAPER, TRIAL, Plan, bench_kernels
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.benchmarks.kernel_cases import (
+    GateNormModulate,
+    KernelCase,
+    NormModulate,
+    Pair,
+    QkNorm,
+)
+from reelweave.pipelines.benchmarks.kernel_goals import BF16, COMPILED, FP32, GoalRow, goals
+from reelweave.pipelines.benchmarks.kernels import CASES, OPERATORS, PAIRS, PAPER, TRIAL, Plan, bench_kernels
+from reelweave.train.kernels.eager import EAGER
+from reelweave.train.kernels.norm_modulate import reference as norm_modulate
 from tests.thorough import thorough
-from train.kernels.eager import EAGER
-from train.kernels.norm_modulate import reference as norm_modulate
 
 CPU = torch.device("cpu")
 F32 = torch.float32
@@ -131,7 +137,8 @@ def test_it_needs_pytorch_alone() -> None:
 import sys
 for name in ("pydantic", "pyarrow", "botocore", "av", "yaml", "ray"):
     sys.modules[name] = None
-import pipelines.benchmarks.kernels, pipelines.commands.plan.bench, tests.bench.kernels, train.kernels.__main__
+import reelweave.pipelines.benchmarks.kernels, reelweave.pipelines.commands.plan.bench
+import tests.bench.kernels, reelweave.train.kernels.__main__
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr

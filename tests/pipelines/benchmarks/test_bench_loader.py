@@ -1,7 +1,7 @@
 """The loader's benchmark, on few samples."""
 
-from pipelines.benchmarks.loader import bench_loader
-from pipelines.benchmarks.peers import installed_peers
+from reelweave.pipelines.benchmarks.loader import bench_loader
+from reelweave.pipelines.benchmarks.peers import installed_peers
 from tests.thorough import nightly
 
 
@@ -17,5 +17,5 @@ def test_it_reads_everything_and_is_no_slower_than_the_others() -> None:
 
 
 def test_a_peer_that_is_not_installed_is_left_out(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("pipelines.benchmarks.peers.find_spec", lambda name: None)
+    monkeypatch.setattr("reelweave.pipelines.benchmarks.peers.find_spec", lambda name: None)
     assert installed_peers(tmp_path, tmp_path) == {}

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from loader.errors import UsageError
-from pipelines.configuration.config import resolve
-from pipelines.configuration.train_config import TrainRunConfig
-from pipelines.configuration.train_vae_config import VaeRunConfig
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.configuration.config import resolve
+from reelweave.pipelines.configuration.train_config import TrainRunConfig
+from reelweave.pipelines.configuration.train_vae_config import VaeRunConfig
 
 CONFIGS = Path(__file__).parents[3] / "pipelines" / "configs"
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from curate.config import CurateConfig
-from curate.run.outlook.forecast import ForecastConfig
-from loader.base.yaml_text import MAX_BYTES
-from loader.buckets.cost import Cost
-from loader.errors import UsageError
-from loader.settings import Settings
-from pipelines.configuration.config import resolve
-from train.config.run import TrainConfig
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.run.outlook.forecast import ForecastConfig
+from reelweave.loader.base.yaml_text import MAX_BYTES
+from reelweave.loader.buckets.cost import Cost
+from reelweave.loader.errors import UsageError
+from reelweave.loader.settings import Settings
+from reelweave.pipelines.configuration.config import resolve
+from reelweave.train.config.run import TrainConfig
 
 
 def put(tmp_path: Path, text: str) -> Path:

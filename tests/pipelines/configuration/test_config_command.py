@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from curate.config import CurateConfig
-from pipelines.configuration.config import resolve
-from pipelines.configuration.kept import kept_yaml
-from pipelines.configuration.kinds import KINDS
-from pipelines.configuration.train_config import TrainRunConfig
+from reelweave.curate.config import CurateConfig
+from reelweave.pipelines.configuration.config import resolve
+from reelweave.pipelines.configuration.kept import kept_yaml
+from reelweave.pipelines.configuration.kinds import KINDS
+from reelweave.pipelines.configuration.train_config import TrainRunConfig
 from tests.commands import reelweave
 
 

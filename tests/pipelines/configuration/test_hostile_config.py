@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from curate.config import CurateConfig
-from curate.run.outlook.forecast import ForecastConfig
-from loader.errors import UsageError
-from loader.storage.names import without_secrets
-from pipelines.configuration.config import resolve
-from pipelines.configuration.keys import models_of
-from pipelines.configuration.train_config import TrainRunConfig
-from pipelines.configuration.train_vae_config import VaeRunConfig
-from pipelines.report.buckets import ReportConfig
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.run.outlook.forecast import ForecastConfig
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage.names import without_secrets
+from reelweave.pipelines.configuration.config import resolve
+from reelweave.pipelines.configuration.keys import models_of
+from reelweave.pipelines.configuration.train_config import TrainRunConfig
+from reelweave.pipelines.configuration.train_vae_config import VaeRunConfig
+from reelweave.pipelines.report.buckets import ReportConfig
 from tests.commands import reelweave
 from tests.httpserver import web_server
 from tests.thorough import but

@@ -6,13 +6,13 @@ import av
 import pytest
 import yaml
 
-from pipelines.cli import main
-from pipelines.configuration.kinds import CONFIGS
-from pipelines.configuration.model_rate import resolve_run
+from reelweave.pipelines.cli import main
+from reelweave.pipelines.configuration.kinds import CONFIGS
+from reelweave.pipelines.configuration.model_rate import resolve_run
+from reelweave.train.models.published.frame_rate import frame_rate
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
 from tests.train.models.wan_pipelines import configured, publish
-from train.models.published.frame_rate import frame_rate
 
 SIZE = (32, 32)
 

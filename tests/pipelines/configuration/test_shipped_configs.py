@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from curate.config import CurateConfig
-from loader.errors import UsageError
-from pipelines.configuration.config import resolve
-from pipelines.configuration.config_docs import (
+from reelweave.curate.config import CurateConfig
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.configuration.config import resolve
+from reelweave.pipelines.configuration.config_docs import (
     CURATE_HEAD,
     LATENTS_HEAD,
     TRAIN_HEAD,
@@ -16,12 +16,12 @@ from pipelines.configuration.config_docs import (
     page,
     yaml_file,
 )
-from pipelines.configuration.train_config import TrainRunConfig
-from pipelines.configuration.train_vae_config import VaeRunConfig
-from pipelines.report.buckets import ReportConfig
-from train.config.run import TrainConfig
-from train.config.vae import VaeTrainConfig
-from train.latents.config import LatentsConfig
+from reelweave.pipelines.configuration.train_config import TrainRunConfig
+from reelweave.pipelines.configuration.train_vae_config import VaeRunConfig
+from reelweave.pipelines.report.buckets import ReportConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.vae import VaeTrainConfig
+from reelweave.train.latents.config import LatentsConfig
 
 CONFIGS = Path(__file__).parents[3] / "pipelines" / "configs"
 

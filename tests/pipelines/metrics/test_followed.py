@@ -4,8 +4,8 @@ import json
 import os
 from pathlib import Path
 
-from pipelines.metrics.followed import FollowedRecords
-from pipelines.report.run.lines import MAX_LINE
+from reelweave.pipelines.metrics.followed import FollowedRecords
+from reelweave.pipelines.report.run.lines import MAX_LINE
 
 
 def append(path: Path, text: str) -> None:

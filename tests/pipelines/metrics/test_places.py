@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from curate.ledger.ledger import Ledger
-from curate.run.runners.progress import Progress, finish_status, write_status
-from loader.dataset.manifest import MANIFEST
-from loader.storage import open_storage
-from pipelines.metrics.curation import Curation
-from pipelines.metrics.exporter import registry_of
-from pipelines.metrics.training import TrainingRun
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.run.runners.progress import Progress, finish_status, write_status
+from reelweave.loader.dataset.manifest import MANIFEST
+from reelweave.loader.storage import open_storage
+from reelweave.pipelines.metrics.curation import Curation
+from reelweave.pipelines.metrics.exporter import registry_of
+from reelweave.pipelines.metrics.training import TrainingRun
+from reelweave.train.config.log import LogConfig
+from reelweave.train.loop.logs.log import MetricLog
+from reelweave.train.loop.logs.records import forget_after
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.measure.rank_waits import RankWaits
 from tests.commands import reelweave
 from tests.pipelines.report.runs import RANKS, configured, recorded, trained
 from tests.train.clips import ClipStream, tiny_config
-from train.config.log import LogConfig
-from train.loop.logs.log import MetricLog
-from train.loop.logs.records import forget_after
-from train.loop.trainer import Trainer
-from train.measure.rank_waits import RankWaits
 
 Numbers = dict[tuple[str, ...], float]
 

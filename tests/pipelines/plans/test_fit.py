@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from loader.buckets.assignment import BucketConfig
-from pipelines.cli import main
+from reelweave.loader.buckets.assignment import BucketConfig
+from reelweave.pipelines.cli import main
 
 
 @pytest.fixture(autouse=True)
 def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interval of 200 resamples takes seconds."""
-    monkeypatch.setattr("loader.buckets.cost_fit._RESAMPLES", 20)
+    monkeypatch.setattr("reelweave.loader.buckets.cost_fit._RESAMPLES", 20)
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.cli import main
-from train.cascade.paper.cases import HUNYUAN_720P, arachne, case
-from train.cascade.placement.mapper import placed_cost
-from train.cascade.placement.topology import PRESETS
-from train.cascade.schedule import Schedule
-from train.cascade.scheduling.bound import lower_bound
-from train.cascade.scheduling.check import violations
+from reelweave.pipelines.cli import main
+from reelweave.train.cascade.paper.cases import HUNYUAN_720P, arachne, case
+from reelweave.train.cascade.placement.mapper import placed_cost
+from reelweave.train.cascade.placement.topology import PRESETS
+from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.cascade.scheduling.bound import lower_bound
+from reelweave.train.cascade.scheduling.check import violations
 
 
 @pytest.fixture

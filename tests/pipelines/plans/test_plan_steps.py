@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.cli import main
+from reelweave.pipelines.cli import main
 
 KEYS = ("compute_cv", "compute_cv_s2", "token_cv", "idle", "padding", "image_share_std", "plan_ms_per_step")
 WIDE = ["plan", "koala-wide", "--steps", "5"]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from curate.config import CurateConfig
-from curate.run.curate import curate
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.run.curate import curate
 from tests.browser import Browser, chromium
 from tests.media import write_video
 

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import yaml
 
+from reelweave.train.cascade.paper.timeline import Panel, page, trace
+from reelweave.train.cascade.problem import Cascade, Module
+from reelweave.train.cascade.schedule import Run, Schedule
+from reelweave.train.config.log import LogConfig
+from reelweave.train.loop.logs.breakdown import Breakdown, LossPart
+from reelweave.train.loop.logs.log import MetricLog
+from reelweave.train.loop.logs.metrics import StepMetrics
+from reelweave.train.loop.logs.records import metrics_line
+from reelweave.train.measure.rank_waits import RankWaits
+from reelweave.train.measure.step_times import StepTimes
 from tests.train.clips import ClipStream, tiny_config
-from train.cascade.paper.timeline import Panel, page, trace
-from train.cascade.problem import Cascade, Module
-from train.cascade.schedule import Run, Schedule
-from train.config.log import LogConfig
-from train.loop.logs.breakdown import Breakdown, LossPart
-from train.loop.logs.log import MetricLog
-from train.loop.logs.metrics import StepMetrics
-from train.loop.logs.records import metrics_line
-from train.measure.rank_waits import RankWaits
-from train.measure.step_times import StepTimes
 
 RANKS = 4
 SLOW_RANK = 2
@@ -27,11 +27,11 @@ PEAK_GIB = 78.5
 
 def trained(out: Path) -> None:
     """Four real steps with held-out losses, checkpoints and validation videos of two prompts at steps 2 and 4."""
-    from pipelines.terminal.mp4 import encode_mp4
-    from train.loop.evaluation import HeldOutEvaluation
-    from train.loop.trainer import Trainer
-    from train.loop.validation import Validation
-    from train.loop.validation_config import ValidationConfig
+    from reelweave.pipelines.terminal.mp4 import encode_mp4
+    from reelweave.train.loop.evaluation import HeldOutEvaluation
+    from reelweave.train.loop.trainer import Trainer
+    from reelweave.train.loop.validation import Validation
+    from reelweave.train.loop.validation_config import ValidationConfig
 
     config = tiny_config(4, every_steps=2)
     config = config.model_copy(update={"log": config.log.model_copy(update={"every_steps": 2})})

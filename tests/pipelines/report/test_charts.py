@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from loader.storage import StorageConfig, open_storage
-from pipelines.report.web.chart import Chart
-from pipelines.report.web.curves import lines
-from pipelines.report.web.distributions import bars, histogram, overlaid
-from pipelines.report.web.files import Files, assets, publish
-from pipelines.report.web.template import render
+from reelweave.loader.storage import StorageConfig, open_storage
+from reelweave.pipelines.report.web.chart import Chart
+from reelweave.pipelines.report.web.curves import lines
+from reelweave.pipelines.report.web.distributions import bars, histogram, overlaid
+from reelweave.pipelines.report.web.files import Files, assets, publish
+from reelweave.pipelines.report.web.template import render
 from tests.browser import PHONE_PX, Browser, draw_all
 from tests.thorough import beyond
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from loader.dataset import open_dataset
-from loader.dataset.tables import parquet, table_reader
-from loader.dataset.tables.parquet import to_rows
-from loader.storage import StorageConfig
-from pipelines.commands.look.report import NOT_READ, report_files
-from pipelines.report.buckets import default_config
-from pipelines.report.clips.facts import clip_facts
-from pipelines.report.clips.lookup import find_rows
+from reelweave.loader.dataset import open_dataset
+from reelweave.loader.dataset.tables import parquet, table_reader
+from reelweave.loader.dataset.tables.parquet import to_rows
+from reelweave.loader.storage import StorageConfig
+from reelweave.pipelines.commands.look.report import NOT_READ, report_files
+from reelweave.pipelines.report.buckets import default_config
+from reelweave.pipelines.report.clips.facts import clip_facts
+from reelweave.pipelines.report.clips.lookup import find_rows
 from tests.commands import reelweave
 from tests.loader.stream_clips import make_sample, write
 from tests.pipelines.report.conftest import NASTY

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loader.dataset import Content, Dataset, ShardRecord, open_dataset, publish
-from loader.storage import open_storage
-from pipelines.cli import main
+from reelweave.loader.dataset import Content, Dataset, ShardRecord, open_dataset, publish
+from reelweave.loader.storage import open_storage
+from reelweave.pipelines.cli import main
 from tests.bench.report_gallery import sample_row
 from tests.browser import PHONE_PX, Browser, draw_all
 
@@ -80,7 +80,7 @@ def test_numbers_are_those_of_the_tables(pair: list[Dataset], capsys: pytest.Cap
     different = {one["key"]: one["values"] for one in found["differences"]}
     assert different["curate.filters.min_motion"] == ["0.5", "0.75"]
     assert different["curate.filters.max_motion"] == [None, "9"]
-    assert not {"out", "curate.embed.frames"} & different.keys()
+    assert not {"out", "reelweave.curate.embed.frames"} & different.keys()
 
 
 def test_the_page_shows_them(

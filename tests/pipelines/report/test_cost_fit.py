@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loader.paper.workloads import WORKLOADS
-from pipelines.cli import main
+from reelweave.loader.paper.workloads import WORKLOADS
+from reelweave.pipelines.cli import main
 from tests.browser import PHONE_PX, Browser, draw_all
 from tests.thorough import thorough
 
@@ -20,7 +20,7 @@ LENGTHS = (1500, 2000, 4000, 8000, 16_000, 32_000, 60_000)
 @pytest.fixture(autouse=True)
 def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interval of 200 resamples takes seconds."""
-    monkeypatch.setattr("loader.buckets.cost_fit._RESAMPLES", 10)
+    monkeypatch.setattr("reelweave.loader.buckets.cost_fit._RESAMPLES", 10)
 
 
 def measured() -> np.ndarray:

@@ -11,13 +11,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from curate.config import CurateConfig
-from curate.run.curate import curate
-from loader.dataset import open_dataset
-from loader.storage import StorageConfig
-from pipelines.cli import main
-from pipelines.commands.look.report import write_report
-from pipelines.report.buckets import PACKAGED, default_config
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.run.curate import curate
+from reelweave.loader.dataset import open_dataset
+from reelweave.loader.storage import StorageConfig
+from reelweave.pipelines.cli import main
+from reelweave.pipelines.commands.look.report import write_report
+from reelweave.pipelines.report.buckets import PACKAGED, default_config
 from tests.browser import PHONE_PX, Browser, draw_all
 from tests.media import write_video
 from tests.thorough import thorough
@@ -182,11 +182,11 @@ def test_a_report_that_is_killed_leaves_no_page_without_its_configuration(
     shutil.rmtree(place / "report", ignore_errors=True)
     code = """
 import os, sys
-from loader.dataset import open_dataset
-from loader.storage import StorageConfig
-from loader.storage.local import LocalStorage
-from pipelines.commands.look.report import write_report
-from pipelines.report.buckets import default_config
+from reelweave.loader.dataset import open_dataset
+from reelweave.loader.storage import StorageConfig
+from reelweave.loader.storage.local import LocalStorage
+from reelweave.pipelines.commands.look.report import write_report
+from reelweave.pipelines.report.buckets import default_config
 write = LocalStorage.write
 def until_the_page(self, path, *rest, **how):
     write(self, path, *rest, **how)

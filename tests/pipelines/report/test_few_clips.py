@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from loader.dataset import Content, publish
-from loader.storage import open_storage
-from pipelines.cli import main
+from reelweave.loader.dataset import Content, publish
+from reelweave.loader.storage import open_storage
+from reelweave.pipelines.cli import main
 from tests.browser import Browser, draw_all
 from tests.loader.stream_clips import make_sample, write
 from tests.thorough import beyond

@@ -13,15 +13,15 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from loader.dataset import open_dataset
-from loader.dataset.tables.parquet import to_rows
-from loader.storage import StorageConfig
-from pipelines.commands.look.report import write_report
-from pipelines.report.buckets import default_config
-from pipelines.report.gallery import files
-from pipelines.report.gallery.choice import pictured_rows
-from pipelines.report.numbers.dataset_map import dataset_map
-from pipelines.report.numbers.scores import Scores
+from reelweave.loader.dataset import open_dataset
+from reelweave.loader.dataset.tables.parquet import to_rows
+from reelweave.loader.storage import StorageConfig
+from reelweave.pipelines.commands.look.report import write_report
+from reelweave.pipelines.report.buckets import default_config
+from reelweave.pipelines.report.gallery import files
+from reelweave.pipelines.report.gallery.choice import pictured_rows
+from reelweave.pipelines.report.numbers.dataset_map import dataset_map
+from reelweave.pipelines.report.numbers.scores import Scores
 from tests.browser import PHONE_PX, Browser
 from tests.loader.stream_clips import make_sample, write
 from tests.pipelines.report.conftest import LONG, NASTY

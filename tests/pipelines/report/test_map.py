@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from loader.dataset import Dataset, Sample, open_dataset
-from loader.storage import StorageConfig
-from pipelines.cli import main
-from pipelines.commands.look.report import NOT_READ, report_files, write_report
-from pipelines.report.buckets import ReportConfig, default_config
-from pipelines.report.numbers.dataset_map import MOST_OUTLIERS, SAMPLES, dataset_map
+from reelweave.loader.dataset import Dataset, Sample, open_dataset
+from reelweave.loader.storage import StorageConfig
+from reelweave.pipelines.cli import main
+from reelweave.pipelines.commands.look.report import NOT_READ, report_files, write_report
+from reelweave.pipelines.report.buckets import ReportConfig, default_config
+from reelweave.pipelines.report.numbers.dataset_map import MOST_OUTLIERS, SAMPLES, dataset_map
 from tests.browser import PHONE_PX, Browser, draw_all
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
@@ -202,7 +202,7 @@ def test_columns_that_no_page_shows_need_not_be_read(dataset: Dataset) -> None:
 def test_a_report_does_without_pandas() -> None:
     code = """
 import sys
-from pipelines.commands.look.report import spare_memory
+from reelweave.pipelines.commands.look.report import spare_memory
 import numpy, pyarrow
 spare_memory()
 assert numpy.asarray(pyarrow.chunked_array([[True, None]]))[0] and pyarrow.array([1.5]).to_numpy()[0] == 1.5

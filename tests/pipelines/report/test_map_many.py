@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from loader.dataset import open_dataset
-from loader.storage import StorageConfig
-from pipelines.commands.look.report import write_report
-from pipelines.report.buckets import default_config
+from reelweave.loader.dataset import open_dataset
+from reelweave.loader.storage import StorageConfig
+from reelweave.pipelines.commands.look.report import write_report
+from reelweave.pipelines.report.buckets import default_config
 from tests.bench.report_map import make
 from tests.browser import PHONE_PX, Browser, draw_all
 from tests.thorough import thorough

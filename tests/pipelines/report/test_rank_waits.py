@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.cli import main
-from pipelines.report.run.numbers import read_runs
-from pipelines.report.run.rank_waits import MOST_BINS, MOST_SHOWN, RankTable, read_rank_waits
+from reelweave.pipelines.cli import main
+from reelweave.pipelines.report.run.numbers import read_runs
+from reelweave.pipelines.report.run.rank_waits import MOST_BINS, MOST_SHOWN, RankTable, read_rank_waits
 from tests.browser import PHONE_PX, Browser, draw_all
 from tests.pipelines.report.runs import RANKS, SLOW_RANK, recorded, waited
 from tests.thorough import beyond, thorough

@@ -8,13 +8,13 @@ from statistics import fmean
 
 import pytest
 
-from pipelines.report.run.lines import blocks
-from pipelines.report.run.metrics import PARTS, read_steps
-from pipelines.report.run.numbers import read_runs
-from pipelines.report.run.series import MOST_BINS
-from pipelines.report.run.timelines import read_timelines
+from reelweave.pipelines.report.run.lines import blocks
+from reelweave.pipelines.report.run.metrics import PARTS, read_steps
+from reelweave.pipelines.report.run.numbers import read_runs
+from reelweave.pipelines.report.run.series import MOST_BINS
+from reelweave.pipelines.report.run.timelines import read_timelines
+from reelweave.train.measure.step_times import SHOWN
 from tests.pipelines.report.runs import PEAK_GIB, SKIPPED, SLOW_RANK, cascaded, configured, recorded
-from train.measure.step_times import SHOWN
 
 STEPS = 1700
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pipelines.cli import main
-from pipelines.report.run.metrics import PARTS
+from reelweave.pipelines.cli import main
+from reelweave.pipelines.report.run.metrics import PARTS
 from tests.browser import PHONE_PX, Browser, draw_all
 from tests.pipelines.report.runs import cascaded, configured, recorded, trained
 from tests.thorough import thorough

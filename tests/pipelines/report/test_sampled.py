@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loader.dataset import DatasetWriter, open_dataset
-from loader.storage import open_storage
-from pipelines.cli import main
-from pipelines.evaluation.nearest import DatasetClips, clip_frames
-from pipelines.evaluation.shown import FirstFrames
-from pipelines.report.sampled import sampled_videos
-from pipelines.terminal.mp4 import encode_mp4
+from reelweave.loader.dataset import DatasetWriter, open_dataset
+from reelweave.loader.storage import open_storage
+from reelweave.pipelines.cli import main
+from reelweave.pipelines.evaluation.nearest import DatasetClips, clip_frames
+from reelweave.pipelines.evaluation.shown import FirstFrames
+from reelweave.pipelines.report.sampled import sampled_videos
+from reelweave.pipelines.terminal.mp4 import encode_mp4
 from tests.loader.stream_clips import make_sample
 
 FRAMES = 12

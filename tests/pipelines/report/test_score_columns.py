@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from loader.errors import RunError
-from pipelines.report.numbers.scores import score_columns
+from reelweave.loader.errors import RunError
+from reelweave.pipelines.report.numbers.scores import score_columns
 
 MAPS = pa.map_(pa.string(), pa.float64())
 

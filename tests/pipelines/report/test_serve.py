@@ -15,14 +15,14 @@ from urllib.request import urlopen
 
 import pytest
 
-from loader.dataset import Dataset, open_dataset
-from loader.dataset.tables.parquet import to_rows
-from loader.errors import UsageError
-from loader.storage import StorageConfig, open_storage
-from pipelines.commands.look.report import report_files
-from pipelines.report.buckets import default_config
-from pipelines.report.serve.dataset_pages import DatasetPages
-from pipelines.report.serve.server import Pages, ReportServer
+from reelweave.loader.dataset import Dataset, open_dataset
+from reelweave.loader.dataset.tables.parquet import to_rows
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import StorageConfig, open_storage
+from reelweave.pipelines.commands.look.report import report_files
+from reelweave.pipelines.report.buckets import default_config
+from reelweave.pipelines.report.serve.dataset_pages import DatasetPages
+from reelweave.pipelines.report.serve.server import Pages, ReportServer
 from tests.browser import Browser
 from tests.commands import reelweave
 from tests.loader.stream_clips import make_sample, write
@@ -241,7 +241,7 @@ def test_clips_are_read_from_a_bucket(curated: Path) -> None:
 
 
 def test_the_command_says_where_it_serves_and_ends_by_ctrl_c_in_words(curated: Path) -> None:
-    words = [sys.executable, "-m", "pipelines.cli", "report", str(curated), "--serve", "--json"]
+    words = [sys.executable, "-m", "reelweave.pipelines.cli", "report", str(curated), "--serve", "--json"]
     # Where the tests run in the background of a shell, they and their children would ignore Ctrl-C.
     listens = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with subprocess.Popen(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.cli import main
-from pipelines.report.serve.run_pages import RunPages
-from pipelines.report.serve.server import ReportServer
+from reelweave.pipelines.cli import main
+from reelweave.pipelines.report.serve.run_pages import RunPages
+from reelweave.pipelines.report.serve.server import ReportServer
 from tests.browser import Browser
 from tests.pipelines.report.runs import cascaded, configured, recorded
 from tests.pipelines.report.test_serve import ask, running

@@ -14,17 +14,17 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from loader.buckets.assignment import BucketConfig, assign
-from loader.buckets.cost import LinearQuadraticCost
-from loader.buckets.taking_in import taking_in
-from loader.paper.workloads import WORKLOADS
-from loader.read.stream_config import StreamConfig
-from pipelines.cli import main
-from pipelines.plans.mixture import workload
-from pipelines.report.numbers.lengths import length_distribution
-from pipelines.report.numbers.steps.plan import plan_numbers
-from pipelines.report.numbers.workload import SAMPLES, WorkloadConfig, workload_numbers
-from pipelines.report.steps_config import StepsConfig
+from reelweave.loader.buckets.assignment import BucketConfig, assign
+from reelweave.loader.buckets.cost import LinearQuadraticCost
+from reelweave.loader.buckets.taking_in import taking_in
+from reelweave.loader.paper.workloads import WORKLOADS
+from reelweave.loader.read.stream_config import StreamConfig
+from reelweave.pipelines.cli import main
+from reelweave.pipelines.plans.mixture import workload
+from reelweave.pipelines.report.numbers.lengths import length_distribution
+from reelweave.pipelines.report.numbers.steps.plan import plan_numbers
+from reelweave.pipelines.report.numbers.workload import SAMPLES, WorkloadConfig, workload_numbers
+from reelweave.pipelines.report.steps_config import StepsConfig
 from tests.browser import PHONE_PX, Browser, draw_all
 from tests.loader.samples import plan_index
 from tests.thorough import beyond, nightly, thorough

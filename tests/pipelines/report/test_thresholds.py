@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from curate.filters import FilterConfig, decide
-from loader.dataset import open_dataset
-from loader.storage import StorageConfig
-from pipelines.cli import main
-from pipelines.commands.look.report import write_report
-from pipelines.report.buckets import default_config
-from pipelines.report.numbers.dataset import dataset_numbers
-from pipelines.report.thresholds import packed
+from reelweave.curate.filters import FilterConfig, decide
+from reelweave.loader.dataset import open_dataset
+from reelweave.loader.storage import StorageConfig
+from reelweave.pipelines.cli import main
+from reelweave.pipelines.commands.look.report import write_report
+from reelweave.pipelines.report.buckets import default_config
+from reelweave.pipelines.report.numbers.dataset import dataset_numbers
+from reelweave.pipelines.report.thresholds import packed
 from tests.browser import Browser, draw_all
 from tests.media import write_video
 from tests.thorough import thorough

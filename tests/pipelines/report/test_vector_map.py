@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from pipelines.report.numbers.spread import spread
-from pipelines.report.numbers.vector_map import (
+from reelweave.pipelines.report.numbers.spread import spread
+from reelweave.pipelines.report.numbers.vector_map import (
     MOST_CLUSTERS,
     MOST_DIMENSIONS,
     NEIGHBOURS,
@@ -83,7 +83,7 @@ def test_clusters_are_the_blobs_and_the_largest_is_the_first() -> None:
 
 def test_many_vectors_go_to_the_nearest_centre_of_some(monkeypatch: pytest.MonkeyPatch) -> None:
     found = vectors(600)
-    monkeypatch.setattr("pipelines.report.numbers.vector_map.FITTED", 100)
+    monkeypatch.setattr("reelweave.pipelines.report.numbers.vector_map.FITTED", 100)
     assert_unmixed(vector_clusters(found).number_N)
 
 
@@ -102,7 +102,9 @@ def test_a_clip_that_is_like_no_other_lies_beyond_the_fence(monkeypatch: pytest.
     first, third = np.quantile(scores, [0.25, 0.75])
     assert outlier_fence(scores) == pytest.approx(third + 3 * (third - first), abs=1e-5)
     assert np.flatnonzero(scores > outlier_fence(scores)).tolist() == [37]
-    monkeypatch.setattr("pipelines.report.numbers.vector_map.REFERENCES", 50)  # a sample finds it, too
+    monkeypatch.setattr(
+        "reelweave.pipelines.report.numbers.vector_map.REFERENCES", 50
+    )  # a sample finds it, too
     some = outlier_scores(found)
     assert np.argmax(some) == 37
     assert some[37] > outlier_fence(some)

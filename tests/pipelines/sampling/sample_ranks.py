@@ -3,11 +3,16 @@
 import os
 import signal
 
-from pipelines.cli import main
-from pipelines.sampling.outputs import Outputs
-from train.sampling.generate import VideoSampler
+from reelweave.pipelines.cli import main
+from reelweave.pipelines.sampling.outputs import Outputs
+from reelweave.train.sampling.generate import VideoSampler
 
-IMPORTED_FIRST = ("pipelines.commands.train.sample", "pipelines.sampling.run", "pipelines.terminal.mp4", "av")
+IMPORTED_FIRST = (
+    "reelweave.pipelines.commands.train.sample",
+    "reelweave.pipelines.sampling.run",
+    "reelweave.pipelines.terminal.mp4",
+    "av",
+)
 
 
 def command(*words: str) -> int:

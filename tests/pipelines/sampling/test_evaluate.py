@@ -6,18 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.cli import main
-from pipelines.evaluation.frechet import frechet_distance
-from pipelines.evaluation.metrics import (
+from reelweave.pipelines.cli import main
+from reelweave.pipelines.evaluation.frechet import frechet_distance
+from reelweave.pipelines.evaluation.metrics import (
     compared,
     motion,
     motion_smoothness_linear,
     scores,
     temporal_flickering,
 )
-from pipelines.evaluation.run_scores import read_score_lines
-from pipelines.evaluation.videos import read_video
-from pipelines.terminal.mp4 import encode_mp4
+from reelweave.pipelines.evaluation.run_scores import read_score_lines
+from reelweave.pipelines.evaluation.videos import read_video
+from reelweave.pipelines.terminal.mp4 import encode_mp4
 
 
 def texture(height: int, width: int, seed: int = 0) -> np.ndarray:
@@ -215,7 +215,7 @@ def test_the_steps_of_a_run_are_scored_once_and_kept(
             raise KeyboardInterrupt
         return read_video(path, *more)
 
-    monkeypatch.setattr("pipelines.evaluation.evaluate.read_video", counted)
+    monkeypatch.setattr("reelweave.pipelines.evaluation.evaluate.read_video", counted)
     stops = 2  # a kill in the second step
     assert main(["evaluate", str(run), "--json"]) == 130
     assert [line["step"] for line in read_score_lines(run)] == [3]

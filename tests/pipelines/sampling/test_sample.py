@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from loader.read.decode import decode
-from pipelines.cli import main
-from pipelines.terminal.mp4 import encode_mp4
+from reelweave.loader.read.decode import decode
+from reelweave.pipelines.cli import main
+from reelweave.pipelines.terminal.mp4 import encode_mp4
+from reelweave.train.config.optimizer import EmaConfig
+from reelweave.train.loop.trainer import Trainer
 from tests.train.clips import ClipStream, tiny_config
-from train.config.optimizer import EmaConfig
-from train.loop.trainer import Trainer
 
 
 @pytest.fixture(scope="module")

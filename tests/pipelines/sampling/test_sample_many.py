@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from loader.errors import UsageError
-from loader.storage import leased, open_storage
-from pipelines.cli import main
-from pipelines.evaluation.videos import read_video, video_set
-from pipelines.sampling.requests import read_requests
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import leased, open_storage
+from reelweave.pipelines.cli import main
+from reelweave.pipelines.evaluation.videos import read_video, video_set
+from reelweave.pipelines.sampling.requests import read_requests
+from reelweave.train.config.first_frames import FirstFramesConfig
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.models.encoders.tokenizer import PatchTransform
 from tests.pipelines.sampling.sample_ranks import command, failing_in, killed_after
 from tests.thorough import beyond, thorough
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.ranks import Ranks
-from train.config.first_frames import FirstFramesConfig
-from train.loop.trainer import Trainer
-from train.models.encoders.tokenizer import PatchTransform
 
 PROMPTS = ["a wave", "another wave going up and up and up", "a still", "a fourth"]
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from pipelines.cli import main
-from pipelines.evaluation.videos import read_video
+from reelweave.pipelines.cli import main
+from reelweave.pipelines.evaluation.videos import read_video
+from reelweave.train.config.first_frames import FirstFramesConfig
+from reelweave.train.loop.trainer import Trainer
 from tests.thorough import thorough
 from tests.train.clips import ClipStream, tiny_config
-from train.config.first_frames import FirstFramesConfig
-from train.loop.trainer import Trainer
 
 SIZE = ["--size", "16x24", "--frames", "5", "--steps", "6", "--seed", "3"]
 

@@ -7,8 +7,8 @@ import pytest
 import yaml
 from PIL import Image
 
-from pipelines.cli import main
-from pipelines.evaluation.videos import read_video
+from reelweave.pipelines.cli import main
+from reelweave.pipelines.evaluation.videos import read_video
 from tests.train.models.wan_pipelines import configured, publish
 
 CONFIGS = Path(__file__).parents[3] / "pipelines/configs"

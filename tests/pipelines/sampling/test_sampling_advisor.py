@@ -5,21 +5,21 @@ import json
 import pytest
 import yaml
 
-from loader.errors import UsageError
-from pipelines.cli import main
-from pipelines.plans.advisor.advise import advise, layouts
-from pipelines.plans.advisor.published import CURVES, MODELS, wan_14b
-from pipelines.plans.advisor.shapes import OneGpu, SamplingMachine
-from pipelines.plans.advisor.simulate import Layout, expected
-from pipelines.sampling.advised import advised
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.cli import main
+from reelweave.pipelines.plans.advisor.advise import advise, layouts
+from reelweave.pipelines.plans.advisor.published import CURVES, MODELS, wan_14b
+from reelweave.pipelines.plans.advisor.shapes import OneGpu, SamplingMachine
+from reelweave.pipelines.plans.advisor.simulate import Layout, expected
+from reelweave.pipelines.sampling.advised import advised
+from reelweave.train.config.model import DiTConfig, STDiTConfig
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.sampling.config import SampleConfig
+from reelweave.train.sampling.latent_parallel.volumes import LatentRun, ModelShape, exact_bytes
+from reelweave.train.sampling.ranks.mesh import SamplingMesh
+from reelweave.train.sampling.trained.load import Trained
 from tests.train.clips import ClipStream, tiny_config
-from train.config.model import DiTConfig, STDiTConfig
-from train.loop.trainer import Trainer
-from train.models.bundle import Bundle
-from train.sampling.config import SampleConfig
-from train.sampling.latent_parallel.volumes import LatentRun, ModelShape, exact_bytes
-from train.sampling.ranks.mesh import SamplingMesh
-from train.sampling.trained.load import Trained
 
 ONE = OneGpu(denoise_s=1000.0, decode_s=10.0, other_s=2.0)
 

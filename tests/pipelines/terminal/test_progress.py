@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from curate.ledger.ledger import Ledger
-from curate.run.runners.progress import Progress, finish_status, write_status
-from loader.storage import StorageConfig, open_storage
-from pipelines.cli import main
-from pipelines.terminal.console import progress_bars
-from pipelines.terminal.curation_progress import curation_progress, described, duration
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.run.runners.progress import Progress, finish_status, write_status
+from reelweave.loader.storage import StorageConfig, open_storage
+from reelweave.pipelines.cli import main
+from reelweave.pipelines.terminal.console import progress_bars
+from reelweave.pipelines.terminal.curation_progress import curation_progress, described, duration
 
 START = Progress("cut", done=0, total=4, done_weight=0.0, total_weight=100.0)
 HALF = replace(
@@ -73,8 +73,8 @@ def test_the_bars_show_our_own_time_left(monkeypatch: pytest.MonkeyPatch) -> Non
     """Sources that finish more than 30 s apart: rich alone says "-:--:--"."""
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, width=200)
-    monkeypatch.setattr("pipelines.terminal.console.stderr", lambda: terminal)
-    monkeypatch.setattr("pipelines.terminal.curation_progress.stderr", lambda: terminal)
+    monkeypatch.setattr("reelweave.pipelines.terminal.console.stderr", lambda: terminal)
+    monkeypatch.setattr("reelweave.pipelines.terminal.curation_progress.stderr", lambda: terminal)
     with curation_progress() as show:
         show(START)
         show(HALF)

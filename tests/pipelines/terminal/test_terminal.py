@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from loader.base.printable import printable, printable_json
-from pipelines.terminal.console import _PlainConsole, stderr, stdout, table
-from pipelines.terminal.noise import set_verbosity
+from reelweave.loader.base.printable import printable, printable_json
+from reelweave.pipelines.terminal.console import _PlainConsole, stderr, stdout, table
+from reelweave.pipelines.terminal.noise import set_verbosity
 from tests.commands import reelweave
 from tests.media import write_video
 
@@ -46,7 +46,7 @@ def shown(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, st
         "filters.min_duration_s=0",
         "run.runner=sequential",
     ]
-    command = [sys.executable, "-m", "pipelines.cli", "curate", str(raw), "--out", str(out)]
+    command = [sys.executable, "-m", "reelweave.pipelines.cli", "curate", str(raw), "--out", str(out)]
     for option in options:
         command += ["--set", option]
     process = subprocess.Popen(

@@ -14,16 +14,16 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from loader.errors import RunError
-from loader.storage import open_storage
-from loader.storage.local import LocalStorage
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import open_storage
+from reelweave.loader.storage.local import LocalStorage
+from reelweave.train.checkpoint.names import folder_of
+from reelweave.train.checkpoint.pieces import Tensors
+from reelweave.train.checkpoint.saver import Checkpoints
+from reelweave.train.checkpoint.state import CheckpointState
+from reelweave.train.config.checkpoint import CheckpointConfig
+from reelweave.train.distributed.world import World, join
 from tests.train.saved import newest
-from train.checkpoint.names import folder_of
-from train.checkpoint.pieces import Tensors
-from train.checkpoint.saver import Checkpoints
-from train.checkpoint.state import CheckpointState
-from train.config.checkpoint import CheckpointConfig
-from train.distributed.world import World, join
 
 Layout = list[int]
 """Of the mesh: [n] is FSDP over n ranks, [r, n] is HSDP, [] replicates."""

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from loader.errors import RunError
-from loader.storage import leased, open_storage
-from loader.storage.leases.holder import read_holder
-from train.distributed.run_lease import alone
-from train.distributed.world import join
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import leased, open_storage
+from reelweave.loader.storage.leases.holder import read_holder
+from reelweave.train.distributed.run_lease import alone
+from reelweave.train.distributed.world import join
 
 
 def member(out: str, held: bool) -> None:

@@ -6,15 +6,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from loader.errors import RunError, UsageError
-from loader.storage import StorageConfig, open_storage
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.storage import StorageConfig, open_storage
+from reelweave.train.checkpoint.files import HEADER_BYTES_PER_TENSOR
+from reelweave.train.checkpoint.folder import expendable, latest
+from reelweave.train.checkpoint.saver import Checkpoints
+from reelweave.train.checkpoint.state import CheckpointState
+from reelweave.train.config.checkpoint import CheckpointConfig
+from reelweave.train.distributed.world import World
 from tests.s3server import FaultyProxy, make_bucket, s3_server
-from train.checkpoint.files import HEADER_BYTES_PER_TENSOR
-from train.checkpoint.folder import expendable, latest
-from train.checkpoint.saver import Checkpoints
-from train.checkpoint.state import CheckpointState
-from train.config.checkpoint import CheckpointConfig
-from train.distributed.world import World
 
 MODEL = {
     "a.weight": torch.arange(6.0).reshape(2, 3),

@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from loader.errors import RunError
-from loader.storage import open_storage
-from pipelines.cli import main
+from reelweave.loader.errors import RunError
+from reelweave.loader.storage import open_storage
+from reelweave.pipelines.cli import main
+from reelweave.train.checkpoint.checksums import BLOCK
+from reelweave.train.checkpoint.saver import Checkpoints
+from reelweave.train.checkpoint.state import CheckpointState
+from reelweave.train.checkpoint.verify import verify
+from reelweave.train.checkpoint.weights import weights_of
+from reelweave.train.config.checkpoint import CheckpointConfig
+from reelweave.train.distributed.world import World
 from tests.hostile import KINDS, damage, files
 from tests.train.checkpoint import sharded
 from tests.train.ranks import Ranks
-from train.checkpoint.checksums import BLOCK
-from train.checkpoint.saver import Checkpoints
-from train.checkpoint.state import CheckpointState
-from train.checkpoint.verify import verify
-from train.checkpoint.weights import weights_of
-from train.config.checkpoint import CheckpointConfig
-from train.distributed.world import World
 
 # More than one block, and rows that do not end where blocks do.
 GROUPS = {
@@ -95,9 +95,9 @@ def test_a_hundred_overwritten_bytes_are_never_used(made: Path, tmp_path: Path, 
 
 
 def test_only_the_blocks_that_are_read_are_checked(made: Path) -> None:
-    from train.checkpoint.files import read_rows
-    from train.checkpoint.reading import find
-    from train.checkpoint.state import read_checkpoint_state
+    from reelweave.train.checkpoint.files import read_rows
+    from reelweave.train.checkpoint.reading import find
+    from reelweave.train.checkpoint.state import read_checkpoint_state
 
     storage = open_storage(made / "checkpoints")
     [stored] = find(storage, LAST, read_checkpoint_state(storage, LAST), "model", 9)["w"]

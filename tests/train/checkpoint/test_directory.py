@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from train.checkpoint.directory import Wanted
-from train.checkpoint.files import StoredPiece
-from train.checkpoint.pieces import Piece, overlap
+from reelweave.train.checkpoint.directory import Wanted
+from reelweave.train.checkpoint.files import StoredPiece
+from reelweave.train.checkpoint.pieces import Piece, overlap
 
 SHAPES = {"matrix": ("float32", (12, 10)), "scalar": ("float32", ()), "vector": ("bfloat16", (9,))}
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from loader.storage import open_storage
-from pipelines.cli import main
+from reelweave.loader.storage import open_storage
+from reelweave.pipelines.cli import main
+from reelweave.train.checkpoint.folder import latest
+from reelweave.train.loop.interrupt import EXIT_STOPPED
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
 from tests.thorough import beyond, thorough
@@ -16,8 +18,6 @@ from tests.train.distributed import torchrun
 from tests.train.loop import worlds
 from tests.train.ranks import Ranks
 from tests.train.saved import losses, metrics, newest, tensors
-from train.checkpoint.folder import latest
-from train.loop.interrupt import EXIT_STOPPED
 
 STEPS = 12
 SAMPLES = 31

@@ -1,8 +1,8 @@
 import torch
 
-from loader.settings import first_difference
+from reelweave.loader.settings import first_difference
+from reelweave.train.loop.resume import difference, seed_step
 from tests.train.clips import tiny_config
-from train.loop.resume import difference, seed_step
 
 
 def test_the_first_differing_key_is_named():

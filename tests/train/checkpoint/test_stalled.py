@@ -7,14 +7,14 @@ from pathlib import Path
 
 import torch
 
-from loader.storage import StorageConfig, open_storage
+from reelweave.loader.storage import StorageConfig, open_storage
+from reelweave.train.checkpoint.folder import latest
+from reelweave.train.checkpoint.saver import Checkpoints, SaveProgress
+from reelweave.train.checkpoint.state import CheckpointState
+from reelweave.train.config.checkpoint import CheckpointConfig
+from reelweave.train.distributed.world import World, join
 from tests.s3server import FaultyProxy, make_bucket, s3_server
 from tests.train.ranks import Ranks
-from train.checkpoint.folder import latest
-from train.checkpoint.saver import Checkpoints, SaveProgress
-from train.checkpoint.state import CheckpointState
-from train.config.checkpoint import CheckpointConfig
-from train.distributed.world import World, join
 
 STEPS = 20
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from reelweave.train.checkpoint.pieces import Piece
+from reelweave.train.checkpoint.writers import pieces_of_rank, shapes_everywhere, written
+from reelweave.train.distributed.world import join
 from tests.train.ranks import Ranks
-from train.checkpoint.pieces import Piece
-from train.checkpoint.writers import pieces_of_rank, shapes_everywhere, written
-from train.distributed.world import join
 
 RANKS = 4
 

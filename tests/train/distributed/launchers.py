@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+from reelweave.train.loop.trainer import Trainer
 from tests.train.clips import ClipStream, tiny_config
-from train.loop.trainer import Trainer
 
 STEPS = 1000
 

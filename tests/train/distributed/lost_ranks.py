@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from loader.errors import RunError
-from train.distributed.world import RankError, World, join
+from reelweave.loader.errors import RunError
+from reelweave.train.distributed.world import RankError, World, join
 
 
 def late_to_hear(out: str, failed: int) -> None:

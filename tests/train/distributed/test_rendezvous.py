@@ -3,8 +3,8 @@ import threading
 import pytest
 from torch.distributed import HashStore
 
-from loader.errors import RunError
-from train.distributed.rendezvous import meet
+from reelweave.loader.errors import RunError
+from reelweave.train.distributed.rendezvous import meet
 
 
 def met(store, ranks, size):

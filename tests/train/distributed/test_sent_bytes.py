@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
-from train.distributed.sent_bytes import count_sent_bytes
-from train.distributed.world import join
+from reelweave.train.distributed.sent_bytes import count_sent_bytes
+from reelweave.train.distributed.world import join
 
 
 def member(out: str) -> None:

@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.distributed.world import join
+from reelweave.train.measure.peak_flops import peak_flops_per_s
 from tests.train.ranks import own_event_loops
-from train.distributed.world import join
-from train.measure.peak_flops import peak_flops_per_s
 
 
 def member() -> None:

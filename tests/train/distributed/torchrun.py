@@ -7,10 +7,10 @@ from pathlib import Path
 
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from loader.storage import open_storage
+from reelweave.loader.storage import open_storage
+from reelweave.train.checkpoint.folder import latest
+from reelweave.train.loop.trainer import Trainer
 from tests.train.clips import ClipStream, tiny_config
-from train.checkpoint.folder import latest
-from train.loop.trainer import Trainer
 
 
 def launch(out: str, steps: int) -> None:

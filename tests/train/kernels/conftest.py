@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from reelweave.train.kernels.cuda.build import TORCH_TARGET
 from tests.train.kernels.emulated import CSRC, EmulatedLauncher, build, compiled, cuda_headers
-from train.kernels.cuda.build import TORCH_TARGET
 
 BUILT = CSRC.parent / "build" / "emulated"
 SOURCES = [Path(__file__), *Path(__file__).parent.glob("emulat*"), *CSRC.iterdir()]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from train.kernels.cuda import launch
-from train.kernels.cuda.launch import (
+from reelweave.train.kernels.cuda import launch
+from reelweave.train.kernels.cuda.launch import (
     AffineArgs,
     BackwardArgs,
     Dtype,
@@ -73,7 +73,7 @@ def pointer(tensor: torch.Tensor | None) -> int | None:
 
 @dataclass(frozen=True)
 class EmulatedLauncher:
-    """The processor in place of a GPU, for `train.kernels.cuda.host`; `libraries` by the stem of their source."""
+    """Processor in place of a GPU (`reelweave.train.kernels.cuda.host`); `libraries` by the stem of their source."""
 
     libraries: dict[str, ctypes.CDLL]
     blocks: int = 5

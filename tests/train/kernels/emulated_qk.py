@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from reelweave.train.kernels.cuda import launch, launch_qk
+from reelweave.train.kernels.cuda.launch_qk import Heads, HeadStrides, QkNormArgs, QkReduceArgs
 from tests.train.kernels.emulated import NAME, pointer, run
-from train.kernels.cuda import launch, launch_qk
-from train.kernels.cuda.launch_qk import Heads, HeadStrides, QkNormArgs, QkReduceArgs
 
 
 @dataclass(frozen=True)

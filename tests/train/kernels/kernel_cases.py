@@ -1,4 +1,4 @@
-"""Inputs for the operators of train.kernels, their definition in float64, and the functions of before them."""
+"""Inputs of the operators in reelweave.train.kernels, their definition in float64, and what stood before them."""
 
 import torch
 from torch.nn import functional as F

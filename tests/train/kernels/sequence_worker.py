@@ -5,11 +5,11 @@ from pathlib import Path
 
 import torch
 
+from reelweave.train.distributed.world import World, join
+from reelweave.train.kernels.gate_norm_modulate.operator import gate_residual_norm_modulate
+from reelweave.train.kernels.norm_modulate.operator import layer_norm_modulate
+from reelweave.train.kernels.sequence_parallel import clip_groups, frame_groups
 from tests.train.kernels.kernel_cases import error
-from train.distributed.world import World, join
-from train.kernels.gate_norm_modulate.operator import gate_residual_norm_modulate
-from train.kernels.norm_modulate.operator import layer_norm_modulate
-from train.kernels.sequence_parallel import clip_groups, frame_groups
 
 B, F, L, D, E = 2, 3, 12, 8, 5
 CUTS = {1: (0, L), 2: (0, 5, L), 3: (0, 3, 10, L)}  # two of them inside a frame of 4 tokens

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from loader.errors import RunError
+from reelweave.loader.errors import RunError
+from reelweave.train.kernels.cuda import gates, rules
+from reelweave.train.kernels.cuda.gates import Cubin
 from tests.bench import issue_slots
 from tests.bench.sass.model import Gpu
-from train.kernels.cuda import gates, rules
-from train.kernels.cuda.gates import Cubin
 
 CSRC = Path(__file__).parents[3] / "csrc"
 TABLE = CSRC / "registers.json"
@@ -70,7 +70,7 @@ def test_the_registers_are_those_of_the_committed_table(cubins: Sequence[Cubin])
         pytest.skip(f"the table is of nvcc {RELEASE}, this is {gates.nvcc_release()}")
     committed = json.loads(TABLE.read_text())
     assert gates.register_table(cubins) == committed, (
-        "python -m train.kernels.cuda.gates writes the table anew"
+        "python -m reelweave.train.kernels.cuda.gates writes the table anew"
     )
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from reelweave.train.kernels.cuda.launch import Dtype
 from tests.thorough import beyond, but, thorough
 from tests.train.kernels.emulated import CSRC, TORCH_DTYPE, Emulated, Problem, build
-from train.kernels.cuda.launch import Dtype
 
 # Half a unit in the last place of the type, and room for fp32 sums.
 

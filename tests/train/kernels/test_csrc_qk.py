@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from reelweave.train.kernels.cuda import launch_qk
+from reelweave.train.kernels.cuda.launch import Dtype
 from tests.thorough import but
 from tests.train.kernels.emulated import CSRC, NAME, TORCH_DTYPE, build, cuda_headers
 from tests.train.kernels.emulated_qk import EmulatedPair, Pair
 from tests.train.kernels.kernel_cases import leaves
 from tests.train.kernels.qk_cases import case, defined
 from tests.train.kernels.test_csrc_math import ROUNDING, close
-from train.kernels.cuda import launch_qk
-from train.kernels.cuda.launch import Dtype
 
 pytestmark = pytest.mark.toolchain
 

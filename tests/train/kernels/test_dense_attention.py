@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from train.kernels.dense_attention import in_parts, query_parts
+from reelweave.train.kernels.dense_attention import in_parts, query_parts
 
 
 @pytest.mark.parametrize(("samples", "parts", "masked"), [(1, 4, False), (2, 2, False), (2, 4, True)])

@@ -1,7 +1,7 @@
 import pytest
 
-from train.kernels.cuda import launch
-from train.kernels.cuda.launch import Dtype
+from reelweave.train.kernels.cuda import launch
+from reelweave.train.kernels.cuda.launch import Dtype
 
 A100_SHARED = 163 << 10
 

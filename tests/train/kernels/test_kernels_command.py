@@ -1,11 +1,11 @@
-"""python -m train.kernels: what it installs, what it leaves alone, what it says."""
+"""python -m reelweave.train.kernels: what it installs, what it leaves alone, what it says."""
 
 import pytest
 import torch
 
-from train.kernels.__main__ import main
-from train.kernels.cuda import library
-from train.kernels.providers import chosen
+from reelweave.train.kernels.__main__ import main
+from reelweave.train.kernels.cuda import library
+from reelweave.train.kernels.providers import chosen
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 # Answers as nvcc does, and writes 13 bytes as the library; or fails, where there is a file `broken` beside it.

@@ -4,18 +4,22 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tests.thorough import but, thorough
-from tests.train.comparison import relative
-from tests.train.kernels.kernel_cases import FORMS, case, gradients, leaves
-from train.kernels import providers
-from train.kernels.eager import EAGER
-from train.kernels.gate_norm_modulate.operator import (
+from reelweave.train.kernels import providers
+from reelweave.train.kernels.eager import EAGER
+from reelweave.train.kernels.gate_norm_modulate.operator import (
     gate_norm_modulate,
     gate_norm_modulate_backward,
     gate_residual_norm_modulate,
 )
-from train.kernels.norm_modulate.operator import layer_norm_modulate, norm_modulate, norm_modulate_backward
-from train.kernels.qk_norm.operator import qk_norm
+from reelweave.train.kernels.norm_modulate.operator import (
+    layer_norm_modulate,
+    norm_modulate,
+    norm_modulate_backward,
+)
+from reelweave.train.kernels.qk_norm.operator import qk_norm
+from tests.thorough import but, thorough
+from tests.train.comparison import relative
+from tests.train.kernels.kernel_cases import FORMS, case, gradients, leaves
 
 
 @pytest.mark.parametrize("form", but(("packed",), FORMS, ("sample",)))

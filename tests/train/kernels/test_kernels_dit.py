@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from reelweave.train.config.model import DiTConfig
+from reelweave.train.models import dit as dit_module
+from reelweave.train.models.dit import DiT
 from tests.train.kernels.kernel_cases import gate_residual_before, modulate_before, qk_norm_before
-from train.config.model import DiTConfig
-from train.models import dit as dit_module
-from train.models.dit import DiT
 
 
 def gate_residual_modulate_before(x_BLD, branch_BLD, gate_BD, shift_BD, scale_BD, segments=None):

@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.kernels.checks import check, check_qk
+from reelweave.train.kernels.checks.accuracy import BF16, F16, F32
+from reelweave.train.kernels.checks.check import Case
+from reelweave.train.kernels.checks.check_qk import PairCase
+from reelweave.train.kernels.cuda import host
+from reelweave.train.kernels.eager import with_references
+from reelweave.train.kernels.qk_norm import reference as qk_norm
 from tests.thorough import beyond, but
 from tests.train.kernels.emulated import EmulatedLauncher
-from train.kernels.checks import check, check_qk
-from train.kernels.checks.accuracy import BF16, F16, F32
-from train.kernels.checks.check import Case
-from train.kernels.checks.check_qk import PairCase
-from train.kernels.cuda import host
-from train.kernels.eager import with_references
-from train.kernels.qk_norm import reference as qk_norm
 
 pytestmark = pytest.mark.toolchain
 

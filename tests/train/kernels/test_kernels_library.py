@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from loader.errors import RunError, UsageError
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.train.kernels.checks import check, check_qk
+from reelweave.train.kernels.cuda import build, host, launch, launch_qk, library
+from reelweave.train.kernels.cuda.gates import nvcc
+from reelweave.train.kernels.cuda.rules import struct
+from reelweave.train.kernels.eager import with_references
+from reelweave.train.kernels.kernel_set import OPERATORS
 from tests.thorough import thorough
 from tests.train.kernels.emulated import CSRC, EmulatedLauncher
-from train.kernels.checks import check, check_qk
-from train.kernels.cuda import build, host, launch, launch_qk, library
-from train.kernels.cuda.gates import nvcc
-from train.kernels.cuda.rules import struct
-from train.kernels.eager import with_references
-from train.kernels.kernel_set import OPERATORS
 
 ROOT = Path(__file__).parents[3]
 CPU = torch.device("cpu")
@@ -333,8 +333,8 @@ REEL_REGISTERS(16, 128, 5, 3, layer_norm_modulate, false, bf16, __nv_bfloat16, f
 """
 LOADED = """
 import ctypes, sys, torch
-from loader.errors import RunError
-from train.kernels.cuda import library
+from reelweave.loader.errors import RunError
+from reelweave.train.kernels.cuda import library
 try:
     library.loaded(sys.argv[1])
 except RunError as error:  # there is no GPU; but its own CUDA runtime answers
@@ -372,7 +372,9 @@ def test_the_library_is_found_by_its_sources_and_gpus(tmp_path):
     assert "is of other sources" in library.find(tmp_path, [90])
     older, newer = (tmp_path / library.name(built) for built in ([80], [90, 100]))
     newer.touch()
-    assert "is for other GPUs: python -m train.kernels build --arch 80 90" in library.find(tmp_path, [80, 90])
+    assert "is for other GPUs: python -m reelweave.train.kernels build --arch 80 90" in library.find(
+        tmp_path, [80, 90]
+    )
     assert library.find(tmp_path, [90]) == newer
     older.touch()
     assert library.find(tmp_path, [86]) == older

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from loader.errors import RunError
+from reelweave.loader.errors import RunError
+from reelweave.train.kernels.checks import check
+from reelweave.train.kernels.checks.accuracy import BF16, F32
+from reelweave.train.kernels.checks.check import Case
+from reelweave.train.kernels.checks.check_qk import PairCase
+from reelweave.train.kernels.cuda import host, nvrtc
+from reelweave.train.kernels.cuda.driver import TorchLauncher
 from tests.thorough import thorough
 from tests.train.kernels.emulated import cuda_headers
-from train.kernels.checks import check
-from train.kernels.checks.accuracy import BF16, F32
-from train.kernels.checks.check import Case
-from train.kernels.checks.check_qk import PairCase
-from train.kernels.cuda import host, nvrtc
-from train.kernels.cuda.driver import TorchLauncher
 
 CPU = torch.device("cpu")
 STREAM = 0x700000001234

@@ -3,16 +3,16 @@
 import pytest
 import torch
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.kernels.gate_norm_modulate import operator as gated
+from reelweave.train.kernels.gate_norm_modulate.operator import gate_residual_norm_modulate
+from reelweave.train.kernels.norm_modulate import operator as plain
+from reelweave.train.kernels.norm_modulate.operator import layer_norm_modulate
+from reelweave.train.kernels.qk_norm.operator import qk_norm, qk_norm_pair
+from reelweave.train.kernels.shared.traffic import Size
 from tests.thorough import beyond
 from tests.train.kernels import kernel_cases as cases
 from tests.train.kernels.kernel_cases import FORMS, case, defined, defined_gated, error, gradients, leaves
-from train.kernels.gate_norm_modulate import operator as gated
-from train.kernels.gate_norm_modulate.operator import gate_residual_norm_modulate
-from train.kernels.norm_modulate import operator as plain
-from train.kernels.norm_modulate.operator import layer_norm_modulate
-from train.kernels.qk_norm.operator import qk_norm, qk_norm_pair
-from train.kernels.shared.traffic import Size
 
 HALF = (torch.bfloat16, torch.float16)
 

@@ -11,13 +11,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from loader.errors import RunError, UsageError
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.train.kernels.checks.check import START, failures
+from reelweave.train.kernels.cuda import start_check
+from reelweave.train.kernels.eager import EAGER as REFERENCES
+from reelweave.train.kernels.norm_modulate.operator import layer_norm_modulate
+from reelweave.train.kernels.providers import Provider, choose, load
 from tests.train.ranks import Ranks
-from train.kernels.checks.check import START, failures
-from train.kernels.cuda import start_check
-from train.kernels.eager import EAGER as REFERENCES
-from train.kernels.norm_modulate.operator import layer_norm_modulate
-from train.kernels.providers import Provider, choose, load
 
 
 def never():

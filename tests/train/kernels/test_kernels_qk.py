@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.kernels.qk_norm import operator as module
+from reelweave.train.kernels.qk_norm.operator import qk_norm, qk_norm_backward, qk_norm_pair
+from reelweave.train.kernels.shared.traffic import PairSize
 from tests.thorough import beyond, but, thorough
 from tests.train.kernels.kernel_cases import EPS, error, gradients, leaves, qk_norm_before
 from tests.train.kernels.qk_cases import case, defined
-from train.kernels.qk_norm import operator as module
-from train.kernels.qk_norm.operator import qk_norm, qk_norm_backward, qk_norm_pair
-from train.kernels.shared.traffic import PairSize
 
 HALF = (torch.bfloat16, torch.float16)
 ROTATIONS = ("none", "half", "interleaved")

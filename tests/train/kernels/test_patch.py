@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.model import DiTConfig
+from reelweave.train.kernels.patch.patcher import patch, unpatch
+from reelweave.train.kernels.qk_norm.operator import qk_norm
+from reelweave.train.models.dit import DiT
+from reelweave.train.models.published.context_parallel import JointAttention, SelfAttention
 from tests.thorough import beyond, thorough
 from tests.train.diffusers_models import FAMILIES, first_block, inputs_of, model_of, outcome
 from tests.train.parallel.wide import Wide
-from train.config.model import DiTConfig
-from train.kernels.patch.patcher import patch, unpatch
-from train.kernels.qk_norm.operator import qk_norm
-from train.models.dit import DiT
-from train.models.published.context_parallel import JointAttention, SelfAttention
 
 NORMS = {
     "wan": 14,
@@ -245,7 +245,8 @@ def test_an_unknown_processor_is_called_and_ours_for_parts_of_a_sequence_is_look
     patched.blocks[0].attn2.set_processor(SelfAttention(WanAttnProcessor()))
     patched.blocks[1].attn1.set_processor(SelfAttention(Theirs()))
     monkeypatch.setattr(
-        "train.kernels.patch.wan.qk_norm", lambda *args, **how: calls.append("fused") or qk_norm(*args, **how)
+        "reelweave.train.kernels.patch.wan.qk_norm",
+        lambda *args, **how: calls.append("fused") or qk_norm(*args, **how),
     )
     found = outcome(patched, inputs)
     assert calls == ["theirs", "fused", "theirs", "fused"]
@@ -293,7 +294,7 @@ def test_positions_of_either_precision_turn_heads_exactly(family, layer, dtype):
     with Wide():
         found, expected = (attention(x_BLD, **how) for attention in (fused, theirs))
     whole = found if isinstance(found, tuple) else (found,)
-    assert type(fused).__module__.startswith("train.kernels.patch")
+    assert type(fused).__module__.startswith("reelweave.train.kernels.patch")
     for mine, of_theirs in zip(whole, expected if isinstance(found, tuple) else (expected,), strict=True):
         assert torch.allclose(mine, of_theirs, rtol=1e-11, atol=1e-11)
     # Without the wide arithmetic diffusers' rounds angles and values to float32, and the fused one nothing.
@@ -360,7 +361,7 @@ def test_a_diffusers_without_the_classes_is_refused(monkeypatch):
 
     model = model_of("cosmos")
     monkeypatch.delattr(transformer_cosmos, "CosmosAdaLayerNorm")
-    monkeypatch.delitem(sys.modules, "train.kernels.patch.cosmos", raising=False)
+    monkeypatch.delitem(sys.modules, "reelweave.train.kernels.patch.cosmos", raising=False)
     with pytest.raises(UsageError, match=r"0\.38 .*CosmosAdaLayerNorm"):
         patch(model)
 

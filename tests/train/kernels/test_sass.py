@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from loader.errors import RunError
+from reelweave.loader.errors import RunError
 from tests.bench.sass.counts import LATENCY, RowCost, critical_path, passes, row_cost
 from tests.bench.sass.machine import Issued, Machine, Thread
 from tests.bench.sass.model import Gpu, Kernel, share_of_copy, shares

@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
+from reelweave.train.kernels.sequence_parallel import clip_groups, frame_groups
 from tests.train.kernels.sequence_worker import FORMS, report
-from train.kernels.sequence_parallel import clip_groups, frame_groups
 
 
 @pytest.fixture(scope="module", params=[2, 3])

@@ -6,17 +6,17 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from loader.buckets.assignment import BucketConfig
-from loader.dataset import Sample
-from loader.read.stream_config import StreamConfig
-from pipelines.commands.train.train import train
-from pipelines.configuration.train_config import TrainRunConfig
-from pipelines.latents.run import LatentsOutcome, make_latents
+from reelweave.loader.buckets.assignment import BucketConfig
+from reelweave.loader.dataset import Sample
+from reelweave.loader.read.stream_config import StreamConfig
+from reelweave.pipelines.commands.train.train import train
+from reelweave.pipelines.configuration.train_config import TrainRunConfig
+from reelweave.pipelines.latents.run import LatentsOutcome, make_latents
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.loop.logs.log import read_metrics
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
 from tests.train.clips import tiny_config
-from train.config.run import TrainConfig
-from train.loop.logs.log import read_metrics
 
 STEPS = 6
 WAYS: dict[str, dict[str, Any]] = {

@@ -8,14 +8,18 @@ import pytest
 import torch
 import webdataset
 
-from curate.takedown.removal import remove
-from loader.dataset import Removal, open_dataset, verify
-from loader.dataset.latents import LATENT
-from loader.dataset.tables import parquet, table_reader
-from loader.errors import RunError, UsageError
-from loader.stream.video_stream import VideoStream
-from pipelines.cli import main
-from pipelines.configuration.train_config import HeldOutConfig
+from reelweave.curate.takedown.removal import remove
+from reelweave.loader.dataset import Removal, open_dataset, verify
+from reelweave.loader.dataset.latents import LATENT
+from reelweave.loader.dataset.tables import parquet, table_reader
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.stream.video_stream import VideoStream
+from reelweave.pipelines.cli import main
+from reelweave.pipelines.configuration.train_config import HeldOutConfig
+from reelweave.train.latents.stored_encoders import stored
+from reelweave.train.loop.logs.log import LOSSES
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.encoders.stored import StoredLatents
 from tests.thorough import but, thorough
 from tests.train.latents.latent_versions import (
     MIXED,
@@ -26,10 +30,6 @@ from tests.train.latents.latent_versions import (
     version,
     write_clips,
 )
-from train.latents.stored_encoders import stored
-from train.loop.logs.log import LOSSES
-from train.models.bundle import Bundle
-from train.models.encoders.stored import StoredLatents
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -259,7 +259,7 @@ def test_the_command_prints_what_it_chose_and_why(clips, tmp_path, capsys):
 
 
 def test_numbers_that_float16_cannot_hold_stop_the_run(clips, tmp_path):
-    from train.latents.encoders import Encoders
+    from reelweave.train.latents.encoders import Encoders
 
     config = run_config(clips, tmp_path, latents={"dtype": "float16"})
     encoders = Encoders(config.train, config.latents, context=False)

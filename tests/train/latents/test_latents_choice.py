@@ -5,8 +5,8 @@ import itertools
 import pytest
 from pydantic import ValidationError
 
-from train.latents.choice import BucketFacts, choose, prices
-from train.latents.config import LatentsConfig
+from reelweave.train.latents.choice import BucketFacts, choose, prices
+from reelweave.train.latents.config import LatentsConfig
 
 
 def counted(facts: BucketFacts, config: LatentsConfig) -> tuple[float, float]:

@@ -9,11 +9,15 @@ import pytest
 import torch
 from tokenizers.processors import TemplateProcessing
 
-from loader.dataset import open_dataset, verify
-from loader.dataset.latents import LATENT
-from loader.errors import UsageError
-from loader.storage import StorageConfig
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.dataset import open_dataset, verify
+from reelweave.loader.dataset.latents import LATENT
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import StorageConfig
+from reelweave.loader.stream.video_stream import VideoStream
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.tokenizer import DiffusersVAEConfig
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.encoders.stored import StoredLatents, StoredText
 from tests.energon import energon_samples
 from tests.s3server import make_bucket, s3_server
 from tests.thorough import nightly, thorough
@@ -28,10 +32,6 @@ from tests.train.latents.latent_versions import (
 )
 from tests.train.models.diffusers_vaes import FAMILIES, drawn, publish
 from tests.train.published import publish_text, vocabulary
-from train.config.run import TrainConfig
-from train.config.tokenizer import DiffusersVAEConfig
-from train.models.bundle import Bundle
-from train.models.encoders.stored import StoredLatents, StoredText
 
 SMALL = {"max_shard_mb": 0.1}
 
@@ -148,7 +148,7 @@ def test_published_encoders_need_not_be_loaded(clips, published, tmp_path):
     assert losses(tmp_path / "set", tmp_path / "stored", train_config=config) == pytest.approx(
         on_the_fly, rel=1e-5
     )
-    from train.latents.stored_encoders import stored
+    from reelweave.train.latents.stored_encoders import stored
 
     bundle = Bundle(config, stored=stored(config, [made.latents], empty))
     assert isinstance(bundle.tokenizer, StoredLatents)
@@ -183,7 +183,7 @@ def read_shared(dataset: str, out: str, folder: str) -> None:
     """Notes what microbatches and packs hold, read by all ranks together."""
     import torch.distributed as dist
 
-    from loader.read.share import Share
+    from reelweave.loader.read.share import Share
 
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo")

@@ -9,20 +9,20 @@ from typing import Any
 
 import torch
 
-from loader.batch import Microbatch, Pack
+from reelweave.loader.batch import Microbatch, Pack
+from reelweave.train.config.first_frames import FirstFramesConfig
+from reelweave.train.config.model import DiTConfig, MMDiTConfig, ModelConfig, STDiTConfig
+from reelweave.train.config.objective import DDPMConfig, EDMConfig, FlowConfig
+from reelweave.train.config.optimizer import EmaConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.loop.interrupt import interrupts
+from reelweave.train.loop.processes import Processes
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.models.encoders.stored import StoredEncoders
+from reelweave.train.parallel.mesh import Ranks
 from tests.train.accelerator import CPU, DEVICE, HostWaits
 from tests.train.clips import BUCKETS, ClipStream, clip, tiny_config
-from train.config.first_frames import FirstFramesConfig
-from train.config.model import DiTConfig, MMDiTConfig, ModelConfig, STDiTConfig
-from train.config.objective import DDPMConfig, EDMConfig, FlowConfig
-from train.config.optimizer import EmaConfig
-from train.config.run import TrainConfig
-from train.distributed.world import World
-from train.loop.interrupt import interrupts
-from train.loop.processes import Processes
-from train.loop.trainer import Trainer
-from train.models.encoders.stored import StoredEncoders
-from train.parallel.mesh import Ranks
 
 STEPS = 3
 STEP = "train/loop/loop.py:_train_step"

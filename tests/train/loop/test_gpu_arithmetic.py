@@ -3,17 +3,17 @@
 import pytest
 import torch
 
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.models import adaln, dit
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.parallel.activations import compile_block
+from reelweave.train.sampling.config import SampleConfig
+from reelweave.train.sampling.generate import generate
 from tests.thorough import beyond, but
 from tests.train.clips import BUCKETS, ClipStream, tiny_config
 from tests.train.comparison import gradients, relative_errors
 from tests.train.saved import losses
-from train.config.run import TrainConfig
-from train.loop.trainer import Trainer
-from train.models import adaln, dit
-from train.models.bundle import Bundle
-from train.parallel.activations import compile_block
-from train.sampling.config import SampleConfig
-from train.sampling.generate import generate
 
 MODEL = {"hidden": 48, "heads": 2, "layers": 2}
 ROUNDED, COARSE = 1e-4, 2e-2

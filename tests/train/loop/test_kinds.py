@@ -5,15 +5,15 @@ import json
 import pytest
 import torch
 
+from reelweave.train.config.log import LogConfig
+from reelweave.train.config.model import MMDiTConfig, STDiTConfig
+from reelweave.train.config.objective import FlowConfig
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.measure.peak_flops import measured_flops_per_s
+from reelweave.train.models.bundle import Bundle
 from tests.thorough import thorough
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.saved import change_state
-from train.config.log import LogConfig
-from train.config.model import MMDiTConfig, STDiTConfig
-from train.config.objective import FlowConfig
-from train.loop.trainer import Trainer
-from train.measure.peak_flops import measured_flops_per_s
-from train.models.bundle import Bundle
 
 TINY = {"hidden": 48, "heads": 2, "layers": 2}
 

@@ -9,22 +9,22 @@ from pathlib import Path
 import pytest
 from torch.distributed.distributed_c10d import get_pg_count
 
-from loader.batch import Batch
-from loader.buckets.assignment import BucketConfig
-from loader.dataset import Dataset, open_dataset
-from loader.read.stream_config import StreamConfig
-from loader.stream.video_stream import VideoStream
-from pipelines.commands.train.train import train
-from pipelines.configuration.train_config import HeldOutConfig, TrainRunConfig
+from reelweave.loader.batch import Batch
+from reelweave.loader.buckets.assignment import BucketConfig
+from reelweave.loader.dataset import Dataset, open_dataset
+from reelweave.loader.read.stream_config import StreamConfig
+from reelweave.loader.stream.video_stream import VideoStream
+from reelweave.pipelines.commands.train.train import train
+from reelweave.pipelines.configuration.train_config import HeldOutConfig, TrainRunConfig
+from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.distributed.world import join
+from reelweave.train.loop.logs.records import LOSSES, read_metrics
+from reelweave.train.loop.trainer import Trainer
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
 from tests.thorough import beyond, but, thorough
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.ranks import Ranks
-from train.config.parallel import ParallelConfig
-from train.distributed.world import join
-from train.loop.logs.records import LOSSES, read_metrics
-from train.loop.trainer import Trainer
 
 WAYS = {
     "step": {"microbatches": 3},

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from loader.errors import RunError, UsageError
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.train.loop.processes import enter
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.models.bundle import Bundle
 from tests.thorough import beyond, thorough
 from tests.train.clips import BUCKETS, ClipStream, tiny_config
 from tests.train.comparison import relative_errors
 from tests.train.loop import worlds
 from tests.train.saved import change_state, losses, metrics, newest, tensors
-from train.loop.processes import enter
-from train.loop.trainer import Trainer
-from train.models.bundle import Bundle
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,16 @@ import torch
 from PIL import Image
 from pydantic import ValidationError
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.first_frames import FirstFramesConfig
+from reelweave.train.config.optimizer import EmaConfig
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.loop.validation import Validation
+from reelweave.train.models.build import build_tokenizer
+from reelweave.train.models.encoders.stored import StoredEncoders
+from reelweave.train.sampling.cache.config import BlockCacheConfig
+from reelweave.train.sampling.generate import generate
+from reelweave.train.sampling.trained.load import load_trained
 from tests.thorough import but, chosen, thorough
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.loop.validation_runs import (
@@ -23,15 +32,6 @@ from tests.train.loop.validation_runs import (
     raw,
     validation_config,
 )
-from train.config.first_frames import FirstFramesConfig
-from train.config.optimizer import EmaConfig
-from train.loop.trainer import Trainer
-from train.loop.validation import Validation
-from train.models.build import build_tokenizer
-from train.models.encoders.stored import StoredEncoders
-from train.sampling.cache.config import BlockCacheConfig
-from train.sampling.generate import generate
-from train.sampling.trained.load import load_trained
 
 CPU = torch.device("cpu")
 

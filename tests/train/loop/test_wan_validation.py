@@ -6,17 +6,17 @@ import pytest
 import torch
 from PIL import Image
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.loop.validation_config import ValidationConfig
+from reelweave.train.sampling.experts.loading import with_experts
+from reelweave.train.sampling.trained.export import export
+from reelweave.train.sampling.trained.load import load_trained
 from tests.pipelines.sampling.sample_ranks import command
 from tests.thorough import but, thorough
 from tests.train.loop.validation_runs import validation_config
 from tests.train.loop.wan_validation import run, sample, sampled
 from tests.train.models.wan_pipelines import publish
 from tests.train.ranks import Ranks
-from train.loop.validation_config import ValidationConfig
-from train.sampling.experts.loading import with_experts
-from train.sampling.trained.export import export
-from train.sampling.trained.load import load_trained
 
 CPU = torch.device("cpu")
 FSDP = {"dp_replicate": 1, "dp_shard": "rest"}

@@ -8,26 +8,26 @@ from unittest import mock
 import numpy as np
 import torch
 
-from loader.errors import RunError
-from pipelines.cli import main
+from reelweave.loader.errors import RunError
+from reelweave.pipelines.cli import main
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.world import World, join
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.loop.validation import Validation
+from reelweave.train.loop.validation_config import ValidationConfig
+from reelweave.train.parallel.mesh import DATA, Mesh
+from reelweave.train.sampling.config import SampleLayoutConfig
+from reelweave.train.sampling.generate import VideoSampler
+from reelweave.train.sampling.layout import build_layout
+from reelweave.train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
+from reelweave.train.sampling.trained.load import load_trained
 from tests.train.parallel.layouts import ST_DIT, STAGED, Case, config_of, stream_of
-from train.config.run import TrainConfig
-from train.distributed.world import World, join
-from train.loop.trainer import Trainer
-from train.loop.validation import Validation
-from train.loop.validation_config import ValidationConfig
-from train.parallel.mesh import DATA, Mesh
-from train.sampling.config import SampleLayoutConfig
-from train.sampling.generate import VideoSampler
-from train.sampling.layout import build_layout
-from train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
-from train.sampling.trained.load import load_trained
 
 IMPORTED_FIRST = (
     *(
-        "pipelines.commands.train.sample",
-        "pipelines.sampling.run",
-        "pipelines.terminal.mp4",
+        "reelweave.pipelines.commands.train.sample",
+        "reelweave.pipelines.sampling.run",
+        "reelweave.pipelines.terminal.mp4",
         "av",
         "PIL.Image",
     ),
@@ -117,7 +117,7 @@ def _in_training_layout(checkpoint: str, config: TrainConfig, world: World, out:
     words += ["--layout", "training", "--size", f"{asked.height}x{asked.width}", "--device", "cpu", "--json"]
     words += [f"--{name}={getattr(asked, name)}" for name in ("frames", "steps", "guidance", "seed")]
     with (
-        mock.patch("pipelines.sampling.run.encode_mp4", raw),
+        mock.patch("reelweave.pipelines.sampling.run.encode_mp4", raw),
         (out.parent / f"rank-{world.rank}.json").open("w") as said,
         redirect_stdout(said),
     ):

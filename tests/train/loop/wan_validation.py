@@ -4,27 +4,27 @@ from pathlib import Path
 
 import torch
 
+from reelweave.train.distributed.world import join
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.loop.validation import Validation
+from reelweave.train.loop.validation_config import ValidationConfig
+from reelweave.train.sampling.config import SampleConfig
+from reelweave.train.sampling.experts.loading import with_experts
+from reelweave.train.sampling.generate import VideoSampler
+from reelweave.train.sampling.layout import VideoLayout
+from reelweave.train.sampling.prediction.first_frames import read_first_frames
+from reelweave.train.sampling.trained.load import Trained, load_trained
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.loop.validation_runs import raw
 from tests.train.models.wan_pipelines import configured
-from train.distributed.world import join
-from train.loop.trainer import Trainer
-from train.loop.validation import Validation
-from train.loop.validation_config import ValidationConfig
-from train.sampling.config import SampleConfig
-from train.sampling.experts.loading import with_experts
-from train.sampling.generate import VideoSampler
-from train.sampling.layout import VideoLayout
-from train.sampling.prediction.first_frames import read_first_frames
-from train.sampling.trained.load import Trained, load_trained
 
 CPU = torch.device("cpu")
 IMPORTED_FIRST = (
     "diffusers.models.transformers",
     "diffusers.models.autoencoders",
     "peft",
-    "train.models.published.wan",
-    "train.models.published.vae",
+    "reelweave.train.models.published.wan",
+    "reelweave.train.models.published.vae",
 )
 
 

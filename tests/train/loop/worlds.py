@@ -12,19 +12,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from loader.batch import Batch
-from loader.buckets.assignment import BucketConfig
-from loader.buckets.cost import PowerCost
-from loader.buckets.recalibrate import RecalibrateConfig
-from loader.dataset import open_dataset
-from loader.read.stream_config import StreamConfig
-from loader.stream.video_stream import VideoStream
+from reelweave.loader.batch import Batch
+from reelweave.loader.buckets.assignment import BucketConfig
+from reelweave.loader.buckets.cost import PowerCost
+from reelweave.loader.buckets.recalibrate import RecalibrateConfig
+from reelweave.loader.dataset import open_dataset
+from reelweave.loader.read.stream_config import StreamConfig
+from reelweave.loader.stream.video_stream import VideoStream
+from reelweave.train.config.log import ProfileConfig
+from reelweave.train.distributed.world import join
+from reelweave.train.loop.interrupt import EXIT_STOPPED
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.measure.timings import StepClock
 from tests.train.clips import ClipStream, tiny_config
-from train.config.log import ProfileConfig
-from train.distributed.world import join
-from train.loop.interrupt import EXIT_STOPPED
-from train.loop.trainer import Trainer
-from train.measure.timings import StepClock
 
 SEND = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM, "usr1": signal.SIGUSR1}
 
@@ -152,7 +152,7 @@ def train_dataset(dataset: str, out: str, steps: int, microbatches: int, stop_at
 
 def command(words: list[str], out: str, sends: str = "", once: str = "") -> int:
     """``reelweave WORDS``, what it says in OUT.txt; it gets a signal once OUT holds something of this pattern."""
-    from pipelines.cli import main
+    from reelweave.pipelines.cli import main
 
     def send() -> None:
         # A folder has a size; a file has none before it is written.

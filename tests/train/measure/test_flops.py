@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from reelweave.train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
+from reelweave.train.config.presets import PRESETS
+from reelweave.train.measure.flops import utilisation
+from reelweave.train.models.build import build_denoiser
 from tests.thorough import but
-from train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
-from train.config.presets import PRESETS
-from train.measure.flops import utilisation
-from train.models.build import build_denoiser
 
 WIDTH = {"hidden": 256, "heads": 4, "layers": 2}
 KINDS = {

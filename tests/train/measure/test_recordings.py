@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from loader.errors import RunError, UsageError
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.train.config.checkpoint import CheckpointConfig
+from reelweave.train.config.log import LogConfig, MemorySnapshotConfig, ProfileConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.loop.trainer import Trainer
 from tests.train.clips import ClipStream, tiny_config
-from train.config.checkpoint import CheckpointConfig
-from train.config.log import LogConfig, MemorySnapshotConfig, ProfileConfig
-from train.config.run import TrainConfig
-from train.loop.trainer import Trainer
 
 
 def config(total_steps: int = 6, **log) -> TrainConfig:

@@ -7,13 +7,13 @@ import time
 import pytest
 import torch
 
+from reelweave.train.distributed.world import World
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.measure.step_times import SHOWN, ClockSums, RankTimes, StepTimes
+from reelweave.train.measure.timings import PARTS
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.loop import worlds
 from tests.train.saved import metrics
-from train.distributed.world import World
-from train.loop.trainer import Trainer
-from train.measure.step_times import SHOWN, ClockSums, RankTimes, StepTimes
-from train.measure.timings import PARTS
 
 
 def test_who_waited_for_whom_follows_from_sums_over_the_ranks():

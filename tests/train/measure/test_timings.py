@@ -6,15 +6,15 @@ import time
 import numpy as np
 import pytest
 
-from loader.buckets.cost import Cost, LinearQuadraticCost, PowerCost
-from loader.buckets.cost_fit import Timings
-from loader.buckets.recalibrate import RecalibrateConfig, Recalibration
+from reelweave.loader.buckets.cost import Cost, LinearQuadraticCost, PowerCost
+from reelweave.loader.buckets.cost_fit import Timings
+from reelweave.loader.buckets.recalibrate import RecalibrateConfig, Recalibration
+from reelweave.train.distributed.world import join
+from reelweave.train.loop import loop
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.measure.timings import StepClock
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.loop import worlds
-from train.distributed.world import join
-from train.loop import loop
-from train.loop.trainer import Trainer
-from train.measure.timings import StepClock
 
 
 class CostedStream(ClipStream):

@@ -10,26 +10,26 @@ import torch
 import yaml
 from torch.profiler import ProfilerActivity, profile
 
-from loader.buckets.assignment import Bucket, BucketConfig
-from loader.errors import UsageError
-from pipelines.cli import main
+from reelweave.loader.buckets.assignment import Bucket, BucketConfig
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.cli import main
+from reelweave.train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
+from reelweave.train.config.optimizer import EmaConfig, Fp8Config
+from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.memory.dry_run import dry_run
+from reelweave.train.memory.phases import Footprint
+from reelweave.train.memory.shapes import StepShape, noise
+from reelweave.train.models.dit import Block
+from reelweave.train.parallel.layout import lay_out
+from reelweave.train.parallel.mesh import Ranks
+from reelweave.train.step.losses import losses
+from reelweave.train.step.step_losses import StepLosses
 from tests.bench.docs_commands import TRAIN
 from tests.thorough import beyond, but, nightly, thorough
 from tests.train.clips import tiny_config
 from tests.train.published import run_config
-from train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
-from train.config.optimizer import EmaConfig, Fp8Config
-from train.config.parallel import ParallelConfig
-from train.config.run import TrainConfig
-from train.distributed.world import World
-from train.memory.dry_run import dry_run
-from train.memory.phases import Footprint
-from train.memory.shapes import StepShape, noise
-from train.models.dit import Block
-from train.parallel.layout import lay_out
-from train.parallel.mesh import Ranks
-from train.step.losses import losses
-from train.step.step_losses import StepLosses
 
 SIZES = {"hidden": 64, "heads": 4, "layers": 2}
 KINDS = {
@@ -216,7 +216,7 @@ def test_few_of_equal_blocks_tell_what_all_take(kind, parallel, dtype, shapes, m
     model = KINDS[kind].model_copy(update={"layers": 7})
     config = config_of(model, dtype, **parallel)
     found = dry_run(config, shapes, 8)
-    monkeypatch.setattr("train.memory.dry_run._FEW", model.layers)
+    monkeypatch.setattr("reelweave.train.memory.dry_run._FEW", model.layers)
     assert found == dry_run(config, shapes, 8)
 
 
@@ -267,7 +267,7 @@ def test_the_command_says_what_fits_before_there_is_a_gpu(run_file, capsys, monk
         found[asked] = found.get(asked) or dry_run(config, shapes, ranks)
         return found[asked]
 
-    monkeypatch.setattr("pipelines.benchmarks.shapes.dry_run", once)
+    monkeypatch.setattr("reelweave.pipelines.benchmarks.shapes.dry_run", once)
     command = ["bench", "shapes", "--predict", "--config", run_file, "--ranks", "4", "--memory-gib"]
     layout = ["--set", "train.parallel.dp_replicate=1", "--set", "train.parallel.dp_shard=rest"]
     assert main([*command, "0.1", *layout, "--json"]) == 0

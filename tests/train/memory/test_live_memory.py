@@ -1,7 +1,7 @@
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from train.memory.live_memory import LiveMemory
+from reelweave.train.memory.live_memory import LiveMemory
 
 
 def test_storages_count_once_and_until_they_are_freed():

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from train.config.model import DiTConfig
-from train.memory.dit_memory import kept_by_operators
-from train.models.dit import DiT
+from reelweave.train.config.model import DiTConfig
+from reelweave.train.memory.dit_memory import kept_by_operators
+from reelweave.train.models.dit import DiT
 
 CONFIG = DiTConfig(hidden=48, heads=2, layers=3)
 

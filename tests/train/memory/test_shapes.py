@@ -4,13 +4,13 @@ import pytest
 import torch
 import yaml
 
-from loader.buckets.assignment import BucketConfig
-from loader.buckets.measured_shapes import read_measured
-from pipelines.cli import main
+from reelweave.loader.buckets.assignment import BucketConfig
+from reelweave.loader.buckets.measured_shapes import read_measured
+from reelweave.pipelines.cli import main
+from reelweave.train.distributed.world import World, join
+from reelweave.train.memory.shapes import measure, shapes
 from tests.thorough import thorough
 from tests.train.clips import tiny_config
-from train.distributed.world import World, join
-from train.memory.shapes import measure, shapes
 
 CONFIG = tiny_config()
 BUCKETS = BucketConfig(
@@ -58,7 +58,7 @@ def test_a_shape_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     def full(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("full")
 
-    monkeypatch.setattr("train.parallel.layouts.parallel_model.losses", full)
+    monkeypatch.setattr("reelweave.train.parallel.layouts.parallel_model.losses", full)
     with pytest.raises(
         Exception, match=r"B = 1 of .* does not fit the GPU: lower stream\.buckets\.memory_tokens"
     ):

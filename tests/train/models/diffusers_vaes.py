@@ -2,8 +2,8 @@
 
 import torch
 
-from train.config.tokenizer import DiffusersVAEConfig
-from train.models.published.vae import DiffusersVAE
+from reelweave.train.config.tokenizer import DiffusersVAEConfig
+from reelweave.train.models.published.vae import DiffusersVAE
 
 BLOCKS = (8, 8, 8, 8)
 FAMILIES = {

@@ -3,11 +3,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from reelweave.train.config.model import DiTConfig
+from reelweave.train.models.dit import DiT
+from reelweave.train.parallel.activations import checkpoint_block, compile_block
 from tests.thorough import thorough
 from tests.train.comparison import gradients, relative_errors
-from train.config.model import DiTConfig
-from train.models.dit import DiT
-from train.parallel.activations import checkpoint_block, compile_block
 
 CONFIG = DiTConfig(hidden=48, heads=4, layers=2, patch=(1, 2, 2))
 CHANNELS, TEXT = 4, 16

@@ -7,12 +7,12 @@ import torch
 from torch.nn import attention
 from torch.nn.attention import SDPBackend, _registry
 
-from loader.errors import UsageError
-from train.config.model import DiTConfig
-from train.config.parallel import ParallelConfig
-from train.config.run import TrainConfig
-from train.config.text import HashedTextConfig
-from train.models.attention.backend import attention_backend, first, served
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.model import DiTConfig
+from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.text import HashedTextConfig
+from reelweave.train.models.attention.backend import attention_backend, first, served
 
 
 def order():

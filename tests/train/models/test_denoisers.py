@@ -6,21 +6,21 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
+from reelweave.train.models.attention.joint import JointSequence
+from reelweave.train.models.attention.positions import rotary_angles
+from reelweave.train.models.attention.segments import Segments
+from reelweave.train.models.attention.spatial_temporal import SpatialTemporalAttention
+from reelweave.train.models.build import build_denoiser
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.dit import WHOLE_SAMPLES, through
+from reelweave.train.models.mmdit import JointBlock
+from reelweave.train.models.modulation import ZeroLinear
+from reelweave.train.step.squared_errors import DenoisingInputs
 from tests.thorough import but, thorough
 from tests.train.clips import tiny_config
 from tests.train.comparison import gradients, relative, relative_errors
-from train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
-from train.models.attention.joint import JointSequence
-from train.models.attention.positions import rotary_angles
-from train.models.attention.segments import Segments
-from train.models.attention.spatial_temporal import SpatialTemporalAttention
-from train.models.build import build_denoiser
-from train.models.bundle import Bundle
-from train.models.dit import WHOLE_SAMPLES, through
-from train.models.mmdit import JointBlock
-from train.models.modulation import ZeroLinear
-from train.step.squared_errors import DenoisingInputs
 
 SHAPE = {"hidden": 32, "heads": 2, "layers": 2}
 KINDS = {

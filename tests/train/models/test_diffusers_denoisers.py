@@ -8,21 +8,21 @@ import torch
 from pydantic import ValidationError
 from torch.utils.flop_counter import FlopCounterMode
 
-from loader.errors import RunError, UsageError
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.train.config.model import DiffusersConfig
+from reelweave.train.config.objective import DDPMConfig, EDMConfig
+from reelweave.train.config.optimizer import EmaConfig
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.models.build import build_denoiser
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.objectives.ddpm import DDPM
+from reelweave.train.parallel.activations import checkpoint_block
+from reelweave.train.sampling.trained.export import export
+from reelweave.train.sampling.trained.load import load_trained
 from tests.thorough import but
 from tests.train.clips import ClipStream
 from tests.train.published import SPECIAL, drawn, publish, run_config
 from tests.train.saved import losses
-from train.config.model import DiffusersConfig
-from train.config.objective import DDPMConfig, EDMConfig
-from train.config.optimizer import EmaConfig
-from train.loop.trainer import Trainer
-from train.models.build import build_denoiser
-from train.models.bundle import Bundle
-from train.objectives.ddpm import DDPM
-from train.parallel.activations import checkpoint_block
-from train.sampling.trained.export import export
-from train.sampling.trained.load import load_trained
 
 PLAIN = ("wan", "cogvideox, rotary", "hunyuan, distilled", "cosmos")
 ALL = pytest.mark.parametrize("variant", but(PLAIN, SPECIAL))

@@ -5,18 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from loader.buckets.tokens import visual_tokens
-from loader.errors import UsageError
+from reelweave.loader.buckets.tokens import visual_tokens
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.tokenizer import DiffusersVAEConfig
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.published.vae import DiffusersVAE
+from reelweave.train.sampling.config import SampleConfig
+from reelweave.train.sampling.generate import generate
 from tests.train.clips import ClipStream
 from tests.train.models.diffusers_vaes import FAMILIES, publish, tokenizer
 from tests.train.published import drawn, run_config
-from train.config.run import TrainConfig
-from train.config.tokenizer import DiffusersVAEConfig
-from train.loop.trainer import Trainer
-from train.models.bundle import Bundle
-from train.models.published.vae import DiffusersVAE
-from train.sampling.config import SampleConfig
-from train.sampling.generate import generate
 
 ALL = pytest.mark.parametrize("family", FAMILIES)
 

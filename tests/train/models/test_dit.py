@@ -1,12 +1,12 @@
 import pytest
 import torch
 
-from loader.errors import UsageError
-from train.config.model import DiTConfig
-from train.kernels.qk_norm.rotary import rotate
-from train.models.attention.patches import cut, join
-from train.models.attention.positions import rotary_angles
-from train.models.dit import DiT
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.model import DiTConfig
+from reelweave.train.kernels.qk_norm.rotary import rotate
+from reelweave.train.models.attention.patches import cut, join
+from reelweave.train.models.attention.positions import rotary_angles
+from reelweave.train.models.dit import DiT
 
 CONFIG = DiTConfig(hidden=32, heads=2, layers=2, patch=(1, 2, 2))
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.model import DiffusersConfig, DiTConfig
+from reelweave.train.models.published.frame_rate import file_fps, frame_rate
 from tests.train.models import wan_pipelines
 from tests.train.published import publish
-from train.config.model import DiffusersConfig, DiTConfig
-from train.models.published.frame_rate import file_fps, frame_rate
 
 RATES = {
     "cogvideox": 8,

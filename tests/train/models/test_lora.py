@@ -13,25 +13,25 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch.utils.flop_counter import FlopCounterMode
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.lora import LoraConfig
+from reelweave.train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
+from reelweave.train.config.optimizer import EmaConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.models.build import build_denoiser
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.lora import adapt
+from reelweave.train.parallel.dit import parallelize
+from reelweave.train.parallel.mesh import Ranks
+from reelweave.train.sampling.trained.export import export
+from reelweave.train.sampling.trained.load import LORA_FILE, Trained, load_published, load_trained
 from tests.thorough import beyond, thorough
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.models import wan_pipelines
 from tests.train.published import run_config
 from tests.train.saved import losses, tensors
-from train.config.lora import LoraConfig
-from train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
-from train.config.optimizer import EmaConfig
-from train.config.run import TrainConfig
-from train.distributed.world import World
-from train.loop.trainer import Trainer
-from train.models.build import build_denoiser
-from train.models.bundle import Bundle
-from train.models.lora import adapt
-from train.parallel.dit import parallelize
-from train.parallel.mesh import Ranks
-from train.sampling.trained.export import export
-from train.sampling.trained.load import LORA_FILE, Trained, load_published, load_trained
 
 LORA = {"rank": 4, "alpha": 8.0}
 CPU = torch.device("cpu")

@@ -9,21 +9,21 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_mask
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from loader.batch import Microbatch, Pack
-from loader.buckets.assignment import Bucket
-from loader.errors import UsageError
-from loader.plan.position import Position
+from reelweave.loader.batch import Microbatch, Pack
+from reelweave.loader.buckets.assignment import Bucket
+from reelweave.loader.errors import UsageError
+from reelweave.loader.plan.position import Position
+from reelweave.train.config.model import DiTConfig
+from reelweave.train.config.objective import DDPMConfig, EDMConfig, FlowConfig, RootShift
+from reelweave.train.models.attention.packed import BLOCK, BlockDiagonal
+from reelweave.train.models.attention.segments import Segments
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.dit import DiT
+from reelweave.train.parallel.activations import keeps
+from reelweave.train.step.losses import losses
 from tests.thorough import beyond
 from tests.train.clips import clip, tiny_config
 from tests.train.comparison import gradients, relative, relative_errors
-from train.config.model import DiTConfig
-from train.config.objective import DDPMConfig, EDMConfig, FlowConfig, RootShift
-from train.models.attention.packed import BLOCK, BlockDiagonal
-from train.models.attention.segments import Segments
-from train.models.bundle import Bundle
-from train.models.dit import DiT
-from train.parallel.activations import keeps
-from train.step.losses import losses
 
 CPU = torch.device("cpu")
 PACKS = {

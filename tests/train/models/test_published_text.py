@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.text import TransformersTextConfig
+from reelweave.train.models.encoders.text import TransformersTextEncoder
 from tests.train.published import publish_text
-from train.config.text import TransformersTextConfig
-from train.models.encoders.text import TransformersTextEncoder
 
 CAPTIONS = ["a cat jumps over the dog", "the dog", "a"]
 

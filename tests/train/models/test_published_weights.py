@@ -7,14 +7,14 @@ import diffusers
 import pytest
 import torch
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.model import DiffusersConfig
+from reelweave.train.models.build import build_denoiser
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.published.weights import INDEX, WEIGHTS, PublishedModel
 from tests.train.allocated import Loading
 from tests.train.diffusers_models import FAMILIES
 from tests.train.published import drawn, run_config
-from train.config.model import DiffusersConfig
-from train.models.build import build_denoiser
-from train.models.bundle import Bundle
-from train.models.published.weights import INDEX, WEIGHTS, PublishedModel
 
 LOADED = [
     ("wan", "float32", None),

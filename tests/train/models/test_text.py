@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.text import HashedTextConfig, TransformersTextConfig
+from reelweave.train.models.encoders.text import HashedTextEncoder, TransformersTextEncoder
 from tests.train import published
-from train.config.text import HashedTextConfig, TransformersTextConfig
-from train.models.encoders.text import HashedTextEncoder, TransformersTextEncoder
 
 CAPTIONS = ["A cat jumps over the dog", "", "a dog"]
 

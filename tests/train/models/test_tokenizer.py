@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from loader.errors import UsageError
-from train.config.tokenizer import PatchTransformConfig
-from train.latents.identity import tokenizer_identity
-from train.models.encoders.tokenizer import PatchTransform, natural_deviations
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.tokenizer import PatchTransformConfig
+from reelweave.train.latents.identity import tokenizer_identity
+from reelweave.train.models.encoders.tokenizer import PatchTransform, natural_deviations
 
 
 def tokenizer(frames: int = 4, height: int = 8, width: int = 4, **keys) -> PatchTransform:

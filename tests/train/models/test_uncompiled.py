@@ -3,8 +3,8 @@ import sys
 
 import torch
 
+from reelweave.train.models.uncompiled import uncompiled
 from tests.thorough import thorough
-from train.models.uncompiled import uncompiled
 
 
 @uncompiled
@@ -34,5 +34,5 @@ def test_no_graph_holds_it_nor_any_part_of_it():
 
 @thorough
 def test_a_process_that_compiles_nothing_imports_no_compiler():
-    code = "import sys, train.sampling.generate; sys.exit('torch._dynamo' in sys.modules)"
+    code = "import sys, reelweave.train.sampling.generate; sys.exit('torch._dynamo' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -7,30 +7,30 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.first_frames import FirstFramesConfig
+from reelweave.train.config.model import DiffusersConfig
+from reelweave.train.config.objective import ConstantShift, FlowConfig
+from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.models.build import build_denoiser
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.encoders.stored import StoredEncoders
+from reelweave.train.objectives.draw import draw
+from reelweave.train.objectives.flow import RectifiedFlow
+from reelweave.train.parallel.fsdp import shard
+from reelweave.train.parallel.layout import lay_out
+from reelweave.train.parallel.layouts.zero1 import ZeRO1
+from reelweave.train.parallel.mesh import Ranks
+from reelweave.train.sampling.experts.loading import with_experts
+from reelweave.train.sampling.trained.export import export
+from reelweave.train.sampling.trained.load import LORA_FILE, load_published, load_trained
+from reelweave.train.step.losses import losses
+from reelweave.train.step.noise import draw_noise
 from tests.thorough import thorough
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.models.wan_pipelines import FORMS, IMAGE, configured, pipeline, publish
-from train.config.first_frames import FirstFramesConfig
-from train.config.model import DiffusersConfig
-from train.config.objective import ConstantShift, FlowConfig
-from train.config.parallel import ParallelConfig
-from train.distributed.world import World
-from train.loop.trainer import Trainer
-from train.models.build import build_denoiser
-from train.models.bundle import Bundle
-from train.models.encoders.stored import StoredEncoders
-from train.objectives.draw import draw
-from train.objectives.flow import RectifiedFlow
-from train.parallel.fsdp import shard
-from train.parallel.layout import lay_out
-from train.parallel.layouts.zero1 import ZeRO1
-from train.parallel.mesh import Ranks
-from train.sampling.experts.loading import with_experts
-from train.sampling.trained.export import export
-from train.sampling.trained.load import LORA_FILE, load_published, load_trained
-from train.step.losses import losses
-from train.step.noise import draw_noise
 
 CPU = torch.device("cpu")
 

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import torch
 
+from reelweave.train.config.run import TrainConfig
 from tests.train import diffusers_models
 from tests.train.clips import tiny_config
 from tests.train.models import diffusers_vaes
-from train.config.run import TrainConfig
 
 CHANNELS, TEXT_TOKENS = 4, 6
 FORMS = {

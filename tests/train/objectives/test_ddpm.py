@@ -5,10 +5,10 @@ import itertools
 import pytest
 import torch
 
-from loader.errors import UsageError
-from train.config.objective import DDPMConfig
-from train.objectives.ddpm import DDPM
-from train.objectives.level import pose
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.objective import DDPMConfig
+from reelweave.train.objectives.ddpm import DDPM
+from reelweave.train.objectives.level import pose
 
 SCHEDULES = {"linear": "linear", "scaled_linear": "scaled_linear", "cosine": "squaredcos_cap_v2"}
 CASES = list(itertools.product(SCHEDULES, ["epsilon", "v"], [False, True]))

@@ -1,6 +1,6 @@
 import pytest
 
-from train.objectives.draw import draw, draw_dropped
+from reelweave.train.objectives.draw import draw, draw_dropped
 
 
 def test_a_sample_draws_the_same_in_any_batch():

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from train.config.objective import EDMConfig
-from train.objectives.edm import EDM
-from train.objectives.level import pose, solve
+from reelweave.train.config.objective import EDMConfig
+from reelweave.train.objectives.edm import EDM
+from reelweave.train.objectives.level import pose, solve
 
 SIGMAS = torch.logspace(-3, 2, 11, dtype=torch.float64)
 

@@ -5,16 +5,16 @@ import dataclasses
 import pytest
 import torch
 
-from loader.batch import Batch, Pack
-from loader.errors import UsageError
+from reelweave.loader.batch import Batch, Pack
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.first_frames import FirstFramesConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.models.build import build_denoiser
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.objectives.draw import draw
+from reelweave.train.objectives.first_frames import first_frame_condition
+from reelweave.train.step.losses import losses
 from tests.train.clips import ClipStream, tiny_config
-from train.config.first_frames import FirstFramesConfig
-from train.config.run import TrainConfig
-from train.models.build import build_denoiser
-from train.models.bundle import Bundle
-from train.objectives.draw import draw
-from train.objectives.first_frames import first_frame_condition
-from train.step.losses import losses
 
 CPU = torch.device("cpu")
 KEYS, PASSES = [f"clip{number}" for number in range(400)], [0] * 400

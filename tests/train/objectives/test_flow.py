@@ -3,9 +3,9 @@ import math
 import pytest
 import torch
 
-from train.config.objective import ConstantShift, ExponentialShift, FlowConfig, RootShift
-from train.objectives.flow import RectifiedFlow, shift_factor, shifted
-from train.objectives.level import pose, quantile
+from reelweave.train.config.objective import ConstantShift, ExponentialShift, FlowConfig, RootShift
+from reelweave.train.objectives.flow import RectifiedFlow, shift_factor, shifted
+from reelweave.train.objectives.level import pose, quantile
 
 NORMALS = torch.randn(4000, generator=torch.Generator().manual_seed(0))
 

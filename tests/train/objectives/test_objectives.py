@@ -6,8 +6,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from tests.train.clips import ClipStream, tiny_config
-from train.config.objective import (
+from reelweave.train.config.objective import (
     ConstantShift,
     DDPMConfig,
     EDMConfig,
@@ -15,11 +14,12 @@ from train.config.objective import (
     FlowConfig,
     RootShift,
 )
-from train.config.run import TrainConfig
-from train.models.bundle import Bundle
-from train.objectives.build import build_objective
-from train.objectives.level import pose, quantile, solve
-from train.step.losses import losses
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.objectives.build import build_objective
+from reelweave.train.objectives.level import pose, quantile, solve
+from reelweave.train.step.losses import losses
+from tests.train.clips import ClipStream, tiny_config
 
 OBJECTIVES = {
     "flow": FlowConfig(),

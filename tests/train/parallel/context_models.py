@@ -16,24 +16,24 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from reelweave.train.config.lora import LoraConfig
+from reelweave.train.config.model import DiffusersConfig, DiTConfig, MMDiTConfig, STDiTConfig
+from reelweave.train.distributed.world import join
+from reelweave.train.models.build import build_denoiser
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.models.lora import adapt
+from reelweave.train.parallel.activations import checkpoint_block
+from reelweave.train.parallel.context.context import ContextParallel
+from reelweave.train.parallel.context.denoise import ContextParallelErrors
+from reelweave.train.parallel.context.slices import SliceSharding
+from reelweave.train.parallel.context.token_shard import part_of
+from reelweave.train.parallel.context.traffic import AttentionSize, slices_bytes
+from reelweave.train.step.squared_errors import DenoisingInputs, whole_model_errors
 from tests.train.comparison import relative, relative_errors
 from tests.train.parallel.context_ranks import Sent, random
 from tests.train.parallel.wide import Wide, run_wide
 from tests.train.published import CALLED, publish
 from tests.train.references import divided
-from train.config.lora import LoraConfig
-from train.config.model import DiffusersConfig, DiTConfig, MMDiTConfig, STDiTConfig
-from train.distributed.world import join
-from train.models.build import build_denoiser
-from train.models.denoiser import Denoiser
-from train.models.lora import adapt
-from train.parallel.activations import checkpoint_block
-from train.parallel.context.context import ContextParallel
-from train.parallel.context.denoise import ContextParallelErrors
-from train.parallel.context.slices import SliceSharding
-from train.parallel.context.token_shard import part_of
-from train.parallel.context.traffic import AttentionSize, slices_bytes
-from train.step.squared_errors import DenoisingInputs, whole_model_errors
 
 IMPORTED_FIRST = ("diffusers.models.transformers", "peft")
 TINY = {"hidden": 24, "heads": 4, "layers": 2}

@@ -18,16 +18,16 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from reelweave.train.distributed.sent_bytes import count_sent_bytes
+from reelweave.train.models.attention.attend import Dense
+from reelweave.train.models.attention.segments import Segments
+from reelweave.train.parallel.context.context import ContextParallel
+from reelweave.train.parallel.context.exchange import gather
+from reelweave.train.parallel.context.partition import Partition
+from reelweave.train.parallel.context.ring import Ring
+from reelweave.train.parallel.context.traffic import AttentionSize, ring_bytes, ulysses_bytes
+from reelweave.train.parallel.context.ulysses import Ulysses
 from tests.train.comparison import relative
-from train.distributed.sent_bytes import count_sent_bytes
-from train.models.attention.attend import Dense
-from train.models.attention.segments import Segments
-from train.parallel.context.context import ContextParallel
-from train.parallel.context.exchange import gather
-from train.parallel.context.partition import Partition
-from train.parallel.context.ring import Ring
-from train.parallel.context.traffic import AttentionSize, ring_bytes, ulysses_bytes
-from train.parallel.context.ulysses import Ulysses
 
 CPU = torch.device("cpu")
 HEADS, WIDTH = 12, 8

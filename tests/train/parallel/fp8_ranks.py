@@ -4,13 +4,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+from reelweave.train.config.model import DiTConfig
+from reelweave.train.config.optimizer import Fp8Config, ScheduleConfig
+from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.distributed.world import join
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.parallel.mesh import DATA, Mesh
 from tests.train.clips import ClipStream, tiny_config
-from train.config.model import DiTConfig
-from train.config.optimizer import Fp8Config, ScheduleConfig
-from train.config.parallel import ParallelConfig
-from train.distributed.world import join
-from train.loop.trainer import Trainer
-from train.parallel.mesh import DATA, Mesh
 
 IMPORTED_FIRST = ("torchao.float8",)
 MODEL = DiTConfig(hidden=64, heads=4, layers=2)

@@ -8,17 +8,17 @@ from typing import Any, Literal
 
 import torch
 
-from loader.errors import RunError
+from reelweave.loader.errors import RunError
+from reelweave.train.config.first_frames import FirstFramesConfig
+from reelweave.train.config.model import DiTConfig, MMDiTConfig, ModelConfig, STDiTConfig
+from reelweave.train.config.optimizer import EmaConfig
+from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.world import join
+from reelweave.train.loop.evaluation import HeldOutEvaluation
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.parallel.mesh import DATA, Mesh
 from tests.train.clips import ClipStream, tiny_config
-from train.config.first_frames import FirstFramesConfig
-from train.config.model import DiTConfig, MMDiTConfig, ModelConfig, STDiTConfig
-from train.config.optimizer import EmaConfig
-from train.config.parallel import ParallelConfig
-from train.config.run import TrainConfig
-from train.distributed.world import join
-from train.loop.evaluation import HeldOutEvaluation
-from train.loop.trainer import Trainer
-from train.parallel.mesh import DATA, Mesh
 
 STEPS = 3
 SAMPLES = 8

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import torch
 
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.world import join
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.parallel.layout import place
+from reelweave.train.parallel.layouts import pieces
+from reelweave.train.parallel.mesh import DATA, Mesh, Ranks
 from tests.train.allocated import Loading
 from tests.train.clips import ClipStream
-from train.config.run import TrainConfig
-from train.distributed.world import join
-from train.loop.trainer import Trainer
-from train.models.bundle import Bundle
-from train.parallel.layout import place
-from train.parallel.layouts import pieces
-from train.parallel.mesh import DATA, Mesh, Ranks
 
 IMPORTED_FIRST = ("diffusers.models.transformers", "diffusers.models.autoencoders", "peft")
 

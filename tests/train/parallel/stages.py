@@ -9,21 +9,21 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from loader.batch import Microbatch, Pack
-from loader.buckets.assignment import Bucket
-from loader.plan.position import Position
+from reelweave.loader.batch import Microbatch, Pack
+from reelweave.loader.buckets.assignment import Bucket
+from reelweave.loader.plan.position import Position
+from reelweave.train.config.lora import LoraConfig
+from reelweave.train.config.model import DiTConfig, MMDiTConfig, ModelConfig, STDiTConfig
+from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.world import join
+from reelweave.train.measure.timings import StepClock
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.parallel.layout import lay_out
+from reelweave.train.parallel.mesh import Ranks
+from reelweave.train.step.losses import Losses, losses
 from tests.train.clips import clip, tiny_config
 from tests.train.comparison import relative_errors
-from train.config.lora import LoraConfig
-from train.config.model import DiTConfig, MMDiTConfig, ModelConfig, STDiTConfig
-from train.config.parallel import ParallelConfig
-from train.config.run import TrainConfig
-from train.distributed.world import join
-from train.measure.timings import StepClock
-from train.models.bundle import Bundle
-from train.parallel.layout import lay_out
-from train.parallel.mesh import Ranks
-from train.step.losses import Losses, losses
 
 SHAPES = (Bucket(5, 16, 16), Bucket(1, 16, 24), Bucket(3, 24, 16))
 MODELS: dict[str, ModelConfig] = {

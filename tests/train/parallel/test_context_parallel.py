@@ -6,11 +6,11 @@ from itertools import chain
 import pytest
 import torch
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.parallel.context.partition import Partition
+from reelweave.train.parallel.context.ulysses import Ulysses
 from tests.thorough import but, chosen
 from tests.train.parallel.context_ranks import MESHES, cases, compute
-from train.parallel.context.partition import Partition
-from train.parallel.context.ulysses import Ulysses
 
 TOLERANCES = {"dense_float32": 1e-5, "dense_bfloat16": 1e-2}
 

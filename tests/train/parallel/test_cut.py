@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from loader.errors import UsageError
-from train.parallel.context.context import ContextParallel
-from train.parallel.context.partition import Partition
-from train.parallel.context.ring import rectangles
-from train.parallel.context.traffic import AttentionSize, ring_bytes, ulysses_bytes
+from reelweave.loader.errors import UsageError
+from reelweave.train.parallel.context.context import ContextParallel
+from reelweave.train.parallel.context.partition import Partition
+from reelweave.train.parallel.context.ring import rectangles
+from reelweave.train.parallel.context.traffic import AttentionSize, ring_bytes, ulysses_bytes
 
 
 @pytest.mark.parametrize(("tokens", "ranks"), [(23, 4), (24, 4), (3, 4), (0, 2), (7, 1), (144_001, 16)])

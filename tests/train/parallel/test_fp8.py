@@ -7,21 +7,21 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.lora import LoraConfig
+from reelweave.train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
+from reelweave.train.config.optimizer import Fp8Config
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.models.build import build_denoiser
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.lora import adapt
+from reelweave.train.parallel.fp8 import check, convert
 from tests.thorough import but, thorough
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.parallel.fp8_ranks import LAYOUTS, config_of, train_fp8
 from tests.train.published import run_config
 from tests.train.saved import losses, metrics, tensors
-from train.config.lora import LoraConfig
-from train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
-from train.config.optimizer import Fp8Config
-from train.config.run import TrainConfig
-from train.loop.trainer import Trainer
-from train.models.build import build_denoiser
-from train.models.bundle import Bundle
-from train.models.lora import adapt
-from train.parallel.fp8 import check, convert
 
 STEPS = 20
 RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")

@@ -9,20 +9,20 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from reelweave.train.config.model import DiTConfig
+from reelweave.train.distributed.sent_bytes import count_sent_bytes
+from reelweave.train.distributed.world import World, join
+from reelweave.train.measure.timings import StepClock
+from reelweave.train.parallel.layout import lay_out
+from reelweave.train.parallel.layouts.gradient_buckets import GradientBuckets
+from reelweave.train.parallel.layouts.ready_buckets import ReadyBuckets
+from reelweave.train.parallel.mesh import Ranks as Grid
+from reelweave.train.step.buckets import bucketed
+from reelweave.train.step.step_losses import StepLosses
 from tests.thorough import thorough
 from tests.train.clips import ClipStream
 from tests.train.parallel.layouts import FSDP, Case, config_of
 from tests.train.ranks import Ranks
-from train.config.model import DiTConfig
-from train.distributed.sent_bytes import count_sent_bytes
-from train.distributed.world import World, join
-from train.measure.timings import StepClock
-from train.parallel.layout import lay_out
-from train.parallel.layouts.gradient_buckets import GradientBuckets
-from train.parallel.layouts.ready_buckets import ReadyBuckets
-from train.parallel.mesh import Ranks as Grid
-from train.step.buckets import bucketed
-from train.step.step_losses import StepLosses
 
 MOST = 48
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from loader.storage import open_storage
+from reelweave.loader.storage import open_storage
+from reelweave.train.checkpoint.export import export
+from reelweave.train.checkpoint.folder import located
+from reelweave.train.checkpoint.state import read_checkpoint_state
+from reelweave.train.step.optimizer import STATE
 from tests.thorough import beyond, but, chosen
 from tests.train.comparison import relative_errors
 from tests.train.parallel.layouts import CASES, Case, run_case, run_cases
-from train.checkpoint.export import export
-from train.checkpoint.folder import located
-from train.checkpoint.state import read_checkpoint_state
-from train.step.optimizer import STATE
 
 
 @pytest.fixture(scope="module")

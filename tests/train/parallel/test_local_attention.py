@@ -5,10 +5,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
+from reelweave.train.parallel.context import local_attention
+from reelweave.train.parallel.context.local_attention import CPU, FLASH, PLAIN
+from reelweave.train.parallel.context.lse import merge_
 from tests.train.comparison import relative
-from train.parallel.context import local_attention
-from train.parallel.context.local_attention import CPU, FLASH, PLAIN
-from train.parallel.context.lse import merge_
 
 WAYS = {"cpu": CPU, "plain": PLAIN}
 TOLERANCES = {torch.float64: 1e-13, torch.float32: 5e-6, torch.bfloat16: 1e-2}

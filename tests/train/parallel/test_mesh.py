@@ -2,13 +2,13 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.parallel.layout import lay_out
+from reelweave.train.parallel.mesh import DATA, MODEL, SUMMED, Mesh, Ranks
+from reelweave.train.parallel.rank_grid import CONTEXT
 from tests.train.clips import tiny_config
-from train.config.parallel import ParallelConfig
-from train.distributed.world import World
-from train.parallel.layout import lay_out
-from train.parallel.mesh import DATA, MODEL, SUMMED, Mesh, Ranks
-from train.parallel.rank_grid import CONTEXT
 
 
 def test_by_default_all_ranks_are_replicas():

@@ -9,17 +9,17 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from reelweave.train.config.model import DiTConfig
+from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.parallel.dit import parallelize
+from reelweave.train.parallel.layout import layout_of
+from reelweave.train.parallel.mesh import DATA, SUMMED, Mesh, Ranks
+from reelweave.train.parallel.rank_grid import CONTEXT
+from reelweave.train.step.squared_errors import DenoisingInputs
 from tests.thorough import but
 from tests.train.clips import tiny_config
-from train.config.model import DiTConfig
-from train.config.parallel import ParallelConfig
-from train.distributed.world import World
-from train.models.bundle import Bundle
-from train.parallel.dit import parallelize
-from train.parallel.layout import layout_of
-from train.parallel.mesh import DATA, SUMMED, Mesh, Ranks
-from train.parallel.rank_grid import CONTEXT
-from train.step.squared_errors import DenoisingInputs
 
 CPU = torch.device("cpu")
 FSDP = {"dp_replicate": 1, "dp_shard": "rest"}

@@ -2,10 +2,10 @@
 
 import pytest
 
+from reelweave.train.parallel.pipeline.stage import places
 from tests.thorough import but, thorough
 from tests.train.parallel import stages
 from tests.train.ranks import Ranks
-from train.parallel.pipeline.stage import places
 
 
 def well(ranks: Ranks, function, size: int, *arguments) -> None:

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from train.parallel.pipeline.order import PipelineSchedule, Turn, turns
+from reelweave.train.parallel.pipeline.order import PipelineSchedule, Turn, turns
 
 SIZES = [(P, M) for P in (1, 2, 3, 4, 7) for M in (1, 2, 3, 4, 5, 8, 16)]
 SCHEDULES = get_args(PipelineSchedule)

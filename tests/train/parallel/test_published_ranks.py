@@ -5,20 +5,20 @@ import json
 import pytest
 import torch
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.dit import TokenLayout
+from reelweave.train.parallel.layout import lay_out
+from reelweave.train.parallel.mesh import Ranks
+from reelweave.train.sampling.trained.load import load_trained
 from tests.thorough import but, chosen
 from tests.train.clips import ClipStream
 from tests.train.parallel.published_ranks import hashes, load_all, train_all
 from tests.train.published import CASES, FSDP, case_config, drawn, run_config
 from tests.train.saved import losses
-from train.config.parallel import ParallelConfig
-from train.distributed.world import World
-from train.loop.trainer import Trainer
-from train.models.bundle import Bundle
-from train.models.dit import TokenLayout
-from train.parallel.layout import lay_out
-from train.parallel.mesh import Ranks
-from train.sampling.trained.load import load_trained
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from train.parallel.context.slices import SliceSharding, slice_orders
+from reelweave.train.parallel.context.slices import SliceSharding, slice_orders
 
 PACK = [(3, 4, 5), (1, 8, 2), (7, 2, 2), (1, 1, 1)]
 

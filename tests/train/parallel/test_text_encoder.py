@@ -6,21 +6,21 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from loader.buckets.assignment import Bucket
+from reelweave.loader.buckets.assignment import Bucket
+from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.text import TransformersTextConfig
+from reelweave.train.memory.dry_run import dry_run
+from reelweave.train.memory.shapes import StepShape
+from reelweave.train.models.encoders.text import TransformersTextEncoder
+from reelweave.train.parallel.mesh import Mesh
+from reelweave.train.parallel.text_encoder import placement
 from tests.thorough import beyond, but, thorough
 from tests.train import published
 from tests.train.memory.test_dry_run import step_of
 from tests.train.parallel.layouts import FSDP, Case
 from tests.train.parallel.test_layouts import metrics_of, tensors
 from tests.train.parallel.text_ranks import LAYOUTS, run_texts, text_config
-from train.config.parallel import ParallelConfig
-from train.config.run import TrainConfig
-from train.config.text import TransformersTextConfig
-from train.memory.dry_run import dry_run
-from train.memory.shapes import StepShape
-from train.models.encoders.text import TransformersTextEncoder
-from train.parallel.mesh import Mesh
-from train.parallel.text_encoder import placement
 
 SHAPES = [StepShape(Bucket(5, 16, 16), 2, 0)]
 

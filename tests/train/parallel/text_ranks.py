@@ -10,18 +10,18 @@ from unittest import mock
 
 import torch
 
-from loader.errors import RunError
+from reelweave.loader.errors import RunError
+from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.world import join
+from reelweave.train.loop.evaluation import HeldOutEvaluation
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.loop.validation import Validation
+from reelweave.train.parallel.layout import lay_out
+from reelweave.train.parallel.mesh import DATA, Mesh, Ranks
 from tests.train.clips import ClipStream
 from tests.train.loop.validation_runs import raw, validation_config
 from tests.train.parallel.layouts import FSDP, SPLITS, STAGED, STEPS, Case, config_of
-from train.config.parallel import ParallelConfig
-from train.config.run import TrainConfig
-from train.distributed.world import join
-from train.loop.evaluation import HeldOutEvaluation
-from train.loop.trainer import Trainer
-from train.loop.validation import Validation
-from train.parallel.layout import lay_out
-from train.parallel.mesh import DATA, Mesh, Ranks
 
 WORDS = ("a", "cat", "jumps", "over", "the", "dog")
 LAYOUTS: dict[int, dict[str, tuple[Case, int]]] = {

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import torch
 
+from reelweave.train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
+from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.distributed.world import join
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.parallel.layout import lay_out
+from reelweave.train.parallel.layouts import pieces
+from reelweave.train.parallel.mesh import DATA, MODEL, Ranks
+from reelweave.train.sampling.in_training.loading import load_trained_on
+from reelweave.train.sampling.in_training.runner import training_runner
+from reelweave.train.sampling.prediction.predictor import Conditions, WholeModel
 from tests.train.allocated import AllocatedMemory
 from tests.train.clips import tiny_config
 from tests.train.comparison import relative
-from train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
-from train.config.parallel import ParallelConfig
-from train.distributed.world import join
-from train.models.bundle import Bundle
-from train.parallel.layout import lay_out
-from train.parallel.layouts import pieces
-from train.parallel.mesh import DATA, MODEL, Ranks
-from train.sampling.in_training.loading import load_trained_on
-from train.sampling.in_training.runner import training_runner
-from train.sampling.prediction.predictor import Conditions, WholeModel
 
 FSDP = {"dp_replicate": 1, "dp_shard": "rest"}
 SIZES = {"hidden": 24, "heads": 4}

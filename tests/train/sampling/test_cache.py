@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
+from reelweave.train.distributed.world import World, join
+from reelweave.train.models.attention.patches import join as join_patches
+from reelweave.train.models.build import build_denoiser
+from reelweave.train.models.dit import tokens
+from reelweave.train.sampling.cache.block_cache import BlockCache
+from reelweave.train.sampling.cache.config import BlockCacheConfig
 from tests.thorough import beyond
 from tests.train.diffusers_models import inputs_of, model_of
 from tests.train.parallel.context_models import TINY
-from train.config.model import DiTConfig, MMDiTConfig, STDiTConfig
-from train.distributed.world import World, join
-from train.models.attention.patches import join as join_patches
-from train.models.build import build_denoiser
-from train.models.dit import tokens
-from train.sampling.cache.block_cache import BlockCache
-from train.sampling.cache.config import BlockCacheConfig
 
 ALONE = World(0, 1, torch.device("cpu"))
 KINDS = {
@@ -93,8 +93,8 @@ def test_a_hit_adds_what_the_later_blocks_added_before(kind):
 
 
 def _features(t_B):
-    from train.measure.flops import TIME_WIDTH
-    from train.models.attention.positions import time_features
+    from reelweave.train.measure.flops import TIME_WIDTH
+    from reelweave.train.models.attention.positions import time_features
 
     return time_features(t_B, TIME_WIDTH)
 

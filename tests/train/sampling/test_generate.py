@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from loader.errors import RunError, UsageError
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.objectives.level import pose
+from reelweave.train.sampling.config import SampleConfig
+from reelweave.train.sampling.generate import generate
 from tests.train.clips import BUCKETS, clip, tiny_config
-from train.config.run import TrainConfig
-from train.models.bundle import Bundle
-from train.models.denoiser import Denoiser
-from train.objectives.level import pose
-from train.sampling.config import SampleConfig
-from train.sampling.generate import generate
 
 OBJECTIVES = {
     "flow": ({"name": "flow", "shift": {"kind": "constant", "factor": 3.0}}, lambda told: told),

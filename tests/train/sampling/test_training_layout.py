@@ -6,12 +6,12 @@ import json
 import pytest
 import torch
 
+from reelweave.train.config.model import DiTConfig
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.sampling.trained.load import load_trained
 from tests.thorough import but, chosen, thorough
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.sampling.layout_ranks import CASES, LOADED, compute, load
-from train.config.model import DiTConfig
-from train.loop.trainer import Trainer
-from train.sampling.trained.load import load_trained
 
 
 @pytest.fixture(scope="module")

@@ -6,20 +6,20 @@ import PIL.Image
 import pytest
 import torch
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.models.published.expert_pair import Experts, fit_together
+from reelweave.train.sampling.cache.config import BlockCacheConfig
+from reelweave.train.sampling.config import SampleConfig
+from reelweave.train.sampling.experts.loading import with_experts
+from reelweave.train.sampling.generate import VideoSampler
+from reelweave.train.sampling.layout import VideoLayout
+from reelweave.train.sampling.solvers.noise import starting_noise
+from reelweave.train.sampling.trained.load import load_published
 from tests.thorough import beyond, thorough
 from tests.train.comparison import relative
 from tests.train.models.wan_pipelines import FORMS, IMAGE, calls_of, configured, pipeline, publish
 from tests.train.sampling import wan_ranks
-from train.models.denoiser import Denoiser
-from train.models.published.expert_pair import Experts, fit_together
-from train.sampling.cache.config import BlockCacheConfig
-from train.sampling.config import SampleConfig
-from train.sampling.experts.loading import with_experts
-from train.sampling.generate import VideoSampler
-from train.sampling.layout import VideoLayout
-from train.sampling.solvers.noise import starting_noise
-from train.sampling.trained.load import load_published
 
 CPU = torch.device("cpu")
 SIZE = {"frames": 9, "height": 32, "width": 48}

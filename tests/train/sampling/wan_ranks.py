@@ -5,15 +5,15 @@ from pathlib import Path
 
 import torch
 
+from reelweave.train.distributed.world import join
+from reelweave.train.sampling.config import SampleConfig, SampleLayoutConfig
+from reelweave.train.sampling.experts.loading import with_experts
+from reelweave.train.sampling.generate import VideoSampler
+from reelweave.train.sampling.layout import VideoLayout, build_layout
+from reelweave.train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
+from reelweave.train.sampling.trained.load import load_published
 from tests.train.comparison import relative
 from tests.train.models.wan_pipelines import IMAGE, configured
-from train.distributed.world import join
-from train.sampling.config import SampleConfig, SampleLayoutConfig
-from train.sampling.experts.loading import with_experts
-from train.sampling.generate import VideoSampler
-from train.sampling.layout import VideoLayout, build_layout
-from train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
-from train.sampling.trained.load import load_published
 
 IMPORTED_FIRST = ("diffusers.models.transformers", "diffusers.models.autoencoders")
 CASES = (

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from loader.buckets.assignment import Bucket
-from loader.errors import UsageError
+from reelweave.loader.buckets.assignment import Bucket
+from reelweave.loader.errors import UsageError
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.step.batches import check_shapes
 from tests.train.clips import ClipStream, tiny_config
-from train.models.bundle import Bundle
-from train.step.batches import check_shapes
 
 
 @dataclass

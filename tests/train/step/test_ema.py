@@ -8,12 +8,12 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from loader.errors import RunError
+from reelweave.loader.errors import RunError
+from reelweave.train.config.optimizer import EmaConfig
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.step.ema import Ema, decay
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.saved import stored, tensors
-from train.config.optimizer import EmaConfig
-from train.loop.trainer import Trainer
-from train.step.ema import Ema, decay
 
 CONFIG = EmaConfig(decay=0.8)
 

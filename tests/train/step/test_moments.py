@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from train.config.optimizer import OptimizerConfig
-from train.config.run import TrainConfig
-from train.memory.live_memory import LiveMemory
-from train.step import adamw
-from train.step.moments import Bfloat16, EightBits, dynamic_map
-from train.step.optimizer import build_optimizer, state_tensors
+from reelweave.train.config.optimizer import OptimizerConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.memory.live_memory import LiveMemory
+from reelweave.train.step import adamw
+from reelweave.train.step.moments import Bfloat16, EightBits, dynamic_map
+from reelweave.train.step.optimizer import build_optimizer, state_tensors
 
 COMPACT = ("bfloat16", "8bit")
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from train.step import noise as module
-from train.step.noise import box_muller, draw_noise, normals, philox, round_keys
+from reelweave.train.step import noise as module
+from reelweave.train.step.noise import box_muller, draw_noise, normals, philox, round_keys
 
 CPU = torch.device("cpu")
 SHAPE = (2, 3, 5, 7)

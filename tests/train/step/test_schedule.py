@@ -2,8 +2,8 @@ import itertools
 
 import pytest
 
-from train.config.optimizer import OptimizerConfig, ScheduleConfig
-from train.step.learning_rate import learning_rate
+from reelweave.train.config.optimizer import OptimizerConfig, ScheduleConfig
+from reelweave.train.step.learning_rate import learning_rate
 
 OPTIMIZER = OptimizerConfig(lr=0.5)
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from loader.buckets.assignment import Bucket
-from loader.errors import UsageError
+from reelweave.loader.buckets.assignment import Bucket
+from reelweave.loader.errors import UsageError
+from reelweave.train.distributed.world import World
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.transfer import read
+from reelweave.train.step.losses import losses
+from reelweave.train.step.step_losses import StepLosses
 from tests.train.clips import ClipStream, clip, tiny_config
-from train.distributed.world import World
-from train.models.bundle import Bundle
-from train.models.transfer import read
-from train.step.losses import losses
-from train.step.step_losses import StepLosses
 
 ALONE = World(0, 1, torch.device("cpu"))
 

@@ -2,13 +2,13 @@
 
 import torch
 
-from loader.batch import ReadCounts
-from train.checkpoint.saver import SaveProgress
-from train.distributed.world import World
-from train.measure.step_times import RankTimes
-from train.measure.timings import PARTS
-from train.step.message import StepMessage
-from train.step.step_losses import LossSums
+from reelweave.loader.batch import ReadCounts
+from reelweave.train.checkpoint.saver import SaveProgress
+from reelweave.train.distributed.world import World
+from reelweave.train.measure.step_times import RankTimes
+from reelweave.train.measure.timings import PARTS
+from reelweave.train.step.message import StepMessage
+from reelweave.train.step.step_losses import LossSums
 
 
 def message(rank: int, ranks: int) -> StepMessage:

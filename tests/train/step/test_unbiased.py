@@ -21,19 +21,19 @@ import numpy as np
 import pytest
 import torch
 
-from loader.batch import Microbatch
-from loader.buckets.assignment import Assignment, Bucket, Budgets, batch_size
-from loader.buckets.cost import PowerCost
-from loader.buckets.unassigned import Unassigned
-from loader.plan.epoch_plan import PlannedMicrobatch, StepPlan, plan_epoch
-from loader.plan.policy import StepLayout, budgets_of
-from loader.plan.position import Position
+from reelweave.loader.batch import Microbatch
+from reelweave.loader.buckets.assignment import Assignment, Bucket, Budgets, batch_size
+from reelweave.loader.buckets.cost import PowerCost
+from reelweave.loader.buckets.unassigned import Unassigned
+from reelweave.loader.plan.epoch_plan import PlannedMicrobatch, StepPlan, plan_epoch
+from reelweave.loader.plan.policy import StepLayout, budgets_of
+from reelweave.loader.plan.position import Position
+from reelweave.train.config.model import DiTConfig
+from reelweave.train.config.tokenizer import PatchTransformConfig
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.step.losses import losses
 from tests.thorough import thorough
 from tests.train.clips import clip, tiny_config
-from train.config.model import DiTConfig
-from train.config.tokenizer import PatchTransformConfig
-from train.models.bundle import Bundle
-from train.step.losses import losses
 
 SAMPLES = {
     Bucket(1, 8, 8): 40,

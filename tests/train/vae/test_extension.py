@@ -3,11 +3,11 @@ import json
 import pytest
 import torch
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.vae import VaeModelConfig
+from reelweave.train.vae.initialization import origin
+from reelweave.train.vae.network import VideoVae
 from tests.train.vae.tiny import COSMOS, WAN, publish
-from train.config.vae import VaeModelConfig
-from train.vae.initialization import origin
-from train.vae.network import VideoVae
 
 LEVELS = {"dim_mult": [1, 2, 2], "temperal_downsample": [True, True], "scale_factor_spatial": 4}
 DEEPER = {"dim_mult": [1, 2, 2, 2], "temperal_downsample": [True, True, False], "scale_factor_spatial": 8}

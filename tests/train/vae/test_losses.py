@@ -5,19 +5,19 @@ import torch
 from safetensors.torch import save_file
 from torch.distributions import Normal, kl_divergence
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.vae import GanConfig, LpipsConfig
+from reelweave.train.vae.accumulator import Accumulator
+from reelweave.train.vae.discriminator import PatchDiscriminator
+from reelweave.train.vae.gan_term import GanTerm
+from reelweave.train.vae.losses.adaptive import adaptive_weight, gradient_at
+from reelweave.train.vae.losses.gan import lecam, r1, to_fool, to_tell_apart
+from reelweave.train.vae.losses.kl import kl_to_standard_normal
+from reelweave.train.vae.losses.perceptual import Perceptual
+from reelweave.train.vae.losses.pixels import absolute_error, squared_error
+from reelweave.train.vae.network import Posterior
+from reelweave.train.vae.reconstruction import Reconstruction
 from tests.thorough import thorough
-from train.config.vae import GanConfig, LpipsConfig
-from train.vae.accumulator import Accumulator
-from train.vae.discriminator import PatchDiscriminator
-from train.vae.gan_term import GanTerm
-from train.vae.losses.adaptive import adaptive_weight, gradient_at
-from train.vae.losses.gan import lecam, r1, to_fool, to_tell_apart
-from train.vae.losses.kl import kl_to_standard_normal
-from train.vae.losses.perceptual import Perceptual
-from train.vae.losses.pixels import absolute_error, squared_error
-from train.vae.network import Posterior
-from train.vae.reconstruction import Reconstruction
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -6,9 +6,9 @@ import pytest
 import torch
 from PIL import Image
 
-from train.distributed.world import World, join
-from train.vae.contact_sheet import side_by_side
-from train.vae.quality import Quality, measures, psnr, ssim
+from reelweave.train.distributed.world import World, join
+from reelweave.train.vae.contact_sheet import side_by_side
+from reelweave.train.vae.quality import Quality, measures, psnr, ssim
 
 
 def frames(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from loader.buckets.assignment import Bucket
-from loader.errors import RunError, UsageError
+from reelweave.loader.buckets.assignment import Bucket
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.train.vae.evaluation import Evaluation
+from reelweave.train.vae.trainer import VaeTrainer
 from tests.thorough import beyond, thorough
 from tests.train.models import diffusers_vaes
 from tests.train.models.diffusers_vaes import FAMILIES
 from tests.train.saved import losses, metrics, newest, stored, tensors
 from tests.train.vae import tiny
 from tests.train.vae.tiny import MixedStream, config, publish
-from train.vae.evaluation import Evaluation
-from train.vae.trainer import VaeTrainer
 
 GROUPS = ("model", "optimizer", "ema", "latents", "discriminator", "discriminator_optimizer", "adversary")
 

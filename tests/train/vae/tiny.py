@@ -5,12 +5,12 @@ from pathlib import Path
 
 import torch
 
-from loader.buckets.assignment import Bucket
-from loader.errors import RunError
+from reelweave.loader.buckets.assignment import Bucket
+from reelweave.loader.errors import RunError
+from reelweave.train.config.vae import VaeTrainConfig
+from reelweave.train.vae.trainer import VaeTrainer
 from tests.train import clips
 from tests.train.clips import ClipStream
-from train.config.vae import VaeTrainConfig
-from train.vae.trainer import VaeTrainer
 
 SHAPES = (Bucket(5, 16, 16), Bucket(1, 24, 16), Bucket(9, 12, 16))
 SIZES = {

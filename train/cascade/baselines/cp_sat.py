@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from loader.errors import RunError
-from train.cascade.problem import Cascade, Module, Problem
-from train.cascade.schedule import Schedule
-from train.cascade.scheduling.assign_gpus import TimedCascade, assign_gpus
-from train.cascade.scheduling.bound import lower_bound
+from reelweave.loader.errors import RunError
+from reelweave.train.cascade.problem import Cascade, Module, Problem
+from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.cascade.scheduling.assign_gpus import TimedCascade, assign_gpus
+from reelweave.train.cascade.scheduling.bound import lower_bound
 
 _TICKS = 1_000_000  # ticks in the hint's makespan; durations are rounded up to whole ticks
 

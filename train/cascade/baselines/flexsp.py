@@ -7,10 +7,10 @@ Text encoder and VAE run in the group of their DiT.
 
 import numpy as np
 
-from loader.base.arrays import Floats, Places
-from train.cascade.problem import Problem
-from train.cascade.schedule import Run, Schedule
-from train.cascade.scheduling.static import chain, chains
+from reelweave.loader.base.arrays import Floats, Places
+from reelweave.train.cascade.problem import Problem
+from reelweave.train.cascade.schedule import Run, Schedule
+from reelweave.train.cascade.scheduling.static import chain, chains
 
 
 def flexsp(problem: Problem) -> Schedule | None:

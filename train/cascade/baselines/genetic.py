@@ -7,12 +7,12 @@ starts from random degrees only, which fails on large clusters.
 import numpy as np
 from pydantic import Field
 
-from loader.base.arrays import Floats, Places
-from loader.base.compiled import compiled
-from loader.settings import Settings
-from train.cascade.problem import Problem
-from train.cascade.schedule import Schedule
-from train.cascade.scheduling.list_schedule import (
+from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.base.compiled import compiled
+from reelweave.loader.settings import Settings
+from reelweave.train.cascade.problem import Problem
+from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.cascade.scheduling.list_schedule import (
     Choice,
     ListScratch,
     Tables,

@@ -6,11 +6,17 @@ schedules in which samples follow each other on the same GPUs.
 
 import numpy as np
 
-from loader.base.arrays import Places
-from train.cascade.problem import Module, Problem
-from train.cascade.schedule import Schedule
-from train.cascade.scheduling.bound import lower_bound
-from train.cascade.scheduling.list_schedule import Choice, ListScratch, critical_path, makespan, scheduled
+from reelweave.loader.base.arrays import Places
+from reelweave.train.cascade.problem import Module, Problem
+from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.cascade.scheduling.bound import lower_bound
+from reelweave.train.cascade.scheduling.list_schedule import (
+    Choice,
+    ListScratch,
+    critical_path,
+    makespan,
+    scheduled,
+)
 
 _TARGETS = 48
 _FIRST, _LAST = 0.25, 1.5  # targets relative to the bound

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from loader.base.arrays import Floats
-from loader.errors import UsageError
-from train.cascade.costs.trees import LEAF, BoostedTrees, Tree
+from reelweave.loader.base.arrays import Floats
+from reelweave.loader.errors import UsageError
+from reelweave.train.cascade.costs.trees import LEAF, BoostedTrees, Tree
 
 _TREES, _DEPTH, _RATE, _LEAST_ROWS = 64, 3, 0.1, 2
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from pydantic import Field
 
-from loader.base.arrays import Floats, Places
-from loader.buckets.tokens import Compression
-from loader.settings import Settings
-from train.cascade.costs.vae_cost import AnyVAECost
-from train.cascade.problem import Module, Problem
+from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.buckets.tokens import Compression
+from reelweave.loader.settings import Settings
+from reelweave.train.cascade.costs.vae_cost import AnyVAECost
+from reelweave.train.cascade.problem import Module, Problem
 
 
 class Links(Settings):

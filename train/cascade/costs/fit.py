@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loader.base.arrays import Floats, Places
-from loader.buckets.tokens import Compression
-from loader.errors import UsageError
-from train.cascade.costs.cost_model import CostModel, HeldOutError, Links, TextCost
-from train.cascade.costs.fit_dit import fit_dit
-from train.cascade.costs.fit_lines import error_of, held_out, relative_fit
-from train.cascade.costs.fit_vae import fit_vae, vae_seconds
-from train.cascade.costs.profile_csv import Profile
-from train.cascade.costs.run_sizes import RunSizes
-from train.cascade.problem import Module
+from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.buckets.tokens import Compression
+from reelweave.loader.errors import UsageError
+from reelweave.train.cascade.costs.cost_model import CostModel, HeldOutError, Links, TextCost
+from reelweave.train.cascade.costs.fit_dit import fit_dit
+from reelweave.train.cascade.costs.fit_lines import error_of, held_out, relative_fit
+from reelweave.train.cascade.costs.fit_vae import fit_vae, vae_seconds
+from reelweave.train.cascade.costs.profile_csv import Profile
+from reelweave.train.cascade.costs.run_sizes import RunSizes
+from reelweave.train.cascade.problem import Module
 
 _LARGEST_MEAN = 0.10
 

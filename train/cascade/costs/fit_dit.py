@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loader.base.arrays import Floats
-from train.cascade.costs.cost_model import DiTCost, Links
-from train.cascade.costs.fit_lines import line_above, relative_fit
-from train.cascade.costs.profile_csv import Profile
-from train.cascade.costs.run_sizes import RunSizes
+from reelweave.loader.base.arrays import Floats
+from reelweave.train.cascade.costs.cost_model import DiTCost, Links
+from reelweave.train.cascade.costs.fit_lines import line_above, relative_fit
+from reelweave.train.cascade.costs.profile_csv import Profile
+from reelweave.train.cascade.costs.run_sizes import RunSizes
 
 _LEAST_S_PER_BYTE = 1e-15  # floor faster than any link, for transfers too short to measure
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from loader.base.arrays import Flags, Floats, Places
-from loader.buckets.cost_fit import not_negative
-from loader.errors import UsageError
-from train.cascade.costs.cost_model import HeldOutError
+from reelweave.loader.base.arrays import Flags, Floats, Places
+from reelweave.loader.buckets.cost_fit import not_negative
+from reelweave.loader.errors import UsageError
+from reelweave.train.cascade.costs.cost_model import HeldOutError
 
 LEAST_SHAPES = 5
 _EVERY, _FIRST = 4, 2  # smallest and largest shapes stay in the fit

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from loader.base.arrays import Floats, Places
-from train.cascade.costs.boosting import boosted
-from train.cascade.costs.fit_lines import line_above, relative_fit
-from train.cascade.costs.profile_csv import Profile
-from train.cascade.costs.run_sizes import RunSizes
-from train.cascade.costs.vae_cost import FittedVAECost, UnitSeconds, units_of
+from reelweave.loader.base.arrays import Floats, Places
+from reelweave.train.cascade.costs.boosting import boosted
+from reelweave.train.cascade.costs.fit_lines import line_above, relative_fit
+from reelweave.train.cascade.costs.profile_csv import Profile
+from reelweave.train.cascade.costs.run_sizes import RunSizes
+from reelweave.train.cascade.costs.vae_cost import FittedVAECost, UnitSeconds, units_of
 
 _LEAST_CORRECTED = 8
 """Least number of rows for trees, which would overfit fewer."""

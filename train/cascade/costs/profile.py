@@ -8,24 +8,24 @@ from contextlib import contextmanager
 
 import torch
 
-from loader.buckets.assignment import BucketConfig
-from loader.errors import RunError, UsageError
-from train.cascade.costs.profile_csv import MeasuredCascade
-from train.cascade.problem import Module
-from train.config.parallel import ParallelConfig
-from train.config.run import TrainConfig
-from train.distributed.world import World
-from train.measure.timings import StepPart
-from train.memory.shapes import StepShape, noise, shapes
-from train.models.bundle import Bundle
-from train.models.denoiser import Denoiser
-from train.parallel.context.denoise import ContextParallelErrors
-from train.parallel.context.token_shard import cuttable
-from train.parallel.dit import parallelize
-from train.parallel.layouts.zero1 import hold_, narrowed_names
-from train.parallel.mesh import Mesh, Ranks
-from train.step.losses import losses
-from train.step.squared_errors import DenoisingInputs, SquaredErrors, whole_model_errors
+from reelweave.loader.buckets.assignment import BucketConfig
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.train.cascade.costs.profile_csv import MeasuredCascade
+from reelweave.train.cascade.problem import Module
+from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.measure.timings import StepPart
+from reelweave.train.memory.shapes import StepShape, noise, shapes
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.parallel.context.denoise import ContextParallelErrors
+from reelweave.train.parallel.context.token_shard import cuttable
+from reelweave.train.parallel.dit import parallelize
+from reelweave.train.parallel.layouts.zero1 import hold_, narrowed_names
+from reelweave.train.parallel.mesh import Mesh, Ranks
+from reelweave.train.step.losses import losses
+from reelweave.train.step.squared_errors import DenoisingInputs, SquaredErrors, whole_model_errors
 
 WARM_UP = 1
 
@@ -46,7 +46,7 @@ class CascadeTimer:
 
     @contextmanager
     def part(self, name: StepPart) -> Iterator[None]:
-        """Time an encoder, as `train.measure.timings.Timed`."""
+        """Time an encoder, as `reelweave.train.measure.timings.Timed`."""
         self._begin()
         yield
         self._end({"text": Module.TEXT, "vae": Module.VAE}[name])

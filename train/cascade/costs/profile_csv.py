@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.base.arrays import Flags, Floats, Places
-from loader.base.csv_rows import csv_rows, positive
-from loader.errors import UsageError
-from train.cascade.problem import Module
+from reelweave.loader.base.arrays import Flags, Floats, Places
+from reelweave.loader.base.csv_rows import csv_rows, positive
+from reelweave.loader.errors import UsageError
+from reelweave.train.cascade.problem import Module
 
 MODULES = tuple(module.name.lower() for module in Module)
 

@@ -9,22 +9,22 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from loader.buckets.assignment import Bucket
-from loader.errors import UsageError
-from train.cascade.costs.profile_csv import Profile
-from train.cascade.problem import Module
-from train.config.parallel import ParallelConfig
-from train.config.run import TrainConfig
-from train.config.tokenizer import DiffusersVAEConfig
-from train.memory.dry_run import dry_run
-from train.memory.live_memory import LiveMemory
-from train.memory.shapes import StepShape
-from train.models.bundle import Bundle
-from train.models.encoders.tile_grid import TileGrid
-from train.models.encoders.tokenizer import Tokenizer
-from train.models.published.shared import DiffusersDenoiser
-from train.parallel.context.token_shard import Cuttable, cuttable
-from train.parallel.mesh import Mesh
+from reelweave.loader.buckets.assignment import Bucket
+from reelweave.loader.errors import UsageError
+from reelweave.train.cascade.costs.profile_csv import Profile
+from reelweave.train.cascade.problem import Module
+from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.tokenizer import DiffusersVAEConfig
+from reelweave.train.memory.dry_run import dry_run
+from reelweave.train.memory.live_memory import LiveMemory
+from reelweave.train.memory.shapes import StepShape
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.encoders.tile_grid import TileGrid
+from reelweave.train.models.encoders.tokenizer import Tokenizer
+from reelweave.train.models.published.shared import DiffusersDenoiser
+from reelweave.train.parallel.context.token_shard import Cuttable, cuttable
+from reelweave.train.parallel.mesh import Mesh
 
 _LATENTS = 3  # copies of latents: clean, noisy, and the target
 _FAKE = torch.device("cpu")
@@ -63,7 +63,7 @@ def sizes_of(config: TrainConfig, shape: StepShape, gpus: int) -> RunSizes:
         gpus: number of ranks of the run.
 
     Raises:
-        UsageError: the dry run fails (`train.memory.dry_run.dry_run`).
+        UsageError: the dry run fails (`reelweave.train.memory.dry_run.dry_run`).
     """
     config, ranks = _resident(config, gpus)
     bundle = Bundle(config, meta=True, unread=True)
@@ -80,7 +80,7 @@ def sizes_of(config: TrainConfig, shape: StepShape, gpus: int) -> RunSizes:
 
 
 def with_predicted_peaks(profile: Profile, config: TrainConfig, gpus: int) -> Profile:
-    """Return a profile with peaks of some shapes on one rank predicted by `train.memory.dry_run`.
+    """Return a profile with peaks of some shapes on one rank predicted by `reelweave.train.memory.dry_run`.
 
     Args:
         profile: profile of the run.

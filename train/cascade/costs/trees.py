@@ -5,8 +5,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, FiniteFloat, model_validator
 
-from loader.base.arrays import Floats
-from loader.settings import Settings
+from reelweave.loader.base.arrays import Floats
+from reelweave.loader.settings import Settings
 
 LEAF = -1
 """Feature index that marks a leaf."""

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from loader.base.arrays import Floats, Places
-from loader.errors import UsageError
-from loader.settings import Settings
-from train.cascade.costs.trees import BoostedTrees
-from train.models.encoders.tile_grid import TileGrid
+from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.errors import UsageError
+from reelweave.loader.settings import Settings
+from reelweave.train.cascade.costs.trees import BoostedTrees
+from reelweave.train.models.encoders.tile_grid import TileGrid
 
 
 class VAECost(Settings):

@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from loader.errors import RunError
-from train.cascade.execution.ops import CascadeOps
-from train.cascade.execution.order import Event, Open
-from train.cascade.problem import Module
-from train.distributed.world import World
+from reelweave.loader.errors import RunError
+from reelweave.train.cascade.execution.ops import CascadeOps
+from reelweave.train.cascade.execution.order import Event, Open
+from reelweave.train.cascade.problem import Module
+from reelweave.train.distributed.world import World
 
 
 def agree(world: World, events: Sequence[Event], work: CascadeOps) -> None:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Self
 import torch
 import torch.distributed as dist
 
-from train.cascade.execution.ops import TensorSpec
-from train.cascade.execution.packing import empty, packed, unpacked
+from reelweave.train.cascade.execution.ops import TensorSpec
+from reelweave.train.cascade.execution.packing import empty, packed, unpacked
 
 
 class PendingSend(NamedTuple):

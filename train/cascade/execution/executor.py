@@ -7,16 +7,16 @@ buffer is full, a rank waits only for messages to cascades before its next one.
 
 from collections.abc import Sequence
 
-from train.cascade.execution.agreement import agree
-from train.cascade.execution.channel import Channel
-from train.cascade.execution.handoffs import handoff_bytes, plan_transfers
-from train.cascade.execution.ops import CascadeOps
-from train.cascade.execution.order import Event, bounded, in_order, with_openings
-from train.cascade.execution.pool import GroupPool
-from train.cascade.execution.step import AgreedStep, StepReport
-from train.cascade.schedule import Schedule
-from train.distributed.world import World
-from train.measure.timings import StepClock
+from reelweave.train.cascade.execution.agreement import agree
+from reelweave.train.cascade.execution.channel import Channel
+from reelweave.train.cascade.execution.handoffs import handoff_bytes, plan_transfers
+from reelweave.train.cascade.execution.ops import CascadeOps
+from reelweave.train.cascade.execution.order import Event, bounded, in_order, with_openings
+from reelweave.train.cascade.execution.pool import GroupPool
+from reelweave.train.cascade.execution.step import AgreedStep, StepReport
+from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.distributed.world import World
+from reelweave.train.measure.timings import StepClock
 
 
 class Executor:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from train.cascade.execution.channel import PendingSend
+from reelweave.train.cascade.execution.channel import PendingSend
 
 
 class HandoffBuffer:

@@ -7,9 +7,9 @@ the rest of the DiT's group. A message is needed only if no rank of the group ma
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from train.cascade.execution.ops import CascadeOps, TensorSpec
-from train.cascade.problem import Cascade, Module
-from train.cascade.schedule import Run
+from reelweave.train.cascade.execution.ops import CascadeOps, TensorSpec
+from reelweave.train.cascade.problem import Cascade, Module
+from reelweave.train.cascade.schedule import Run
 
 
 class Message(NamedTuple):

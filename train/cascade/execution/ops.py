@@ -6,8 +6,8 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from train.cascade.problem import Cascade, Module
-from train.parallel.context.context import ContextParallel
+from reelweave.train.cascade.problem import Cascade, Module
+from reelweave.train.parallel.context.context import ContextParallel
 
 
 class TensorSpec(NamedTuple):

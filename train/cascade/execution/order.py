@@ -4,10 +4,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from loader.errors import UsageError
-from train.cascade.execution.handoffs import Transfers
-from train.cascade.problem import Module
-from train.cascade.schedule import Run
+from reelweave.loader.errors import UsageError
+from reelweave.train.cascade.execution.handoffs import Transfers
+from reelweave.train.cascade.problem import Module
+from reelweave.train.cascade.schedule import Run
 
 HandoffBytes = Mapping[int, Mapping[int, int]]
 """Handoff bytes of a sample on each rank, {sample: {rank: bytes}}."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from train.cascade.execution.ops import TensorSpec
+from reelweave.train.cascade.execution.ops import TensorSpec
 
 _ALIGNED = 16  # bytes: alignment for tensors of any dtype
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from loader.errors import RunError
-from train.distributed.world import World
-from train.parallel.context.context import ContextParallel
+from reelweave.loader.errors import RunError
+from reelweave.train.distributed.world import World
+from reelweave.train.parallel.context.context import ContextParallel
 
 Group = tuple[int, ...]
 

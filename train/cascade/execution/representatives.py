@@ -15,12 +15,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from train.cascade.execution.ops import CascadeOps
-from train.cascade.execution.pool import Group
-from train.cascade.problem import Module
-from train.cascade.schedule import Schedule
-from train.distributed.world import World
-from train.parallel.context.context import ContextParallel
+from reelweave.train.cascade.execution.ops import CascadeOps
+from reelweave.train.cascade.execution.pool import Group
+from reelweave.train.cascade.problem import Module
+from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.distributed.world import World
+from reelweave.train.parallel.context.context import ContextParallel
 
 _MOST_TRIES = 100_000
 

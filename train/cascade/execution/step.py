@@ -6,17 +6,17 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from train.cascade.execution.channel import Channel, PendingReceive
-from train.cascade.execution.handoff_buffer import HandoffBuffer
-from train.cascade.execution.handoffs import Handoff, Input, Transfers, share
-from train.cascade.execution.ops import CascadeOps
-from train.cascade.execution.order import Event, HandoffBytes, Open
-from train.cascade.execution.packing import empty, packed, unpacked
-from train.cascade.execution.pool import GroupPool
-from train.cascade.problem import Cascade, Module
-from train.cascade.schedule import Run
-from train.distributed.world import World
-from train.measure.timings import Moment, StepClock, moment
+from reelweave.train.cascade.execution.channel import Channel, PendingReceive
+from reelweave.train.cascade.execution.handoff_buffer import HandoffBuffer
+from reelweave.train.cascade.execution.handoffs import Handoff, Input, Transfers, share
+from reelweave.train.cascade.execution.ops import CascadeOps
+from reelweave.train.cascade.execution.order import Event, HandoffBytes, Open
+from reelweave.train.cascade.execution.packing import empty, packed, unpacked
+from reelweave.train.cascade.execution.pool import GroupPool
+from reelweave.train.cascade.problem import Cascade, Module
+from reelweave.train.cascade.schedule import Run
+from reelweave.train.distributed.world import World
+from reelweave.train.measure.timings import Moment, StepClock, moment
 
 
 class Executed(NamedTuple):

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from train.cascade.menu import GroupMenu
-from train.cascade.paper.simulate import Noise, execute
-from train.cascade.planners.plan import FEW, CascadePlan, search, search_again
-from train.cascade.problem import Problem
-from train.cascade.schedule import Schedule
+from reelweave.train.cascade.menu import GroupMenu
+from reelweave.train.cascade.paper.simulate import Noise, execute
+from reelweave.train.cascade.planners.plan import FEW, CascadePlan, search, search_again
+from reelweave.train.cascade.problem import Problem
+from reelweave.train.cascade.schedule import Schedule
 
 _TARGETS = (1.0, 1.06, 1.12)
 """Makespans to search for, relative to that of work in proportion to speeds: a group has the speed of its slowest."""

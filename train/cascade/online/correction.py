@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from loader.base.arrays import Floats, Places
-from train.cascade.online.measurements import MeasurementWindow
-from train.cascade.online.stragglers import slow_gpus, taken_part
-from train.cascade.problem import Module, Problem
-from train.config.cascade import CorrectionConfig
+from reelweave.loader.base.arrays import Floats, Places
+from reelweave.train.cascade.online.measurements import MeasurementWindow
+from reelweave.train.cascade.online.stragglers import slow_gpus, taken_part
+from reelweave.train.cascade.problem import Module, Problem
+from reelweave.train.config.cascade import CorrectionConfig
 
 _TURNS = 10
 _FAST = 0.25  # quantile for the first round, in which half of the GPUs may run beside an undetected straggler

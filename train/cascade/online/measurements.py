@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from train.cascade.problem import Module, Problem
-from train.cascade.schedule import Schedule
+from reelweave.train.cascade.problem import Module, Problem
+from reelweave.train.cascade.schedule import Schedule
 
 
 class Measurement(NamedTuple):

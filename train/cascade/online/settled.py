@@ -7,8 +7,8 @@ and the number of orders is bounded. Plans go round all other stragglers with th
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from train.cascade.online.correction import Correction
-from train.cascade.rank_order import RankOrder
+from reelweave.train.cascade.online.correction import Correction
+from reelweave.train.cascade.rank_order import RankOrder
 
 _STAYS = 2  # steps in a row; a straggler that plans avoid altogether is soon forgotten
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.base.arrays import Floats, Places
-from train.cascade.online.measurements import Measurement
+from reelweave.loader.base.arrays import Floats, Places
+from reelweave.train.cascade.online.measurements import Measurement
 
 _ERRORS = 4.0
 _PER_DEVIATION = 1.4826  # median absolute deviations in a standard deviation of a normal distribution

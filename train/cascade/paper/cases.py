@@ -4,11 +4,11 @@ import re
 
 import numpy as np
 
-from loader.base.arrays import Places
-from loader.errors import UsageError
-from train.cascade.costs.cost_model import CostModel, DiTCost, SampleShapes, TextCost
-from train.cascade.costs.vae_cost import VAECost
-from train.cascade.problem import Problem
+from reelweave.loader.base.arrays import Places
+from reelweave.loader.errors import UsageError
+from reelweave.train.cascade.costs.cost_model import CostModel, DiTCost, SampleShapes, TextCost
+from reelweave.train.cascade.costs.vae_cost import VAECost
+from reelweave.train.cascade.problem import Problem
 
 HUNYUAN_720P = CostModel(
     dit=DiTCost(

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from loader.base.arrays import Floats
-from loader.base.csv_rows import csv_rows, positive
-from loader.errors import UsageError
-from train.cascade.paper.trace import TraceBatch
-from train.cascade.problem import Module, Problem
+from reelweave.loader.base.arrays import Floats
+from reelweave.loader.base.csv_rows import csv_rows, positive
+from reelweave.loader.errors import UsageError
+from reelweave.train.cascade.paper.trace import TraceBatch
+from reelweave.train.cascade.problem import Module, Problem
 
 SHAPE = ("batch", "frames", "height", "width", "length")
 """Columns that may identify a shape; ``length`` is S, a sample's ``tokens``."""

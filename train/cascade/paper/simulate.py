@@ -6,13 +6,13 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import Field
 
-from loader.base.arrays import Floats
-from loader.errors import RunError
-from loader.settings import Settings
-from train.cascade.placement.communication import Communication
-from train.cascade.placement.mapper import needs
-from train.cascade.problem import Module
-from train.cascade.schedule import Run, Schedule
+from reelweave.loader.base.arrays import Floats
+from reelweave.loader.errors import RunError
+from reelweave.loader.settings import Settings
+from reelweave.train.cascade.placement.communication import Communication
+from reelweave.train.cascade.placement.mapper import needs
+from reelweave.train.cascade.problem import Module
+from reelweave.train.cascade.schedule import Run, Schedule
 
 
 class Noise(Settings):

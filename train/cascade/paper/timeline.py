@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 from xml.etree import ElementTree as ET
 
-from train.cascade.placement.mapper import needs
-from train.cascade.problem import Module
-from train.cascade.schedule import Run, Schedule
+from reelweave.train.cascade.placement.mapper import needs
+from reelweave.train.cascade.problem import Module
+from reelweave.train.cascade.schedule import Run, Schedule
 
 NAMES = {Module.TEXT: "text", Module.VAE: "VAE", Module.DIT: "DiT"}
 _WIDTH, _LEFT, _RIGHT, _TOP, _GAP = 1200, 96, 24, 96, 62  # pixels; the gap is below each panel

@@ -9,20 +9,20 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
-from loader.base.arrays import Floats
-from loader.base.named_file import read_named_text
-from loader.buckets.assignment import Bucket
-from loader.buckets.tokens import Compression, sequence_length
-from loader.errors import UsageError
-from loader.plan.microbatches import Microbatches
-from loader.settings import Settings
-from train.cascade.costs.cost_model import CostModel, SampleShapes
-from train.cascade.paper.simulate import Noise, execute, flops_cv
-from train.cascade.placement.communication import Traffic, communication
-from train.cascade.placement.mapper import place
-from train.cascade.placement.topology import Topology
-from train.cascade.problem import Module, Problem
-from train.cascade.schedule import Schedule
+from reelweave.loader.base.arrays import Floats
+from reelweave.loader.base.named_file import read_named_text
+from reelweave.loader.buckets.assignment import Bucket
+from reelweave.loader.buckets.tokens import Compression, sequence_length
+from reelweave.loader.errors import UsageError
+from reelweave.loader.plan.microbatches import Microbatches
+from reelweave.loader.settings import Settings
+from reelweave.train.cascade.costs.cost_model import CostModel, SampleShapes
+from reelweave.train.cascade.paper.simulate import Noise, execute, flops_cv
+from reelweave.train.cascade.placement.communication import Traffic, communication
+from reelweave.train.cascade.placement.mapper import place
+from reelweave.train.cascade.placement.topology import Topology
+from reelweave.train.cascade.problem import Module, Problem
+from reelweave.train.cascade.schedule import Schedule
 
 MAX_TRACE_BYTES = 64 << 20
 _MOST = 1_000_000_000
@@ -98,7 +98,7 @@ def _where(loc: Sequence[int | str]) -> str:
 
 
 def samples_of(microbatches: Microbatches, buckets: Sequence[Bucket]) -> SampleShapes:
-    """Return the samples of one step of a workload or of a dataset's stream (`loader.paper`).
+    """Return the samples of one step of a workload or of a dataset's stream (`reelweave.loader.paper`).
 
     Args:
         microbatches: microbatches of all ranks in the step.

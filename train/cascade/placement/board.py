@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from train.cascade.schedule import Schedule
+from reelweave.train.cascade.schedule import Schedule
 
 TOGETHER_S = 1e-6
 """Tolerated overlap of runs on a GPU in seconds, as in `check`; sums of times are not exact."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator
 
-from train.cascade.placement.topology import Topology
+from reelweave.train.cascade.placement.topology import Topology
 
 _SEEDS = 4  # nodes from which a group over several nodes is grown
 

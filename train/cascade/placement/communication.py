@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.base.arrays import Floats
-from train.cascade.costs.cost_model import CostModel, Links, SampleShapes
-from train.cascade.placement.levels import handoff_hops, off_rail
-from train.cascade.placement.mapper import needs
-from train.cascade.placement.topology import Topology
-from train.cascade.problem import Module
-from train.cascade.schedule import Schedule
+from reelweave.loader.base.arrays import Floats
+from reelweave.train.cascade.costs.cost_model import CostModel, Links, SampleShapes
+from reelweave.train.cascade.placement.levels import handoff_hops, off_rail
+from reelweave.train.cascade.placement.mapper import needs
+from reelweave.train.cascade.placement.topology import Topology
+from reelweave.train.cascade.problem import Module
+from reelweave.train.cascade.schedule import Schedule
 
 
 @dataclass(frozen=True, eq=False)

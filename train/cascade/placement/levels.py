@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from train.cascade.placement.topology import Topology
+from reelweave.train.cascade.placement.topology import Topology
 
 
 class Levels(NamedTuple):

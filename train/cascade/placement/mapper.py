@@ -10,12 +10,12 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from train.cascade.placement.board import TOGETHER_S, Board
-from train.cascade.placement.candidates import CandidateSites
-from train.cascade.placement.levels import BOTH, NOTHING, Levels, Priorities, levels
-from train.cascade.placement.topology import Topology
-from train.cascade.problem import Module
-from train.cascade.schedule import Run, Schedule
+from reelweave.train.cascade.placement.board import TOGETHER_S, Board
+from reelweave.train.cascade.placement.candidates import CandidateSites
+from reelweave.train.cascade.placement.levels import BOTH, NOTHING, Levels, Priorities, levels
+from reelweave.train.cascade.placement.topology import Topology
+from reelweave.train.cascade.problem import Module
+from reelweave.train.cascade.schedule import Run, Schedule
 
 TRIES = 200
 """Maximum number of evaluated moves; a count bounds time with the same result on every machine."""

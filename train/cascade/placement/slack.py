@@ -7,10 +7,10 @@ plans.
 
 import numpy as np
 
-from loader.base.arrays import Floats, Places
-from train.cascade.placement.mapper import needs
-from train.cascade.schedule import Schedule
-from train.cascade.scheduling.schedule_graph import ScheduleGraph
+from reelweave.loader.base.arrays import Floats, Places
+from reelweave.train.cascade.placement.mapper import needs
+from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.cascade.scheduling.schedule_graph import ScheduleGraph
 
 
 def slack_s(schedule: Schedule) -> Floats:

@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from loader.errors import UsageError
-from loader.settings import Settings
-from train.cascade.costs.cost_model import Links
+from reelweave.loader.errors import UsageError
+from reelweave.loader.settings import Settings
+from reelweave.train.cascade.costs.cost_model import Links
 
 Distance = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
 """Connection between a GPU and a card, in the terms of ``nvidia-smi topo -m``. One PCIe switch, several of

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.base.arrays import Flags, Numbers, Places
-from loader.base.compiled import compiled
-from train.cascade.planners.degree_moves import LOG, exchange, fit, set_degree, step, undo
-from train.cascade.planners.order_moves import copy, reorder, replaced, turn, with_one, without
-from train.cascade.scheduling.list_schedule import Tables
-from train.cascade.scheduling.random_bits import Bits, below, chance
-from train.cascade.scheduling.serial import MODULES, CascadeTable, Cells, SerialScratch, lay
+from reelweave.loader.base.arrays import Flags, Numbers, Places
+from reelweave.loader.base.compiled import compiled
+from reelweave.train.cascade.planners.degree_moves import LOG, exchange, fit, set_degree, step, undo
+from reelweave.train.cascade.planners.order_moves import copy, reorder, replaced, turn, with_one, without
+from reelweave.train.cascade.scheduling.list_schedule import Tables
+from reelweave.train.cascade.scheduling.random_bits import Bits, below, chance
+from reelweave.train.cascade.scheduling.serial import MODULES, CascadeTable, Cells, SerialScratch, lay
 
 # Parameters here and in the moves are tuned on cases like those of docs/benchmarks/planners.md with other seeds.
 SHARPNESS = 200.0

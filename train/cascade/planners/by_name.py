@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
-from train.cascade.baselines.cp_sat import referee
-from train.cascade.baselines.flexsp import flexsp
-from train.cascade.baselines.genetic import genetic
-from train.cascade.baselines.sweep import sweep
-from train.cascade.planners.plan import plan
-from train.cascade.problem import Problem
-from train.cascade.schedule import Schedule
-from train.cascade.scheduling.static import best_static, static
+from reelweave.train.cascade.baselines.cp_sat import referee
+from reelweave.train.cascade.baselines.flexsp import flexsp
+from reelweave.train.cascade.baselines.genetic import genetic
+from reelweave.train.cascade.baselines.sweep import sweep
+from reelweave.train.cascade.planners.plan import plan
+from reelweave.train.cascade.problem import Problem
+from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.cascade.scheduling.static import best_static, static
 
 Planner = Callable[[Problem, int], Schedule | None]
 """A planner returns None without a schedule, such as a static one whose degree some sample does not support."""

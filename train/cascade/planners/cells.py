@@ -8,18 +8,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.base.arrays import Floats
-from train.cascade.menu import GroupMenu
-from train.cascade.planners.annealing import Cooling, State, anneal
-from train.cascade.planners.initial_states import dealt, degrees, smallest
-from train.cascade.planners.pruning import narrowed, tried
-from train.cascade.problem import Cascade, Module, Problem
-from train.cascade.schedule import Run, Schedule
-from train.cascade.scheduling.assign_gpus import TimedCascade, assign_gpus
-from train.cascade.scheduling.in_blocks import in_blocks, table_of
-from train.cascade.scheduling.list_schedule import Tables
-from train.cascade.scheduling.random_bits import seeded
-from train.cascade.scheduling.serial import MODULES, Cells, SerialScratch, lay
+from reelweave.loader.base.arrays import Floats
+from reelweave.train.cascade.menu import GroupMenu
+from reelweave.train.cascade.planners.annealing import Cooling, State, anneal
+from reelweave.train.cascade.planners.initial_states import dealt, degrees, smallest
+from reelweave.train.cascade.planners.pruning import narrowed, tried
+from reelweave.train.cascade.problem import Cascade, Module, Problem
+from reelweave.train.cascade.schedule import Run, Schedule
+from reelweave.train.cascade.scheduling.assign_gpus import TimedCascade, assign_gpus
+from reelweave.train.cascade.scheduling.in_blocks import in_blocks, table_of
+from reelweave.train.cascade.scheduling.list_schedule import Tables
+from reelweave.train.cascade.scheduling.random_bits import seeded
+from reelweave.train.cascade.scheduling.serial import MODULES, Cells, SerialScratch, lay
 
 _FEW = 3.5  # mean samples per cell; with fewer there is too little to arrange
 _NODE = 8  # GPUs of the smallest cells: groups within a node are cheap

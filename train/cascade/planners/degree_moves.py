@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from loader.base.arrays import Numbers, Places
-from loader.base.compiled import compiled
-from train.cascade.scheduling.list_schedule import Tables
-from train.cascade.scheduling.random_bits import Bits, below, chance
-from train.cascade.scheduling.serial import MODULES, CascadeTable
+from reelweave.loader.base.arrays import Numbers, Places
+from reelweave.loader.base.compiled import compiled
+from reelweave.train.cascade.scheduling.list_schedule import Tables
+from reelweave.train.cascade.scheduling.random_bits import Bits, below, chance
+from reelweave.train.cascade.scheduling.serial import MODULES, CascadeTable
 
 _DIT = 0.65  # share of changes to a DiT
 _ALONG = 0.9  # share of these that change the other modules of the sample, too

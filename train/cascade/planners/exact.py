@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.base.arrays import Floats, Places
-from loader.base.compiled import compiled
-from train.cascade.menu import GroupMenu
-from train.cascade.planners.pruning import narrowed
-from train.cascade.problem import Cascade, Module, Problem
-from train.cascade.schedule import Schedule
-from train.cascade.scheduling.assign_gpus import TimedCascade, assign_gpus
-from train.cascade.scheduling.in_blocks import blocks_for, in_blocks
-from train.cascade.scheduling.serial import MODULES, Cells, SerialScratch
+from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.base.compiled import compiled
+from reelweave.train.cascade.menu import GroupMenu
+from reelweave.train.cascade.planners.pruning import narrowed
+from reelweave.train.cascade.problem import Cascade, Module, Problem
+from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.cascade.scheduling.assign_gpus import TimedCascade, assign_gpus
+from reelweave.train.cascade.scheduling.in_blocks import blocks_for, in_blocks
+from reelweave.train.cascade.scheduling.serial import MODULES, Cells, SerialScratch
 
 _HALVINGS, _EACH = 8, 50_000  # searches for a bound, and branches per search
 _MOST = 24  # maximum number of cascades for which such searches prove anything

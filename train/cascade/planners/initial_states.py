@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from loader.base.arrays import Flags, Floats, Numbers, Places
-from loader.base.compiled import compiled
-from train.cascade.problem import Module, Problem
-from train.cascade.scheduling.serial import MODULES
+from reelweave.loader.base.arrays import Flags, Floats, Numbers, Places
+from reelweave.loader.base.compiled import compiled
+from reelweave.train.cascade.problem import Module, Problem
+from reelweave.train.cascade.scheduling.serial import MODULES
 
 _SLACK = 1.6  # capacity of a cell relative to the mean number of samples
 

@@ -1,9 +1,9 @@
 """Annealing moves that change the order of a cell's cascades; compiled."""
 
-from loader.base.arrays import Numbers
-from loader.base.compiled import compiled
-from train.cascade.scheduling.random_bits import Bits, below, chance
-from train.cascade.scheduling.serial import MODULES
+from reelweave.loader.base.arrays import Numbers
+from reelweave.loader.base.compiled import compiled
+from reelweave.train.cascade.scheduling.random_bits import Bits, below, chance
+from reelweave.train.cascade.scheduling.serial import MODULES
 
 
 @compiled

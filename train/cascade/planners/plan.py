@@ -4,19 +4,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.base.arrays import Floats
-from loader.errors import RunError
-from train.cascade.baselines.flexsp import flexsp
-from train.cascade.baselines.genetic import genetic
-from train.cascade.baselines.sweep import sweep
-from train.cascade.menu import GroupMenu
-from train.cascade.planners.cells import COLD, HOT, Groups, in_cells, smallest_cell
-from train.cascade.planners.exact import exact
-from train.cascade.problem import Problem
-from train.cascade.schedule import Schedule
-from train.cascade.scheduling.bound import lower_bound
-from train.cascade.scheduling.in_blocks import onto_menu
-from train.cascade.scheduling.static import best_static
+from reelweave.loader.base.arrays import Floats
+from reelweave.loader.errors import RunError
+from reelweave.train.cascade.baselines.flexsp import flexsp
+from reelweave.train.cascade.baselines.genetic import genetic
+from reelweave.train.cascade.baselines.sweep import sweep
+from reelweave.train.cascade.menu import GroupMenu
+from reelweave.train.cascade.planners.cells import COLD, HOT, Groups, in_cells, smallest_cell
+from reelweave.train.cascade.planners.exact import exact
+from reelweave.train.cascade.problem import Problem
+from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.cascade.scheduling.bound import lower_bound
+from reelweave.train.cascade.scheduling.in_blocks import onto_menu
+from reelweave.train.cascade.scheduling.static import best_static
 
 WORTH = 0.02
 """Relative gain below which the static plan is kept, since it needs no handoffs and no groups."""

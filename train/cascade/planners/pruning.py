@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from loader.base.arrays import Flags, Floats, Places
-from loader.base.compiled import compiled
-from train.cascade.problem import Module, Problem
+from reelweave.loader.base.arrays import Flags, Floats, Places
+from reelweave.loader.base.compiled import compiled
+from reelweave.train.cascade.problem import Module, Problem
 
 _ROUNDS = 3  # one round's pruning enables the next
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from train.cascade.problem import Cascade, Problem
-from train.cascade.schedule import Run
+from reelweave.train.cascade.problem import Cascade, Problem
+from reelweave.train.cascade.schedule import Run
 
 _TOGETHER_S = 1e-9  # slack within which GPUs of a finished cascade count as free
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from loader.base.arrays import Flags, Floats
-from loader.base.compiled import compiled
-from train.cascade.problem import Problem
+from reelweave.loader.base.arrays import Flags, Floats
+from reelweave.loader.base.compiled import compiled
+from reelweave.train.cascade.problem import Problem
 
 _STEPS = 40  # halvings of the interval
 

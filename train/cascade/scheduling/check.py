@@ -4,8 +4,8 @@ from collections import Counter
 
 import numpy as np
 
-from train.cascade.problem import Module, Problem
-from train.cascade.schedule import Run, Schedule
+from reelweave.train.cascade.problem import Module, Problem
+from reelweave.train.cascade.schedule import Run, Schedule
 
 _TOLERANCE_S = 1e-6
 

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from loader.base.arrays import Floats, Places
-from loader.base.compiled import compiled
-from train.cascade.menu import GroupMenu
-from train.cascade.problem import Cascade, Module, Problem
-from train.cascade.schedule import Run, Schedule
-from train.cascade.scheduling.serial import MODULES, CascadeTable, Cells, SerialScratch, lay
+from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.base.compiled import compiled
+from reelweave.train.cascade.menu import GroupMenu
+from reelweave.train.cascade.problem import Cascade, Module, Problem
+from reelweave.train.cascade.schedule import Run, Schedule
+from reelweave.train.cascade.scheduling.serial import MODULES, CascadeTable, Cells, SerialScratch, lay
 
 _TOGETHER_S = 1e-9  # slack within which GPUs of a finished cascade count as free
 _TRIES = (

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.base.arrays import Floats, Places
-from loader.base.compiled import compiled
-from train.cascade.problem import Cascade, Module, Problem
-from train.cascade.schedule import Schedule
-from train.cascade.scheduling.assign_gpus import TimedCascade, assign_gpus
+from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.base.compiled import compiled
+from reelweave.train.cascade.problem import Cascade, Module, Problem
+from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.cascade.scheduling.assign_gpus import TimedCascade, assign_gpus
 
 
 class Tables(NamedTuple):

@@ -7,7 +7,7 @@ takes a few instructions, whereas numpy's generator with one state per thread co
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.base.compiled import compiled
+from reelweave.loader.base.compiled import compiled
 
 Bits = NDArray[np.uint64]
 """State of the generator: one nonzero number."""

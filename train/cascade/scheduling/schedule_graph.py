@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loader.base.arrays import Flags, Floats, Places
-from loader.base.compiled import compiled
-from train.cascade.problem import Module
-from train.cascade.schedule import Schedule
+from reelweave.loader.base.arrays import Flags, Floats, Places
+from reelweave.loader.base.compiled import compiled
+from reelweave.train.cascade.problem import Module
+from reelweave.train.cascade.schedule import Schedule
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loader.base.arrays import Floats, Numbers, Places
-from loader.base.compiled import compiled
-from train.cascade.menu import GroupMenu
-from train.cascade.problem import Module
+from reelweave.loader.base.arrays import Floats, Numbers, Places
+from reelweave.loader.base.compiled import compiled
+from reelweave.train.cascade.menu import GroupMenu
+from reelweave.train.cascade.problem import Module
 
 MODULES = len(Module)
 """Compile-time constant: division by a runtime value costs as much as all the rest of `lay`."""

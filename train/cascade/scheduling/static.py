@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from loader.base.arrays import Floats, Places
-from train.cascade.menu import GroupMenu
-from train.cascade.problem import Cascade, Module, Problem
-from train.cascade.schedule import Run, Schedule
+from reelweave.loader.base.arrays import Floats, Places
+from reelweave.train.cascade.menu import GroupMenu
+from reelweave.train.cascade.problem import Cascade, Module, Problem
+from reelweave.train.cascade.schedule import Run, Schedule
 
 
 def static(

@@ -7,36 +7,42 @@ from pathlib import Path
 import torch
 from pydantic import ValidationError
 
-from loader.base.named_file import read_named
-from loader.base.yaml_text import read_yaml
-from loader.batch import Microbatch, Pack
-from loader.errors import UsageError
-from train.cascade.execution.executor import Executor
-from train.cascade.execution.ops import TensorSpec
-from train.cascade.execution.pool import GroupPool
-from train.cascade.execution.representatives import Representatives, WholeGradients
-from train.cascade.execution.step import Executed
-from train.cascade.menu import GroupMenu
-from train.cascade.online.settled import Learned
-from train.cascade.placement.topology import PRESETS, Topology
-from train.cascade.rank_order import RankOrder
-from train.cascade.training.clip_costs import NominalCosts, read_costs
-from train.cascade.training.lookahead import PlacedPlan, PlanPrefetcher
-from train.cascade.training.manifest import exchange
-from train.cascade.training.online import OnlineCorrection
-from train.cascade.training.shard_blocks import check_blocks, ranks_of_a_block
-from train.cascade.training.step_problem import BatchShape, ClipCosts, announced_shape, problem_of, shape_of
-from train.cascade.training.timelines import FOLDER, StepTimeline, all_runs
-from train.cascade.training.training_ops import TrainingOps, contexts_of
-from train.config.run import TrainConfig
-from train.config.text import HashedTextConfig
-from train.distributed.world import World
-from train.measure.timings import StepClock
-from train.models.bundle import Bundle
-from train.parallel.context.token_shard import Cuttable, cuttable
-from train.parallel.pipeline.pipeline import Weigh
-from train.step.batches import LookaheadStream
-from train.step.losses import Losses
+from reelweave.loader.base.named_file import read_named
+from reelweave.loader.base.yaml_text import read_yaml
+from reelweave.loader.batch import Microbatch, Pack
+from reelweave.loader.errors import UsageError
+from reelweave.train.cascade.execution.executor import Executor
+from reelweave.train.cascade.execution.ops import TensorSpec
+from reelweave.train.cascade.execution.pool import GroupPool
+from reelweave.train.cascade.execution.representatives import Representatives, WholeGradients
+from reelweave.train.cascade.execution.step import Executed
+from reelweave.train.cascade.menu import GroupMenu
+from reelweave.train.cascade.online.settled import Learned
+from reelweave.train.cascade.placement.topology import PRESETS, Topology
+from reelweave.train.cascade.rank_order import RankOrder
+from reelweave.train.cascade.training.clip_costs import NominalCosts, read_costs
+from reelweave.train.cascade.training.lookahead import PlacedPlan, PlanPrefetcher
+from reelweave.train.cascade.training.manifest import exchange
+from reelweave.train.cascade.training.online import OnlineCorrection
+from reelweave.train.cascade.training.shard_blocks import check_blocks, ranks_of_a_block
+from reelweave.train.cascade.training.step_problem import (
+    BatchShape,
+    ClipCosts,
+    announced_shape,
+    problem_of,
+    shape_of,
+)
+from reelweave.train.cascade.training.timelines import FOLDER, StepTimeline, all_runs
+from reelweave.train.cascade.training.training_ops import TrainingOps, contexts_of
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.text import HashedTextConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.measure.timings import StepClock
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.parallel.context.token_shard import Cuttable, cuttable
+from reelweave.train.parallel.pipeline.pipeline import Weigh
+from reelweave.train.step.batches import LookaheadStream
+from reelweave.train.step.losses import Losses
 
 _MOST_TOPOLOGY_BYTES = 1 << 20
 _SEEDS = 2**31  # range of planner seeds; a run's seed may be negative

@@ -11,16 +11,16 @@ import torch
 from pydantic import ValidationError
 from torch.utils.flop_counter import FlopCounterMode
 
-from loader.base.arrays import Floats, Places
-from loader.base.named_file import read_named_text
-from loader.errors import UsageError
-from train.cascade.costs.cost_model import CostModel, Links
-from train.cascade.costs.vae_cost import FittedVAECost
-from train.cascade.problem import Module
-from train.cascade.training.step_problem import ClipShape
-from train.config.run import TrainConfig
-from train.models.bundle import Bundle
-from train.models.encoders.tokenizer import COLOURS
+from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.base.named_file import read_named_text
+from reelweave.loader.errors import UsageError
+from reelweave.train.cascade.costs.cost_model import CostModel, Links
+from reelweave.train.cascade.costs.vae_cost import FittedVAECost
+from reelweave.train.cascade.problem import Module
+from reelweave.train.cascade.training.step_problem import ClipShape
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.encoders.tokenizer import COLOURS
 
 MAX_COSTS_BYTES = 64 << 20
 
@@ -156,13 +156,13 @@ def read_costs(path: Path) -> MeasuredCosts:
         UsageError: the file is unreadable or invalid; names the wrong key.
     """
     try:
-        data = read_named_text(path, MAX_COSTS_BYTES, f"train.cascade.costs={path}")
+        data = read_named_text(path, MAX_COSTS_BYTES, f"reelweave.train.cascade.costs={path}")
         return MeasuredCosts(CostModel.model_validate_json(data))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "its beginning"
         raise UsageError(
-            f"train.cascade.costs={path} is no cost model, at {where}: {first['msg']}"
+            f"reelweave.train.cascade.costs={path} is no cost model, at {where}: {first['msg']}"
         ) from error
 
 

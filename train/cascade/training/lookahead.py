@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from train.cascade.online.settled import Learned
-from train.cascade.planners.plan import CascadePlan
-from train.cascade.problem import Problem
-from train.cascade.rank_order import RankOrder
-from train.cascade.schedule import Schedule
-from train.cascade.training.step_problem import BatchShape
+from reelweave.train.cascade.online.settled import Learned
+from reelweave.train.cascade.planners.plan import CascadePlan
+from reelweave.train.cascade.problem import Problem
+from reelweave.train.cascade.rank_order import RankOrder
+from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.cascade.training.step_problem import BatchShape
 
 
 class PlacedPlan(NamedTuple):

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from loader.batch import BadSample, Microbatch, Pack
-from loader.buckets.assignment import Bucket
-from loader.plan.position import Position
-from train.cascade.execution.ops import TensorSpec
-from train.distributed.world import World
+from reelweave.loader.batch import BadSample, Microbatch, Pack
+from reelweave.loader.buckets.assignment import Bucket
+from reelweave.loader.plan.position import Position
+from reelweave.train.cascade.execution.ops import TensorSpec
+from reelweave.train.distributed.world import World
 
 _SAID = (
     *("keys", "captions", "passes", "step", "epoch", "weight"),

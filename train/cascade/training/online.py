@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 
-from train.cascade.menu import GroupMenu
-from train.cascade.online.around import around
-from train.cascade.online.correction import corrected, correction
-from train.cascade.online.measurements import MeasurementWindow, measurements
-from train.cascade.online.settled import Learned, SettledOrder
-from train.cascade.planners.plan import plan
-from train.cascade.problem import Cascade, Problem
-from train.cascade.schedule import Schedule
-from train.cascade.training.lookahead import PlacedPlan
-from train.cascade.training.timelines import RankRun
-from train.config.cascade import CorrectionConfig
+from reelweave.train.cascade.menu import GroupMenu
+from reelweave.train.cascade.online.around import around
+from reelweave.train.cascade.online.correction import corrected, correction
+from reelweave.train.cascade.online.measurements import MeasurementWindow, measurements
+from reelweave.train.cascade.online.settled import Learned, SettledOrder
+from reelweave.train.cascade.planners.plan import plan
+from reelweave.train.cascade.problem import Cascade, Problem
+from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.cascade.training.lookahead import PlacedPlan
+from reelweave.train.cascade.training.timelines import RankRun
+from reelweave.train.config.cascade import CorrectionConfig
 
 
 class OnlineCorrection:

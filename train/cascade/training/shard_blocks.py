@@ -4,11 +4,11 @@ Ranks of a block gather weights from each other, so that they run the same DiTs 
 on whole blocks. Other modules are whole on every rank and run on any group.
 """
 
-from loader.errors import UsageError
-from train.cascade.menu import GroupMenu
-from train.cascade.placement.topology import Topology
-from train.config.parallel import ParallelConfig
-from train.parallel.mesh import Mesh
+from reelweave.loader.errors import UsageError
+from reelweave.train.cascade.menu import GroupMenu
+from reelweave.train.cascade.placement.topology import Topology
+from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.parallel.mesh import Mesh
 
 
 def ranks_of_a_block(config: ParallelConfig, ranks: int) -> int:

@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from loader.errors import UsageError
-from train.config.run import TrainConfig
-from train.parallel.layouts.parallel_model import ParallelModel
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.parallel.layouts.parallel_model import ParallelModel
 
 if TYPE_CHECKING:
-    from train.cascade.training.cascades import Cascades
+    from reelweave.train.cascade.training.cascades import Cascades
 
 
 def run_by_cascades(layout: ParallelModel, config: TrainConfig) -> "Cascades":
@@ -19,7 +19,7 @@ def run_by_cascades(layout: ParallelModel, config: TrainConfig) -> "Cascades":
         UsageError: a planner library is missing, or the model does not support the plans.
     """
     try:
-        from train.cascade.training.cascades import Cascades
+        from reelweave.train.cascade.training.cascades import Cascades
     except ImportError as error:
         raise UsageError(
             f"parallel.schedule=cascade needs {error.name}: pip install 'reelweave[cascade]'"

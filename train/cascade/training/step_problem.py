@@ -5,12 +5,12 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from loader.base.arrays import Floats, Places
-from loader.batch import Microbatch, Pack, UpcomingMicrobatch
-from loader.buckets.assignment import Bucket
-from loader.errors import UsageError
-from train.cascade.problem import Module, Problem
-from train.cascade.training.manifest import ManifestEntry
+from reelweave.loader.base.arrays import Floats, Places
+from reelweave.loader.batch import Microbatch, Pack, UpcomingMicrobatch
+from reelweave.loader.buckets.assignment import Bucket
+from reelweave.loader.errors import UsageError
+from reelweave.train.cascade.problem import Module, Problem
+from reelweave.train.cascade.training.manifest import ManifestEntry
 
 
 class ClipShape(NamedTuple):

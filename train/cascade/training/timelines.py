@@ -7,12 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from train.cascade.execution.step import Executed
-from train.cascade.paper.timeline import Panel, page, trace
-from train.cascade.planners.plan import CascadePlan
-from train.cascade.problem import Cascade, Module
-from train.cascade.schedule import Schedule
-from train.distributed.world import World
+from reelweave.train.cascade.execution.step import Executed
+from reelweave.train.cascade.paper.timeline import Panel, page, trace
+from reelweave.train.cascade.planners.plan import CascadePlan
+from reelweave.train.cascade.problem import Cascade, Module
+from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.distributed.world import World
 
 FOLDER = "timeline"
 """Subfolder of the run's folder."""

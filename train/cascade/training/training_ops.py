@@ -5,26 +5,26 @@ from dataclasses import replace
 
 import torch
 
-from loader.batch import Microbatch, Pack
-from train.cascade.execution.ops import TensorSpec
-from train.cascade.problem import Cascade, Module
-from train.cascade.training.manifest import ManifestEntry, clips_of
-from train.config.run import TrainConfig
-from train.config.text import HashedTextConfig
-from train.measure.timings import StepClock
-from train.models.bundle import Bundle
-from train.models.encoders.text import EncodedText
-from train.objectives.draw import draw_dropped
-from train.parallel.context.context import ContextParallel
-from train.parallel.context.denoise import ContextParallelErrors
-from train.parallel.pipeline.pipeline import Weigh
-from train.step.losses import InputSource, Losses, captions_of, losses_of, padded, stored_text
-from train.step.squared_errors import whole_model_errors
-from train.step.step_losses import StepLosses
+from reelweave.loader.batch import Microbatch, Pack
+from reelweave.train.cascade.execution.ops import TensorSpec
+from reelweave.train.cascade.problem import Cascade, Module
+from reelweave.train.cascade.training.manifest import ManifestEntry, clips_of
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.text import HashedTextConfig
+from reelweave.train.measure.timings import StepClock
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.encoders.text import EncodedText
+from reelweave.train.objectives.draw import draw_dropped
+from reelweave.train.parallel.context.context import ContextParallel
+from reelweave.train.parallel.context.denoise import ContextParallelErrors
+from reelweave.train.parallel.pipeline.pipeline import Weigh
+from reelweave.train.step.losses import InputSource, Losses, captions_of, losses_of, padded, stored_text
+from reelweave.train.step.squared_errors import whole_model_errors
+from reelweave.train.step.step_losses import StepLosses
 
 
 class TrainingOps:
-    """Computation of one training step, as `train.cascade.execution.ops.CascadeOps`.
+    """Computation of one training step, as `reelweave.train.cascade.execution.ops.CascadeOps`.
 
     Args:
         bundle: modules of the run.

@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 import torch
 
-from train.kernels.checks import check_qk
-from train.kernels.checks.accuracy import BF16, EPS, F32, TYPES, double, units
-from train.kernels.checks.check_qk import PairCase
-from train.kernels.eager import EAGER, with_references
-from train.kernels.gate_norm_modulate import reference as gated
-from train.kernels.kernel_set import Kernels
-from train.kernels.norm_modulate import reference as plain
+from reelweave.train.kernels.checks import check_qk
+from reelweave.train.kernels.checks.accuracy import BF16, EPS, F32, TYPES, double, units
+from reelweave.train.kernels.checks.check_qk import PairCase
+from reelweave.train.kernels.eager import EAGER, with_references
+from reelweave.train.kernels.gate_norm_modulate import reference as gated
+from reelweave.train.kernels.kernel_set import Kernels
+from reelweave.train.kernels.norm_modulate import reference as plain
 
 Form = Literal["sample", "frame", "token", "packed"]
 Layout = Literal["whole", "sliced", "unaligned", "turned"]

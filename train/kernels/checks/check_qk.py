@@ -1,4 +1,4 @@
-"""Check cases of `train.kernels.checks.check` for queries and keys."""
+"""Check cases of `reelweave.train.kernels.checks.check` for queries and keys."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from typing import Literal
 
 import torch
 
-from train.kernels.checks.accuracy import EPS, TYPES, double, units
-from train.kernels.eager import EAGER, with_references
-from train.kernels.kernel_set import Kernels
-from train.kernels.qk_norm import reference as qk_norm
+from reelweave.train.kernels.checks.accuracy import EPS, TYPES, double, units
+from reelweave.train.kernels.eager import EAGER, with_references
+from reelweave.train.kernels.kernel_set import Kernels
+from reelweave.train.kernels.qk_norm import reference as qk_norm
 
 Turn = Literal["none", "half", "interleaved"]
 PairLayout = Literal["packed", "whole", "turned", "unaligned"]
@@ -68,7 +68,7 @@ def cases(shapes: Iterable[PairShape] = SHAPES) -> Iterator[PairCase]:
     for number, shape in enumerate(shapes):
         every = product((False, True), TURNS, TYPES)
         for place, (across, turn, (x, weight)) in enumerate(every, start=number):
-            # Same rotation of choices as in `train.kernels.checks.check.cases`.
+            # Same rotation of choices as in `reelweave.train.kernels.checks.check.cases`.
             weighted, per_sample, layout = others[(7 * place + number) % 16]
             # One rotation cannot serve queries and keys of different lengths.
             kept = turn if shape[0] == shape[1] else "none"
@@ -76,7 +76,7 @@ def cases(shapes: Iterable[PairShape] = SHAPES) -> Iterator[PairCase]:
 
 
 def worst(kernels: Kernels, device: torch.device, case: PairCase) -> float:
-    """Return the largest error as `train.kernels.checks.check.worst`."""
+    """Return the largest error as `reelweave.train.kernels.checks.check.worst`."""
     draw = torch.Generator().manual_seed(sum(case.shape))
 
     def normal(*shape: int, dtype: torch.dtype = case.x) -> torch.Tensor:

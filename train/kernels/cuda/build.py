@@ -11,11 +11,11 @@ from time import perf_counter
 
 import torch
 
-from loader.base.whole_file import whole_file
-from loader.errors import RunError, UsageError
-from train.kernels.cuda import library
-from train.kernels.cuda.gates import nvcc, nvcc_release
-from train.kernels.cuda.sources import CSRC, OLDEST, architectures, cache_folder
+from reelweave.loader.base.whole_file import whole_file
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.train.kernels.cuda import library
+from reelweave.train.kernels.cuda.gates import nvcc, nvcc_release
+from reelweave.train.kernels.cuda.sources import CSRC, OLDEST, architectures, cache_folder
 
 DEFAULT = (80, 90, 100)
 """Default architectures without a GPU: A100, H100 and H200, B200."""
@@ -121,7 +121,7 @@ def _checked(path: Path) -> str | None:
     """Check every operator in a subprocess, since a wrong kernel may crash it."""
     if not architectures():
         return None
-    return _run([sys.executable, "-P", "-m", "train.kernels", "check", "--library", str(path)])
+    return _run([sys.executable, "-P", "-m", "reelweave.train.kernels", "check", "--library", str(path)])
 
 
 def _run(arguments: Sequence[str]) -> str:

@@ -8,8 +8,8 @@ from threading import RLock
 
 import torch
 
-from loader.errors import RunError
-from train.kernels.cuda.rules import constant
+from reelweave.loader.errors import RunError
+from reelweave.train.kernels.cuda.rules import constant
 
 # Constants of cuda.h.
 _MULTIPROCESSORS, _MAJOR, _MINOR, _SHARED_LIMIT = 16, 75, 76, 97
@@ -34,7 +34,7 @@ class _LaunchConfig(ctypes.Structure):
 
 
 class TorchLauncher:
-    """Launcher (`train.kernels.cuda.launcher.Launcher`) on torch's contexts and streams.
+    """Launcher (`reelweave.train.kernels.cuda.launcher.Launcher`) on torch's contexts and streams.
 
     Contexts, kernels and occupancies are queried once. Nothing synchronizes with the device, so that launches
     after the first call can be captured into a CUDA graph.

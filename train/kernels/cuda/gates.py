@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from loader.errors import RunError
+from reelweave.loader.errors import RunError
 
 ARCHITECTURES = (80, 90, 100)
 SOURCES = ("layer_norm_modulate.cu", "gate_residual_norm_modulate.cu", "qk_norm.cu", "reduce.cu")
@@ -181,7 +181,7 @@ def nvcc_release() -> str | None:
 
 def main() -> None:
     """Compile the kernels of this checkout and write csrc/registers.json."""
-    csrc = Path(__file__).parents[3] / "csrc"
+    csrc = Path(__file__).resolve().parents[3] / "csrc"
     with TemporaryDirectory() as into:
         table = register_table(compile_all([csrc / name for name in SOURCES], Path(into)))
     lines = [f"  {json.dumps(name)}: {json.dumps(used)}" for name, used in table.items()]

@@ -1,7 +1,8 @@
-"""The operators over the kernels of csrc/: outputs, argument blocks of `train.kernels.cuda.launch`, launches.
+"""The operators over the kernels of csrc/: outputs, argument blocks of `reelweave.train.kernels.cuda.launch`, launches.
 
-Who runs the kernels is a `Launcher`: the CUDA driver (`train.kernels.cuda.driver`) or, in the tests, the processor.
-`train.kernels.cuda.host_qk` has queries and keys; csrc/binding.cpp is the same host side in C++.
+Who runs the kernels is a `Launcher`: the CUDA driver (`reelweave.train.kernels.cuda.driver`) or, in the
+tests, the processor. `reelweave.train.kernels.cuda.host_qk` has queries and keys; csrc/binding.cpp is the
+same host side in C++.
 """
 
 from collections.abc import Callable
@@ -11,8 +12,8 @@ from typing import Any
 
 import torch
 
-from train.kernels.cuda import host_qk, launch
-from train.kernels.cuda.launch import (
+from reelweave.train.kernels.cuda import host_qk, launch
+from reelweave.train.kernels.cuda.launch import (
     AffineArgs,
     BackwardArgs,
     Dtype,
@@ -22,8 +23,8 @@ from train.kernels.cuda.launch import (
     Modulation,
     ReduceArgs,
 )
-from train.kernels.cuda.launcher import NAMES, Launcher, on_one_device, pointer
-from train.kernels.kernel_set import Kernels
+from reelweave.train.kernels.cuda.launcher import NAMES, Launcher, on_one_device, pointer
+from reelweave.train.kernels.kernel_set import Kernels
 
 
 def kernels(launcher: Launcher, serves: Callable[[torch.Tensor, str], bool], tiled: bool = False) -> Kernels:

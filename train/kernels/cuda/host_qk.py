@@ -1,4 +1,4 @@
-"""`qk_norm` over the kernels of csrc/qk_norm.cu, launched by the rules of `train.kernels.cuda.launch_qk`.
+"""`qk_norm` over the kernels of csrc/qk_norm.cu, launched by the rules of `reelweave.train.kernels.cuda.launch_qk`.
 
 For what the kernels do not take (`launch_qk.pair_launch`) both return None, and the reference computes it. It keeps the
 same statistics, so one may serve the forward and the other the backward. csrc/binding_qk.cpp is the same in C++.
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import torch
 
-from train.kernels.cuda import launch, launch_qk
-from train.kernels.cuda.launch import Direction
-from train.kernels.cuda.launch_qk import Heads, HeadStrides, PairLaunch, QkNormArgs, QkReduceArgs
-from train.kernels.cuda.launcher import NAMES, Launcher, on_one_device, pointer
+from reelweave.train.kernels.cuda import launch, launch_qk
+from reelweave.train.kernels.cuda.launch import Direction
+from reelweave.train.kernels.cuda.launch_qk import Heads, HeadStrides, PairLaunch, QkNormArgs, QkReduceArgs
+from reelweave.train.kernels.cuda.launcher import NAMES, Launcher, on_one_device, pointer
 
 Maybes = Sequence[torch.Tensor | None]
 
@@ -31,7 +31,7 @@ def forward(
     interleaved: bool,
     _numerics: str,
 ) -> tuple[torch.Tensor, ...] | None:
-    """Run `train.kernels.qk_norm.reference.forward` on the kernels."""
+    """Run `reelweave.train.kernels.qk_norm.reference.forward` on the kernels."""
     tensors = (q_BLHd, k_BMGd, weight_q, weight_k, cos, sin)
     call = _call(launcher, "forward", (None, None), *tensors, across_heads, interleaved)
     if call is None:
@@ -61,7 +61,7 @@ def backward(
     interleaved: bool,
     _numerics: str,
 ) -> tuple[torch.Tensor, ...] | None:
-    """Run `train.kernels.qk_norm.reference.backward` on the kernels."""
+    """Run `reelweave.train.kernels.qk_norm.reference.backward` on the kernels."""
     upstream, statistics = (dq_BLHd, dk_BMGd), (rstd_q, rstd_k)
     tensors = (q_BLHd, k_BMGd, weight_q, weight_k, cos, sin)
     call = _call(launcher, "backward", upstream, *tensors, across_heads, interleaved)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from train.kernels.cuda.rules import backward_classes, constant, forward_classes, struct
+from reelweave.train.kernels.cuda.rules import backward_classes, constant, forward_classes, struct
 
 Dtype = Literal["f32", "bf16", "f16"]
 Family = Literal["layer_norm_modulate", "gate_residual_norm_modulate"]

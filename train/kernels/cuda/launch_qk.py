@@ -6,9 +6,9 @@ One launch serves queries and keys: the first blocks walk the queries, the other
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from train.kernels.cuda import launch
-from train.kernels.cuda.launch import DTYPE_BYTES, VECTOR_BYTES, WARP, Direction, Dtype
-from train.kernels.cuda.rules import constant, struct
+from reelweave.train.kernels.cuda import launch
+from reelweave.train.kernels.cuda.launch import DTYPE_BYTES, VECTOR_BYTES, WARP, Direction, Dtype
+from reelweave.train.kernels.cuda.rules import constant, struct
 
 PAIR_ELEMENTS = constant("PairElements")
 

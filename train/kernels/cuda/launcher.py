@@ -5,8 +5,8 @@ from typing import Protocol
 
 import torch
 
-from loader.errors import UsageError
-from train.kernels.cuda.launch import Dtype
+from reelweave.loader.errors import UsageError
+from reelweave.train.kernels.cuda.launch import Dtype
 
 NAMES: dict[torch.dtype, Dtype] = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from loader.errors import RunError, first_line
-from train.kernels.cuda import sources
-from train.kernels.cuda.sources import architectures, cache_folder, digest, serves
-from train.kernels.kernel_set import OPERATORS, Kernels
+from reelweave.loader.errors import RunError, first_line
+from reelweave.train.kernels.cuda import sources
+from reelweave.train.kernels.cuda.sources import architectures, cache_folder, digest, serves
+from reelweave.train.kernels.kernel_set import OPERATORS, Kernels
 
-BUILD = "python -m train.kernels build"
+BUILD = "python -m reelweave.train.kernels build"
 _NAME = re.compile(r"^reelweave-(?P<digest>[0-9a-f]+)-sm(?P<built>\d+(-\d+)*)\.so$")
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import torch
 
-from loader.base.whole_file import whole_file
-from loader.errors import RunError
-from train.kernels.cuda.sources import CSRC, cache_folder, digest
+from reelweave.loader.base.whole_file import whole_file
+from reelweave.loader.errors import RunError
+from reelweave.train.kernels.cuda.sources import CSRC, cache_folder, digest
 
 _TYPES = {"f32": "float", "bf16": "__nv_bfloat16", "f16": "__half"}
 _GATED = {"layer_norm_modulate": "false", "gate_residual_norm_modulate": "true"}

@@ -4,9 +4,9 @@ import ctypes
 
 import torch
 
-from train.kernels.cuda import host, nvrtc
-from train.kernels.cuda.driver import TorchLauncher
-from train.kernels.cuda.sources import serves
+from reelweave.train.kernels.cuda import host, nvrtc
+from reelweave.train.kernels.cuda.driver import TorchLauncher
+from reelweave.train.kernels.cuda.sources import serves
 
 
 def _binary(kernel: str, architecture: int) -> bytes:

@@ -5,7 +5,7 @@ import re
 from functools import cache
 from typing import Any, NamedTuple
 
-from train.kernels.cuda.sources import CSRC
+from reelweave.train.kernels.cuda.sources import CSRC
 
 _CONSTANT = re.compile(r"^constexpr int k(\w+) = (\d+);", re.MULTILINE)
 _CLASS = re.compile(r"^ +CLASS\((\d+), (\d+), (\d+), (\d+),", re.MULTILINE)

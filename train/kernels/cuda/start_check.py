@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
-from loader.base.whole_file import whole_file
-from train.kernels.cuda.sources import architectures, cache_folder, digest
+from reelweave.loader.base.whole_file import whole_file
+from reelweave.train.kernels.cuda.sources import architectures, cache_folder, digest
 
 LIMIT_S = 300.0
 
@@ -31,7 +31,9 @@ def wrong() -> str | None:
         with _alone(note):
             verdict = _noted(note, since)
             if verdict is None:
-                verdict = run([sys.executable, "-P", "-m", "train.kernels", "check", "--start"]) or ""
+                verdict = (
+                    run([sys.executable, "-P", "-m", "reelweave.train.kernels", "check", "--start"]) or ""
+                )
                 _write(note, verdict)
     return verdict or None
 

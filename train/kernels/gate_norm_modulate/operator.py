@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from loader.errors import UsageError
-from train.kernels.gate_norm_modulate import reference
-from train.kernels.providers import call, run
-from train.kernels.shared.norm import Numerics, empty_like, empty_statistics
-from train.kernels.shared.rows import check
-from train.kernels.shared.traffic import Size
+from reelweave.loader.errors import UsageError
+from reelweave.train.kernels.gate_norm_modulate import reference
+from reelweave.train.kernels.providers import call, run
+from reelweave.train.kernels.shared.norm import Numerics, empty_like, empty_statistics
+from reelweave.train.kernels.shared.rows import check
+from reelweave.train.kernels.shared.traffic import Size
 
 
 def gate_residual_norm_modulate(
@@ -38,7 +38,8 @@ def gate_residual_norm_modulate(
         residual_BLD: tokens.
         y_BLD: output of a branch, of the same shape and dtype.
         gate: gate, in the layout of ``scale``.
-        scale: scale and the remaining arguments, as in `train.kernels.norm_modulate.operator.layer_norm_modulate`.
+        scale: scale and the remaining arguments, as in
+            `reelweave.train.kernels.norm_modulate.operator.layer_norm_modulate`.
         shift: shift, in the layout of ``scale``.
         eps: added to the variance.
         rms: use an RMS norm.

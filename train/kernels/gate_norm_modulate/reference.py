@@ -1,12 +1,12 @@
-"""Reference of `train.kernels.gate_norm_modulate.operator`: gated residual, norm and modulation in plain PyTorch."""
+"""Reference of `reelweave.train.kernels.gate_norm_modulate`: gated residual, norm and modulation in plain PyTorch."""
 
 from typing import cast
 
 import torch
 
-from train.kernels.shared.modulated import modulated, modulated_backward
-from train.kernels.shared.norm import Norm, Numerics
-from train.kernels.shared.rows import accumulator, collect, cut, spread
+from reelweave.train.kernels.shared.modulated import modulated, modulated_backward
+from reelweave.train.kernels.shared.norm import Norm, Numerics
+from reelweave.train.kernels.shared.rows import accumulator, collect, cut, spread
 
 
 def forward(
@@ -22,7 +22,7 @@ def forward(
     rms: bool,
     numerics: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Compute `train.kernels.gate_norm_modulate.operator.gate_residual_norm_modulate` in plain PyTorch.
+    """Compute `reelweave.train.kernels.gate_norm_modulate.operator.gate_residual_norm_modulate` in plain PyTorch.
 
     Returns:
         h, out, and mean (empty for the RMS norm) and rstd of each token [B, L] in the accumulator's dtype.

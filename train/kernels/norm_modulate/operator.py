@@ -10,11 +10,11 @@ from typing import Any, cast
 import torch
 from torch.autograd.function import once_differentiable
 
-from train.kernels.norm_modulate import reference
-from train.kernels.providers import call, run
-from train.kernels.shared.norm import Numerics, empty_like, empty_statistics
-from train.kernels.shared.rows import check
-from train.kernels.shared.traffic import Size
+from reelweave.train.kernels.norm_modulate import reference
+from reelweave.train.kernels.providers import call, run
+from reelweave.train.kernels.shared.norm import Numerics, empty_like, empty_statistics
+from reelweave.train.kernels.shared.rows import check
+from reelweave.train.kernels.shared.traffic import Size
 
 
 def layer_norm_modulate(

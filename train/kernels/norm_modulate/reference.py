@@ -1,12 +1,12 @@
-"""Reference of `train.kernels.norm_modulate.operator`: LayerNorm or RMSNorm and modulation in plain PyTorch."""
+"""Reference of `reelweave.train.kernels.norm_modulate`: LayerNorm or RMSNorm and modulation in plain PyTorch."""
 
 from typing import cast
 
 import torch
 
-from train.kernels.shared.modulated import modulated, modulated_backward
-from train.kernels.shared.norm import Norm, Numerics
-from train.kernels.shared.rows import cut
+from reelweave.train.kernels.shared.modulated import modulated, modulated_backward
+from reelweave.train.kernels.shared.norm import Norm, Numerics
+from reelweave.train.kernels.shared.rows import cut
 
 
 def forward(
@@ -20,7 +20,7 @@ def forward(
     rms: bool,
     numerics: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Compute `train.kernels.norm_modulate.operator.layer_norm_modulate` in plain PyTorch.
+    """Compute `reelweave.train.kernels.norm_modulate.operator.layer_norm_modulate` in plain PyTorch.
 
     Returns:
         y, and mean (empty for the RMS norm) and rstd of each token [B, L] in the accumulator's dtype.

@@ -8,8 +8,8 @@ from diffusers.models.normalization import CogVideoXLayerNormZero
 from diffusers.models.transformers import cogvideox_transformer_3d as theirs
 from torch import nn
 
-from train.kernels.patch.sites import gate_modulate, modulate, over_tokens
-from train.kernels.patch.swap import Swap, adaptive
+from reelweave.train.kernels.patch.sites import gate_modulate, modulate, over_tokens
+from reelweave.train.kernels.patch.swap import Swap, adaptive
 
 
 class CogVideoXBlock(theirs.CogVideoXBlock):  # type: ignore[misc]

@@ -8,9 +8,9 @@ from diffusers.models.embeddings import apply_rotary_emb
 from diffusers.models.transformers import transformer_cosmos as theirs
 from torch import nn
 
-from train.kernels.patch import heads
-from train.kernels.patch.sites import gate_modulate, modulate, over_tokens
-from train.kernels.patch.swap import Swap, adaptive
+from reelweave.train.kernels.patch import heads
+from reelweave.train.kernels.patch.sites import gate_modulate, modulate, over_tokens
+from reelweave.train.kernels.patch.swap import Swap, adaptive
 
 
 class CosmosTransformerBlock(theirs.CosmosTransformerBlock):  # type: ignore[misc]

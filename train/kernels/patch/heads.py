@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from diffusers.models.normalization import RMSNorm
 
-from train.kernels.qk_norm.operator import qk_norm
-from train.kernels.shared.rows import accumulator
+from reelweave.train.kernels.qk_norm.operator import qk_norm
+from reelweave.train.kernels.shared.rows import accumulator
 
 Rotation = tuple[torch.Tensor, torch.Tensor]
 

@@ -9,9 +9,9 @@ from diffusers.models.embeddings import apply_rotary_emb
 from diffusers.models.transformers import transformer_hunyuan_video as theirs
 from torch import nn
 
-from train.kernels.patch import heads, sites
-from train.kernels.patch.heads import Rotation
-from train.kernels.patch.swap import Swap, adaptive
+from reelweave.train.kernels.patch import heads, sites
+from reelweave.train.kernels.patch.heads import Rotation
+from reelweave.train.kernels.patch.swap import Swap, adaptive
 
 Streams = tuple[torch.Tensor, torch.Tensor]
 

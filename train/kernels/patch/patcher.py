@@ -8,14 +8,14 @@ from types import ModuleType
 
 from torch import nn
 
-from loader.errors import UsageError
-from train.kernels.patch.swap import KNOWN
+from reelweave.loader.errors import UsageError
+from reelweave.train.kernels.patch.swap import KNOWN
 
 FAMILIES = {
-    "diffusers.models.transformers.transformer_wan": "train.kernels.patch.wan",
-    "diffusers.models.transformers.cogvideox_transformer_3d": "train.kernels.patch.cogvideox",
-    "diffusers.models.transformers.transformer_hunyuan_video": "train.kernels.patch.hunyuan",
-    "diffusers.models.transformers.transformer_cosmos": "train.kernels.patch.cosmos",
+    "diffusers.models.transformers.transformer_wan": "reelweave.train.kernels.patch.wan",
+    "diffusers.models.transformers.cogvideox_transformer_3d": "reelweave.train.kernels.patch.cogvideox",
+    "diffusers.models.transformers.transformer_hunyuan_video": "reelweave.train.kernels.patch.hunyuan",
+    "diffusers.models.transformers.transformer_cosmos": "reelweave.train.kernels.patch.cosmos",
 }
 """Modules of each family in diffusers, and of its swaps here."""
 

@@ -7,8 +7,8 @@ Wan. Unfused operations of the other families round more often.
 import torch
 from torch import nn
 
-from train.kernels.gate_norm_modulate.operator import gate_residual_norm_modulate
-from train.kernels.norm_modulate.operator import layer_norm_modulate
+from reelweave.train.kernels.gate_norm_modulate.operator import gate_residual_norm_modulate
+from reelweave.train.kernels.norm_modulate.operator import layer_norm_modulate
 
 
 def modulate(

@@ -8,10 +8,10 @@ from diffusers.models.normalization import FP32LayerNorm
 from diffusers.models.transformers import transformer_wan as theirs
 from torch import nn
 
-from train.kernels.dense_attention import dense_attention
-from train.kernels.patch.sites import gate_modulate, modulate, over_tokens
-from train.kernels.patch.swap import Swap
-from train.kernels.qk_norm.operator import qk_norm
+from reelweave.train.kernels.dense_attention import dense_attention
+from reelweave.train.kernels.patch.sites import gate_modulate, modulate, over_tokens
+from reelweave.train.kernels.patch.swap import Swap
+from reelweave.train.kernels.qk_norm.operator import qk_norm
 
 
 class WanTransformerBlock(theirs.WanTransformerBlock):  # type: ignore[misc]

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from loader.errors import UsageError
-from train.kernels.providers import call, run
-from train.kernels.qk_norm import reference
-from train.kernels.qk_norm.rotary import check_rotation
-from train.kernels.shared.norm import Numerics, empty_like
-from train.kernels.shared.rows import accumulator
-from train.kernels.shared.traffic import PairSize
+from reelweave.loader.errors import UsageError
+from reelweave.train.kernels.providers import call, run
+from reelweave.train.kernels.qk_norm import reference
+from reelweave.train.kernels.qk_norm.rotary import check_rotation
+from reelweave.train.kernels.shared.norm import Numerics, empty_like
+from reelweave.train.kernels.shared.rows import accumulator
+from reelweave.train.kernels.shared.traffic import PairSize
 
 
 def qk_norm(

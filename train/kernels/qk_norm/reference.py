@@ -1,9 +1,9 @@
-"""Reference of `train.kernels.qk_norm.operator`: RMS norm and rotation of queries and keys in plain PyTorch."""
+"""Reference of `reelweave.train.kernels.qk_norm`: RMS norm and rotation of queries and keys in plain PyTorch."""
 
 import torch
 
-from train.kernels.qk_norm.rotary import rotate
-from train.kernels.shared.rows import accumulator
+from reelweave.train.kernels.qk_norm.rotary import rotate
+from reelweave.train.kernels.shared.rows import accumulator
 
 
 def forward(
@@ -18,7 +18,7 @@ def forward(
     interleaved: bool,
     _numerics: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Compute `train.kernels.qk_norm.operator.qk_norm` in plain PyTorch.
+    """Compute `reelweave.train.kernels.qk_norm.operator.qk_norm` in plain PyTorch.
 
     Returns:
         q, k, and their 1 / root mean square in the accumulator's dtype. [B, L, H] and [B, M, G]; across heads

@@ -2,8 +2,8 @@
 
 import torch
 
-from loader.errors import UsageError
-from train.kernels.shared.rows import accumulator
+from reelweave.loader.errors import UsageError
+from reelweave.train.kernels.shared.rows import accumulator
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool = False) -> torch.Tensor:

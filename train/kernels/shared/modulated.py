@@ -2,8 +2,8 @@
 
 import torch
 
-from train.kernels.shared.norm import Norm, Normed
-from train.kernels.shared.rows import collect, spread
+from reelweave.train.kernels.shared.norm import Norm, Normed
+from reelweave.train.kernels.shared.rows import collect, spread
 
 
 def modulated(

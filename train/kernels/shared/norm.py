@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from train.kernels.shared.rows import accumulator
+from reelweave.train.kernels.shared.rows import accumulator
 
 Numerics = Literal["eager", "fp32"]
 

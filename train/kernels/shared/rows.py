@@ -7,7 +7,7 @@ token. All are one broadcast: tokens [B, F, T, D] with rows [B, F, 1, D], where 
 
 import torch
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
 
 
 def check(

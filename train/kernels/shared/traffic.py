@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from train.kernels.shared.rows import accumulator
+from reelweave.train.kernels.shared.rows import accumulator
 
 
 class Size(NamedTuple):

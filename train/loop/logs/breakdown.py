@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from loader.batch import Microbatch, Pack
-from loader.buckets.assignment import Bucket
-from train.distributed.world import World
-from train.objectives.level import quantile
-from train.step.losses import Losses
+from reelweave.loader.batch import Microbatch, Pack
+from reelweave.loader.buckets.assignment import Bucket
+from reelweave.train.distributed.world import World
+from reelweave.train.objectives.level import quantile
+from reelweave.train.step.losses import Losses
 
 BINS = 4
 """Number of equal quantiles of the training times."""

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from loader.base.printable import printable
-from loader.batch import BadSample
-from train.config.log import LogConfig
-from train.loop.logs.breakdown import BINS, Breakdown
-from train.loop.logs.metrics import RunSummary, StepMetrics
-from train.loop.logs.rank_records import append_ranks
-from train.loop.logs.records import (
+from reelweave.loader.base.printable import printable
+from reelweave.loader.batch import BadSample
+from reelweave.train.config.log import LogConfig
+from reelweave.train.loop.logs.breakdown import BINS, Breakdown
+from reelweave.train.loop.logs.metrics import RunSummary, StepMetrics
+from reelweave.train.loop.logs.rank_records import append_ranks
+from reelweave.train.loop.logs.records import (
     BAD_SAMPLES,
     CHECKPOINTS,
     LOSSES,
@@ -31,10 +31,10 @@ from train.loop.logs.records import (
     metrics_line,
     read_metrics,
 )
-from train.loop.logs.run_id import run_id
-from train.loop.logs.scalars import Scalars
-from train.measure.rank_waits import RankWaits
-from train.measure.step_times import StepTimes
+from reelweave.train.loop.logs.run_id import run_id
+from reelweave.train.loop.logs.scalars import Scalars
+from reelweave.train.measure.rank_waits import RankWaits
+from reelweave.train.measure.step_times import StepTimes
 
 _TOLD_SHARE = 0.01  # smaller parts of a step are omitted on the console
 

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from train.measure.step_times import StepTimes
+from reelweave.train.measure.step_times import StepTimes
 
 WINDOW = 10  # maximum number of steps averaged at the start and at the end of a run
 
@@ -22,7 +22,7 @@ class StepMetrics:
         times: time by part of the step.
         samples: number of samples in the step.
         tokens: number of text and video tokens in the step.
-        flops: FLOPs of the denoiser, forward and backward (`train.measure.flops`); None in older runs.
+        flops: FLOPs of the denoiser, forward and backward (`reelweave.train.measure.flops`); None in older runs.
         mfu: model FLOPs utilization over the whole step; None without a known peak.
         read_retries: requests to storage that the ranks' streams sent again; None in older runs, as are the next two.
         cache_hits: samples that they read from the disk cache.

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.base.whole_file import whole_file
-from loader.errors import RunError, UsageError, first_line
-from train.config.log import MlflowConfig
-from train.config.run import TrainConfig
-from train.config.vae import VaeTrainConfig
+from reelweave.loader.base.whole_file import whole_file
+from reelweave.loader.errors import RunError, UsageError, first_line
+from reelweave.train.config.log import MlflowConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.vae import VaeTrainConfig
 
 _MLFLOW_ID = "mlflow_id"
 _MOST_PARAMS = 100  # of one request, by the protocol

@@ -9,8 +9,8 @@ from typing import Self
 
 from pydantic import TypeAdapter, ValidationError
 
-from loader.base.whole_file import whole_file
-from train.measure.rank_waits import RankWaits
+from reelweave.loader.base.whole_file import whole_file
+from reelweave.train.measure.rank_waits import RankWaits
 
 MAX_BYTES = 64 << 20
 """Size beyond which pairs of lines become one."""

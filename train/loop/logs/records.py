@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from loader.base.whole_file import whole_file
-from train.loop.logs.metrics import StepMetrics
-from train.measure.step_times import StepTimes
+from reelweave.loader.base.whole_file import whole_file
+from reelweave.train.loop.logs.metrics import StepMetrics
+from reelweave.train.measure.step_times import StepTimes
 
 METRICS, LOSSES, BAD_SAMPLES = "metrics.jsonl", "losses.jsonl", "bad_samples.jsonl"
 RECONSTRUCTION, VALIDATION, RANKS = "reconstruction.jsonl", "validation.jsonl", "ranks.jsonl"

@@ -3,7 +3,7 @@
 from pathlib import Path
 from uuid import uuid4
 
-from loader.base.whole_file import whole_file
+from reelweave.loader.base.whole_file import whole_file
 
 _RUN_ID = "run_id"
 

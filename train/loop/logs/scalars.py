@@ -8,11 +8,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.errors import RunError, UsageError, first_line
-from train.config.log import WandbConfig
-from train.config.run import TrainConfig
-from train.config.vae import VaeTrainConfig
-from train.loop.logs.run_id import run_id
+from reelweave.loader.errors import RunError, UsageError, first_line
+from reelweave.train.config.log import WandbConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.vae import VaeTrainConfig
+from reelweave.train.loop.logs.run_id import run_id
 
 
 class Scalars(Protocol):
@@ -53,7 +53,7 @@ def open_scalars(
     if writes and wandb:
         opened.append(Wandb(out, wandb, config))
     if writes and mlflow:
-        from train.loop.logs.mlflow_scalars import Mlflow
+        from reelweave.train.loop.logs.mlflow_scalars import Mlflow
 
         opened.append(Mlflow(out, mlflow, config))
     return opened

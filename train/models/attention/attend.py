@@ -5,7 +5,7 @@ from typing import Protocol
 
 import torch
 
-from train.kernels.dense_attention import dense_attention
+from reelweave.train.kernels.dense_attention import dense_attention
 
 
 class Attend(Protocol):

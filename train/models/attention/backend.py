@@ -14,11 +14,11 @@ from torch.nn import attention
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from loader.errors import UsageError, first_line
-from train.config.model import TransformerConfig
-from train.config.parallel import AttentionBackend
-from train.config.run import TrainConfig
-from train.config.vae import VaeTrainConfig
+from reelweave.loader.errors import UsageError, first_line
+from reelweave.train.config.model import TransformerConfig
+from reelweave.train.config.parallel import AttentionBackend
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.config.vae import VaeTrainConfig
 
 _log = logging.getLogger(__name__)
 

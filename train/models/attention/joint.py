@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
-from train.models.attention.attend import Attend, Dense
-from train.models.attention.packed import BlockDiagonal
-from train.models.attention.segments import Segments
+from reelweave.train.models.attention.attend import Attend, Dense
+from reelweave.train.models.attention.packed import BlockDiagonal
+from reelweave.train.models.attention.segments import Segments
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from loader.errors import UsageError
-from train.kernels.dense_attention import dense_attention
-from train.models.attention.segments import Segments
+from reelweave.loader.errors import UsageError
+from reelweave.train.kernels.dense_attention import dense_attention
+from reelweave.train.models.attention.segments import Segments
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask  # imports symbolic shapes, for most of a second

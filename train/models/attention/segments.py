@@ -6,8 +6,8 @@ from functools import cached_property
 
 import torch
 
-from loader.plan.packing import cu_seqlens
-from train.models.transfer import send_one
+from reelweave.loader.plan.packing import cu_seqlens
+from reelweave.train.models.transfer import send_one
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from train.kernels.dense_attention import dense_attention
+from reelweave.train.kernels.dense_attention import dense_attention
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from train.models.encoders.layers import layers_of
+from reelweave.train.models.encoders.layers import layers_of
 
 _ALIGNED = 256  # bytes, as CUDA's allocator aligns
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import torch
 
-from loader.errors import RunError
-from train.models.encoders.text import EncodedText, TextEncoder
-from train.models.encoders.tokenizer import Tokenizer
+from reelweave.loader.errors import RunError
+from reelweave.train.models.encoders.text import EncodedText, TextEncoder
+from reelweave.train.models.encoders.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, eq=False)

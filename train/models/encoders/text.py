@@ -8,12 +8,17 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from loader.errors import UsageError, first_line
-from loader.pretrained import load_pretrained
-from loader.text import words
-from train.config.text import HashedTextConfig, PooledTextConfig, PublishedTextConfig, TransformersTextConfig
-from train.models.encoders.offload import offload
-from train.models.transfer import send, send_one
+from reelweave.loader.errors import UsageError, first_line
+from reelweave.loader.pretrained import load_pretrained
+from reelweave.loader.text import words
+from reelweave.train.config.text import (
+    HashedTextConfig,
+    PooledTextConfig,
+    PublishedTextConfig,
+    TransformersTextConfig,
+)
+from reelweave.train.models.encoders.offload import offload
+from reelweave.train.models.transfer import send, send_one
 
 
 class EncodedText(NamedTuple):

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 from pydantic import Field
 
-from loader.base.arrays import Places
-from loader.settings import Settings
+from reelweave.loader.base.arrays import Places
+from reelweave.loader.settings import Settings
 
 
 class TileGrid(Settings):

@@ -5,11 +5,11 @@ import math
 import torch
 from torch import nn
 
-from loader.errors import UsageError
-from train.config.tokenizer import PatchTransformConfig
-from train.models.attention.patches import cut, join
-from train.models.encoders.decode_tiles import TileAxis, TileLayout
-from train.models.encoders.tile_grid import TileGrid
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.tokenizer import PatchTransformConfig
+from reelweave.train.models.attention.patches import cut, join
+from reelweave.train.models.encoders.decode_tiles import TileAxis, TileLayout
+from reelweave.train.models.encoders.tile_grid import TileGrid
 
 COLOURS = 3
 _TIME_WEIGHT = 2.5

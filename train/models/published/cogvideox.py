@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from train.models.attention.patches import Patch
-from train.models.dit import TokenLayout
-from train.models.published.context_parallel import JointAttention, Placed, Rotation
-from train.models.published.shared import DiffusersDenoiser
+from reelweave.train.models.attention.patches import Patch
+from reelweave.train.models.dit import TokenLayout
+from reelweave.train.models.published.context_parallel import JointAttention, Placed, Rotation
+from reelweave.train.models.published.shared import DiffusersDenoiser
 
 
 class CogVideoX(DiffusersDenoiser):

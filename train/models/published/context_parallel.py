@@ -13,9 +13,9 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import nn
 
-from train.models.attention.attend import Attend
-from train.models.attention.joint import JointSequence
-from train.models.attention.patches import Patch, join
+from reelweave.train.models.attention.attend import Attend
+from reelweave.train.models.attention.joint import JointSequence
+from reelweave.train.models.attention.patches import Patch, join
 
 Rotation = tuple[torch.Tensor, torch.Tensor]
 Heads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -36,7 +36,7 @@ class Placed(NamedTuple):
 
 
 def in_a_row(values_BLV: torch.Tensor, patch: Patch) -> torch.Tensor:
-    """Return a video of patches stacked in time, [B, C, L * t, h, w]; inverts `train.models.dit.tokens`."""
+    """Return a video of patches stacked in time, [B, C, L * t, h, w]; inverts `reelweave.train.models.dit.tokens`."""
     B, L, V = values_BLV.shape
     t, h, w = patch
     return join(values_BLV.reshape(B, L, 1, 1, V // (t * h * w), t * h * w), patch)

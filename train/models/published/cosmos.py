@@ -4,9 +4,9 @@ from contextlib import ExitStack
 
 import torch
 
-from train.models.dit import TokenLayout
-from train.models.published.context_parallel import JointAttention, Placed, Rotation, placed
-from train.models.published.shared import DiffusersDenoiser
+from reelweave.train.models.dit import TokenLayout
+from reelweave.train.models.published.context_parallel import JointAttention, Placed, Rotation, placed
+from reelweave.train.models.published.shared import DiffusersDenoiser
 
 
 class Cosmos(DiffusersDenoiser):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from train.models.denoiser import Denoiser
+from reelweave.train.models.denoiser import Denoiser
 
 _SHARE = 0.5
 """Share of a device's memory below which the weights of both experts stay on it."""

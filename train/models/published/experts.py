@@ -6,9 +6,9 @@ model_index.json has the boundary between them.
 
 from pathlib import Path
 
-from loader.errors import UsageError
-from train.config.model import DiffusersConfig
-from train.models.published.folder import PIPELINE, pipeline_description
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.model import DiffusersConfig
+from reelweave.train.models.published.folder import PIPELINE, pipeline_description
 
 ALL_TIMES = (0.0, 1.0)
 HIGH_NOISE, LOW_NOISE = "transformer", "transformer_2"

@@ -5,8 +5,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from loader.base.named_file import read_named_text
-from loader.errors import UsageError, first_line
+from reelweave.loader.base.named_file import read_named_text
+from reelweave.loader.errors import UsageError, first_line
 
 MAX_DESCRIPTION_BYTES = 1 << 20
 DESCRIPTION = "config.json"

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from train.config.model import DiffusersConfig, ModelConfig
-from train.models.published.folder import part_description, pipeline_description
+from reelweave.train.config.model import DiffusersConfig, ModelConfig
+from reelweave.train.models.published.folder import part_description, pipeline_description
 
 DEFAULT_FPS = 24
 """Frames per second of the files of models that name no rate, such as ours."""

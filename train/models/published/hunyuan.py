@@ -2,11 +2,11 @@
 
 import torch
 
-from loader.errors import UsageError
-from train.models.attention.patches import Patch
-from train.models.dit import TokenLayout
-from train.models.published.context_parallel import JointAttention, Placed, Rotation, placed
-from train.models.published.shared import DiffusersDenoiser
+from reelweave.loader.errors import UsageError
+from reelweave.train.models.attention.patches import Patch
+from reelweave.train.models.dit import TokenLayout
+from reelweave.train.models.published.context_parallel import JointAttention, Placed, Rotation, placed
+from reelweave.train.models.published.shared import DiffusersDenoiser
 
 
 class HunyuanVideo(DiffusersDenoiser):

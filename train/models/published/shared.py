@@ -14,17 +14,17 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from loader.errors import UsageError
-from train.config.first_frames import FirstFramesConfig
-from train.config.model import DiffusersConfig
-from train.kernels.patch.patcher import patch
-from train.measure.flops import Flops
-from train.models.attention.patches import Patch
-from train.models.attention.positions import Window
-from train.models.denoiser import Denoiser, InputRows
-from train.models.dit import TokenLayout, tokens
-from train.models.published.context_parallel import in_a_row
-from train.models.published.weights import PublishedModel
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.first_frames import FirstFramesConfig
+from reelweave.train.config.model import DiffusersConfig
+from reelweave.train.kernels.patch.patcher import patch
+from reelweave.train.measure.flops import Flops
+from reelweave.train.models.attention.patches import Patch
+from reelweave.train.models.attention.positions import Window
+from reelweave.train.models.denoiser import Denoiser, InputRows
+from reelweave.train.models.dit import TokenLayout, tokens
+from reelweave.train.models.published.context_parallel import in_a_row
+from reelweave.train.models.published.weights import PublishedModel
 
 
 class DiffusersDenoiser(Denoiser):
@@ -82,7 +82,7 @@ class DiffusersDenoiser(Denoiser):
             self._published.load_(self.model)
         if config.fused:
             patch(self.model)
-        from train.models.published.float32 import keep_float32
+        from reelweave.train.models.published.float32 import keep_float32
 
         self._float32 = tuple(keep_float32(self.model))
         self._weights = self._counted("")
@@ -143,7 +143,7 @@ class DiffusersDenoiser(Denoiser):
         return self._float32
 
     def float32_vectors(self) -> Sequence[nn.Parameter]:
-        from train.models.published.float32 import vectors_in_float32
+        from reelweave.train.models.published.float32 import vectors_in_float32
 
         return vectors_in_float32(self.model, self._float32)
 
@@ -177,7 +177,7 @@ class DiffusersDenoiser(Denoiser):
         grids: Sequence[tuple[int, int, int]],
         pack: TokenLayout,
     ) -> torch.Tensor:
-        """Predict some tokens of a batch of one grid, as in `train.models.dit.DiT.denoise`.
+        """Predict some tokens of a batch of one grid, as in `reelweave.train.models.dit.DiT.denoise`.
 
         Raises:
             UsageError: the tokens are packed.

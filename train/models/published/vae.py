@@ -4,13 +4,13 @@ from typing import Any
 
 import torch
 
-from loader.errors import UsageError, first_line
-from train.config.tokenizer import DiffusersVAEConfig
-from train.models.encoders.decode_tiles import TileLayout
-from train.models.encoders.tile_grid import TileGrid
-from train.models.encoders.tokenizer import Tokenizer
-from train.models.published import vae_tiles
-from train.models.published.folder import description, diffusers, part_folder
+from reelweave.loader.errors import UsageError, first_line
+from reelweave.train.config.tokenizer import DiffusersVAEConfig
+from reelweave.train.models.encoders.decode_tiles import TileLayout
+from reelweave.train.models.encoders.tile_grid import TileGrid
+from reelweave.train.models.encoders.tokenizer import Tokenizer
+from reelweave.train.models.published import vae_tiles
+from reelweave.train.models.published.folder import description, diffusers, part_folder
 
 SUPPORTED = ("AutoencoderKLWan", "AutoencoderKLCogVideoX", "AutoencoderKLHunyuanVideo", "AutoencoderKLCosmos")
 

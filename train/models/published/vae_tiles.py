@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from train.models.encoders.decode_tiles import TileAxis, TileLayout
+from reelweave.train.models.encoders.decode_tiles import TileAxis, TileLayout
 
 OVERLAP_LATENTS = 8
 """Overlap of tiles of other sizes than the VAE's own: that of Wan and HunyuanVideo, 64 pixels."""

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 
 import torch
 
-from loader.errors import UsageError
-from train.config.first_frames import FirstFramesConfig
-from train.models.attention.positions import Window
-from train.models.denoiser import InputRows
-from train.models.dit import TokenLayout
-from train.models.published.context_parallel import Placed, Rotation, SelfAttention, placed
-from train.models.published.experts import times_of
-from train.models.published.folder import PIPELINE, pipeline_description
-from train.models.published.shared import DiffusersDenoiser
-from train.objectives.first_frames import first_frame_channels, picture_condition
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.first_frames import FirstFramesConfig
+from reelweave.train.models.attention.positions import Window
+from reelweave.train.models.denoiser import InputRows
+from reelweave.train.models.dit import TokenLayout
+from reelweave.train.models.published.context_parallel import Placed, Rotation, SelfAttention, placed
+from reelweave.train.models.published.experts import times_of
+from reelweave.train.models.published.folder import PIPELINE, pipeline_description
+from reelweave.train.models.published.shared import DiffusersDenoiser
+from reelweave.train.objectives.first_frames import first_frame_channels, picture_condition
 
 _MASKS = 4
 """Mask channels of image-to-video models: one for each video frame of a latent frame."""
@@ -23,7 +23,7 @@ _MASKS = 4
 class Wan(DiffusersDenoiser):
     """Flow matching; timestep input 1000 t; captions are zero-padded to 512 tokens, which attention includes.
 
-    Of two experts (`train.models.published.experts`), this is one. A picture is given in one of two forms:
+    Of two experts (`reelweave.train.models.published.experts`), this is one. A picture is given in one of two forms:
 
     - Models with ``in_channels`` for it read masks and the latents of the picture with grey frames behind it.
     - Models of a pipeline with ``expand_timesteps`` (2.2 5B) read the clean latents in place of the noisy ones, at time

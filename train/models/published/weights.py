@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from loader.errors import UsageError, first_line
-from train.config.model import DiffusersConfig
-from train.models.published.folder import diffusers, read_json
+from reelweave.loader.errors import UsageError, first_line
+from reelweave.train.config.model import DiffusersConfig
+from reelweave.train.models.published.folder import diffusers, read_json
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"

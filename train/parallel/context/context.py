@@ -10,15 +10,15 @@ from functools import cached_property
 import torch
 import torch.distributed as dist
 
-from loader.errors import UsageError
-from train.models.attention.attend import Attend, Dense
-from train.models.attention.packed import BlockDiagonal
-from train.models.attention.segments import Segments
-from train.models.transfer import send_one
-from train.parallel.context.exchange import gather
-from train.parallel.context.partition import Partition
-from train.parallel.context.ring import Ring
-from train.parallel.context.ulysses import Ulysses
+from reelweave.loader.errors import UsageError
+from reelweave.train.models.attention.attend import Attend, Dense
+from reelweave.train.models.attention.packed import BlockDiagonal
+from reelweave.train.models.attention.segments import Segments
+from reelweave.train.models.transfer import send_one
+from reelweave.train.parallel.context.exchange import gather
+from reelweave.train.parallel.context.partition import Partition
+from reelweave.train.parallel.context.ring import Ring
+from reelweave.train.parallel.context.ulysses import Ulysses
 
 
 @dataclass(frozen=True, eq=False)

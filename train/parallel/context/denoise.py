@@ -5,17 +5,17 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from train.models.denoiser import Denoiser
-from train.models.precision import at_least_float32
-from train.models.transfer import send_one
-from train.parallel.context.context import ContextParallel
-from train.parallel.context.token_shard import cuttable, part_of
-from train.step.squared_errors import DenoisingInputs
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.models.precision import at_least_float32
+from reelweave.train.models.transfer import send_one
+from reelweave.train.parallel.context.context import ContextParallel
+from reelweave.train.parallel.context.token_shard import cuttable, part_of
+from reelweave.train.step.squared_errors import DenoisingInputs
 
 
 @dataclass(frozen=True, eq=False)
 class ContextParallelErrors:
-    """Squared errors (`train.step.squared_errors.SquaredErrors`) of a model on local parts of sequences.
+    """Squared errors (`reelweave.train.step.squared_errors.SquaredErrors`) of a model on local parts of sequences.
 
     Errors have the value of the whole sequence, the same on every rank, but the gradient of the local part.
     Gradients of replicated tensors are then summed over the ranks once (docs/parallel.md).

@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
-from train.models.uncompiled import uncompiled
-from train.parallel.context.exchange import hop
-from train.parallel.context.local_attention import local_attention
-from train.parallel.context.lse import merge_
+from reelweave.train.models.uncompiled import uncompiled
+from reelweave.train.parallel.context.exchange import hop
+from reelweave.train.parallel.context.local_attention import local_attention
+from reelweave.train.parallel.context.lse import merge_
 
 Rectangle = tuple[slice, slice]
 """Adjacent queries, and adjacent keys that all of them attend to."""

@@ -14,10 +14,10 @@ from typing import Literal, NamedTuple
 import torch
 import torch.distributed as dist
 
-from train.models.attention.spatial_temporal import SpatialTemporalAttention
-from train.models.dit import MultiHeadAttention, Rotation
-from train.models.transfer import send
-from train.parallel.context.exchange import exchange_rows
+from reelweave.train.models.attention.spatial_temporal import SpatialTemporalAttention
+from reelweave.train.models.dit import MultiHeadAttention, Rotation
+from reelweave.train.models.transfer import send
+from reelweave.train.parallel.context.exchange import exchange_rows
 
 Grid = tuple[int, int, int]
 """Tokens along time, rows and columns."""

@@ -11,23 +11,23 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn import functional as F
 
-from loader.errors import UsageError
-from train.kernels.sequence_parallel import clip_groups
-from train.models.attention.joint import JointSequence
-from train.models.attention.packed import BlockDiagonal
-from train.models.attention.positions import Window
-from train.models.attention.segments import Segments, valid_rows
-from train.models.attention.spatial_temporal import SpatialTemporalAttention
-from train.models.denoiser import Denoiser
-from train.models.dit import DiT, TokenLayout, tokens
-from train.models.mmdit import MMDiT
-from train.models.published.shared import DiffusersDenoiser
-from train.models.st_dit import STDiT
-from train.models.transfer import send, send_one
-from train.parallel.context.context import ContextParallel
-from train.parallel.context.partition import Partition
-from train.parallel.context.slices import Grid, SliceExchange, WithinFrames, slice_orders
-from train.step.squared_errors import DenoisingInputs
+from reelweave.loader.errors import UsageError
+from reelweave.train.kernels.sequence_parallel import clip_groups
+from reelweave.train.models.attention.joint import JointSequence
+from reelweave.train.models.attention.packed import BlockDiagonal
+from reelweave.train.models.attention.positions import Window
+from reelweave.train.models.attention.segments import Segments, valid_rows
+from reelweave.train.models.attention.spatial_temporal import SpatialTemporalAttention
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.models.dit import DiT, TokenLayout, tokens
+from reelweave.train.models.mmdit import MMDiT
+from reelweave.train.models.published.shared import DiffusersDenoiser
+from reelweave.train.models.st_dit import STDiT
+from reelweave.train.models.transfer import send, send_one
+from reelweave.train.parallel.context.context import ContextParallel
+from reelweave.train.parallel.context.partition import Partition
+from reelweave.train.parallel.context.slices import Grid, SliceExchange, WithinFrames, slice_orders
+from reelweave.train.step.squared_errors import DenoisingInputs
 
 Cuttable = DiT | DiffusersDenoiser
 """Models that support context parallelism: `denoise` runs on some tokens of a sequence."""

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from train.parallel.context.partition import Partition
-from train.parallel.context.slices import SliceSharding
+from reelweave.train.parallel.context.partition import Partition
+from reelweave.train.parallel.context.slices import SliceSharding
 
 
 @dataclass(frozen=True)

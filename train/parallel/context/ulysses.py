@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from loader.errors import UsageError
-from train.models.attention.attend import Attend
-from train.parallel.context.exchange import Transfer, exchange, exchange_rows
-from train.parallel.context.partition import Partition
+from reelweave.loader.errors import UsageError
+from reelweave.train.models.attention.attend import Attend
+from reelweave.train.parallel.context.exchange import Transfer, exchange, exchange_rows
+from reelweave.train.parallel.context.partition import Partition
 
 
 @dataclass(frozen=True, eq=False)

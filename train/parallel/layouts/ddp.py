@@ -1,6 +1,6 @@
 """Data parallelism: replicated weights, gradients and optimizer state, with tensor and pipeline parallelism."""
 
-from train.parallel.layouts.parallel_model import ParallelModel
+from reelweave.train.parallel.layouts.parallel_model import ParallelModel
 
 
 class DDP(ParallelModel):

@@ -6,13 +6,13 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from train.config.optimizer import Fp8Config
-from train.config.run import TrainConfig
-from train.models.bundle import Bundle
-from train.models.denoiser import Denoiser
-from train.parallel.fp8 import rescale
-from train.parallel.layouts.parallel_model import ParallelModel
-from train.parallel.mesh import SUMMED, Ranks
+from reelweave.train.config.optimizer import Fp8Config
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.parallel.fp8 import rescale
+from reelweave.train.parallel.layouts.parallel_model import ParallelModel
+from reelweave.train.parallel.mesh import SUMMED, Ranks
 
 
 class FSDP(ParallelModel):

@@ -6,9 +6,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from train.distributed.world import World
-from train.parallel.layouts.ready_buckets import ReadyBuckets
-from train.step.buckets import bucketed
+from reelweave.train.distributed.world import World
+from reelweave.train.parallel.layouts.ready_buckets import ReadyBuckets
+from reelweave.train.step.buckets import bucketed
 
 BUCKET_VALUES = 1 << 24
 """Values of a bucket: 64 MiB of float32."""

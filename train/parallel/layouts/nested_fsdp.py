@@ -3,12 +3,12 @@
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate
 
-from train.config.run import TrainConfig
-from train.models.bundle import Bundle
-from train.parallel.layouts import pieces
-from train.parallel.layouts.fsdp import FSDP
-from train.parallel.layouts.gradient_buckets import GradientBuckets
-from train.parallel.mesh import Ranks
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.parallel.layouts import pieces
+from reelweave.train.parallel.layouts.fsdp import FSDP
+from reelweave.train.parallel.layouts.gradient_buckets import GradientBuckets
+from reelweave.train.parallel.mesh import Ranks
 
 
 class NestedFSDP(FSDP):

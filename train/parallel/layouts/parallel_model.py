@@ -8,26 +8,26 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from loader.batch import Microbatch, Pack
-from train.config.run import TrainConfig
-from train.measure.timings import StepClock
-from train.models.bundle import Bundle
-from train.models.transfer import Pace
-from train.parallel.context.denoise import ContextParallelErrors
-from train.parallel.dit import summed_over_tensor_ranks
-from train.parallel.dummy_step import dummy_step
-from train.parallel.layouts import pieces
-from train.parallel.layouts.gradient_buckets import GradientBuckets
-from train.parallel.mesh import SUMMED, Ranks
-from train.parallel.pipeline.pipeline import Pipeline, PipelineErrors, Weigh
-from train.parallel.rank_grid import CONTEXT
-from train.step.losses import Losses, losses
-from train.step.optimizer import build_optimizer, state_tensors
-from train.step.squared_errors import SquaredErrors, whole_model_errors
+from reelweave.loader.batch import Microbatch, Pack
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.measure.timings import StepClock
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.transfer import Pace
+from reelweave.train.parallel.context.denoise import ContextParallelErrors
+from reelweave.train.parallel.dit import summed_over_tensor_ranks
+from reelweave.train.parallel.dummy_step import dummy_step
+from reelweave.train.parallel.layouts import pieces
+from reelweave.train.parallel.layouts.gradient_buckets import GradientBuckets
+from reelweave.train.parallel.mesh import SUMMED, Ranks
+from reelweave.train.parallel.pipeline.pipeline import Pipeline, PipelineErrors, Weigh
+from reelweave.train.parallel.rank_grid import CONTEXT
+from reelweave.train.step.losses import Losses, losses
+from reelweave.train.step.optimizer import build_optimizer, state_tensors
+from reelweave.train.step.squared_errors import SquaredErrors, whole_model_errors
 
 
 class StepExecutor(Protocol):
-    """Alternative executor of a step's microbatches: `train.cascade.training.cascades.Cascades`."""
+    """Alternative executor of a step's microbatches: `reelweave.train.cascade.training.cascades.Cascades`."""
 
     def passes(
         self, batches: Iterable[Microbatch | Pack], weigh: Weigh, clock: StepClock

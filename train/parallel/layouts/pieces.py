@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from train.checkpoint.pieces import piece_of
-from train.distributed.world import World
-from train.parallel.fp8 import unwrapped
+from reelweave.train.checkpoint.pieces import piece_of
+from reelweave.train.distributed.world import World
+from reelweave.train.parallel.fp8 import unwrapped
 
 
 def local(parameter: nn.Parameter) -> nn.Parameter:

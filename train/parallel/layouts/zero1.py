@@ -13,13 +13,13 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn import functional as F
 
-from train.config.run import TrainConfig
-from train.models.bundle import Bundle
-from train.parallel.layouts.parallel_model import ParallelModel
-from train.parallel.layouts.ready_buckets import ReadyBuckets
-from train.parallel.mesh import Ranks
-from train.parallel.rank_grid import CONTEXT
-from train.step.buckets import bucketed
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.parallel.layouts.parallel_model import ParallelModel
+from reelweave.train.parallel.layouts.ready_buckets import ReadyBuckets
+from reelweave.train.parallel.mesh import Ranks
+from reelweave.train.parallel.rank_grid import CONTEXT
+from reelweave.train.step.buckets import bucketed
 
 # Bounds the buffers of a collective: 256 MiB of float32.
 BUCKET_VALUES = 1 << 26

@@ -5,17 +5,17 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from loader.batch import Microbatch, Pack
-from train.config.run import TrainConfig
-from train.distributed.world import World
-from train.measure.timings import StepClock, StepPart
-from train.models.bundle import Bundle
-from train.models.denoiser import Denoiser
-from train.parallel.dummy_step import dummy_step
-from train.parallel.mesh import Ranks
-from train.parallel.pipeline.order import turns
-from train.step.losses import Losses, losses
-from train.step.squared_errors import DenoisingInputs, SquaredErrors
+from reelweave.loader.batch import Microbatch, Pack
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.measure.timings import StepClock, StepPart
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.parallel.dummy_step import dummy_step
+from reelweave.train.parallel.mesh import Ranks
+from reelweave.train.parallel.pipeline.order import turns
+from reelweave.train.step.losses import Losses, losses
+from reelweave.train.step.squared_errors import DenoisingInputs, SquaredErrors
 
 Weigh = Callable[[Microbatch | Pack, Losses], torch.Tensor]
 """Function that adds a microbatch to the step and returns its weighted loss."""
@@ -23,7 +23,7 @@ Weigh = Callable[[Microbatch | Pack, Losses], torch.Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """Model with blocks on several stages (`train.parallel.pipeline.stage`); each stage reads all microbatches.
+    """Model with blocks on several stages (`reelweave.train.parallel.pipeline`); each reads all microbatches.
 
     Number and shapes of microbatches are arbitrary, since a stage derives what it receives from its own copy.
 
@@ -93,7 +93,7 @@ class Pipeline:
 
 @dataclass(frozen=True, eq=False)
 class PipelineErrors:
-    """Squared errors (`train.step.squared_errors.SquaredErrors`) of a pipelined model, without gradients.
+    """Squared errors (`reelweave.train.step.squared_errors.SquaredErrors`) of a pipelined model, without gradients.
 
     Attributes:
         errors: function that runs the model on this rank's tokens of a batch.

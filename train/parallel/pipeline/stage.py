@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from loader.errors import UsageError
-from train.models.denoiser import Denoiser
-from train.models.dit import DiT
-from train.parallel.neighbours import Neighbours
+from reelweave.loader.errors import UsageError
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.models.dit import DiT
+from reelweave.train.parallel.neighbours import Neighbours
 
 
 def places(stage: int, stages: int, blocks: int) -> range:

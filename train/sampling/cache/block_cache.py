@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from loader.errors import UsageError
-from train.distributed.world import World
-from train.models.adaln import modulate
-from train.models.denoiser import Denoiser
-from train.models.dit import DiT
-from train.models.mmdit import JointBlock
-from train.sampling.cache.config import BlockCacheConfig
+from reelweave.loader.errors import UsageError
+from reelweave.train.distributed.world import World
+from reelweave.train.models.adaln import modulate
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.models.dit import DiT
+from reelweave.train.models.mmdit import JointBlock
+from reelweave.train.sampling.cache.config import BlockCacheConfig
 
 _STREAMS = ("hidden_states", "encoder_hidden_states")
 """Keywords of the streams that blocks of diffusers return."""

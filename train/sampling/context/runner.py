@@ -1,6 +1,7 @@
 """Model whose tokens are shared by ranks of a ring, of Ulysses or of both (Patel et al. 2025, section 5).
 
-Latents are cut by tokens, attention spans all of them (`train.parallel.context`), and predictions are gathered.
+Latents are cut by tokens, attention spans all of them (`reelweave.train.parallel.context`), and predictions
+are gathered.
 """
 
 import math
@@ -8,18 +9,18 @@ from dataclasses import dataclass
 
 import torch
 
-from train.models.attention.patches import join
-from train.models.attention.positions import Window
-from train.models.denoiser import Denoiser
-from train.parallel.context.context import ContextParallel
-from train.parallel.context.token_shard import check_heads, cuttable, part_of
-from train.sampling.prediction.predictor import Conditions
-from train.step.squared_errors import DenoisingInputs
+from reelweave.train.models.attention.patches import join
+from reelweave.train.models.attention.positions import Window
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.parallel.context.context import ContextParallel
+from reelweave.train.parallel.context.token_shard import check_heads, cuttable, part_of
+from reelweave.train.sampling.prediction.predictor import Conditions
+from reelweave.train.step.squared_errors import DenoisingInputs
 
 
 @dataclass(frozen=True, eq=False)
 class ContextParallelModel:
-    """`train.sampling.prediction.predictor.ModelRunner` over ranks that share the tokens of each video.
+    """`reelweave.train.sampling.prediction.predictor.ModelRunner` over ranks that share the tokens of each video.
 
     Parts differ by one token at most (by one place in an ST-DiT), and nothing is padded. Each pass adds one gather of
     the prediction to the exchanges within attention.
@@ -45,7 +46,7 @@ class ContextParallelModel:
         conditions: Conditions,
         window: Window | None = None,
     ) -> torch.Tensor:
-        """Return the prediction, [B, C, T, H, W]; as in `train.sampling.prediction.predictor.ModelRunner`."""
+        """Return the prediction, [B, C, T, H, W]; as in `reelweave.train.sampling.prediction.predictor.ModelRunner`."""
         model = cuttable(self.dit)
         grid = model.grid(x_BCTHW.shape[2:])
         asked = DenoisingInputs([x_BCTHW], [], timestep_input_B, *conditions, packed=False)

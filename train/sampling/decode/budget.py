@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from loader.errors import UsageError
-from train.memory.live_memory import LiveMemory
-from train.models.encoders.decode_tiles import TileLayout
-from train.models.encoders.tokenizer import Tokenizer
-from train.sampling.decode.assignment import assign, efficiency
+from reelweave.loader.errors import UsageError
+from reelweave.train.memory.live_memory import LiveMemory
+from reelweave.train.models.encoders.decode_tiles import TileLayout
+from reelweave.train.models.encoders.tokenizer import Tokenizer
+from reelweave.train.sampling.decode.assignment import assign, efficiency
 
 SMALLEST_STEP = 8
 """Latents between the starts of the smallest tiles; of smaller ones the overlaps would take more than they save."""

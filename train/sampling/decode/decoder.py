@@ -5,7 +5,7 @@ from typing import Protocol
 
 import torch
 
-from train.models.encoders.tokenizer import Tokenizer
+from reelweave.train.models.encoders.tokenizer import Tokenizer
 
 
 class GroupDecoder(Protocol):

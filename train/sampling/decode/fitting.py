@@ -4,13 +4,13 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from train.sampling.decode.budget import DecodePlan, free_bytes, plan_decode
-from train.sampling.decode.tiled import TiledDecoder
+from reelweave.train.sampling.decode.budget import DecodePlan, free_bytes, plan_decode
+from reelweave.train.sampling.decode.tiled import TiledDecoder
 
 
 @dataclass(frozen=True, eq=False)
 class FittingDecoder:
-    """`train.sampling.decode.decoder.GroupDecoder` within a budget of memory.
+    """`reelweave.train.sampling.decode.decoder.GroupDecoder` within a budget of memory.
 
     Attributes:
         tiled: decoder over the ranks of a video, with the tokenizer's own tiles.

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from loader.base.whole_file import whole_file
-from loader.errors import RunError, UsageError, first_line
+from reelweave.loader.base.whole_file import whole_file
+from reelweave.loader.errors import RunError, UsageError, first_line
 
 _NAME = "latents_BCTHW"
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from train.models.encoders.decode_tiles import COLUMNS, ROWS, TileAxis, TileLayout
+from reelweave.train.models.encoders.decode_tiles import COLUMNS, ROWS, TileAxis, TileLayout
 
 
 def seam_score(video_BCTHW: torch.Tensor, layout: TileLayout) -> float:

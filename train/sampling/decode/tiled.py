@@ -7,16 +7,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from loader.errors import first_line
-from train.distributed.world import RankError, World
-from train.models.encoders.decode_tiles import Tile, TileLayout
-from train.models.encoders.tokenizer import Tokenizer
-from train.sampling.decode.assignment import assign, efficiency
+from reelweave.loader.errors import first_line
+from reelweave.train.distributed.world import RankError, World
+from reelweave.train.models.encoders.decode_tiles import Tile, TileLayout
+from reelweave.train.models.encoders.tokenizer import Tokenizer
+from reelweave.train.sampling.decode.assignment import assign, efficiency
 
 
 @dataclass(frozen=True, eq=False)
 class TiledDecoder:
-    """`train.sampling.decode.decoder.GroupDecoder` whose ranks decode different tiles; the first rank blends them.
+    """`GroupDecoder` whose ranks decode different tiles; the first rank blends them.
 
     Each video is decoded alone, and has the same bits on any number of ranks. A rank that fails ends all in a
     `RunError` before any waits for its tiles.

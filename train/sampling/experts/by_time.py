@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 import torch
 
-from train.models.attention.positions import Window
-from train.models.denoiser import Denoiser
-from train.models.published.expert_pair import Experts
-from train.sampling.prediction.predictor import Conditions, ModelRunner, Predictor, SchedulePoint
+from reelweave.train.models.attention.positions import Window
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.models.published.expert_pair import Experts
+from reelweave.train.sampling.prediction.predictor import Conditions, ModelRunner, Predictor, SchedulePoint
 
 
 @dataclass(frozen=True, eq=False)
 class ExpertRunner:
-    """`train.sampling.prediction.predictor.ModelRunner` of one expert, which is brought to the device first.
+    """`reelweave.train.sampling.prediction.predictor.ModelRunner` of one expert, which is brought to the device first.
 
     Attributes:
         inner: runner of the model.
@@ -32,14 +32,14 @@ class ExpertRunner:
         conditions: Conditions,
         window: Window | None = None,
     ) -> torch.Tensor:
-        """Return the prediction, [B, C, T, H, W]; as in `train.sampling.prediction.predictor.ModelRunner`."""
+        """Return the prediction, [B, C, T, H, W]; as in `reelweave.train.sampling.prediction.predictor.ModelRunner`."""
         self.experts.bring(self.model)
         return self.inner(x_BCTHW, timestep_input_B, conditions, window)
 
 
 @dataclass(frozen=True, eq=False)
 class ByTime:
-    """`train.sampling.prediction.predictor.Predictor` that asks one of two, by the point of the schedule.
+    """`reelweave.train.sampling.prediction.predictor.Predictor` that asks one of two, by the point of the schedule.
 
     Attributes:
         high_noise: prediction from the boundary on.
@@ -54,6 +54,6 @@ class ByTime:
     def __call__(
         self, x_BCTHW: torch.Tensor, point: SchedulePoint, window: Window | None = None
     ) -> torch.Tensor:
-        """Return the prediction of the expert for this point; as in `train.sampling.prediction.predictor.Predictor`."""
+        """Return the prediction of the expert for this point; see `reelweave.train.sampling.prediction`."""
         predict = self.high_noise if self.is_high[point.number] else self.low_noise
         return predict(x_BCTHW, point, window)

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import torch
 
-from loader.errors import UsageError
-from loader.storage import StorageConfig
-from train.checkpoint.weights import Group
-from train.config.model import DiffusersConfig
-from train.config.run import TrainConfig
-from train.models.bundle import Bundle
-from train.models.encoders.stored import StoredEncoders
-from train.models.lora import load_adapters
-from train.models.published.expert_pair import Experts
-from train.models.published.experts import ALL_TIMES, HIGH_NOISE, other_expert
-from train.sampling.trained.load import Trained, read_adapters, trained_weights
+from reelweave.loader.errors import UsageError
+from reelweave.loader.storage import StorageConfig
+from reelweave.train.checkpoint.weights import Group
+from reelweave.train.config.model import DiffusersConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.encoders.stored import StoredEncoders
+from reelweave.train.models.lora import load_adapters
+from reelweave.train.models.published.expert_pair import Experts
+from reelweave.train.models.published.experts import ALL_TIMES, HIGH_NOISE, other_expert
+from reelweave.train.sampling.trained.load import Trained, read_adapters, trained_weights
 
 
 def with_experts(

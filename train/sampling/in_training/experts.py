@@ -4,25 +4,25 @@ from pathlib import Path
 
 import torch
 
-from loader.storage import StorageConfig
-from train.checkpoint.weights import Group
-from train.config.model import DiffusersConfig
-from train.config.run import TrainConfig
-from train.models.bundle import Bundle
-from train.models.denoiser import Denoiser
-from train.models.encoders.stored import StoredEncoders
-from train.models.published.expert_pair import Experts
-from train.models.published.experts import HIGH_NOISE, other_expert
-from train.parallel.layout import layout_of, place
-from train.parallel.layouts.fsdp import FSDP, refresh
-from train.parallel.mesh import Ranks
-from train.sampling.experts.by_time import ExpertRunner
-from train.sampling.experts.loading import check_other
-from train.sampling.in_training.parts import load_part_, set_adapters_, to_sample
-from train.sampling.in_training.runner import training_runner
-from train.sampling.layout import ExpertLayout
-from train.sampling.prediction.predictor import ModelRunner
-from train.sampling.trained.load import read_adapters, trained_weights
+from reelweave.loader.storage import StorageConfig
+from reelweave.train.checkpoint.weights import Group
+from reelweave.train.config.model import DiffusersConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.models.encoders.stored import StoredEncoders
+from reelweave.train.models.published.expert_pair import Experts
+from reelweave.train.models.published.experts import HIGH_NOISE, other_expert
+from reelweave.train.parallel.layout import layout_of, place
+from reelweave.train.parallel.layouts.fsdp import FSDP, refresh
+from reelweave.train.parallel.mesh import Ranks
+from reelweave.train.sampling.experts.by_time import ExpertRunner
+from reelweave.train.sampling.experts.loading import check_other
+from reelweave.train.sampling.in_training.parts import load_part_, set_adapters_, to_sample
+from reelweave.train.sampling.in_training.runner import training_runner
+from reelweave.train.sampling.layout import ExpertLayout
+from reelweave.train.sampling.prediction.predictor import ModelRunner
+from reelweave.train.sampling.trained.load import read_adapters, trained_weights
 
 
 def other_expert_on(

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from train.distributed.world import World
-from train.parallel.mesh import DATA, MODEL, SUMMED, Ranks
-from train.sampling.ranks.mesh import VIDEO, SamplingRanks
+from reelweave.train.distributed.world import World
+from reelweave.train.parallel.mesh import DATA, MODEL, SUMMED, Ranks
+from reelweave.train.sampling.ranks.mesh import VIDEO, SamplingRanks
 
 
 @dataclass(frozen=True, eq=False)

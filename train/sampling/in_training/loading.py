@@ -3,24 +3,24 @@
 from dataclasses import replace
 from pathlib import Path
 
-from loader.storage import StorageConfig
-from train.checkpoint.weights import Group
-from train.config.model import DiffusersConfig
-from train.config.parallel import ParallelConfig
-from train.config.run import TrainConfig
-from train.distributed.world import World
-from train.models.published.experts import ALL_TIMES
-from train.parallel.layout import layout_of, place
-from train.parallel.layouts.fsdp import FSDP, refresh
-from train.parallel.mesh import MODEL, Ranks
-from train.sampling.decode.fitting import FittingDecoder
-from train.sampling.decode.tiled import TiledDecoder
-from train.sampling.experts.loading import with_experts
-from train.sampling.in_training.experts import expert_runners, other_expert_on, pair
-from train.sampling.in_training.groups import VideoGroups
-from train.sampling.in_training.parts import load_part_, set_adapters_, to_sample
-from train.sampling.layout import VideoLayout
-from train.sampling.trained.load import Trained, published, trained_weights
+from reelweave.loader.storage import StorageConfig
+from reelweave.train.checkpoint.weights import Group
+from reelweave.train.config.model import DiffusersConfig
+from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.models.published.experts import ALL_TIMES
+from reelweave.train.parallel.layout import layout_of, place
+from reelweave.train.parallel.layouts.fsdp import FSDP, refresh
+from reelweave.train.parallel.mesh import MODEL, Ranks
+from reelweave.train.sampling.decode.fitting import FittingDecoder
+from reelweave.train.sampling.decode.tiled import TiledDecoder
+from reelweave.train.sampling.experts.loading import with_experts
+from reelweave.train.sampling.in_training.experts import expert_runners, other_expert_on, pair
+from reelweave.train.sampling.in_training.groups import VideoGroups
+from reelweave.train.sampling.in_training.parts import load_part_, set_adapters_, to_sample
+from reelweave.train.sampling.layout import VideoLayout
+from reelweave.train.sampling.trained.load import Trained, published, trained_weights
 
 
 def load_trained_on(
@@ -89,7 +89,7 @@ def with_experts_on(
 ) -> Trained:
     """Add the expert for the other times, in the same layout; a collective.
 
-    Arguments and errors as in `train.sampling.experts.loading.with_experts`.
+    Arguments and errors as in `reelweave.train.sampling.experts.loading.with_experts`.
     """
     dit, ranks = trained.bundle.dit, trained.ranks
     assert ranks is not None, "see `load_trained_on`"

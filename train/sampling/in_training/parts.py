@@ -5,15 +5,15 @@ from collections.abc import Mapping
 
 import torch
 
-from train.checkpoint.pieces import piece_of
-from train.checkpoint.reading import Shapes
-from train.checkpoint.weights import Weights
-from train.config.run import TrainConfig
-from train.models.bundle import Bundle
-from train.models.denoiser import Denoiser
-from train.models.lora import adapter_weights, check_adapters
-from train.parallel.layouts import pieces
-from train.parallel.mesh import Ranks
+from reelweave.train.checkpoint.pieces import piece_of
+from reelweave.train.checkpoint.reading import Shapes
+from reelweave.train.checkpoint.weights import Weights
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.models.lora import adapter_weights, check_adapters
+from reelweave.train.parallel.layouts import pieces
+from reelweave.train.parallel.mesh import Ranks
 
 
 def to_sample(config: TrainConfig) -> TrainConfig:
@@ -31,7 +31,7 @@ def load_part_(saved: Weights, bundle: Bundle, ranks: Ranks) -> None:
 
 @torch.no_grad()
 def set_adapters_(dit: Denoiser, weights: dict[str, torch.Tensor]) -> None:
-    """Set this rank's part of adapters; errors as in `train.models.lora.load_adapters`."""
+    """Set this rank's part of adapters; errors as in `reelweave.train.models.lora.load_adapters`."""
     check_adapters(dit, weights)
     for name, target in adapter_weights(dit).items():
         pieces.copy_(target, weights[name])

@@ -5,21 +5,22 @@ from dataclasses import dataclass
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from train.models.attention.positions import Window
-from train.models.denoiser import Denoiser
-from train.models.precision import at_least_float32
-from train.parallel.mesh import Ranks
-from train.parallel.pipeline.pipeline import from_last
-from train.parallel.rank_grid import CONTEXT
-from train.sampling.context.runner import ContextParallelModel
-from train.sampling.prediction.predictor import Conditions, ModelRunner, WholeModel
+from reelweave.train.models.attention.positions import Window
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.models.precision import at_least_float32
+from reelweave.train.parallel.mesh import Ranks
+from reelweave.train.parallel.pipeline.pipeline import from_last
+from reelweave.train.parallel.rank_grid import CONTEXT
+from reelweave.train.sampling.context.runner import ContextParallelModel
+from reelweave.train.sampling.prediction.predictor import Conditions, ModelRunner, WholeModel
 
 
 def training_runner(dit: Denoiser, ranks: Ranks) -> ModelRunner:
-    """Return the runner of a model that a run has laid out (`train.parallel.layout.lay_out`).
+    """Return the runner of a model that a run has laid out (`reelweave.train.parallel.layout.lay_out`).
 
-    Ranks along the model dimensions (`train.parallel.mesh.MODEL`) call it together, with equal arguments. Ranks along
-    the data dimensions may sample different videos. Under FSDP they call it equally often: each call gathers weights.
+    Ranks along the model dimensions (`reelweave.train.parallel.mesh.MODEL`) call it together, with equal
+    arguments. Ranks along the data dimensions may sample different videos. Under FSDP they call it equally
+    often: each call gathers weights.
 
     Args:
         dit: the model on this rank.
@@ -55,7 +56,7 @@ class ReshardedModel:
         conditions: Conditions,
         window: Window | None = None,
     ) -> torch.Tensor:
-        """Return the prediction, [B, C, T, H, W]; as in `train.sampling.prediction.predictor.ModelRunner`."""
+        """Return the prediction, [B, C, T, H, W]; as in `reelweave.train.sampling.prediction.predictor.ModelRunner`."""
         try:
             return self.inner(x_BCTHW, timestep_input_B, conditions, window)
         finally:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.nn import functional as F
 
-from train.distributed.world import World
-from train.sampling.latent_parallel.rules import Aids
-from train.sampling.ranks.agreement import gathered
+from reelweave.train.distributed.world import World
+from reelweave.train.sampling.latent_parallel.rules import Aids
+from reelweave.train.sampling.ranks.agreement import gathered
 
 DECAY_FROM, DELTA_FROM, RESCALE_FROM, FINAL_FROM = 0.6, 0.55, 0.2, 0.85
 
@@ -47,7 +47,7 @@ def aided(
     spread: Spread,
     zero_padded: bool = False,
 ) -> torch.Tensor:
-    """Combine the passes of guidance as `train.sampling.prediction.guidance.combine` does, with aids.
+    """Combine the passes of guidance as `reelweave.train.sampling.prediction.guidance.combine` does, with aids.
 
     Args:
         predictions: predictions of each pass, the fully conditioned first.

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from loader.errors import UsageError
-from train.sampling.latent_parallel.rules import Axes
+from reelweave.loader.errors import UsageError
+from reelweave.train.sampling.latent_parallel.rules import Axes
 
 TIME, ROWS, COLUMNS = range(3)
 

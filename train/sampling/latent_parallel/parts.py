@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from train.parallel.context.partition import Partition
-from train.sampling.latent_parallel.axes import axis_of
-from train.sampling.latent_parallel.rules import Cores, Rules
+from reelweave.train.parallel.context.partition import Partition
+from reelweave.train.sampling.latent_parallel.axes import axis_of
+from reelweave.train.sampling.latent_parallel.rules import Cores, Rules
 
 
 class LatentPart(NamedTuple):

@@ -10,11 +10,11 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from loader.errors import UsageError
-from train.distributed.world import World
-from train.models.attention.positions import Window
-from train.parallel.context.exchange import gather
-from train.sampling.latent_parallel.aids import (
+from reelweave.loader.errors import UsageError
+from reelweave.train.distributed.world import World
+from reelweave.train.models.attention.positions import Window
+from reelweave.train.parallel.context.exchange import gather
+from reelweave.train.sampling.latent_parallel.aids import (
     FINAL_FROM,
     Spread,
     aided,
@@ -23,17 +23,17 @@ from train.sampling.latent_parallel.aids import (
     shared_spread,
     smoothed,
 )
-from train.sampling.latent_parallel.parts import LatentDivision, divide
-from train.sampling.latent_parallel.rules import Rules
-from train.sampling.latent_parallel.weights import blend_weights
-from train.sampling.prediction.guidance import Guided
-from train.sampling.prediction.predictor import SchedulePoint
-from train.sampling.ranks.agreement import check_same
+from reelweave.train.sampling.latent_parallel.parts import LatentDivision, divide
+from reelweave.train.sampling.latent_parallel.rules import Rules
+from reelweave.train.sampling.latent_parallel.weights import blend_weights
+from reelweave.train.sampling.prediction.guidance import Guided
+from reelweave.train.sampling.prediction.predictor import SchedulePoint
+from reelweave.train.sampling.ranks.agreement import check_same
 
 
 @dataclass(frozen=True, eq=False)
 class LatentParallel:
-    """`train.sampling.prediction.predictor.Predictor` that divides the latents over groups of ranks.
+    """`reelweave.train.sampling.prediction.predictor.Predictor` that divides the latents over groups of ranks.
 
     Attributes:
         guided: prediction of a part on the ranks of a group.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from train.sampling.config import LatentParallelConfig
+from reelweave.train.sampling.config import LatentParallelConfig
 
 Axes = Literal["strict", "phases", "eligible", "fixed"]
 Cores = Literal["ceil", "even"]

@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from train.parallel.context.partition import Partition
-from train.parallel.context.traffic import AttentionSize, ring_bytes, ulysses_bytes
-from train.sampling.latent_parallel.parts import LatentDivision, divide
-from train.sampling.latent_parallel.rules import MODES, Rules
+from reelweave.train.parallel.context.partition import Partition
+from reelweave.train.parallel.context.traffic import AttentionSize, ring_bytes, ulysses_bytes
+from reelweave.train.sampling.latent_parallel.parts import LatentDivision, divide
+from reelweave.train.sampling.latent_parallel.rules import MODES, Rules
 
 FLOAT32 = 4
 

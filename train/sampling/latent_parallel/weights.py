@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from train.sampling.latent_parallel.parts import LatentDivision
-from train.sampling.latent_parallel.rules import Ramp
+from reelweave.train.sampling.latent_parallel.parts import LatentDivision
+from reelweave.train.sampling.latent_parallel.rules import Ramp
 
 
 def ramp(length: int, kind: Ramp) -> torch.Tensor:

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from loader.base.named_file import read_named
-from loader.errors import RunError, UsageError
-from loader.read.decode import decode
-from train.config.first_frames import FirstFramesConfig
-from train.models.denoiser import Denoiser
+from reelweave.loader.base.named_file import read_named
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.read.decode import decode
+from reelweave.train.config.first_frames import FirstFramesConfig
+from reelweave.train.models.denoiser import Denoiser
 
 _MOST_BYTES = 1 << 30
 

@@ -11,14 +11,14 @@ from functools import cached_property
 import torch
 import torch.distributed as dist
 
-from loader.errors import UsageError
-from train.distributed.world import World
-from train.models.attention.positions import Window
-from train.models.precision import at_least_float32
-from train.parallel.context.exchange import gather
-from train.parallel.context.partition import Partition
-from train.sampling.cache.block_cache import BlockCache
-from train.sampling.prediction.predictor import Conditions, ModelRunner, SchedulePoint
+from reelweave.loader.errors import UsageError
+from reelweave.train.distributed.world import World
+from reelweave.train.models.attention.positions import Window
+from reelweave.train.models.precision import at_least_float32
+from reelweave.train.parallel.context.exchange import gather
+from reelweave.train.parallel.context.partition import Partition
+from reelweave.train.sampling.cache.block_cache import BlockCache
+from reelweave.train.sampling.prediction.predictor import Conditions, ModelRunner, SchedulePoint
 
 
 def text_weights(guidance: float) -> tuple[float, ...]:
@@ -56,7 +56,7 @@ def image_weights(guidance: float, image_guidance: float) -> tuple[float, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Guided:
-    """`train.sampling.prediction.predictor.Predictor` of a model under guidance.
+    """`reelweave.train.sampling.prediction.predictor.Predictor` of a model under guidance.
 
     Passes run one after the other, so a prediction does not depend on which rank ran which pass. One process
     and any number of ranks give the same bits.
@@ -68,8 +68,8 @@ class Guided:
         ranks: ranks that share the passes, in adjacent parts; some may have none. None: this rank runs all.
         batched: run a rank's passes as one batch; equal to rounding.
         rescale: share phi of the prediction that is rescaled (`rescaled`).
-        channels: condition channels of each pass behind the latents (`train.objectives.first_frames`), [B, K, T, H,
-            W] each; None: the model has none.
+        channels: condition channels of each pass behind the latents
+            (`reelweave.train.objectives.first_frames`), [B, K, T, H, W] each; None: the model has none.
         cache: cache of the model's blocks, with a state for each batch of passes; approximate. None: none.
     """
 

@@ -5,9 +5,9 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from train.models.attention.positions import Window
-from train.models.denoiser import Denoiser
-from train.objectives.level import Level
+from reelweave.train.models.attention.positions import Window
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.objectives.level import Level
 
 
 class Conditions(NamedTuple):

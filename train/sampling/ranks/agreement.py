@@ -3,9 +3,9 @@
 import torch
 import torch.distributed as dist
 
-from loader.errors import RunError
-from train.distributed.world import World
-from train.parallel.context.exchange import gather
+from reelweave.loader.errors import RunError
+from reelweave.train.distributed.world import World
+from reelweave.train.parallel.context.exchange import gather
 
 _ODD = 0x9E3779B97F4A7C15 - 2**64  # 2^64 over the golden ratio, odd
 

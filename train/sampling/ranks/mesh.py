@@ -3,10 +3,10 @@
 import math
 from dataclasses import dataclass, fields
 
-from loader.errors import UsageError
-from train.distributed.world import World
-from train.parallel.rank_grid import CONTEXT, GridRanks, RankGrid
-from train.sampling.config import SampleLayoutConfig
+from reelweave.loader.errors import UsageError
+from reelweave.train.distributed.world import World
+from reelweave.train.parallel.rank_grid import CONTEXT, GridRanks, RankGrid
+from reelweave.train.sampling.config import SampleLayoutConfig
 
 VIDEO = ("cfg", "lp", *CONTEXT)
 """Dimensions of one video: ranks along them make it together."""

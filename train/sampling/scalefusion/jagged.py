@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from loader.errors import UsageError
-from train.parallel.context.partition import Partition
-from train.sampling.scalefusion.schedule import LayerKind, Slicing
+from reelweave.loader.errors import UsageError
+from reelweave.train.parallel.context.partition import Partition
+from reelweave.train.sampling.scalefusion.schedule import LayerKind, Slicing
 
 
 @dataclass(frozen=True)

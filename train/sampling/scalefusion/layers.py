@@ -5,11 +5,11 @@ from typing import NamedTuple, cast
 
 import torch
 
-from train.models.attention.spatial_temporal import SpatialTemporalAttention
-from train.models.dit import Branches, MultiHeadAttention, Rotation, through
-from train.models.st_dit import STBlock, STDiT
-from train.sampling.scalefusion.jagged import TokenDivision
-from train.sampling.scalefusion.schedule import KINDS, LayerKind
+from reelweave.train.models.attention.spatial_temporal import SpatialTemporalAttention
+from reelweave.train.models.dit import Branches, MultiHeadAttention, Rotation, through
+from reelweave.train.models.st_dit import STBlock, STDiT
+from reelweave.train.sampling.scalefusion.jagged import TokenDivision
+from reelweave.train.sampling.scalefusion.schedule import KINDS, LayerKind
 
 VECTORS = {"spatial": slice(0, 3), "temporal": slice(3, 12)}
 """Modulation vectors of each layer of a block: shift, scale and gate of each of its branches."""

@@ -8,15 +8,15 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-from train.models.attention.positions import Window
-from train.models.denoiser import Denoiser
-from train.models.dit import tokens
-from train.sampling.prediction.predictor import Conditions
-from train.sampling.scalefusion.jagged import TokenDivision
-from train.sampling.scalefusion.layers import SlicedLayers, layer_kind
-from train.sampling.scalefusion.runner import ScaleFusion
-from train.sampling.scalefusion.schedule import DSP, KINDS, LayerKind, Slicing
-from train.sampling.scalefusion.simulate import LayerCosts, choose
+from reelweave.train.models.attention.positions import Window
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.models.dit import tokens
+from reelweave.train.sampling.prediction.predictor import Conditions
+from reelweave.train.sampling.scalefusion.jagged import TokenDivision
+from reelweave.train.sampling.scalefusion.layers import SlicedLayers, layer_kind
+from reelweave.train.sampling.scalefusion.runner import ScaleFusion
+from reelweave.train.sampling.scalefusion.schedule import DSP, KINDS, LayerKind, Slicing
+from reelweave.train.sampling.scalefusion.simulate import LayerCosts, choose
 
 
 class MeasuredScaleFusion:

@@ -6,19 +6,19 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
-from loader.errors import UsageError
-from train.measure.flops import TIME_WIDTH
-from train.models.attention.patches import join
-from train.models.attention.positions import Window, time_features
-from train.models.denoiser import Denoiser
-from train.models.dit import tokens
-from train.models.st_dit import STDiT
-from train.parallel.context.exchange import gather
-from train.sampling.prediction.predictor import Conditions
-from train.sampling.scalefusion.exchanges import AsyncExchanges, Exchanges, Finish
-from train.sampling.scalefusion.jagged import TokenDivision
-from train.sampling.scalefusion.layers import EmbeddedInputs, SlicedLayers, layer_kind
-from train.sampling.scalefusion.schedule import (
+from reelweave.loader.errors import UsageError
+from reelweave.train.measure.flops import TIME_WIDTH
+from reelweave.train.models.attention.patches import join
+from reelweave.train.models.attention.positions import Window, time_features
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.models.dit import tokens
+from reelweave.train.models.st_dit import STDiT
+from reelweave.train.parallel.context.exchange import gather
+from reelweave.train.sampling.prediction.predictor import Conditions
+from reelweave.train.sampling.scalefusion.exchanges import AsyncExchanges, Exchanges, Finish
+from reelweave.train.sampling.scalefusion.jagged import TokenDivision
+from reelweave.train.sampling.scalefusion.layers import EmbeddedInputs, SlicedLayers, layer_kind
+from reelweave.train.sampling.scalefusion.schedule import (
     DEFAULT,
     PieceLaunch,
     Slicing,

@@ -9,7 +9,7 @@ slice of the second, each by an all-to-all of its own.
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
 
 LayerKind = Literal["spatial", "temporal"]
 KINDS: tuple[LayerKind, LayerKind] = ("spatial", "temporal")

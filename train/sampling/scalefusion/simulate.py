@@ -11,8 +11,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from train.sampling.scalefusion.jagged import TokenDivision
-from train.sampling.scalefusion.schedule import DSP, KINDS, LayerKind, PieceLaunch, Slicing, Wait, schedule
+from reelweave.train.sampling.scalefusion.jagged import TokenDivision
+from reelweave.train.sampling.scalefusion.schedule import (
+    DSP,
+    KINDS,
+    LayerKind,
+    PieceLaunch,
+    Slicing,
+    Wait,
+    schedule,
+)
 
 
 @dataclass(frozen=True)
@@ -130,7 +138,7 @@ def buffer_bytes(slicing: Slicing, division: TokenDivision, token_bytes: int) ->
 
 
 def blocking_buffer_bytes(division: TokenDivision, token_bytes: int) -> int:
-    """Return the same for DSP as `train.parallel.context.slices` runs it, and VideoSys.
+    """Return the same for DSP as `reelweave.train.parallel.context.slices` runs it, and VideoSys.
 
     An exchange holds three copies beside the tokens: packed for all ranks, received, and put in order.
     """

@@ -5,18 +5,18 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from train.models.attention.attend import Attend
-from train.models.attention.patches import join
-from train.models.attention.positions import Window
-from train.models.attention.spatial_temporal import SpatialTemporalAttention
-from train.models.denoiser import Denoiser
-from train.models.dit import MultiHeadAttention, Rotation, TokenLayout, tokens
-from train.parallel.context.exchange import gather
-from train.parallel.context.partition import Partition
-from train.parallel.context.slices import SliceSharding
-from train.parallel.context.ulysses import Ulysses
-from train.sampling.prediction.predictor import Conditions
-from train.sampling.scalefusion.runner import sliceable
+from reelweave.train.models.attention.attend import Attend
+from reelweave.train.models.attention.patches import join
+from reelweave.train.models.attention.positions import Window
+from reelweave.train.models.attention.spatial_temporal import SpatialTemporalAttention
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.models.dit import MultiHeadAttention, Rotation, TokenLayout, tokens
+from reelweave.train.parallel.context.exchange import gather
+from reelweave.train.parallel.context.partition import Partition
+from reelweave.train.parallel.context.slices import SliceSharding
+from reelweave.train.parallel.context.ulysses import Ulysses
+from reelweave.train.sampling.prediction.predictor import Conditions
+from reelweave.train.sampling.scalefusion.runner import sliceable
 
 
 class UlyssesSTDiT:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from train.sampling.scalefusion.schedule import Compute, Operation, PieceLaunch, Slicing, Wait
+from reelweave.train.sampling.scalefusion.schedule import Compute, Operation, PieceLaunch, Slicing, Wait
 
 ScheduleFault = Literal[
     "missing", "twice", "unknown", "before its producer", "after its wait", "without a wait"

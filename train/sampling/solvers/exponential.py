@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from train.sampling.solvers.point import EstimateFn, Point
+from reelweave.train.sampling.solvers.point import EstimateFn, Point
 
 
 @dataclass

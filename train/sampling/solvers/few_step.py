@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from train.sampling.solvers.point import EstimateFn, Point
+from reelweave.train.sampling.solvers.point import EstimateFn, Point
 
 
 @dataclass(frozen=True)

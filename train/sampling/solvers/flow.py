@@ -1,6 +1,6 @@
 """Solvers that step along the probability flow itself.
 
-With the estimates of clean latent and noise in x (`train.objectives.level.solve`), the flow is dx = x_0
+With the estimates of clean latent and noise in x (`reelweave.train.objectives.level.solve`), the flow is dx = x_0
 d(signal) + eps d(noise). For flow matching that is dx = v dt, for EDM dx = (x - D) / sigma d(sigma). An Euler
 step for DDPM is DDIM (Song et al. 2021, eq. 12 with no added noise).
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from train.sampling.solvers.point import EstimateFn, Point
+from reelweave.train.sampling.solvers.point import EstimateFn, Point
 
 
 @dataclass(frozen=True)

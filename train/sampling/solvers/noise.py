@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from loader.base.philox import words
-from train.sampling.config import SEEDS
+from reelweave.loader.base.philox import words
+from reelweave.train.sampling.config import SEEDS
 
 _STEP_NOISE = 1
 """Stream of random words for seeds of steps."""
@@ -17,7 +17,7 @@ def starting_noise(seeds: Sequence[int], shape_CTHW: Sequence[int]) -> torch.Ten
     A video's noise does not depend on device, dtype, batch or layout: every rank draws the same bits.
 
     Args:
-        seeds: seed of each of B videos, below `train.sampling.config.SEEDS`.
+        seeds: seed of each of B videos, below `reelweave.train.sampling.config.SEEDS`.
         shape_CTHW: channels, frames, rows and columns of the latents.
     """
     if any(not 0 <= seed < SEEDS for seed in seeds):

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from train.sampling.config import Solver
-from train.sampling.solvers.exponential import RES, UniPC
-from train.sampling.solvers.few_step import FewStep
-from train.sampling.solvers.flow import Euler, Heun
-from train.sampling.solvers.point import CLEAN, EstimateFn, Point, Stepper
+from reelweave.train.sampling.config import Solver
+from reelweave.train.sampling.solvers.exponential import RES, UniPC
+from reelweave.train.sampling.solvers.few_step import FewStep
+from reelweave.train.sampling.solvers.flow import Euler, Heun
+from reelweave.train.sampling.solvers.point import CLEAN, EstimateFn, Point, Stepper
 
 
 def sample(

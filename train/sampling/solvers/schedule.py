@@ -4,10 +4,10 @@ import math
 
 import torch
 
-from loader.errors import UsageError
-from train.objectives.ddpm import DDPM
-from train.objectives.level import Objective
-from train.sampling.config import SampleConfig
+from reelweave.loader.errors import UsageError
+from reelweave.train.objectives.ddpm import DDPM
+from reelweave.train.objectives.level import Objective
+from reelweave.train.sampling.config import SampleConfig
 
 
 def sampling_times(objective: Objective, config: SampleConfig, tokens: int) -> torch.Tensor:

@@ -11,16 +11,16 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from loader.errors import UsageError
-from train.checkpoint.files import write_tensors
-from train.checkpoint.new_folder import check_new, new_folder
-from train.config.lora import LoraConfig
-from train.config.model import DiffusersConfig
-from train.models.bundle import Bundle
-from train.models.lora import adapter_weights, merge
-from train.models.published.experts import ALL_TIMES
-from train.models.published.shared import DiffusersDenoiser
-from train.sampling.trained.load import LORA_FILE, LORA_PART, LORA_PREFIX, Trained
+from reelweave.loader.errors import UsageError
+from reelweave.train.checkpoint.files import write_tensors
+from reelweave.train.checkpoint.new_folder import check_new, new_folder
+from reelweave.train.config.lora import LoraConfig
+from reelweave.train.config.model import DiffusersConfig
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.lora import adapter_weights, merge
+from reelweave.train.models.published.experts import ALL_TIMES
+from reelweave.train.models.published.shared import DiffusersDenoiser
+from reelweave.train.sampling.trained.load import LORA_FILE, LORA_PART, LORA_PREFIX, Trained
 
 
 def export(trained: Trained, out: Path, merged: bool = False) -> None:

@@ -10,18 +10,18 @@ import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 
-from loader.errors import UsageError, first_line
-from loader.storage import StorageConfig
-from train.checkpoint.weights import Group, Weights, weights_of
-from train.config.lora import LoraConfig
-from train.config.model import DiffusersConfig
-from train.config.run import TrainConfig
-from train.models.bundle import Bundle
-from train.models.denoiser import Denoiser
-from train.models.lora import load_adapters
-from train.models.published.expert_pair import Experts
-from train.parallel.mesh import Ranks
-from train.sampling.trained.peft_scale import refused_setting, rescaled
+from reelweave.loader.errors import UsageError, first_line
+from reelweave.loader.storage import StorageConfig
+from reelweave.train.checkpoint.weights import Group, Weights, weights_of
+from reelweave.train.config.lora import LoraConfig
+from reelweave.train.config.model import DiffusersConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.models.lora import load_adapters
+from reelweave.train.models.published.expert_pair import Experts
+from reelweave.train.parallel.mesh import Ranks
+from reelweave.train.sampling.trained.peft_scale import refused_setting, rescaled
 
 LORA_FILE = "pytorch_lora_weights.safetensors"
 LORA_PREFIX = "transformer"
@@ -40,8 +40,10 @@ class Trained:
         bundle: modules with trained weights.
         step: number of finished optimizer steps.
         weights: restored group of weights.
-        experts: the model and the one for other times (`train.sampling.experts.loading`); None: it is for all times.
-        ranks: grid of training that holds the weights (`train.sampling.in_training`); None: every rank has all of them.
+        experts: the model and the one for other times (`reelweave.train.sampling.experts.loading`); None: it
+            is for all times.
+        ranks: grid of training that holds the weights (`reelweave.train.sampling.in_training`); None: every
+            rank has all of them.
     """
 
     checkpoint: str

@@ -9,8 +9,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from loader.errors import UsageError, first_line
-from train.config.vae import LpipsConfig
+from reelweave.loader.errors import UsageError, first_line
+from reelweave.train.config.vae import LpipsConfig
 
 MAX_BACKBONE_BYTES = 1 << 30
 _PUBLISHED = {"vgg": "vgg16", "alex": "alexnet", "squeeze": "squeezenet1_1"}

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loader.base.arrays import Floats
-from loader.dataset.samples.frames.video_stream import open_clip
+from reelweave.loader.base.arrays import Floats
+from reelweave.loader.dataset.samples.frames.video_stream import open_clip
 
 if TYPE_CHECKING:
     from av.container import InputContainer

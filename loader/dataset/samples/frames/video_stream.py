@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from loader.dataset.tars.media import FORMATS
+from reelweave.loader.dataset.tars.media import FORMATS
 
 if TYPE_CHECKING:
     from av.container import InputContainer

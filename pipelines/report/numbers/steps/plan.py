@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from loader.errors import UsageError
-from loader.plan.policy import BudgetsT
-from pipelines.plans.mixture import Mixture
-from pipelines.report.numbers.steps.policies import side_by_side
-from pipelines.report.numbers.steps.recommendation import recommend
-from pipelines.report.steps_config import StepsConfig
+from reelweave.loader.errors import UsageError
+from reelweave.loader.plan.policy import BudgetsT
+from reelweave.pipelines.plans.mixture import Mixture
+from reelweave.pipelines.report.numbers.steps.policies import side_by_side
+from reelweave.pipelines.report.numbers.steps.recommendation import recommend
+from reelweave.pipelines.report.steps_config import StepsConfig
 
 
 def plan_numbers(

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from loader.paper.packed_steps import PACK_POLICIES
-from loader.paper.plan_metrics import PlannedStepMetrics, plan_metrics, step_metrics
-from loader.paper.simulate import PlannedStep
-from loader.plan.policy import POLICIES, Policy, StepLayout
-from pipelines.plans.mixture import Mixture
-from pipelines.report.steps_config import StepsConfig
+from reelweave.loader.paper.packed_steps import PACK_POLICIES
+from reelweave.loader.paper.plan_metrics import PlannedStepMetrics, plan_metrics, step_metrics
+from reelweave.loader.paper.simulate import PlannedStep
+from reelweave.loader.plan.policy import POLICIES, Policy, StepLayout
+from reelweave.pipelines.plans.mixture import Mixture
+from reelweave.pipelines.report.steps_config import StepsConfig
 
 SERIES = ("idle", "compute_cv", "compute_cv_s2", "token_cv", "samples", "tokens", "span")
 """Figures of every step in ``series``."""
@@ -41,7 +41,7 @@ class PolicyNumbers:
     """Figures of one policy over the planned steps.
 
     Attributes:
-        metrics: means over the steps (`loader.paper.plan_metrics.PlanMetrics`).
+        metrics: means over the steps (`reelweave.loader.paper.plan_metrics.PlanMetrics`).
         throughput: tokens without padding over the sum of the steps' spans. These are tokens per second of
             the cluster where the cost counts seconds, else per unit of B * S^p.
         memory: mean share of M_mem that a microbatch or pack fills.

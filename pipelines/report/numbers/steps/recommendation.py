@@ -7,13 +7,13 @@ from typing import Any
 
 import yaml
 
-from loader.buckets.assignment import Budgets
-from loader.buckets.cost import seconds
-from loader.errors import UsageError
-from loader.plan.policy import BudgetsT
-from pipelines.plans.mixture import Mixture
-from pipelines.report.numbers.steps.policies import PolicyNumbers, policy_numbers
-from pipelines.report.steps_config import StepsConfig
+from reelweave.loader.buckets.assignment import Budgets
+from reelweave.loader.buckets.cost import seconds
+from reelweave.loader.errors import UsageError
+from reelweave.loader.plan.policy import BudgetsT
+from reelweave.pipelines.plans.mixture import Mixture
+from reelweave.pipelines.report.numbers.steps.policies import PolicyNumbers, policy_numbers
+from reelweave.pipelines.report.steps_config import StepsConfig
 
 PROMISED = ("throughput", "idle", "compute_cv", "compute_cv_s2", "token_cv", "padding", "memory")
 """Figures of a policy that a recommendation promises."""
@@ -32,7 +32,7 @@ class Tried:
         microbatches: microbatches per rank and step.
         limit: maximum cost of a microbatch; None for no limit.
         idle: share of the time that ranks wait.
-        throughput: see `pipelines.report.numbers.steps.policies.PolicyNumbers`.
+        throughput: see `reelweave.pipelines.report.numbers.steps.policies.PolicyNumbers`.
         samples: samples per step.
     """
 

@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const STATES = ["kept", "filtered", "duplicate", "failed"]; // loader.dataset.schema.STATES
+  const STATES = ["kept", "filtered", "duplicate", "failed"]; // reelweave.loader.dataset.schema.STATES
   const [KEPT, FILTERED, DUPLICATE] = [0, 1, 2];
 
   const unpackedFiles = new Map(); // promises of columns by the name of their file

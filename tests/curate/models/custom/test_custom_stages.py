@@ -12,21 +12,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from curate.config import CurateConfig
-from curate.ledger.ledger import Ledger
-from curate.ledger.records import Record
-from curate.run.curate import curate
-from curate.run.outlook.forecast import ForecastConfig
-from curate.run.sample_run import forecast_curation
-from curate.run.stages.model_stages import clip_stages, pipeline_stages
-from curate.source_pass.tasks import ClipTask
-from curate.takedown.removal import remove
-from loader.dataset import open_dataset, verify
-from loader.dataset.manifest import Removal
-from loader.errors import RunError, UsageError
-from loader.storage import open_storage
-from pipelines.cli import main
-from pipelines.configuration.config import given, resolve
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.ledger.records import Record
+from reelweave.curate.run.curate import curate
+from reelweave.curate.run.outlook.forecast import ForecastConfig
+from reelweave.curate.run.sample_run import forecast_curation
+from reelweave.curate.run.stages.model_stages import clip_stages, pipeline_stages
+from reelweave.curate.source_pass.tasks import ClipTask
+from reelweave.curate.takedown.removal import remove
+from reelweave.loader.dataset import open_dataset, verify
+from reelweave.loader.dataset.manifest import Removal
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.loader.storage import open_storage
+from reelweave.pipelines.cli import main
+from reelweave.pipelines.configuration.config import given, resolve
 from tests.curate.run.test_run import tree
 from tests.media import write_video
 from tests.printed import ROOT, printed

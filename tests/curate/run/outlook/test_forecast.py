@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from curate.config import CurateConfig
-from curate.frames.probe import ProbeConfig
-from curate.run.curate import curate
-from curate.run.outlook.forecast import (
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.frames.probe import ProbeConfig
+from reelweave.curate.run.curate import curate
+from reelweave.curate.run.outlook.forecast import (
     Estimate,
     Extent,
     ForecastConfig,
@@ -17,10 +17,10 @@ from curate.run.outlook.forecast import (
     extents,
     forecast,
 )
-from curate.run.sample_run import forecast_curation
-from curate.sources.headers import SourceHeader, read_headers
-from curate.sources.inputs import SourceRef, list_sources
-from loader.storage import StorageConfig
+from reelweave.curate.run.sample_run import forecast_curation
+from reelweave.curate.sources.headers import SourceHeader, read_headers
+from reelweave.curate.sources.inputs import SourceRef, list_sources
+from reelweave.loader.storage import StorageConfig
 from tests.media import write_video
 from tests.thorough import thorough
 

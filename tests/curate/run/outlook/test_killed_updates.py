@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from curate.config import SourceStageConfig
-from curate.cut import encode
-from curate.run.curate import curate
-from loader.dataset import verify
-from loader.storage import open_storage
+from reelweave.curate.config import SourceStageConfig
+from reelweave.curate.cut import encode
+from reelweave.curate.run.curate import curate
+from reelweave.loader.dataset import verify
+from reelweave.loader.storage import open_storage
 from tests.curate.run.test_run import SMALL_WORDS, config, published
 from tests.media import write_video
 from tests.thorough import but
 from tests.warm import Warm
 
 NEW_SCORE = """
-from curate.filters.names import ADDED
+from reelweave.curate.filters.names import ADDED
 ADDED["flicker"] = 2
 """
 

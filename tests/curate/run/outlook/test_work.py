@@ -6,18 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from curate.caption import CaptionConfig
-from curate.config import CurateConfig, ShardConfig, SourceStageConfig, config_digest, earlier_digests
-from curate.dedup import DedupConfig
-from curate.filters.names import ADDED
-from curate.ledger.ledger import Ledger
-from curate.models.embed import EmbedConfig
-from curate.models.text_embed import TextEmbedConfig
-from curate.run.curate import curate
-from curate.run.outlook.work import Work
-from curate.run.sample_run import forecast_update
-from loader.dataset import open_dataset, verify
-from loader.storage import open_storage
+from reelweave.curate.caption import CaptionConfig
+from reelweave.curate.config import (
+    CurateConfig,
+    ShardConfig,
+    SourceStageConfig,
+    config_digest,
+    earlier_digests,
+)
+from reelweave.curate.dedup import DedupConfig
+from reelweave.curate.filters.names import ADDED
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.models.embed import EmbedConfig
+from reelweave.curate.models.text_embed import TextEmbedConfig
+from reelweave.curate.run.curate import curate
+from reelweave.curate.run.outlook.work import Work
+from reelweave.curate.run.sample_run import forecast_update
+from reelweave.loader.dataset import open_dataset, verify
+from reelweave.loader.storage import open_storage
 from tests.commands import reelweave
 from tests.curate.run.test_run import SMALL_WORDS, config, tree
 from tests.curate.run.test_update import Opened, opened, samples

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from curate.caption.types import Caption
-from curate.ledger.ledger import Ledger
-from curate.ledger.records import ClipResult, Record, clip_result
-from curate.models.clip_frames import Fault
-from curate.run.runners.pipeline import Stage, run_on_ray, run_sequentially
-from curate.run.stages.clip_stages import ClipStage, ReadClip, clip_identity
-from curate.run.stages.model_stages import split_for_gpu
-from curate.source_pass.tasks import ClipTask, CurationTask
-from loader.storage import open_storage
+from reelweave.curate.caption.types import Caption
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.ledger.records import ClipResult, Record, clip_result
+from reelweave.curate.models.clip_frames import Fault
+from reelweave.curate.run.runners.pipeline import Stage, run_on_ray, run_sequentially
+from reelweave.curate.run.stages.clip_stages import ClipStage, ReadClip, clip_identity
+from reelweave.curate.run.stages.model_stages import split_for_gpu
+from reelweave.curate.source_pass.tasks import ClipTask, CurationTask
+from reelweave.loader.storage import open_storage
 from tests.thorough import but
 
 CLIPS = 6

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from curate.dedup.fingerprint import overlap
-from curate.ledger.ledger import Ledger
-from curate.run.clip_arrays import FingerprintPlace
-from curate.run.stages.footage import match_many
-from loader.storage import open_storage
+from reelweave.curate.dedup.fingerprint import overlap
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.run.clip_arrays import FingerprintPlace
+from reelweave.curate.run.stages.footage import match_many
+from reelweave.loader.storage import open_storage
 from tests.thorough import but
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from curate.config import CurateConfig
-from curate.ledger.ledger import Ledger
-from curate.run.runners.reservations import Resources
-from curate.run.runners.workers import Load, balance
-from curate.run.stages.model_files import model_digests, weights_mb
-from curate.run.stages.model_stages import clip_stages, pipeline_stages
-from loader.storage import open_storage
+from reelweave.curate.config import CurateConfig
+from reelweave.curate.ledger.ledger import Ledger
+from reelweave.curate.run.runners.reservations import Resources
+from reelweave.curate.run.runners.workers import Load, balance
+from reelweave.curate.run.stages.model_files import model_digests, weights_mb
+from reelweave.curate.run.stages.model_stages import clip_stages, pipeline_stages
+from reelweave.loader.storage import open_storage
 
 
 @pytest.fixture

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from loader.buckets.assignment import BucketConfig
+from reelweave.loader.buckets.assignment import BucketConfig
+from reelweave.train.cascade.costs.profile import profile
+from reelweave.train.cascade.costs.profile_csv import profile_csv
+from reelweave.train.distributed.world import join
 from tests.train.clips import tiny_config
-from train.cascade.costs.profile import profile
-from train.cascade.costs.profile_csv import profile_csv
-from train.distributed.world import join
 
 CONFIG = tiny_config()
 BUCKETS = BucketConfig(

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from loader.base.arrays import Floats
-from train.cascade.costs.cost_model import DiTCost, Links, TextCost
-from train.cascade.costs.profile_csv import Profile
-from train.cascade.costs.run_sizes import RunSizes
-from train.cascade.costs.vae_cost import FittedVAECost, UnitSeconds
-from train.cascade.problem import Module
-from train.models.encoders.tile_grid import TileGrid
+from reelweave.loader.base.arrays import Floats
+from reelweave.train.cascade.costs.cost_model import DiTCost, Links, TextCost
+from reelweave.train.cascade.costs.profile_csv import Profile
+from reelweave.train.cascade.costs.run_sizes import RunSizes
+from reelweave.train.cascade.costs.vae_cost import FittedVAECost, UnitSeconds
+from reelweave.train.cascade.problem import Module
+from reelweave.train.models.encoders.tile_grid import TileGrid
 
 LINKS = Links(gpus_per_node=8, node_bytes_per_s=200e9, network_bytes_per_s=30e9, balanced=True)
 DIT = DiTCost(

@@ -3,15 +3,15 @@ import json
 import numpy as np
 import pytest
 
-from train.cascade.online.correction import Correction, corrected, correction
-from train.cascade.online.measurements import Measurement, MeasurementWindow, measurements
-from train.cascade.paper.cases import drawn_at_720p
-from train.cascade.paper.simulate import Noise, execute
-from train.cascade.planners.plan import plan
-from train.cascade.problem import Module, Problem
-from train.cascade.schedule import Schedule
-from train.cascade.scheduling.static import static
-from train.config.cascade import CorrectionConfig
+from reelweave.train.cascade.online.correction import Correction, corrected, correction
+from reelweave.train.cascade.online.measurements import Measurement, MeasurementWindow, measurements
+from reelweave.train.cascade.paper.cases import drawn_at_720p
+from reelweave.train.cascade.paper.simulate import Noise, execute
+from reelweave.train.cascade.planners.plan import plan
+from reelweave.train.cascade.problem import Module, Problem
+from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.cascade.scheduling.static import static
+from reelweave.train.config.cascade import CorrectionConfig
 
 CONFIG = CorrectionConfig()
 

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 
-from loader.errors import UsageError
-from train.cascade.costs.profile_csv import MeasuredCascade, profile_csv
-from train.cascade.paper.cost_table import read_cost_table
-from train.cascade.paper.trace import TraceBatch
-from train.cascade.planners.plan import plan
-from train.cascade.problem import Module
-from train.cascade.scheduling.check import violations
+from reelweave.loader.errors import UsageError
+from reelweave.train.cascade.costs.profile_csv import MeasuredCascade, profile_csv
+from reelweave.train.cascade.paper.cost_table import read_cost_table
+from reelweave.train.cascade.paper.trace import TraceBatch
+from reelweave.train.cascade.planners.plan import plan
+from reelweave.train.cascade.problem import Module
+from reelweave.train.cascade.scheduling.check import violations
 
 SMALL = """module,batch,frames,degree,seconds,kind
 vae,1,13,1,4,measured

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from loader.buckets.tokens import COMPRESSIONS
-from loader.errors import UsageError
+from reelweave.loader.buckets.tokens import COMPRESSIONS
+from reelweave.loader.errors import UsageError
+from reelweave.train.cascade.costs.cost_model import CostModel, Links
+from reelweave.train.cascade.costs.fit import FittedCosts, fit_costs
+from reelweave.train.cascade.costs.vae_cost import UnitSeconds
+from reelweave.train.cascade.problem import Module
 from tests.train.cascade.costs.profiles import DIT, GRID, LINKS, SHAPES, SIZES, TEXT, VAE, efficiency, profile
-from train.cascade.costs.cost_model import CostModel, Links
-from train.cascade.costs.fit import FittedCosts, fit_costs
-from train.cascade.costs.vae_cost import UnitSeconds
-from train.cascade.problem import Module
 
 GIB = 2**30
 

@@ -10,25 +10,25 @@ import torch.distributed as dist
 import yaml
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from loader.errors import UsageError
-from pipelines.cli import main
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.cli import main
+from reelweave.train.cascade.costs.cost_model import CostModel
+from reelweave.train.cascade.costs.profile_csv import MeasuredCascade, profile_csv, read_profile
+from reelweave.train.cascade.costs.run_sizes import sizes_of, with_gathered_layers
+from reelweave.train.cascade.problem import Module
+from reelweave.train.cascade.training.cascades import usable_bytes
+from reelweave.train.checkpoint.pieces import local as local_part
+from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.memory.dry_run import dry_run
+from reelweave.train.memory.shapes import shapes
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.parallel.layout import lay_out
+from reelweave.train.parallel.mesh import Ranks as GridRanks
 from tests.thorough import but, thorough
 from tests.train.cascade.costs.profile_ranks import BUCKETS, CONFIG, measure
 from tests.train.ranks import Ranks
-from train.cascade.costs.cost_model import CostModel
-from train.cascade.costs.profile_csv import MeasuredCascade, profile_csv, read_profile
-from train.cascade.costs.run_sizes import sizes_of, with_gathered_layers
-from train.cascade.problem import Module
-from train.cascade.training.cascades import usable_bytes
-from train.checkpoint.pieces import local as local_part
-from train.config.parallel import ParallelConfig
-from train.config.run import TrainConfig
-from train.distributed.world import World
-from train.memory.dry_run import dry_run
-from train.memory.shapes import shapes
-from train.models.bundle import Bundle
-from train.parallel.layout import lay_out
-from train.parallel.mesh import Ranks as GridRanks
 
 ROWS = [
     MeasuredCascade("text", 1, 5, 16, 24, 57, 1, 0.001, None),

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.cascade.costs.cost_model import CostModel, Links, SampleShapes
+from reelweave.train.cascade.costs.vae_cost import AnyVAECost, FittedVAECost, VAECost, slowest
+from reelweave.train.cascade.paper.cases import HUNYUAN_720P
+from reelweave.train.cascade.problem import Module
+from reelweave.train.models.encoders.tile_grid import TileGrid
 from tests.train.cascade.costs.profiles import GRID, VAE
-from train.cascade.costs.cost_model import CostModel, Links, SampleShapes
-from train.cascade.costs.vae_cost import AnyVAECost, FittedVAECost, VAECost, slowest
-from train.cascade.paper.cases import HUNYUAN_720P
-from train.cascade.problem import Module
-from train.models.encoders.tile_grid import TileGrid
 
 ONE = np.array([1])
 DEGREES = np.array([1, 2, 3, 4, 8, 16])

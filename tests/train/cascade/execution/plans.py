@@ -7,23 +7,23 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from loader.buckets.tokens import Compression
+from reelweave.loader.buckets.tokens import Compression
+from reelweave.train.cascade.execution.executor import Executor
+from reelweave.train.cascade.execution.ops import TensorSpec
+from reelweave.train.cascade.execution.pool import GroupPool
+from reelweave.train.cascade.execution.representatives import Representatives, WholeGradients
+from reelweave.train.cascade.execution.step import StepReport
+from reelweave.train.cascade.problem import Cascade, Module
+from reelweave.train.cascade.schedule import Run, Schedule
+from reelweave.train.config.model import DiTConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.measure.timings import StepClock
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.parallel.context.context import ContextParallel
+from reelweave.train.parallel.context.denoise import ContextParallelErrors
+from reelweave.train.step.squared_errors import DenoisingInputs, whole_model_errors
 from tests.train.clips import tiny_config
-from train.cascade.execution.executor import Executor
-from train.cascade.execution.ops import TensorSpec
-from train.cascade.execution.pool import GroupPool
-from train.cascade.execution.representatives import Representatives, WholeGradients
-from train.cascade.execution.step import StepReport
-from train.cascade.problem import Cascade, Module
-from train.cascade.schedule import Run, Schedule
-from train.config.model import DiTConfig
-from train.config.run import TrainConfig
-from train.distributed.world import World
-from train.measure.timings import StepClock
-from train.models.bundle import Bundle
-from train.parallel.context.context import ContextParallel
-from train.parallel.context.denoise import ContextParallelErrors
-from train.step.squared_errors import DenoisingInputs, whole_model_errors
 
 WORDS, WIDTH = 5, 16
 """Of a caption's context."""
@@ -126,7 +126,7 @@ def small_config() -> TrainConfig:
 
 
 class TinyWork:
-    """`train.cascade.execution.ops.CascadeOps` of random samples.
+    """`reelweave.train.cascade.execution.ops.CascadeOps` of random samples.
 
     Args:
         bundle: the model.

@@ -11,17 +11,17 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from reelweave.train.cascade.execution.executor import Executor
+from reelweave.train.cascade.execution.handoffs import plan_transfers
+from reelweave.train.cascade.execution.ops import TensorSpec
+from reelweave.train.cascade.execution.pool import GroupPool
+from reelweave.train.cascade.problem import Cascade, Module
+from reelweave.train.cascade.schedule import Run, Schedule
+from reelweave.train.distributed.world import join
+from reelweave.train.measure.timings import StepClock
+from reelweave.train.memory.live_memory import LiveMemory
+from reelweave.train.parallel.context.context import ContextParallel
 from tests.train.cascade.execution.plans import HEADS, Plan, Runner, Sample, TinyWork, random_plan
-from train.cascade.execution.executor import Executor
-from train.cascade.execution.handoffs import plan_transfers
-from train.cascade.execution.ops import TensorSpec
-from train.cascade.execution.pool import GroupPool
-from train.cascade.problem import Cascade, Module
-from train.cascade.schedule import Run, Schedule
-from train.distributed.world import join
-from train.measure.timings import StepClock
-from train.memory.live_memory import LiveMemory
-from train.parallel.context.context import ContextParallel
 
 
 def check_plans(first: int, count: int, name: str, limit_bytes: int | None = None) -> None:

@@ -9,21 +9,21 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from reelweave.train.cascade.execution.executor import Executor
+from reelweave.train.cascade.execution.pool import GroupPool
+from reelweave.train.cascade.problem import Module
+from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.config.model import DiTConfig, MMDiTConfig
+from reelweave.train.config.parallel import ParallelConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.world import World, join
+from reelweave.train.measure.timings import StepClock
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.parallel.layout import lay_out
+from reelweave.train.parallel.layouts import pieces
+from reelweave.train.parallel.mesh import Ranks
 from tests.train.cascade.execution.plans import HEADS, Plan, TinyWork, random_plan, small_config
-from train.cascade.execution.executor import Executor
-from train.cascade.execution.pool import GroupPool
-from train.cascade.problem import Module
-from train.cascade.schedule import Schedule
-from train.config.model import DiTConfig, MMDiTConfig
-from train.config.parallel import ParallelConfig
-from train.config.run import TrainConfig
-from train.distributed.world import World, join
-from train.measure.timings import StepClock
-from train.models.bundle import Bundle
-from train.models.denoiser import Denoiser
-from train.parallel.layout import lay_out
-from train.parallel.layouts import pieces
-from train.parallel.mesh import Ranks
 
 MODELS = {
     "dit": DiTConfig(hidden=32, heads=HEADS, layers=3, patch=(1, 2, 2)),

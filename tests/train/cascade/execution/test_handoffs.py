@@ -2,12 +2,12 @@
 
 import torch
 
+from reelweave.train.cascade.execution.handoffs import handoff_bytes, plan_transfers, route, share
+from reelweave.train.cascade.execution.ops import TensorSpec
+from reelweave.train.cascade.execution.packing import empty, packed, unpacked
+from reelweave.train.cascade.problem import Cascade, Module
+from reelweave.train.cascade.schedule import Run
 from tests.train.cascade.execution.plans import Sample, TinyWork, tiny_bundle
-from train.cascade.execution.handoffs import handoff_bytes, plan_transfers, route, share
-from train.cascade.execution.ops import TensorSpec
-from train.cascade.execution.packing import empty, packed, unpacked
-from train.cascade.problem import Cascade, Module
-from train.cascade.schedule import Run
 
 
 def handoff(vae, dit, owner=0, stored=False):

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.cascade.execution.handoffs import handoff_bytes, plan_transfers
+from reelweave.train.cascade.execution.order import Open, bounded, in_order, with_openings
+from reelweave.train.cascade.problem import Cascade, Module
+from reelweave.train.cascade.schedule import Run, Schedule
 from tests.train.cascade.execution.plans import TinyWork, random_plan, tiny_bundle
-from train.cascade.execution.handoffs import handoff_bytes, plan_transfers
-from train.cascade.execution.order import Open, bounded, in_order, with_openings
-from train.cascade.problem import Cascade, Module
-from train.cascade.schedule import Run, Schedule
 
 
 @pytest.fixture(scope="module")

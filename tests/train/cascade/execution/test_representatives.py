@@ -5,9 +5,9 @@ import random
 
 import torch
 
-from train.cascade.execution.representatives import Representatives, exact_cover
-from train.cascade.problem import Cascade, Module
-from train.cascade.schedule import Run, Schedule
+from reelweave.train.cascade.execution.representatives import Representatives, exact_cover
+from reelweave.train.cascade.problem import Cascade, Module
+from reelweave.train.cascade.schedule import Run, Schedule
 
 
 def dits(*groups):

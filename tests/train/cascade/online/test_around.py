@@ -1,15 +1,15 @@
 import numpy as np
 import pytest
 
+from reelweave.train.cascade.menu import GroupMenu
+from reelweave.train.cascade.online.around import around, slowed
+from reelweave.train.cascade.paper.cases import arachne, drawn_at_720p
+from reelweave.train.cascade.paper.simulate import Noise, execute
+from reelweave.train.cascade.planners.plan import plan
+from reelweave.train.cascade.rank_order import RankOrder
+from reelweave.train.cascade.scheduling.check import violations
 from tests.thorough import beyond
 from tests.train.cascade.planners.problems import random_problem
-from train.cascade.menu import GroupMenu
-from train.cascade.online.around import around, slowed
-from train.cascade.paper.cases import arachne, drawn_at_720p
-from train.cascade.paper.simulate import Noise, execute
-from train.cascade.planners.plan import plan
-from train.cascade.rank_order import RankOrder
-from train.cascade.scheduling.check import violations
 
 
 def with_and_without(problem, slow, seed=0, order=None):

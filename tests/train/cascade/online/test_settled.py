@@ -2,8 +2,8 @@
 
 import pytest
 
-from train.cascade.online.settled import SettledOrder
-from train.cascade.rank_order import RankOrder
+from reelweave.train.cascade.online.settled import SettledOrder
+from reelweave.train.cascade.rank_order import RankOrder
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,25 @@ from functools import partial
 import numpy as np
 import pytest
 
-from loader.buckets.tokens import COMPRESSIONS
-from loader.errors import UsageError
-from loader.paper.workloads import WORKLOADS
-from train.cascade.paper.cases import DEGREES, HUNYUAN_720P
-from train.cascade.paper.simulate import Noise
-from train.cascade.paper.trace import Cluster, ReplaySummary, arithmetic, read_trace, replay, samples_of
-from train.cascade.placement.levels import NEITHER
-from train.cascade.placement.mapper import place
-from train.cascade.placement.topology import PRESETS
-from train.cascade.planners.plan import plan
-from train.cascade.problem import Module
-from train.cascade.scheduling.static import best_static, static
+from reelweave.loader.buckets.tokens import COMPRESSIONS
+from reelweave.loader.errors import UsageError
+from reelweave.loader.paper.workloads import WORKLOADS
+from reelweave.train.cascade.paper.cases import DEGREES, HUNYUAN_720P
+from reelweave.train.cascade.paper.simulate import Noise
+from reelweave.train.cascade.paper.trace import (
+    Cluster,
+    ReplaySummary,
+    arithmetic,
+    read_trace,
+    replay,
+    samples_of,
+)
+from reelweave.train.cascade.placement.levels import NEITHER
+from reelweave.train.cascade.placement.mapper import place
+from reelweave.train.cascade.placement.topology import PRESETS
+from reelweave.train.cascade.planners.plan import plan
+from reelweave.train.cascade.problem import Module
+from reelweave.train.cascade.scheduling.static import best_static, static
 
 HUNYUAN = COMPRESSIONS["hunyuanvideo"]
 

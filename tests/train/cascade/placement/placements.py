@@ -4,10 +4,10 @@ from itertools import combinations
 
 import numpy as np
 
-from train.cascade.placement.levels import NOTHING, Levels, levels
-from train.cascade.placement.topology import Topology
-from train.cascade.problem import Cascade, Module, Problem
-from train.cascade.schedule import Run, Schedule
+from reelweave.train.cascade.placement.levels import NOTHING, Levels, levels
+from reelweave.train.cascade.placement.topology import Topology
+from reelweave.train.cascade.problem import Cascade, Module, Problem
+from reelweave.train.cascade.schedule import Run, Schedule
 
 
 def drawn(samples: int, gpus: int, degrees: tuple[int, ...], seed: int) -> tuple[Problem, Schedule]:

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from train.cascade.paper.cases import arachne
-from train.cascade.placement.communication import Traffic, communication, exchange_s
-from train.cascade.placement.topology import PRESETS, Topology
-from train.cascade.problem import Cascade, Module
-from train.cascade.schedule import Run, Schedule
+from reelweave.train.cascade.paper.cases import arachne
+from reelweave.train.cascade.placement.communication import Traffic, communication, exchange_s
+from reelweave.train.cascade.placement.topology import PRESETS, Topology
+from reelweave.train.cascade.problem import Cascade, Module
+from reelweave.train.cascade.schedule import Run, Schedule
 
 DGX = PRESETS["dgx-h100"].holding(32)
 VAE, DIT = Cascade(0, Module.VAE), Cascade(0, Module.DIT)
@@ -57,8 +57,8 @@ def test_handoffs():
 
 
 def test_traffic_of_the_case_study():
-    from train.cascade.costs.cost_model import SampleShapes
-    from train.cascade.paper.cases import HUNYUAN_720P
+    from reelweave.train.cascade.costs.cost_model import SampleShapes
+    from reelweave.train.cascade.paper.cases import HUNYUAN_720P
 
     samples = SampleShapes(np.array([1, 2]), np.array([13, 37]), np.array([14_400, 36_000]))
     traffic = Traffic.of(HUNYUAN_720P, samples)

@@ -1,17 +1,17 @@
 import numpy as np
 import pytest
 
+from reelweave.train.cascade.paper.cases import DEGREES, arachne
+from reelweave.train.cascade.placement.board import Board
+from reelweave.train.cascade.placement.candidates import even_shares
+from reelweave.train.cascade.placement.levels import BOTH, NEITHER, Priorities
+from reelweave.train.cascade.placement.mapper import by_number, place, placed_cost
+from reelweave.train.cascade.placement.topology import PRESETS, Topology
+from reelweave.train.cascade.planners.plan import plan
+from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.cascade.scheduling.check import violations
 from tests.thorough import beyond, thorough
 from tests.train.cascade.placement.placements import best_cost, cost, drawn
-from train.cascade.paper.cases import DEGREES, arachne
-from train.cascade.placement.board import Board
-from train.cascade.placement.candidates import even_shares
-from train.cascade.placement.levels import BOTH, NEITHER, Priorities
-from train.cascade.placement.mapper import by_number, place, placed_cost
-from train.cascade.placement.topology import PRESETS, Topology
-from train.cascade.planners.plan import plan
-from train.cascade.schedule import Schedule
-from train.cascade.scheduling.check import violations
 
 SMALL = Topology(
     nodes=2,

@@ -1,11 +1,11 @@
 import pytest
 from pydantic import ValidationError
 
-from loader.errors import UsageError
-from pipelines.configuration.config import resolve
-from train.cascade.placement.levels import Levels, handoff_hops, levels
-from train.cascade.placement.topology import PRESETS, Topology
-from train.cascade.training.cascades import topology_of
+from reelweave.loader.errors import UsageError
+from reelweave.pipelines.configuration.config import resolve
+from reelweave.train.cascade.placement.levels import Levels, handoff_hops, levels
+from reelweave.train.cascade.placement.topology import PRESETS, Topology
+from reelweave.train.cascade.training.cascades import topology_of
 
 DGX = PRESETS["dgx-h100"].holding(16)
 ALONE = (0,) * 4

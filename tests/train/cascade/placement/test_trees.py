@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from train.cascade.costs import boosting
-from train.cascade.costs.boosting import boosted
-from train.cascade.costs.trees import BoostedTrees, Tree
+from reelweave.train.cascade.costs import boosting
+from reelweave.train.cascade.costs.boosting import boosted
+from reelweave.train.cascade.costs.trees import BoostedTrees, Tree
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from train.cascade.problem import Module, Problem
+from reelweave.train.cascade.problem import Module, Problem
 
 
 def random_problem(seed: int, most_samples: int = 19, most_gpus: int = 39) -> Problem:

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from reelweave.train.cascade.planners.by_name import PLANNERS
 from tests.bench.arachne_plans import cases, every, play, read_tables, summary
 from tests.train.cascade.planners.tables import ODD
-from train.cascade.planners.by_name import PLANNERS
 
 
 @pytest.fixture

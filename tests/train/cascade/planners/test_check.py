@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from train.cascade.problem import Cascade, Module, Problem
-from train.cascade.schedule import Run, Schedule
-from train.cascade.scheduling.check import violations
+from reelweave.train.cascade.problem import Cascade, Module, Problem
+from reelweave.train.cascade.schedule import Run, Schedule
+from reelweave.train.cascade.scheduling.check import violations
 
 TEXT, VAE, DIT = Module
 

@@ -3,17 +3,17 @@ import itertools
 import numpy as np
 import pytest
 
+from reelweave.train.cascade.planners.by_name import PLANNERS
+from reelweave.train.cascade.planners.exact import exact, tightened
+from reelweave.train.cascade.planners.plan import plan
+from reelweave.train.cascade.problem import Module, Problem
+from reelweave.train.cascade.scheduling.bound import lower_bound
+from reelweave.train.cascade.scheduling.check import violations
+from reelweave.train.cascade.scheduling.serial import MODULES, CascadeTable, Cells, SerialScratch, lay
+from reelweave.train.cascade.scheduling.static import best_static
 from tests.thorough import beyond
 from tests.train.cascade.planners.problems import random_problem
 from tests.train.cascade.planners.tables import drawn_from_a_table
-from train.cascade.planners.by_name import PLANNERS
-from train.cascade.planners.exact import exact, tightened
-from train.cascade.planners.plan import plan
-from train.cascade.problem import Module, Problem
-from train.cascade.scheduling.bound import lower_bound
-from train.cascade.scheduling.check import violations
-from train.cascade.scheduling.serial import MODULES, CascadeTable, Cells, SerialScratch, lay
-from train.cascade.scheduling.static import best_static
 
 OTHERS = [name for name in PLANNERS if name not in ("ours", "cp-sat")]
 

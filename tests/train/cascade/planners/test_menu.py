@@ -5,17 +5,17 @@ import itertools
 import numpy as np
 import pytest
 
+from reelweave.train.cascade.menu import GroupMenu, block_starts
+from reelweave.train.cascade.paper.cases import DEGREES, arachne, drawn_at_720p
+from reelweave.train.cascade.planners.plan import plan
+from reelweave.train.cascade.problem import Cascade, Module, Problem
+from reelweave.train.cascade.schedule import Run, Schedule
+from reelweave.train.cascade.scheduling.check import violations
+from reelweave.train.cascade.scheduling.in_blocks import onto_menu
+from reelweave.train.cascade.scheduling.static import static
 from tests.thorough import but
 from tests.train.cascade.planners.problems import random_problem
 from tests.train.cascade.planners.tables import drawn_from_a_table
-from train.cascade.menu import GroupMenu, block_starts
-from train.cascade.paper.cases import DEGREES, arachne, drawn_at_720p
-from train.cascade.planners.plan import plan
-from train.cascade.problem import Cascade, Module, Problem
-from train.cascade.schedule import Run, Schedule
-from train.cascade.scheduling.check import violations
-from train.cascade.scheduling.in_blocks import onto_menu
-from train.cascade.scheduling.static import static
 
 
 def menu_of(problem):

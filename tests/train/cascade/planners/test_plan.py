@@ -3,18 +3,18 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.cascade.paper.cases import arachne, at_720p, drawn_at_720p
+from reelweave.train.cascade.planners.annealing import anneal
+from reelweave.train.cascade.planners.cells import in_cells
+from reelweave.train.cascade.planners.plan import WORTH, plan
+from reelweave.train.cascade.problem import Module, Problem
+from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.cascade.scheduling.bound import lower_bound
+from reelweave.train.cascade.scheduling.check import violations
+from reelweave.train.cascade.scheduling.serial import lay
+from reelweave.train.cascade.scheduling.static import best_static, static
 from tests.train.cascade.planners.problems import random_problem
-from train.cascade.paper.cases import arachne, at_720p, drawn_at_720p
-from train.cascade.planners.annealing import anneal
-from train.cascade.planners.cells import in_cells
-from train.cascade.planners.plan import WORTH, plan
-from train.cascade.problem import Module, Problem
-from train.cascade.schedule import Schedule
-from train.cascade.scheduling.bound import lower_bound
-from train.cascade.scheduling.check import violations
-from train.cascade.scheduling.serial import lay
-from train.cascade.scheduling.static import best_static, static
 
 
 def test_the_case_study_of_arachne():

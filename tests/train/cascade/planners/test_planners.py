@@ -1,17 +1,17 @@
 import numpy as np
 import pytest
 
+from reelweave.train.cascade.baselines.cp_sat import referee
+from reelweave.train.cascade.baselines.flexsp import flexsp
+from reelweave.train.cascade.baselines.genetic import GeneticConfig, genetic
+from reelweave.train.cascade.paper.cases import arachne, at_720p, drawn_at_720p
+from reelweave.train.cascade.planners.by_name import PLANNERS
+from reelweave.train.cascade.planners.plan import plan
+from reelweave.train.cascade.problem import Module, Problem
+from reelweave.train.cascade.scheduling.bound import lower_bound
+from reelweave.train.cascade.scheduling.check import violations
+from reelweave.train.cascade.scheduling.static import best_static
 from tests.train.cascade.planners.problems import random_problem
-from train.cascade.baselines.cp_sat import referee
-from train.cascade.baselines.flexsp import flexsp
-from train.cascade.baselines.genetic import GeneticConfig, genetic
-from train.cascade.paper.cases import arachne, at_720p, drawn_at_720p
-from train.cascade.planners.by_name import PLANNERS
-from train.cascade.planners.plan import plan
-from train.cascade.problem import Module, Problem
-from train.cascade.scheduling.bound import lower_bound
-from train.cascade.scheduling.check import violations
-from train.cascade.scheduling.static import best_static
 
 FAST = [name for name in PLANNERS if name != "cp-sat"]
 

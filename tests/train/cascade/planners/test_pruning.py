@@ -3,12 +3,12 @@ import itertools
 import numpy as np
 import pytest
 
+from reelweave.train.cascade.paper.cases import arachne
+from reelweave.train.cascade.planners.initial_states import degrees
+from reelweave.train.cascade.planners.plan import plan
+from reelweave.train.cascade.planners.pruning import narrowed, tried
+from reelweave.train.cascade.problem import Module, Problem
 from tests.train.cascade.planners.problems import random_problem
-from train.cascade.paper.cases import arachne
-from train.cascade.planners.initial_states import degrees
-from train.cascade.planners.plan import plan
-from train.cascade.planners.pruning import narrowed, tried
-from train.cascade.problem import Module, Problem
 
 
 @pytest.mark.parametrize("seed", range(20))

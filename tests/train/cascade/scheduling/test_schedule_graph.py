@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
+from reelweave.train.cascade.paper.cases import DEGREES
+from reelweave.train.cascade.paper.simulate import Noise, execute, needs
+from reelweave.train.cascade.schedule import Schedule
+from reelweave.train.cascade.scheduling.schedule_graph import ScheduleGraph
 from tests.train.cascade.placement.placements import drawn
-from train.cascade.paper.cases import DEGREES
-from train.cascade.paper.simulate import Noise, execute, needs
-from train.cascade.schedule import Schedule
-from train.cascade.scheduling.schedule_graph import ScheduleGraph
 
 
 def case(seed: int) -> tuple[Schedule, np.ndarray]:

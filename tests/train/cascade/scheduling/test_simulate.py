@@ -1,15 +1,15 @@
 import numpy as np
 import pytest
 
-from loader.errors import RunError
+from reelweave.loader.errors import RunError
+from reelweave.train.cascade.paper.cases import DEGREES, arachne
+from reelweave.train.cascade.paper.simulate import Noise, busy_s, execute, flops_cv, gain, needs, orders
+from reelweave.train.cascade.placement.communication import Communication, HandoffCost
+from reelweave.train.cascade.planners.plan import plan
+from reelweave.train.cascade.problem import Cascade, Module
+from reelweave.train.cascade.schedule import Run, Schedule
+from reelweave.train.cascade.scheduling.static import static
 from tests.train.cascade.placement.placements import drawn
-from train.cascade.paper.cases import DEGREES, arachne
-from train.cascade.paper.simulate import Noise, busy_s, execute, flops_cv, gain, needs, orders
-from train.cascade.placement.communication import Communication, HandoffCost
-from train.cascade.planners.plan import plan
-from train.cascade.problem import Cascade, Module
-from train.cascade.schedule import Run, Schedule
-from train.cascade.scheduling.static import static
 
 
 def random_schedule(seed: int) -> Schedule:

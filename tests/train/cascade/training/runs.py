@@ -14,16 +14,16 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from loader.batch import Batch, Pack, UpcomingMicrobatch
-from loader.errors import RunError
+from reelweave.loader.batch import Batch, Pack, UpcomingMicrobatch
+from reelweave.loader.errors import RunError
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.world import join
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.models.dit import DiT
+from reelweave.train.models.encoders.text import build_text_encoder
+from reelweave.train.models.encoders.tokenizer import PatchTransform
 from tests.train.clips import BUCKETS, ClipStream, tiny_config
 from tests.train.parallel.layouts import SAMPLES
-from train.config.run import TrainConfig
-from train.distributed.world import join
-from train.loop.trainer import Trainer
-from train.models.dit import DiT
-from train.models.encoders.text import build_text_encoder
-from train.models.encoders.tokenizer import PatchTransform
 
 IMPORTED_FIRST = ("tests.train.cascade.training.planned",)
 STEPS = 4
@@ -219,7 +219,7 @@ def slow_denoisers(wait_s: float) -> Iterator[None]:
 
 def command(config: str, *changes: str) -> int:
     """``reelweave train``."""
-    from pipelines.cli import main
+    from reelweave.pipelines.cli import main
 
     return main(["train", "--config", config, *(word for change in changes for word in ("--set", change))])
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 import yaml
 
-from loader.buckets.assignment import BucketConfig
+from reelweave.loader.buckets.assignment import BucketConfig
 from tests.loader.stream_clips import make_sample, write
 from tests.media import write_video
 from tests.thorough import but, chosen, thorough

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from loader.batch import BadSample
+from reelweave.loader.batch import BadSample
+from reelweave.train.cascade.execution.ops import TensorSpec
+from reelweave.train.cascade.training.manifest import exchange
+from reelweave.train.distributed.world import World
 from tests.train.cascade.training.runs import packed
 from tests.train.clips import ClipStream
-from train.cascade.execution.ops import TensorSpec
-from train.cascade.training.manifest import exchange
-from train.distributed.world import World
 
 ALONE = World(0, 1, torch.device("cpu"))
 BAD = BadSample("clip9", "shards/000001.tar", 512, "“damaged”\0\n")

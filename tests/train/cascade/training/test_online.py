@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from train.cascade.menu import GroupMenu
-from train.cascade.online.settled import Learned
-from train.cascade.paper.cases import drawn_at_720p
-from train.cascade.paper.simulate import Noise, execute
-from train.cascade.problem import Cascade, Module
-from train.cascade.rank_order import RankOrder
-from train.cascade.schedule import Run, Schedule
-from train.cascade.training.online import OnlineCorrection, computed
-from train.cascade.training.timelines import RankRun
-from train.config.cascade import CorrectionConfig
+from reelweave.train.cascade.menu import GroupMenu
+from reelweave.train.cascade.online.settled import Learned
+from reelweave.train.cascade.paper.cases import drawn_at_720p
+from reelweave.train.cascade.paper.simulate import Noise, execute
+from reelweave.train.cascade.problem import Cascade, Module
+from reelweave.train.cascade.rank_order import RankOrder
+from reelweave.train.cascade.schedule import Run, Schedule
+from reelweave.train.cascade.training.online import OnlineCorrection, computed
+from reelweave.train.cascade.training.timelines import RankRun
+from reelweave.train.config.cascade import CorrectionConfig
 
 GPUS = 16
 

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from loader.buckets.assignment import Bucket
-from loader.errors import UsageError
+from reelweave.loader.buckets.assignment import Bucket
+from reelweave.loader.errors import UsageError
+from reelweave.train.cascade.costs.cost_model import CostModel, DiTCost, TextCost
+from reelweave.train.cascade.costs.vae_cost import FittedVAECost, UnitSeconds, VAECost
+from reelweave.train.cascade.planners.plan import plan
+from reelweave.train.cascade.problem import Module
+from reelweave.train.cascade.scheduling.check import violations
+from reelweave.train.cascade.training.clip_costs import MeasuredCosts, NominalCosts, read_costs
+from reelweave.train.cascade.training.step_problem import BatchShape, ClipShape, problem_of
+from reelweave.train.config.cascade import CascadeConfig
+from reelweave.train.models.bundle import Bundle
 from tests.train.clips import tiny_config
-from train.cascade.costs.cost_model import CostModel, DiTCost, TextCost
-from train.cascade.costs.vae_cost import FittedVAECost, UnitSeconds, VAECost
-from train.cascade.planners.plan import plan
-from train.cascade.problem import Module
-from train.cascade.scheduling.check import violations
-from train.cascade.training.clip_costs import MeasuredCosts, NominalCosts, read_costs
-from train.cascade.training.step_problem import BatchShape, ClipShape, problem_of
-from train.config.cascade import CascadeConfig
-from train.models.bundle import Bundle
 
 COSTS = CostModel(
     dit=DiTCost(linear_s=1e-3, square_s=1e-6, exchanged_bytes=0, states_bytes=100, token_bytes=1),

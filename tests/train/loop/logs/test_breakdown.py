@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from reelweave.train.distributed.world import World
+from reelweave.train.loop.evaluation import HeldOutEvaluation
+from reelweave.train.loop.logs.breakdown import LossPart, LossRows, break_down
+from reelweave.train.loop.trainer import Trainer
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.step.losses import losses
 from tests.train.clips import BUCKETS, ClipStream, tiny_config
-from train.distributed.world import World
-from train.loop.evaluation import HeldOutEvaluation
-from train.loop.logs.breakdown import LossPart, LossRows, break_down
-from train.loop.trainer import Trainer
-from train.models.bundle import Bundle
-from train.step.losses import losses
 
 ALONE = World(0, 1, torch.device("cpu"))
 

@@ -4,13 +4,13 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from loader.batch import BadSample
-from train.config.log import LogConfig
-from train.loop.logs.breakdown import BINS, break_down
-from train.loop.logs.log import MetricLog
-from train.loop.logs.metrics import RunSummary, StepMetrics
-from train.loop.logs.records import BAD_SAMPLES, METRICS, read_metrics
-from train.measure.step_times import StepTimes
+from reelweave.loader.batch import BadSample
+from reelweave.train.config.log import LogConfig
+from reelweave.train.loop.logs.breakdown import BINS, break_down
+from reelweave.train.loop.logs.log import MetricLog
+from reelweave.train.loop.logs.metrics import RunSummary, StepMetrics
+from reelweave.train.loop.logs.records import BAD_SAMPLES, METRICS, read_metrics
+from reelweave.train.measure.step_times import StepTimes
 
 
 def step(number: int, loss: float | None = 1.0) -> StepMetrics:

@@ -8,12 +8,12 @@ import sys
 import numpy as np
 import pytest
 
-from loader.errors import RunError, UsageError
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.train.config.log import LogConfig, MlflowConfig
+from reelweave.train.loop.logs.mlflow_scalars import Mlflow
+from reelweave.train.loop.trainer import Trainer
 from tests.thorough import thorough
 from tests.train.clips import ClipStream, tiny_config
-from train.config.log import LogConfig, MlflowConfig
-from train.loop.logs.mlflow_scalars import Mlflow
-from train.loop.trainer import Trainer
 
 ASKED = MlflowConfig(experiment="waves", name="first")
 

@@ -5,9 +5,9 @@ import random
 
 import numpy as np
 
-from pipelines.report.run.rank_waits import read_rank_waits
-from train.loop.logs.rank_records import append_ranks
-from train.measure.rank_waits import RankWaits
+from reelweave.pipelines.report.run.rank_waits import read_rank_waits
+from reelweave.train.loop.logs.rank_records import append_ranks
+from reelweave.train.measure.rank_waits import RankWaits
 
 RANKS, STEPS = 8, 10
 

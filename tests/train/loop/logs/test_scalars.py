@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.log import LogConfig, WandbConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.loop.trainer import Trainer
 from tests.thorough import thorough
 from tests.train.clips import ClipStream, tiny_config
 from tests.train.saved import losses
-from train.config.log import LogConfig, WandbConfig
-from train.config.run import TrainConfig
-from train.loop.trainer import Trainer
 
 
 def config(total_steps: int) -> TrainConfig:

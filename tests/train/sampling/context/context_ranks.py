@@ -16,30 +16,30 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.model import DiffusersConfig, DiTConfig, MMDiTConfig, STDiTConfig
+from reelweave.train.distributed.sent_bytes import count_sent_bytes
+from reelweave.train.distributed.world import World, join
+from reelweave.train.models.attention.positions import Window
+from reelweave.train.models.build import build_denoiser
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.objectives.level import Level
+from reelweave.train.parallel.context.context import ContextParallel
+from reelweave.train.sampling.config import SampleConfig, SampleLayoutConfig
+from reelweave.train.sampling.context.runner import ContextParallelModel
+from reelweave.train.sampling.generate import VideoSampler
+from reelweave.train.sampling.layout import VideoLayout, build_layout
+from reelweave.train.sampling.prediction.guidance import Guided
+from reelweave.train.sampling.prediction.predictor import Conditions, ModelRunner, SchedulePoint, WholeModel
+from reelweave.train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
+from reelweave.train.sampling.scalefusion.runner import ScaleFusion
+from reelweave.train.sampling.scalefusion.schedule import Slicing
+from reelweave.train.sampling.scalefusion.ulysses import UlyssesSTDiT
 from tests.train.clips import tiny_config
 from tests.train.comparison import relative
 from tests.train.parallel.wide import Wide
 from tests.train.published import CALLED, publish
 from tests.train.sampling.prediction import guidance_ranks
-from train.config.model import DiffusersConfig, DiTConfig, MMDiTConfig, STDiTConfig
-from train.distributed.sent_bytes import count_sent_bytes
-from train.distributed.world import World, join
-from train.models.attention.positions import Window
-from train.models.build import build_denoiser
-from train.models.denoiser import Denoiser
-from train.objectives.level import Level
-from train.parallel.context.context import ContextParallel
-from train.sampling.config import SampleConfig, SampleLayoutConfig
-from train.sampling.context.runner import ContextParallelModel
-from train.sampling.generate import VideoSampler
-from train.sampling.layout import VideoLayout, build_layout
-from train.sampling.prediction.guidance import Guided
-from train.sampling.prediction.predictor import Conditions, ModelRunner, SchedulePoint, WholeModel
-from train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
-from train.sampling.scalefusion.runner import ScaleFusion
-from train.sampling.scalefusion.schedule import Slicing
-from train.sampling.scalefusion.ulysses import UlyssesSTDiT
 
 IMPORTED_FIRST = ("diffusers.models.transformers",)
 HEADS = 12  # divided by 2, 3 and 4 ranks

@@ -6,18 +6,18 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.model import DiffusersConfig, DiTConfig, MMDiTConfig, STDiTConfig
+from reelweave.train.models.attention.joint import JointSequence
+from reelweave.train.models.attention.patches import join
+from reelweave.train.models.attention.positions import Window
+from reelweave.train.models.build import build_denoiser
+from reelweave.train.models.dit import WHOLE_SAMPLES, TokenLayout, tokens
+from reelweave.train.models.mmdit import MMDiT
+from reelweave.train.models.st_dit import STDiT
+from reelweave.train.sampling.prediction.predictor import Conditions, WholeModel
 from tests.train.comparison import relative
 from tests.train.published import publish
-from train.config.model import DiffusersConfig, DiTConfig, MMDiTConfig, STDiTConfig
-from train.models.attention.joint import JointSequence
-from train.models.attention.patches import join
-from train.models.attention.positions import Window
-from train.models.build import build_denoiser
-from train.models.dit import WHOLE_SAMPLES, TokenLayout, tokens
-from train.models.mmdit import MMDiT
-from train.models.st_dit import STDiT
-from train.sampling.prediction.predictor import Conditions, WholeModel
 
 CHANNELS, TEXT, M = 4, 8, 5
 TINY = {"hidden": 24, "heads": 2, "layers": 2}

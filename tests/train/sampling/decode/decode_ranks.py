@@ -11,18 +11,18 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from loader.errors import RunError
+from reelweave.loader.errors import RunError
+from reelweave.train.config.tokenizer import DiffusersVAEConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.models.published.vae import DiffusersVAE
+from reelweave.train.sampling.decode.tiled import TiledDecoder
 from tests.train.references import divided
 from tests.train.sampling.decode.decode_cases import CASES, cut_small, latents_of
-from train.config.tokenizer import DiffusersVAEConfig
-from train.distributed.world import World
-from train.models.published.vae import DiffusersVAE
-from train.sampling.decode.tiled import TiledDecoder
 
 IMPORTED_FIRST = (
     "diffusers.models.autoencoders",
-    "train.models.published.vae",
-    "train.sampling.decode.tiled",
+    "reelweave.train.models.published.vae",
+    "reelweave.train.sampling.decode.tiled",
 )
 CPU = torch.device("cpu")
 SHARED = ("wan", "hunyuan", "cosmos")

@@ -6,25 +6,25 @@ from dataclasses import replace
 import pytest
 import torch
 
-from loader.buckets.assignment import Bucket
-from loader.errors import RunError, UsageError
+from reelweave.loader.buckets.assignment import Bucket
+from reelweave.loader.errors import RunError, UsageError
+from reelweave.train.config.tokenizer import PatchTransformConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.memory.live_memory import LiveMemory
+from reelweave.train.models.encoders.decode_tiles import TileAxis, TileLayout
+from reelweave.train.models.encoders.tokenizer import PatchTransform
+from reelweave.train.sampling.decode.assignment import assign, efficiency
+from reelweave.train.sampling.decode.budget import peak_bytes, plan_decode
+from reelweave.train.sampling.decode.fitting import FittingDecoder
+from reelweave.train.sampling.decode.kept_latents import kept_latents, load_latents
+from reelweave.train.sampling.decode.offload import on_the_host
+from reelweave.train.sampling.decode.seams import seam_score
+from reelweave.train.sampling.decode.tiled import TiledDecoder
 from tests.thorough import beyond, nightly, thorough
 from tests.train.clips import clip
 from tests.train.models.diffusers_vaes import tokenizer
 from tests.train.sampling.decode.decode_cases import CASES, cut_small, latents_of
 from tests.train.sampling.decode.decode_ranks import SHARED, decode
-from train.config.tokenizer import PatchTransformConfig
-from train.distributed.world import World
-from train.memory.live_memory import LiveMemory
-from train.models.encoders.decode_tiles import TileAxis, TileLayout
-from train.models.encoders.tokenizer import PatchTransform
-from train.sampling.decode.assignment import assign, efficiency
-from train.sampling.decode.budget import peak_bytes, plan_decode
-from train.sampling.decode.fitting import FittingDecoder
-from train.sampling.decode.kept_latents import kept_latents, load_latents
-from train.sampling.decode.offload import on_the_host
-from train.sampling.decode.seams import seam_score
-from train.sampling.decode.tiled import TiledDecoder
 
 ALONE = World(0, 1, torch.device("cpu"))
 

@@ -8,28 +8,28 @@ from pathlib import Path
 
 import torch
 
-from loader.errors import RunError
+from reelweave.loader.errors import RunError
+from reelweave.train.distributed.sent_bytes import count_sent_bytes
+from reelweave.train.distributed.world import World, join
+from reelweave.train.models.attention.positions import Window
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.parallel.context.partition import Partition
+from reelweave.train.parallel.context.traffic import AttentionSize, ring_bytes
+from reelweave.train.sampling.config import LatentParallelConfig, SampleConfig, SampleLayoutConfig
+from reelweave.train.sampling.generate import VideoSampler
+from reelweave.train.sampling.latent_parallel.parts import divide
+from reelweave.train.sampling.latent_parallel.predictor import LatentParallel
+from reelweave.train.sampling.latent_parallel.rules import Rules
+from reelweave.train.sampling.latent_parallel.volumes import LatentRun, sent_bytes
+from reelweave.train.sampling.latent_parallel.weights import blend_weights
+from reelweave.train.sampling.layout import VideoLayout, build_layout
+from reelweave.train.sampling.prediction.guidance import Guided
+from reelweave.train.sampling.prediction.predictor import Predictor, SchedulePoint
+from reelweave.train.sampling.ranks.agreement import fingerprint
+from reelweave.train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
 from tests.train.clips import tiny_config
 from tests.train.references import divided
 from tests.train.sampling.prediction.guidance_ranks import model
-from train.distributed.sent_bytes import count_sent_bytes
-from train.distributed.world import World, join
-from train.models.attention.positions import Window
-from train.models.bundle import Bundle
-from train.parallel.context.partition import Partition
-from train.parallel.context.traffic import AttentionSize, ring_bytes
-from train.sampling.config import LatentParallelConfig, SampleConfig, SampleLayoutConfig
-from train.sampling.generate import VideoSampler
-from train.sampling.latent_parallel.parts import divide
-from train.sampling.latent_parallel.predictor import LatentParallel
-from train.sampling.latent_parallel.rules import Rules
-from train.sampling.latent_parallel.volumes import LatentRun, sent_bytes
-from train.sampling.latent_parallel.weights import blend_weights
-from train.sampling.layout import VideoLayout, build_layout
-from train.sampling.prediction.guidance import Guided
-from train.sampling.prediction.predictor import Predictor, SchedulePoint
-from train.sampling.ranks.agreement import fingerprint
-from train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
 
 MODES = ("paper", "unite", "balanced")
 BLENDS: dict[str, dict[str, object]] = {

@@ -6,13 +6,13 @@ from collections import Counter
 import pytest
 import torch
 
-from loader.errors import UsageError
-from train.sampling.config import LatentParallelConfig
-from train.sampling.latent_parallel.aids import aided, channel_spread, rising, smoothed
-from train.sampling.latent_parallel.axes import steps_to_mix
-from train.sampling.latent_parallel.parts import divide, divide_axis
-from train.sampling.latent_parallel.rules import MODES, UNITE_AIDS, Aids, Rules
-from train.sampling.latent_parallel.volumes import (
+from reelweave.loader.errors import UsageError
+from reelweave.train.sampling.config import LatentParallelConfig
+from reelweave.train.sampling.latent_parallel.aids import aided, channel_spread, rising, smoothed
+from reelweave.train.sampling.latent_parallel.axes import steps_to_mix
+from reelweave.train.sampling.latent_parallel.parts import divide, divide_axis
+from reelweave.train.sampling.latent_parallel.rules import MODES, UNITE_AIDS, Aids, Rules
+from reelweave.train.sampling.latent_parallel.volumes import (
     LatentRun,
     ModelShape,
     divided_axes,
@@ -21,8 +21,8 @@ from train.sampling.latent_parallel.volumes import (
     sent_bytes,
     shares,
 )
-from train.sampling.latent_parallel.weights import blend_weights, ramp
-from train.sampling.ranks.agreement import fingerprint
+from reelweave.train.sampling.latent_parallel.weights import blend_weights, ramp
+from reelweave.train.sampling.ranks.agreement import fingerprint
 
 WAN = (16, (1, 2, 2))
 TABLE_1 = {

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import torch
 
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.world import join
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.sampling.config import SampleConfig, SampleLayoutConfig
+from reelweave.train.sampling.generate import VideoSampler
+from reelweave.train.sampling.layout import VideoLayout, build_layout
+from reelweave.train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
 from tests.train.clips import BUCKETS, clip, tiny_config
 from tests.train.comparison import relative
-from train.config.run import TrainConfig
-from train.distributed.world import join
-from train.models.bundle import Bundle
-from train.sampling.config import SampleConfig, SampleLayoutConfig
-from train.sampling.generate import VideoSampler
-from train.sampling.layout import VideoLayout, build_layout
-from train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
 
 KINDS = ("dit", "st_dit", "mmdit")
 DEGREES = ({"ring": 2, "ulysses": 2}, {"cfg": 2, "ring": 2})

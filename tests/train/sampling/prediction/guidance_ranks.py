@@ -7,19 +7,19 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from loader.errors import RunError
+from reelweave.loader.errors import RunError
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.world import World, join
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.objectives.level import Level
+from reelweave.train.sampling.config import SampleConfig, SampleLayoutConfig
+from reelweave.train.sampling.generate import VideoSampler
+from reelweave.train.sampling.layout import VideoLayout, build_layout
+from reelweave.train.sampling.prediction.guidance import Guided
+from reelweave.train.sampling.prediction.predictor import Conditions, SchedulePoint, WholeModel
+from reelweave.train.sampling.ranks.agreement import fingerprint
+from reelweave.train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
 from tests.train.clips import BUCKETS, tiny_config
-from train.config.run import TrainConfig
-from train.distributed.world import World, join
-from train.models.bundle import Bundle
-from train.objectives.level import Level
-from train.sampling.config import SampleConfig, SampleLayoutConfig
-from train.sampling.generate import VideoSampler
-from train.sampling.layout import VideoLayout, build_layout
-from train.sampling.prediction.guidance import Guided
-from train.sampling.prediction.predictor import Conditions, SchedulePoint, WholeModel
-from train.sampling.ranks.agreement import fingerprint
-from train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
 
 WEIGHTS = {1: (1.0,), 2: (5.0, -4.0), 3: (3.0, 1.5, -3.5), 4: (2.0, 1.0, -0.5, -1.5)}
 SHAPE = BUCKETS[0]

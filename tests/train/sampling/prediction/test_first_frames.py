@@ -5,22 +5,22 @@ import json
 import pytest
 import torch
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.models.denoiser import Denoiser
+from reelweave.train.objectives.level import pose
+from reelweave.train.sampling.cache.config import BlockCacheConfig
+from reelweave.train.sampling.config import SampleConfig
+from reelweave.train.sampling.generate import VideoSampler
+from reelweave.train.sampling.layout import VideoLayout
+from reelweave.train.sampling.prediction.first_frames import check_given
+from reelweave.train.sampling.prediction.guidance import image_weights
+from reelweave.train.step.losses import losses
 from tests.thorough import thorough
 from tests.train.clips import BUCKETS, ClipStream, clip, tiny_config
 from tests.train.sampling.prediction import first_frames_ranks
 from tests.train.sampling.test_generate import Numbers
-from train.config.run import TrainConfig
-from train.models.bundle import Bundle
-from train.models.denoiser import Denoiser
-from train.objectives.level import pose
-from train.sampling.cache.config import BlockCacheConfig
-from train.sampling.config import SampleConfig
-from train.sampling.generate import VideoSampler
-from train.sampling.layout import VideoLayout
-from train.sampling.prediction.first_frames import check_given
-from train.sampling.prediction.guidance import image_weights
-from train.step.losses import losses
 
 SHAPE = BUCKETS[0]
 SIZE = {"frames": SHAPE.frames, "height": SHAPE.height, "width": SHAPE.width}

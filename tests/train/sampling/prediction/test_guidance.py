@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.sampling.prediction.guidance import Guided, combine, rescaled
+from reelweave.train.sampling.prediction.predictor import Window
 from tests.train.ranks import Ranks
 from tests.train.sampling.prediction.guidance_ranks import compute
-from train.sampling.prediction.guidance import Guided, combine, rescaled
-from train.sampling.prediction.predictor import Window
 
 
 def test_passes_shared_over_ranks_give_the_bits_of_one_process(ranks: Ranks, tmp_path: Path) -> None:

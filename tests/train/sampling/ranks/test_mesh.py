@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from loader.errors import UsageError
-from train.distributed.world import World
-from train.sampling.config import SampleLayoutConfig
-from train.sampling.ranks.mesh import VIDEO, SamplingMesh, SamplingRanks
+from reelweave.loader.errors import UsageError
+from reelweave.train.distributed.world import World
+from reelweave.train.sampling.config import SampleLayoutConfig
+from reelweave.train.sampling.ranks.mesh import VIDEO, SamplingMesh, SamplingRanks
 
 
 def test_prompts_are_what_the_other_degrees_leave():

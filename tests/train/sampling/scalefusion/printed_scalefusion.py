@@ -4,7 +4,7 @@ Pieces are named by the subscript of the tensor that is sent. Two slips are read
 favour, where a flag does not ask otherwise: line 6 sends x_{:,i,i} for piece (i, j), and line 17 sends x for y.
 """
 
-from train.sampling.scalefusion.schedule import Compute, Operation, PieceLaunch, Slicing, Wait
+from reelweave.train.sampling.scalefusion.schedule import Compute, Operation, PieceLaunch, Slicing, Wait
 
 
 def printed(slicing: Slicing, pairs: int, literal: bool = False) -> list[Operation]:

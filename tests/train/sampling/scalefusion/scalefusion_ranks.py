@@ -13,27 +13,27 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
+from reelweave.train.config.model import STDiTConfig
+from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.sent_bytes import count_sent_bytes
+from reelweave.train.distributed.world import join
+from reelweave.train.models.attention.positions import Window
+from reelweave.train.models.build import build_denoiser
+from reelweave.train.models.bundle import Bundle
+from reelweave.train.sampling.config import SampleConfig
+from reelweave.train.sampling.decode.decoder import WholeDecoder
+from reelweave.train.sampling.generate import VideoSampler
+from reelweave.train.sampling.layout import VideoLayout
+from reelweave.train.sampling.prediction.predictor import Conditions, ModelRunner, WholeModel
+from reelweave.train.sampling.scalefusion.exchanges import AsyncExchanges
+from reelweave.train.sampling.scalefusion.jagged import TokenDivision, pass_bytes
+from reelweave.train.sampling.scalefusion.measure import MeasuredScaleFusion, measure_costs
+from reelweave.train.sampling.scalefusion.runner import ScaleFusion
+from reelweave.train.sampling.scalefusion.schedule import DEFAULT, DSP, Slicing
+from reelweave.train.sampling.scalefusion.ulysses import UlyssesSTDiT
 from tests.train.clips import BUCKETS, tiny_config
 from tests.train.comparison import relative
 from tests.train.parallel.context_ranks import random
-from train.config.model import STDiTConfig
-from train.config.run import TrainConfig
-from train.distributed.sent_bytes import count_sent_bytes
-from train.distributed.world import join
-from train.models.attention.positions import Window
-from train.models.build import build_denoiser
-from train.models.bundle import Bundle
-from train.sampling.config import SampleConfig
-from train.sampling.decode.decoder import WholeDecoder
-from train.sampling.generate import VideoSampler
-from train.sampling.layout import VideoLayout
-from train.sampling.prediction.predictor import Conditions, ModelRunner, WholeModel
-from train.sampling.scalefusion.exchanges import AsyncExchanges
-from train.sampling.scalefusion.jagged import TokenDivision, pass_bytes
-from train.sampling.scalefusion.measure import MeasuredScaleFusion, measure_costs
-from train.sampling.scalefusion.runner import ScaleFusion
-from train.sampling.scalefusion.schedule import DEFAULT, DSP, Slicing
-from train.sampling.scalefusion.ulysses import UlyssesSTDiT
 
 # Ranks of a group are not its first ones, nor the world's, wherever they could be confused.
 GROUPS = {1: [2], 2: [1, 3], 3: [0, 2, 3], 4: [0, 1, 2, 3]}

@@ -6,7 +6,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.model import DiTConfig, STDiTConfig
+from reelweave.train.distributed.world import World
+from reelweave.train.models.build import build_denoiser
+from reelweave.train.parallel.context.slices import SliceSharding
+from reelweave.train.parallel.context.traffic import AttentionSize, slices_bytes
+from reelweave.train.sampling.config import SampleLayoutConfig
+from reelweave.train.sampling.layout import build_layout
+from reelweave.train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
+from reelweave.train.sampling.scalefusion.jagged import JaggedAxis, TokenDivision, pass_bytes
+from reelweave.train.sampling.scalefusion.runner import ScaleFusion
+from reelweave.train.sampling.scalefusion.schedule import DSP, Slicing
 from tests.thorough import but, chosen
 from tests.train.sampling.scalefusion.scalefusion_ranks import (
     CHANNELS,
@@ -17,17 +28,6 @@ from tests.train.sampling.scalefusion.scalefusion_ranks import (
     cases,
     compute,
 )
-from train.config.model import DiTConfig, STDiTConfig
-from train.distributed.world import World
-from train.models.build import build_denoiser
-from train.parallel.context.slices import SliceSharding
-from train.parallel.context.traffic import AttentionSize, slices_bytes
-from train.sampling.config import SampleLayoutConfig
-from train.sampling.layout import build_layout
-from train.sampling.ranks.mesh import SamplingMesh, SamplingRanks
-from train.sampling.scalefusion.jagged import JaggedAxis, TokenDivision, pass_bytes
-from train.sampling.scalefusion.runner import ScaleFusion
-from train.sampling.scalefusion.schedule import DSP, Slicing
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_slices_are_even_over_slices_and_ranks(length, slices, ranks):
 
 
 def test_whole_layers_send_what_slices_of_training_send():
-    """DSP is the exchange of `train.parallel.context.slices`, where each activation goes there and back."""
+    """DSP is the exchange of `reelweave.train.parallel.context.slices`, where each activation goes there and back."""
     ranks, size = 4, AttentionSize(1, 4, 6, 8)
     for frames in (7, 8):
         places, whole = (SliceSharding.of([(frames, 3, 4)], axis, ranks) for axis in ("place", "frame"))

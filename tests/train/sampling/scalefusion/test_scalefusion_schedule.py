@@ -5,10 +5,18 @@ from collections import Counter
 
 import pytest
 
-from loader.errors import UsageError
+from reelweave.loader.errors import UsageError
+from reelweave.train.sampling.scalefusion.schedule import (
+    DEFAULT,
+    DSP,
+    Compute,
+    PieceLaunch,
+    Slicing,
+    Wait,
+    schedule,
+)
+from reelweave.train.sampling.scalefusion.verify import violations
 from tests.train.sampling.scalefusion.printed_scalefusion import printed
-from train.sampling.scalefusion.schedule import DEFAULT, DSP, Compute, PieceLaunch, Slicing, Wait, schedule
-from train.sampling.scalefusion.verify import violations
 
 ALL = [
     Slicing(N_T, N_S, L_T, L_S)

@@ -4,9 +4,9 @@ from itertools import product
 
 import pytest
 
-from train.sampling.scalefusion.jagged import TokenDivision
-from train.sampling.scalefusion.schedule import DEFAULT, DSP, Slicing
-from train.sampling.scalefusion.simulate import (
+from reelweave.train.sampling.scalefusion.jagged import TokenDivision
+from reelweave.train.sampling.scalefusion.schedule import DEFAULT, DSP, Slicing
+from reelweave.train.sampling.scalefusion.simulate import (
     LayerCosts,
     blocking_buffer_bytes,
     buffer_bytes,

@@ -4,12 +4,12 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from loader.errors import UsageError
-from train.config.objective import DDPMConfig, EDMConfig, FlowConfig
-from train.objectives.build import build_objective
-from train.sampling.config import SampleConfig
-from train.sampling.solvers.noise import starting_noise, step_noise
-from train.sampling.solvers.schedule import sampling_times
+from reelweave.loader.errors import UsageError
+from reelweave.train.config.objective import DDPMConfig, EDMConfig, FlowConfig
+from reelweave.train.objectives.build import build_objective
+from reelweave.train.sampling.config import SampleConfig
+from reelweave.train.sampling.solvers.noise import starting_noise, step_noise
+from reelweave.train.sampling.solvers.schedule import sampling_times
 
 SIZE = {"frames": 1, "height": 16, "width": 16}
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from train.config.objective import ConstantShift, DDPMConfig, EDMConfig, FlowConfig
-from train.objectives.build import build_objective
-from train.objectives.level import solve
-from train.sampling.solvers.exponential import RES, UniPC
-from train.sampling.solvers.ode import sample
-from train.sampling.solvers.point import CLEAN, Point
+from reelweave.train.config.objective import ConstantShift, DDPMConfig, EDMConfig, FlowConfig
+from reelweave.train.objectives.build import build_objective
+from reelweave.train.objectives.level import solve
+from reelweave.train.sampling.solvers.exponential import RES, UniPC
+from reelweave.train.sampling.solvers.ode import sample
+from reelweave.train.sampling.solvers.point import CLEAN, Point
 
 MEAN, SPREAD = 0.3, 0.7
 OBJECTIVES = {
