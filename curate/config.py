@@ -122,7 +122,7 @@ class SourceStageConfig(BaseModel, frozen=True, extra="forbid"):
             the ledger notices.
     """
 
-    REVISION: ClassVar = 17
+    REVISION: ClassVar = 18
 
     probe: ProbeConfig = ProbeConfig()
     shots: ShotConfig = ShotConfig()

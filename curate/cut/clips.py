@@ -27,7 +27,7 @@ from reelweave.curate.cut.verify import DamagedSoundError, verify
 from reelweave.curate.frames.encryption import is_encrypted
 from reelweave.curate.frames.entry import Entry, EntryError, enter
 from reelweave.curate.frames.frame_times import Decoder, FrameTimes
-from reelweave.curate.frames.picture import Finisher, Geometry
+from reelweave.curate.frames.picture import Finisher, Geometry, size_at
 from reelweave.curate.frames.sound_clock import SoundClock
 from reelweave.curate.frames.source import open_video
 from reelweave.curate.shots.spans import Span
@@ -59,7 +59,7 @@ def cut(
         file: Source, opened for reading.
         timeline: Timeline of the same source.
         wanted: Sorted, disjoint spans.
-        size: Size of finished pictures.
+        size: Size of finished pictures, of the first frame where the timeline says that it changes.
         config: Clip settings.
         observe: Callback for every decoded frame of the spans, after it was encoded, with the codec's motion
             vectors where exported. All calls for a span precede its clip.
@@ -78,7 +78,7 @@ def cut(
     with (
         open_video(file, motion_vectors=observe is not None) as (container, stream),
     ):
-        source = _Pass(container, stream, timeline, Finisher(size), size, config, observe, sound_clock, entry)
+        source = _Pass(container, stream, timeline, size, config, observe, sound_clock, entry)
         left_bytes = max_bytes
         left = sum(span not in encoded for span in wanted)
         for span in wanted:
@@ -108,7 +108,6 @@ class _Pass:
         container: InputContainer,
         stream: VideoStream,
         timeline: FrameTimes,
-        pictures: Finisher,
         size: Geometry,
         config: CutConfig,
         observe: Observe | None,
@@ -119,8 +118,9 @@ class _Pass:
         entered = None
         if entry is not None:
             entered = enter(container, stream, entry.begin_pts + int(entry.near_s / self._time_base))
-        self._stream, self._timeline, self._size, self._config = stream, timeline, size, config
-        self._pictures, self._observe = pictures, observe
+        self._stream, self._timeline, self._config, self._observe = stream, timeline, config, observe
+        self._first_size = self._size = size
+        self._pictures = Finisher(size)
         self._sound = choose_sound(container) if config.audio == "keep" else None
         # Stamps that do not rise allow no copying.
         keep_video = config.mode != "encode" and timeline.shifts_s is None
@@ -163,6 +163,8 @@ class _Pass:
         Raises:
             CutError: The span gives no clip.
         """
+        if (size := size_at(self._timeline.shapes, span.first, self._first_size)) != self._size:
+            self._size, self._pictures = size, Finisher(size)
         heard_s = self._sound_start_s(span)
         if heard_s is None:
             heard_s = self._begin_s(span)

@@ -17,7 +17,7 @@ from reelweave.curate.cut.clip import CutError
 from reelweave.curate.cut.mp4 import Mp4
 from reelweave.curate.frames.entry import holds_idr
 from reelweave.curate.frames.frame_times import FrameTimes
-from reelweave.curate.frames.picture import Geometry
+from reelweave.curate.frames.picture import Geometry, shape_at
 from reelweave.loader.dataset.colour import hdr
 from reelweave.loader.dataset.tars.orientation import Orientation, orientation_of
 from reelweave.loader.errors import refuse_shortage
@@ -115,6 +115,9 @@ def copyable(
         last: One past the last frame.
         max_bits: Maximum bits per sample of clips; clips of 8 bits are H.264.
     """
+    if timeline.shapes and (shape := shape_at(timeline.shapes, first)).first > 0:
+        # Form and parameter sets are those of the first pictures.
+        return f"its pictures change their shape before it, from {timeline.shapes[0]} to {shape}"
     return _form_fault(form, size, timeline, max_bits) or _span_fault(form, timeline, units, first, last)
 
 

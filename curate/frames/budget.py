@@ -43,7 +43,7 @@ def check_clips(frames: int, decoded: int, pixels: int, source_bytes: int, limit
     Args:
         frames: Number of frames of all clips together.
         decoded: Number of frames of the source.
-        pixels: Pixels per frame of a clip.
+        pixels: Pixels of all these frames.
         source_bytes: Size of the source.
         limits: Limits of accepted sources.
     """
@@ -52,4 +52,4 @@ def check_clips(frames: int, decoded: int, pixels: int, source_bytes: int, limit
             f"would fill clips of {frames} frames from {decoded} frames that are held;"
             f" probe.max_fill allows {limits.max_fill:g} for each"
         )
-    check_pixels(frames * pixels, source_bytes, limits)
+    check_pixels(pixels, source_bytes, limits)

@@ -20,6 +20,7 @@ from reelweave.curate.frames.budget import check_pixels
 from reelweave.curate.frames.clock import JUMP_S, repaired
 from reelweave.curate.frames.encryption import EncryptedError, is_encrypted
 from reelweave.curate.frames.interlace import FieldOrder, deinterlaced
+from reelweave.curate.frames.picture import Shape, ShapeMeter
 from reelweave.curate.frames.probe import ProbeConfig, check_frame, check_size
 from reelweave.curate.frames.rates import (
     STANDARD_RATES,
@@ -68,6 +69,7 @@ class FrameTimes:
         pulldown: Order of fields of a telecined film; its frames of repeated fields last an instant.
         max_fps: Upper limit of the rate of clips where the source's is not constant.
         unmarked: Order of fields of frames that are interlaced without a mark.
+        shapes: Shapes of the pictures, if they change; no clip holds two.
     """
 
     times_s: NDArray[np.float64]
@@ -80,6 +82,7 @@ class FrameTimes:
     pulldown: FieldOrder | None = None
     max_fps: float = math.inf
     unmarked: FieldOrder | None = None
+    shapes: tuple[Shape, ...] = ()
 
     @property
     def frames(self) -> int:
@@ -136,6 +139,7 @@ class Decoder:
         # Raw pictures of 32 bits in AVI and elsewhere mostly leave the last eight unused.
         self._shows_alpha = stream.codec_context.name != "rawvideo"
         self._codec = _codec_with_alpha(stream)
+        self._meter = None if limits is None else ShapeMeter(stream, self._codec, limits)
 
     def frames(self) -> Iterator[VideoFrame]:
         """Yield every frame that decodes, damaged ones too, so that frame numbers agree between passes.
@@ -156,6 +160,11 @@ class Decoder:
     def transparent(self) -> bool:
         """True when one of the frames so far had transparent pixels; they are shown over black."""
         return self._over_black.seen
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """Shapes of the frames so far, where limits were given."""
+        return () if self._meter is None else tuple(self._meter.shapes)
 
     def _decoded(self) -> Iterator[VideoFrame]:
         for frames in self._packets():
@@ -200,7 +209,7 @@ class Decoder:
                 if is_encrypted(packet):  # some codecs decode it, to noise
                     raise EncryptedError
                 try:
-                    decoded = self._codec.decode(packet)
+                    decoded = (self._codec if self._meter is None else self._meter).decode(packet)
                     if self._shows_alpha:
                         decoded = [self._over_black(frame) for frame in decoded]
                 except av.error.FFmpegError as error:

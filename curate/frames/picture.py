@@ -1,11 +1,25 @@
-"""Conversion of frames to the format of clips: upright, square pixels, even size, 4:2:0, 8-bit SDR or 10 bits."""
+"""Conversion of frames to the format of clips: upright, square pixels, even size, 4:2:0, 8-bit SDR or 10 bits.
 
-from dataclasses import dataclass
+The shape of pictures may change in mid-film: TV recordings change between 4:3 and 16:9, live ones turn or adapt to the
+network. Each shape has clips of its own.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+from av.codec.context import Flags
+from av.packet import Packet
+from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
 
+from reelweave.curate.frames.probe import ProbeConfig, check_size
+from reelweave.curate.frames.source import SourceError
 from reelweave.loader.dataset.colour.chain import Chain
 from reelweave.loader.dataset.colour.light import Light, light_of
 from reelweave.loader.dataset.colour.sdr import FULL_RANGE, SdrConverter, is_hdr
@@ -23,6 +37,9 @@ _TURNS = {
 }
 _BT2020 = 9  # primaries in ITU-T H.273
 _FORMATS = {8: "yuv420p", 10: "yuv420p10le"}
+
+MOST_SHAPES = 1000
+"""Number of changes above which a source is refused."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +68,7 @@ class Geometry:
         return [self.width, self.height, self.bits, self.light and self.light.to_json()]
 
     @classmethod
-    def from_json(cls, values: list[Any]) -> "Geometry":
+    def from_json(cls, values: list[Any]) -> Geometry:
         """Return the geometry that `to_json` wrote."""
         width, height, bits, light = values
         return cls(width, height, bits, light and Light.from_json(light))
@@ -78,8 +95,8 @@ def geometry(frame: VideoFrame, pixel_aspect: Fraction | None, max_bits: int = 8
 class Finisher:
     """Converter from decoded frames to finished pictures of one size.
 
-    Frames that are finished already pass unchanged, without another loss. Where a source changes its size
-    midway, pictures are scaled to the first size.
+    Frames that are finished already pass unchanged, without another loss. Others are scaled to the size, so each shape
+    of a source has a converter of its own.
     """
 
     def __init__(self, target: Geometry) -> None:
@@ -125,3 +142,97 @@ class Finisher:
 
 def _is_rgb(frame: VideoFrame) -> bool:
     return frame.format.is_rgb or frame.format.has_palette
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Size of finished pictures from one frame on.
+
+    Attributes:
+        first: First frame of this size, in display order.
+        width: Width in pixels, upright and with square pixels.
+        height: Height in pixels.
+    """
+
+    first: int
+    width: int
+    height: int
+
+    def __str__(self) -> str:
+        return f"{self.width}x{self.height}"
+
+
+def shape_at(shapes: Sequence[Shape], frame: int) -> Shape:
+    """Return the shape of a frame; ``shapes`` rise and begin with that of frame 0."""
+    return shapes[bisect_right(shapes, frame, key=lambda shape: shape.first) - 1]
+
+
+def size_at(shapes: Sequence[Shape], frame: int, size: Geometry) -> Geometry:
+    """Return the size of a clip that begins with a frame.
+
+    Args:
+        shapes: Shapes of the source, or none where it has one.
+        frame: First frame of the clip.
+        size: Size of the source's first frame.
+    """
+    if not shapes:
+        return size
+    shape = shape_at(shapes, frame)
+    return replace(size, width=shape.width, height=shape.height)
+
+
+class ShapeMeter:
+    """Decoder that notes the shape of each frame.
+
+    Args:
+        stream: Stream of the packets.
+        codec: Decoder of the stream.
+        limits: Limits of sizes.
+
+    Attributes:
+        shapes: Shapes so far.
+    """
+
+    def __init__(self, stream: VideoStream, codec: VideoCodecContext, limits: ProbeConfig) -> None:
+        self._codec, self._limits = codec, limits
+        self._stated = stream.sample_aspect_ratio or None
+        # A container that says otherwise than the codec goes before it.
+        self._overrides = self._stated != (stream.codec_context.sample_aspect_ratio or None)
+        codec.flags |= Flags.copy_opaque
+        self._kind: tuple[object, ...] = ()
+        self._frames = 0
+        self.shapes: list[Shape] = []
+
+    def decode(self, packet: Packet[VideoStream]) -> list[VideoFrame]:
+        """Decode a packet, which is given a note.
+
+        Raises:
+            SourceError: A picture is too large, or the shape changes too often.
+        """
+        # The codec tells the pixel aspect of the packet, which shows some frames later.
+        note: list[Fraction | None] = []
+        packet.opaque = note
+        try:
+            frames = self._codec.decode(packet)
+        finally:
+            note.append(self._codec.sample_aspect_ratio)
+        for frame in frames:
+            self._take(frame)
+            self._frames += 1
+        return frames
+
+    def _take(self, frame: VideoFrame) -> None:
+        note = frame.opaque
+        own = note[0] if isinstance(note, list) else self._codec.sample_aspect_ratio
+        aspect = self._stated if self._overrides else (own or self._stated)
+        kind = (frame.width, frame.height, frame.rotation, aspect)
+        if kind == self._kind:
+            return
+        self._kind = kind
+        size = geometry(frame, aspect)
+        check_size(size.width, size.height, self._limits)
+        if self.shapes and (self.shapes[-1].width, self.shapes[-1].height) == (size.width, size.height):
+            return
+        if len(self.shapes) > MOST_SHAPES:
+            raise SourceError(f"its pictures change their shape more than {MOST_SHAPES} times")
+        self.shapes.append(Shape(self._frames, size.width, size.height))

@@ -3,6 +3,7 @@
 import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -197,6 +198,8 @@ def _checked_whole(span: Span, timeline: FrameTimes, config: SpanConfig) -> Span
             return replace(span, fault=hurt.reason, fault_state="failed", stage="decode")
     if any(first < broken < last for broken in timeline.breaks):
         return _faulty(span, "the clock of the film jumps within the segment")
+    if reason := _reshaped(timeline, first, last):
+        return _faulty(span, reason)
     longest_s = usual_longest_s(timeline, config)
     if held := gaps(times_s, first, last, longest_s):
         gap = gap_span(times_s, *held[0], longest_s)
@@ -214,6 +217,15 @@ def _checked_whole(span: Span, timeline: FrameTimes, config: SpanConfig) -> Span
             threshold=config.max_clip_s,
         )
     return checked(span, config)
+
+
+def _reshaped(timeline: FrameTimes, first: int, last: int) -> str | None:
+    """Return in words where pictures change their shape within a segment, or None."""
+    for old, new in pairwise(timeline.shapes):
+        if first < new.first < last:
+            at_s = timeline.times_s[new.first]
+            return f"pictures change from {old} to {new} at {at_s:.2f} s; spans.listed=shots splits it there"
+    return None
 
 
 def _faulty(span: Span, reason: str) -> Span:

@@ -28,7 +28,7 @@ from reelweave.curate.frames.entry import Entry
 from reelweave.curate.frames.faults import fault_of
 from reelweave.curate.frames.frame_times import FrameTimes
 from reelweave.curate.frames.perceptual import embed_pictures
-from reelweave.curate.frames.picture import Geometry
+from reelweave.curate.frames.picture import Geometry, size_at
 from reelweave.curate.frames.probe import Probe
 from reelweave.curate.frames.rates import FLEETING_S
 from reelweave.curate.frames.sound_clock import SoundClock
@@ -303,9 +303,12 @@ class CutSource:
 
 def check_wanted(wanted: Sequence[Span], seen: Seen, config: SourceStageConfig) -> None:
     """Raise `SourceError` for clips that are too large for their source."""
-    line, size = seen.timeline, seen.size
-    frames = sum(len(line.clip_frames(span.first, span.last)) for span in wanted)
-    check_clips(frames, line.frames, size.width * size.height, seen.source_bytes, config.probe)
+    line = seen.timeline
+    frames, pixels = 0, 0
+    for span in wanted:
+        size, own = size_at(line.shapes, span.first, seen.size), len(line.clip_frames(span.first, span.last))
+        frames, pixels = frames + own, pixels + own * size.width * size.height
+    check_clips(frames, line.frames, pixels, seen.source_bytes, config.probe)
 
 
 def tags_of(found: Probe) -> dict[str, str]:

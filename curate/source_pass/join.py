@@ -26,7 +26,7 @@ from reelweave.curate.shots.listed import listed_spans
 from reelweave.curate.shots.spans import Span, spans
 from reelweave.curate.shots.stitch import SampleEmbeddings
 from reelweave.curate.source_pass.cut_source import check_wanted, sha256_of, tags_of
-from reelweave.curate.source_pass.part_scan import PartSignals
+from reelweave.curate.source_pass.part_scan import CHANGES, PartSignals
 from reelweave.curate.source_pass.part_store import Arrays, PartStore
 from reelweave.curate.source_pass.parts import Part
 from reelweave.curate.source_pass.sampling import FrameStats
@@ -243,7 +243,7 @@ class _Joiner:
         if self._behind is None:
             self.size = part.size
         elif part.size != self.size:
-            raise SourceError("its pictures change their size")
+            raise SourceError(CHANGES)
         elif self._behind != part.begin[: len(self._behind)]:
             raise SourceError("its parts decode otherwise than the whole")
         self._behind = part.behind

@@ -26,7 +26,7 @@ from reelweave.curate.frames.entry import EntryError, enter
 from reelweave.curate.frames.frame_times import Decoder, FrameTimes, timeline
 from reelweave.curate.frames.interlace import CombMeter
 from reelweave.curate.frames.perceptual import PICTURE
-from reelweave.curate.frames.picture import Geometry, geometry
+from reelweave.curate.frames.picture import Geometry, Shape, geometry, size_at
 from reelweave.curate.frames.probe import Probe, probe
 from reelweave.curate.frames.sound_clock import NotingDemuxer
 from reelweave.curate.frames.source import SourceError, open_video
@@ -48,6 +48,9 @@ _MOST_BEHIND_S = 15.0
 
 COMPARED = 8
 """Frames at the beginning of a part that the part before decodes too: they must be the same."""
+
+CHANGES = "its pictures change their shape"
+"""Reason for which a source stays whole."""
 
 _REORDERING = frozenset({"h264", "hevc"})
 """Codecs that show frames in another order than they store them, one for each packet."""
@@ -158,8 +161,11 @@ def scan_part(
                 if frame.pts != begin_pts:
                     raise EntryError("a part does not begin with its key frame")
             picture = scale(frame)
-            ended = frames.take(frame, picture, fields, found.pixel_aspect)
-            ahead.push(frame, picture)
+            if len(decoder.shapes) > 1:
+                raise SourceError(CHANGES)
+            shape = decoder.shapes[0]
+            ended = frames.take(frame, picture, fields, (shape.width, shape.height))
+            ahead.push(frame, picture, shape)
             if comb is not None:
                 comb.push(frame)
             # The next part cannot know whether a shot begins with it.
@@ -209,11 +215,11 @@ class _Ahead:
         self._begin_pts = stream.start_time  # where it is not the first frame's, no clip is used
         self._pushed, self._most_behind = 0, _MOST_BEHIND_S * fps
 
-    def push(self, frame: VideoFrame, picture: NDArray[np.uint8]) -> None:
+    def push(self, frame: VideoFrame, picture: NDArray[np.uint8], shape: Shape) -> None:
         if self._lookahead is None:
             return
         if self._encoder is None:
-            self.size = geometry(frame, self._found.pixel_aspect, self._config.cut.max_bits)
+            self.size = size_at([shape], 0, geometry(frame, None, self._config.cut.max_bits))
             made = encode_ahead(
                 self._lookahead,
                 self.size,
@@ -335,16 +341,14 @@ class _Frames:
         frame: VideoFrame,
         picture: NDArray[np.uint8],
         fields: FieldDifferences,
-        pixel_aspect: Fraction | None,
+        size: tuple[int, int],
     ) -> bool:
         """Take the next frame, and return whether enough of them were seen."""
         if frame.pts is None or (self.pts and frame.pts <= self.pts[-1]):
             raise SourceError("its time stamps do not rise")
         if len(self.pts) > 4 * PART_FRAMES:
             raise SourceError("a part of it holds many more frames than its header promises")
-        if not self.seen:
-            size = geometry(frame, pixel_aspect)
-            self.size = size.width, size.height
+        self.size = size
         over = self.end_pts is not None and frame.pts >= self.end_pts
         if len(self.behind if over else self.begin) < COMPARED:
             shown = (frame.pts, frame.duration or 0, _checksum(frame))

@@ -16,7 +16,7 @@ from reelweave.curate.frames.encryption import encryption
 from reelweave.curate.frames.frame_times import Damage, Decoder, FrameTimes, timeline, too_long
 from reelweave.curate.frames.interlace import CombMeter, FieldOrder
 from reelweave.curate.frames.perceptual import PICTURE
-from reelweave.curate.frames.picture import Geometry, geometry
+from reelweave.curate.frames.picture import Geometry, Shape, geometry, size_at
 from reelweave.curate.frames.probe import Probe, probe
 from reelweave.curate.frames.sound_clock import NotingDemuxer, SoundClock, SoundStamps, repaired_sound
 from reelweave.curate.frames.source import SourceError, open_video, without_frames
@@ -70,6 +70,7 @@ class Decoded:
         unmarked: Order of fields of a film that is interlaced without a mark.
         pulldown: Pulldown of a telecined film.
         sound: Stamps of the sound.
+        shapes: Shapes of the pictures.
     """
 
     probe: Probe
@@ -82,6 +83,7 @@ class Decoded:
     unmarked: FieldOrder | None
     pulldown: Pulldown | None
     sound: SoundStamps
+    shapes: tuple[Shape, ...] = ()
 
     def timeline(self, config: SourceStageConfig) -> FrameTimes:
         """Return the timeline of the source.
@@ -102,7 +104,7 @@ class Decoded:
             deinterlace=deinterlaces and (self.interlaced or unmarked is not None),
             durations=self.durations,
         )
-        line = replace(line, unmarked=unmarked)
+        line = replace(line, unmarked=unmarked, shapes=self.shapes if len(self.shapes) > 1 else ())
         if self.pulldown is not None and line.constant and line.shifts_s is None and not line.damage:
             line = inverted(line, self.pulldown)
         if line.times_s[-1] > limits.max_duration_s:
@@ -133,7 +135,9 @@ def shots(
     detector: ShotDetector, samples: SampleEmbeddings, line: FrameTimes, config: SourceStageConfig
 ) -> list[Transition]:
     """End a detector, and return the transitions of its source that clips may not cross."""
-    return with_cuts(stitch(detector.finish(), samples, line.frames, config.stitch), line.breaks)
+    changes = [shape.first for shape in line.shapes[1:]]
+    found = stitch(detector.finish(), samples, line.frames, config.stitch)
+    return with_cuts(found, sorted({*line.breaks, *changes}))
 
 
 def detector_for(config: SourceStageConfig, fps: float, segments: Sequence[Segment]) -> ShotDetector:
@@ -198,7 +202,8 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
         time_base = stream.time_base or Fraction(1, 1000)
         for frame in decoder.frames():
             if size is None:
-                size = geometry(frame, found.pixel_aspect, config.cut.max_bits)
+                size = geometry(frame, None, config.cut.max_bits)
+                size = size_at(decoder.shapes, 0, size)
                 if noted is not None:
                     noted.begin(frame)
                 if lookahead is not None:
@@ -214,7 +219,10 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             fields.push(frame)
             if comb is not None:
                 comb.push(frame)
-            if ahead is not None:
+            if ahead is not None and len(decoder.shapes) > 1:
+                ahead.close()  # it knows one size
+                ahead = None
+            elif ahead is not None:
                 ahead.push(frame)
         damage = decoder.damage()
         if (size is None or damage) and (words := encryption(file)):
@@ -235,6 +243,7 @@ def _scan(file: BinaryIO, config: SourceStageConfig, segments: Sequence[Segment]
             unmarked,
             fields.pulldown(),
             packets.sound,
+            decoder.shapes,
         )
         line = decoded.timeline(config)
         transitions = shots(detector, samples, line, config)
