@@ -1,6 +1,6 @@
 """Sound on a clip's own time axis, encoded as AAC."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -16,6 +16,8 @@ from reelweave.curate.cut.mp4 import Mp4
 RATES = (64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000)
 _OTHER_RATE = 48000
 _SLACK_S = Fraction(1, 50)  # maximum gap between frames of one piece; ticks may be coarse
+_COUNTED_SLACK_S = Fraction(1, 4)  # the same where stamps count another rate than the sound has
+_COUNTED = 1.25  # ratio of durations that shows it
 _FRAME = 1024
 _BITEXACT = 1 << 23  # AV_CODEC_FLAG_BITEXACT: no version of the encoder in its stream
 
@@ -31,6 +33,8 @@ class Track:
 def samples(frames: Iterable[AudioFrame], start_s: Fraction, duration_s: Fraction) -> Track | None:
     """Place decoded sound on the time axis of a clip: mono, or mixed down to stereo; gaps are silent.
 
+    Where their rate or channels change, as in recordings of TV, those of the clip's first frame go on.
+
     Args:
         frames: Decoded frames, in order.
         start_s: Start of the clip on the frames' clock.
@@ -42,6 +46,7 @@ def samples(frames: Iterable[AudioFrame], start_s: Fraction, duration_s: Fractio
     rate, layout = 0, "mono"
     track = np.zeros((0, 0), np.float32)
     resampler: AudioResampler | None = None
+    made_for: tuple[object, ...] = ()
     at, expected_s = 0, Fraction(0)
     heard = False
 
@@ -55,18 +60,19 @@ def samples(frames: Iterable[AudioFrame], start_s: Fraction, duration_s: Fractio
                 heard = True
             at += block.shape[1]
 
-    for frame in frames:
+    for frame, first in _with_first(frames, start_s):
+        form = (frame.sample_rate, frame.layout.name, frame.format.name)
         if not rate:
-            rate = frame.sample_rate if frame.sample_rate in RATES else _OTHER_RATE
-            layout = "mono" if frame.layout.nb_channels == 1 else "stereo"
+            rate = first.sample_rate if first.sample_rate in RATES else _OTHER_RATE
+            layout = "mono" if first.layout.nb_channels == 1 else "stereo"
             track = np.zeros((1 if layout == "mono" else 2, round(duration_s * rate)), np.float32)
         begin_s = expected_s
         if frame.pts is not None and frame.time_base is not None:
             begin_s = frame.pts * frame.time_base - start_s
-        if resampler is None or abs(begin_s - expected_s) > _SLACK_S:
+        if resampler is None or form != made_for or abs(begin_s - expected_s) > _slack_s(frame):
             if resampler is not None:
                 lay(resampler.resample(None))
-            resampler = AudioResampler("fltp", layout, rate)
+            resampler, made_for = AudioResampler("fltp", layout, rate), form
             at, expected_s = round(begin_s * rate), begin_s
         expected_s += Fraction(frame.samples, frame.sample_rate)
         frame.pts = None
@@ -74,6 +80,28 @@ def samples(frames: Iterable[AudioFrame], start_s: Fraction, duration_s: Fractio
     if resampler is not None:
         lay(resampler.resample(None))
     return Track(track, rate) if heard else None
+
+
+def _slack_s(frame: AudioFrame) -> Fraction:
+    """Return the maximum gap before a frame; FFmpeg stamps AAC by the rate of the header, until the next PES packet."""
+    if not frame.duration or frame.time_base is None:
+        return _SLACK_S
+    ratio = float(frame.duration * frame.time_base * frame.sample_rate / max(1, frame.samples))
+    return _SLACK_S if 1 / _COUNTED < ratio < _COUNTED else _COUNTED_SLACK_S
+
+
+def _with_first(frames: Iterable[AudioFrame], start_s: Fraction) -> Iterator[tuple[AudioFrame, AudioFrame]]:
+    """Yield every frame, beside the first one that ends within the clip; those before it only lead in."""
+    before: list[AudioFrame] = []
+    frames = iter(frames)
+    for frame in frames:
+        before.append(frame)
+        if frame.pts is None or frame.time_base is None:
+            break
+        if frame.pts * frame.time_base + Fraction(frame.samples, frame.sample_rate) > start_s:
+            break
+    yield from ((frame, before[-1]) for frame in before)
+    yield from ((frame, frame) for frame in frames)
 
 
 def encode(track: Track, bitrate_kbps: int) -> bytes:

@@ -182,8 +182,25 @@ def out_of_sync(slices: Sequence[SoundSlice]) -> str | None:
 
 
 def _copyable(codec: str, slices: Sequence[SoundSlice], packets: Sequence[Packet[AudioStream]]) -> bool:
-    changes = any(packet.has_sidedata("param_change") for packet in packets)
-    return codec in COPIED and not changes and out_of_sync(slices) is None
+    if codec not in COPIED or any(packet.has_sidedata("param_change") for packet in packets):
+        return False
+    # MP4 has one header for all packets: of others, players would play the wrong rate.
+    return len({_form(codec, bytes(packet)[:7]) for packet in packets}) == 1 and out_of_sync(slices) is None
+
+
+def _form(codec: str, header: bytes) -> tuple[int, ...]:
+    """Return what the header of a packet says of its sample rate and channels, as far as it has one."""
+    if len(header) < 7:
+        return ()
+    if codec == "aac" and header[0] == 0xFF and header[1] & 0xF0 == 0xF0:  # ADTS: ISO/IEC 13818-7, 6.2
+        return header[2], header[3] & 0xC0
+    if codec == "mp3":  # ISO/IEC 11172-3, 2.4.1.3; stereo and joint stereo take turns
+        return header[1] & 0x18, header[2] & 0x0C, header[3] >> 6 == 3
+    if codec == "ac3":  # ETSI TS 102 366, 4.3.1 and 4.3.2
+        return header[4] & 0xC0, header[6] >> 5
+    if codec == "eac3":  # the same, E.1.2.2; further substreams have channels of their own
+        return (header[4] & 0xC0,)
+    return ()
 
 
 def _frame_size(stream: AudioStream, packets: Sequence[Packet[AudioStream]]) -> int:

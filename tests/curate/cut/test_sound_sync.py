@@ -146,3 +146,25 @@ def test_opus_sounds_where_ffmpegs_program_plays_it(kind: str, tmp_path: Path) -
         likeness = np.fft.irfft(np.fft.rfft(ours, 1 << 17) * np.conj(np.fft.rfft(theirs, 1 << 17)))
         late = int(likeness.argmax())
         assert abs(late - (1 << 17) * (late > 1 << 16)) <= RATE // 1000  # a tick of Matroska
+
+
+@pytest.mark.parametrize("codec", but(("mp2", "aac"), ("mp2", "aac", "ac3", "libmp3lame")))
+@pytest.mark.parametrize("second", but(("-ar 32000 -ac 2",), ("-ar 32000 -ac 2", "-ar 32000", "-ac 2")))
+def test_sound_goes_on_where_its_rate_or_channels_change(codec: str, second: str, tmp_path: Path) -> None:
+    for name, options in (("a", "-ar 48000 -ac 1"), ("b", second)):
+        source = "-f lavfi -i color=gray:s=64x64:r=25:d=2 -f lavfi -i sine=500:d=2"
+        words = f"{source} -c:v libx264 -c:a {codec} -ar 48000 -ac 1 {options} -y {tmp_path / name}.ts"
+        ffmpeg(words.split())
+    (tmp_path / "list").write_text("file a.ts\nfile b.ts\n")
+    path = tmp_path / "joined.ts"
+    ffmpeg(f"-f concat -i {tmp_path / 'list'} -c copy -y {path}".split())
+    over, behind = clips_of(path, [(0, 75), (75, 100)])
+    for clip in (over, behind):
+        assert clip.audio_fault is None
+        samples, rate, _ = sound(clip.data)
+        assert samples.shape[1] / rate == pytest.approx(float(clip.frames / clip.rate), abs=0.06)
+        for begin in np.arange(0.2, samples.shape[1] / rate - 0.4, 0.2):
+            heard = samples[0, round(begin * rate) : round((begin + 0.2) * rate)]
+            loudest = np.abs(np.fft.rfft(heard * np.hanning(len(heard)))).argmax() * rate / len(heard)
+            assert loudest == pytest.approx(500, abs=6), (begin, rate)
+            assert np.abs(heard).max() > 0.02
