@@ -17,12 +17,8 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from reelweave.curate.frames.budget import check_pixels
-from reelweave.curate.frames.clock import JUMP_S, repaired
-from reelweave.curate.frames.encryption import EncryptedError, is_encrypted
-from reelweave.curate.frames.interlace import FieldOrder, deinterlaced
-from reelweave.curate.frames.picture import Shape, ShapeMeter
-from reelweave.curate.frames.probe import ProbeConfig, check_frame, check_size
-from reelweave.curate.frames.rates import (
+from reelweave.curate.frames.clocks.clock import JUMP_S, repaired
+from reelweave.curate.frames.clocks.rates import (
     STANDARD_RATES,
     TIE_S,
     choose_clip_rate,
@@ -30,6 +26,11 @@ from reelweave.curate.frames.rates import (
     fleeting,
     snapped,
 )
+from reelweave.curate.frames.encryption import EncryptedError, is_encrypted
+from reelweave.curate.frames.interlace import FieldOrder, deinterlaced
+from reelweave.curate.frames.lost_frames import LostFrames
+from reelweave.curate.frames.picture import Shape, ShapeMeter
+from reelweave.curate.frames.probe import ProbeConfig, check_frame, check_size
 from reelweave.curate.frames.source import SourceError
 from reelweave.loader.dataset.colour.transparency import OverBlack
 from reelweave.loader.errors import refuse_shortage
@@ -135,6 +136,7 @@ class Decoder:
         self._errors = 0
         self._broken_since: int | None = None
         self._damage: list[Damage] = []
+        self._lost = LostFrames(stream)
         self._over_black = OverBlack()
         # Raw pictures of 32 bits in AVI and elsewhere mostly leave the last eight unused.
         self._shows_alpha = stream.codec_context.name != "rawvideo"
@@ -208,6 +210,7 @@ class Decoder:
             for packet in self._container.demux(self._stream):
                 if is_encrypted(packet):  # some codecs decode it, to noise
                     raise EncryptedError
+                self._lost.expect(packet)
                 try:
                     decoded = (self._codec if self._meter is None else self._meter).decode(packet)
                     if self._shows_alpha:
@@ -219,8 +222,11 @@ class Decoder:
                         context = self._stream.codec_context
                         check_size(context.width, context.height, self._limits)
                     self._break()
+                    self._lost.fail()
                     continue
                 for frame in decoded:
+                    if self._lost.before(frame) and self._shown:
+                        self._break_before()
                     if frame.key_frame and not frame.is_corrupt:
                         self._mend()
                     elif frame.is_corrupt:
@@ -231,6 +237,8 @@ class Decoder:
         except (av.error.FFmpegError, OSError) as error:
             refuse_shortage(error)
             self._break()
+        if self._shown and self._lost.at_end():
+            self._break_before()
 
     def damage(self) -> tuple[Damage, ...]:
         """Return the damage so far; complete after ``frames`` is exhausted."""
@@ -241,6 +249,13 @@ class Decoder:
         self._errors += 1
         if self._broken_since is None:
             self._broken_since = self._shown
+
+    def _break_before(self) -> None:
+        """Note lost frames, in whose time the frame before them would be shown on."""
+        self._errors += self._broken_since is None
+        self._broken_since = min(
+            self._shown - 1, self._shown if self._broken_since is None else self._broken_since
+        )
 
     def _mend(self) -> None:
         if self._broken_since is not None:

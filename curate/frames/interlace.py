@@ -16,7 +16,7 @@ _SMALLEST = 4  # minimum side, pixels; the filter needs some lines above and bel
 _EVERY, _AT_ONCE = 30, 10  # frames, of which so many in a row are looked at: the cost of a third
 _CONTEXT = 2  # frames after which one has neighbours on both sides
 _LEAST_COMBED = 6  # frames that must show it where no header says so
-_LEAST_SHARE = 0.75  # of the frames in which the order of fields can be seen at all
+_LEAST_SHARE = 0.9  # of the frames in which the order of fields can be seen at all
 # Frames of one order beyond those of the other: pictures that hardly move show both by chance.
 _SOME, _SOME_SHARE = 3, 0.2
 _KIND = "lavfi.idet.single.current_frame"

@@ -20,8 +20,8 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
+from reelweave.curate.frames.clocks.rates import FLEETING_S
 from reelweave.curate.frames.frame_times import FrameTimes
-from reelweave.curate.frames.rates import FLEETING_S
 
 _LEAST_STEP_S = 0.06
 _AROUND = 5  # packets on each side of a step; a single wrong stamp is no step

@@ -24,13 +24,13 @@ from reelweave.curate.dedup import fingerprint as dedup_fingerprint
 from reelweave.curate.filters import scores
 from reelweave.curate.filters.names import ADDED
 from reelweave.curate.frames.budget import check_clips, most_bytes
+from reelweave.curate.frames.clocks.rates import FLEETING_S
 from reelweave.curate.frames.entry import Entry
 from reelweave.curate.frames.faults import fault_of
 from reelweave.curate.frames.frame_times import FrameTimes
 from reelweave.curate.frames.perceptual import embed_pictures
 from reelweave.curate.frames.picture import Geometry, size_at
 from reelweave.curate.frames.probe import Probe
-from reelweave.curate.frames.rates import FLEETING_S
 from reelweave.curate.frames.sound_clock import SoundClock
 from reelweave.curate.ledger.ledger import Ledger, digest
 from reelweave.curate.ledger.records import Record, SourceSummary, clip_key

@@ -27,10 +27,10 @@ from reelweave.curate.cut.encode import ClipEncoder, codec_name
 from reelweave.curate.filters.vectors import VECTOR_CODECS
 from reelweave.curate.frames.budget import most_bytes, most_frames, most_pixels
 from reelweave.curate.frames.child_process import give_back
+from reelweave.curate.frames.clocks.rates import FLEETING_S, TIE_S
 from reelweave.curate.frames.frame_times import FrameTimes, likely_clip_rate
 from reelweave.curate.frames.picture import Finisher, Geometry
 from reelweave.curate.frames.probe import Probe
-from reelweave.curate.frames.rates import FLEETING_S, TIE_S
 from reelweave.curate.shots import LookaheadDetector, ShotDetector
 from reelweave.curate.shots.spans import Span
 from reelweave.curate.shots.stitch import SampleEmbeddings

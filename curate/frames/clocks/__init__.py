@@ -1,0 +1,1 @@
+"""Times of frames: repaired stamps, and the rates that they show."""
