@@ -75,8 +75,8 @@ class EncodedClips:
     def __len__(self) -> int:
         return len(self.frames)
 
-    def __getitem__(self, number: int) -> torch.Tensor:
-        return self.bytes_N[self.offsets[number] : self.offsets[number + 1]]
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.bytes_N[self.offsets[index] : self.offsets[index + 1]]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -47,4 +47,4 @@ def first_text(value: Any, fields: Sequence[str] = (), depth: int = 3) -> str:
         inner = [value.get(name) for name in fields]
     elif isinstance(value, list):
         inner = value[:_MOST_TEXTS]
-    return next(filter(None, (first_text(one, fields, depth - 1) for one in inner if depth)), "")
+    return next(filter(None, (first_text(element, fields, depth - 1) for element in inner if depth)), "")

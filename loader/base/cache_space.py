@@ -108,18 +108,18 @@ class CacheSpace:
 
     def _used(self, state: int) -> int | None:
         """Return the bytes in use; None if no process has counted them since the machine booted."""
-        found = _COUNT.fullmatch(os.pread(state, 64, 0))
+        match = _COUNT.fullmatch(os.pread(state, 64, 0))
         # After a crash of the machine the count may be older than the entries.
-        return int(found[2]) if found and found[1].decode(errors="replace") == self._boot else None
+        return int(match[2]) if match and match[1].decode(errors="replace") == self._boot else None
 
     def _next_to_leave(self) -> tuple[bytes, int] | None:
         """Pop the next entry to evict: its name and last use; None at the end of the list."""
         with suppress(FileNotFoundError), FileIO(self.folder / _OLDEST, "r+", opener=not_a_link) as file:
-            left = file.seek(0, os.SEEK_END) // _RECORD.size - 1
-            if left >= 0:
-                file.seek(left * _RECORD.size)
+            index = file.seek(0, os.SEEK_END) // _RECORD.size - 1
+            if index >= 0:
+                file.seek(index * _RECORD.size)
                 record = file.read(_RECORD.size)
-                file.truncate(left * _RECORD.size)
+                file.truncate(index * _RECORD.size)
                 return _RECORD.unpack(record)
         return None
 
@@ -127,12 +127,12 @@ class CacheSpace:
         """Scan the folder, list the oldest entries that free ``size`` bytes, and return the bytes in use."""
         # 36 bytes per entry, since there may be millions.
         names, uses, sizes = bytearray(), array("q"), array("q")
-        with os.scandir(self.folder) as found:
-            for one in found:
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
                 with suppress(FileNotFoundError):
-                    if _ENTRY.fullmatch(one.name) and one.is_file(follow_symlinks=False):
-                        facts = one.stat(follow_symlinks=False)
-                        names += bytes.fromhex(one.name[:40])
+                    if _ENTRY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                        facts = entry.stat(follow_symlinks=False)
+                        names += bytes.fromhex(entry.name[:40])
                         uses.append(facts.st_mtime_ns)
                         sizes.append(on_disk(facts.st_size))
         last_use = np.array(uses, np.int64)
@@ -183,10 +183,10 @@ class CacheSpace:
 def _remove(path: str, last_use: int | None = None) -> int:
     """Remove an entry, only if last used at ``last_use`` where given; return the bytes freed."""
     with suppress(FileNotFoundError):
-        found = os.lstat(path)
-        if stat.S_ISREG(found.st_mode) and last_use in (None, found.st_mtime_ns):
+        status = os.lstat(path)
+        if stat.S_ISREG(status.st_mode) and last_use in (None, status.st_mtime_ns):
             Path(path).unlink()
-            return on_disk(found.st_size)
+            return on_disk(status.st_size)
     return 0
 
 
@@ -197,7 +197,7 @@ def not_a_link(path: str, flags: int) -> int:
 
 def boot_id() -> str:
     """Return 36 characters that change with every boot of the machine; blanks where unknown."""
-    found = ""
+    boot = ""
     with suppress(OSError):
-        found = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{found:36.36}"
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot:36.36}"

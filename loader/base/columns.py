@@ -20,8 +20,8 @@ def distinct(values_N: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int32]]:
 
     Hashing is three to four times as fast as the sort of `numpy.unique` for few distinct values.
     """
-    found = pa.array(values_N).dictionary_encode()
-    return found.dictionary.to_numpy(), found.indices.to_numpy()
+    encoded = pa.array(values_N).dictionary_encode()
+    return encoded.dictionary.to_numpy(), encoded.indices.to_numpy()
 
 
 class JoinedColumn:
@@ -46,17 +46,17 @@ class JoinedColumn:
         """Shape of the concatenated array."""
         return (len(self),)
 
-    def item(self, place: int) -> Any:
+    def item(self, index: int) -> Any:
         """Return one value as a Python number."""
-        if not 0 <= place < len(self):
-            raise IndexError(f"place {place} of a column of {len(self)}")
-        part = int(np.searchsorted(self._starts, place, side="right")) - 1
-        return self._columns[part].item(place - int(self._starts[part])) + self._added[part]
+        if not 0 <= index < len(self):
+            raise IndexError(f"place {index} of a column of {len(self)}")
+        part = int(np.searchsorted(self._starts, index, side="right")) - 1
+        return self._columns[part].item(index - int(self._starts[part])) + self._added[part]
 
-    def __getitem__(self, places: slice | NDArray[Any]) -> NDArray[Any]:
+    def __getitem__(self, indices: slice | NDArray[Any]) -> NDArray[Any]:
         """Return the values of a slice without a step, or at places [n] from 0."""
-        if isinstance(places, slice):
-            start, stop, _ = places.indices(len(self))
+        if isinstance(indices, slice):
+            start, stop, _ = indices.indices(len(self))
             lengths = zip(self._columns, self._starts.tolist(), self._added, strict=False)
             pieces = [
                 column[max(start - begin, 0) : max(stop - begin, 0)] + self.dtype.type(added)
@@ -64,14 +64,14 @@ class JoinedColumn:
                 if begin < stop and begin + len(column) > start
             ]
             return np.concatenate(pieces) if pieces else np.empty(0, self.dtype)
-        found = np.empty(len(places), self.dtype)
-        part_n = np.searchsorted(self._starts, places, side="right") - 1
+        values = np.empty(len(indices), self.dtype)
+        part_n = np.searchsorted(self._starts, indices, side="right") - 1
         for part in np.unique(part_n):
-            own = part_n == part
-            found[own] = self._columns[part][places[own] - self._starts[part]] + self.dtype.type(
+            in_part = part_n == part
+            values[in_part] = self._columns[part][indices[in_part] - self._starts[part]] + self.dtype.type(
                 self._added[part]
             )
-        return found
+        return values
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Return the whole array, in memory."""

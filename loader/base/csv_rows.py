@@ -40,24 +40,24 @@ def _rows(reader: "csv.DictReader[str]", name: str) -> Iterator[tuple[int, CsvRo
         raise UsageError(f"{name} line {reader.line_num + 1} is no CSV: {error}") from error
 
 
-def positive(value: object, column: str, at: str, *, whole: bool = False, zero: bool = False) -> float:
+def positive(value: object, column: str, at: str, *, is_whole: bool = False, zero: bool = False) -> float:
     """Return a number of a row.
 
     Args:
         value: text, or a number of JSON.
         column: its name, for messages.
         at: file and line, for messages.
-        whole: only whole numbers are allowed.
+        is_whole: only whole numbers are allowed.
         zero: 0 is allowed.
 
     Raises:
         UsageError: it is none, or 10^12 or more.
     """
     try:
-        number = float(value) if isinstance(value, (str, int, float)) else -1.0
+        parsed = float(value) if isinstance(value, (str, int, float)) else -1.0
     except ValueError:
-        number = -1.0
-    if not ((zero or number > 0) and 0 <= number < _MOST_NUMBER and (number.is_integer() or not whole)):
-        kind = "whole number" if whole else "number"
+        parsed = -1.0
+    if not ((zero or parsed > 0) and 0 <= parsed < _MOST_NUMBER and (parsed.is_integer() or not is_whole)):
+        kind = "whole number" if is_whole else "number"
         raise UsageError(f"{at}: {column} is {value!r}, which is no {'' if zero else 'positive '}{kind}")
-    return number
+    return parsed

@@ -69,11 +69,11 @@ class NodeFiles:
             name: name that identifies the content together with this package's code; letters, digits, "-" and "_".
             make: function that computes the arrays; without booleans, which Arrow packs into bits.
         """
-        made: list[Mapping[str, NDArray[Any]]] = []
+        arrays_made: list[Mapping[str, NDArray[Any]]] = []
 
         def fill(path: Path) -> None:
-            made.append(make())
-            _write(path, made[0])
+            arrays_made.append(make())
+            _write(path, arrays_made[0])
 
         name = f"{name}.{_this_code()}.arrays"
         for _ in range(2):
@@ -81,7 +81,7 @@ class NodeFiles:
                 path = self.file(name, fill)
             except OSError as error:
                 self._warn(error)
-                return dict(made[0] if made else make())
+                return dict(arrays_made[0] if arrays_made else make())
             try:
                 return _read(path)
             except (OSError, pa.ArrowException):  # damaged, or swept in this moment
@@ -109,18 +109,21 @@ class NodeFiles:
 
     def _own_folder(self) -> Path:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = self.folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        status = self.folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
             raise PermissionError(f"{self.folder} is not a folder that only this user can write")
         return self.folder
 
     def _sweep(self) -> None:
         """Remove files unused for a week."""
-        with suppress(OSError), os.scandir(self.folder) as found:
-            for one in found:
+        with suppress(OSError), os.scandir(self.folder) as entries:
+            for entry in entries:
                 with suppress(OSError):
-                    if time.time() - one.stat(follow_symlinks=False).st_mtime > _UNUSED_S and one.is_file():
-                        Path(one.path).unlink()
+                    if (
+                        time.time() - entry.stat(follow_symlinks=False).st_mtime > _UNUSED_S
+                        and entry.is_file()
+                    ):
+                        Path(entry.path).unlink()
 
 
 @contextmanager
@@ -169,9 +172,9 @@ def _this_code() -> str:
 
     Other code may compute other arrays; after a power failure, unwritten blocks of a file may be zeros.
     """
-    said = hashlib.sha256(
+    digest = hashlib.sha256(
         f"{boot_id()} {platform.python_version()} {np.__version__} {pa.__version__}".encode()
     )
     for path in sorted(Path(__file__).parent.parent.rglob("*.py")):
-        said.update(path.read_bytes())
-    return said.hexdigest()[:16]
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

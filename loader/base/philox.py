@@ -15,27 +15,27 @@ _FEWEST_RANDOM_BITS = 20
 _AT_ONCE = 1 << 16  # keys that stay in the processor's cache
 
 
-def words(seed: int, number: int, purpose: int, count: int) -> NDArray[np.uint64]:
+def words(seed: int, counter: int, purpose: int, count: int) -> NDArray[np.uint64]:
     """Return ``count`` uniform random words, uint64.
 
     Args:
         seed: seed of the run, 0 to 2^64 - 1.
-        number: number of the epoch or step.
+        counter: number of the epoch or step.
         purpose: stream number; different uses take different streams.
         count: number of words.
     """
     philox = np.random.Philox(
-        key=np.array([seed, number], np.uint64), counter=np.array([0, 0, 0, purpose], np.uint64)
+        key=np.array([seed, counter], np.uint64), counter=np.array([0, 0, 0, purpose], np.uint64)
     )
     return np.asarray(philox.random_raw(count), np.uint64)
 
 
-def uniform(seed: int, number: int, purpose: int, count: int) -> NDArray[np.float64]:
+def uniform(seed: int, counter: int, purpose: int, count: int) -> NDArray[np.float64]:
     """Return ``count`` numbers in [0, 1), from the upper 53 bits of `words`."""
-    return np.asarray((words(seed, number, purpose, count) >> np.uint64(11)) * 2.0**-53)
+    return np.asarray((words(seed, counter, purpose, count) >> np.uint64(11)) * 2.0**-53)
 
 
-def shuffled(seed: int, number: int, purpose: int, count: int, group_N: Numbers | None = None) -> Numbers:
+def shuffled(seed: int, counter: int, purpose: int, count: int, group_N: Numbers | None = None) -> Numbers:
     """Return the numbers 0 to ``count`` - 1 in random order; sorted by group, and shuffled within each, if given.
 
     The function sorts 64-bit keys of group, random bits and number by value: an argsort takes twice the memory and
@@ -48,12 +48,12 @@ def shuffled(seed: int, number: int, purpose: int, count: int, group_N: Numbers 
 
     Args:
         seed: see `words`.
-        number: see `words`.
+        counter: see `words`.
         purpose: see `words`.
         count: number of values.
         group_N: integers [N] from 0, group of each number.
     """
-    keys_N = words(seed, number, purpose, count)
+    keys_N = words(seed, counter, purpose, count)
     number_bits = max(count - 1, 0).bit_length()
     group_bits = 0 if group_N is None else int(group_N.max(initial=0)).bit_length()
     if group_N is not None and 64 - number_bits - group_bits < _FEWEST_RANDOM_BITS:

@@ -8,12 +8,12 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def prefetched(items: Iterator[T], most: int) -> Iterator[T]:
-    """Yield the same items, computed in a thread, at most ``most`` of them in advance."""
+def prefetched(items: Iterator[T], max_items: int) -> Iterator[T]:
+    """Yield the same items, computed in a thread, at most ``max_items`` of them in advance."""
     end = object()
     pool = ThreadPoolExecutor(1, thread_name_prefix="plan")
     try:
-        pending = deque(pool.submit(next, items, end) for _ in range(most))
+        pending = deque(pool.submit(next, items, end) for _ in range(max_items))
         while (item := pending.popleft().result()) is not end:
             pending.append(pool.submit(next, items, end))
             yield item  # type: ignore[misc]

@@ -17,12 +17,12 @@ def printable(text: str, keep: str = "") -> str:
         text: text of a file name, tag, caption, address, or error of another library.
         keep: characters to leave unchanged.
     """
-    return _UNSEEN.sub(lambda found: found[0] if found[0] in keep else _escaped(found[0]), text)
+    return _UNSEEN.sub(lambda match: match[0] if match[0] in keep else _escaped(match[0]), text)
 
 
 def printable_json(text: str) -> str:
     r"""Escape the characters of `printable` in a JSON document, as JSON escapes; its values stay the same."""
-    return _UNSEEN.sub(lambda found: found[0] if found[0] == "\n" else _json_escaped(found[0]), text)
+    return _UNSEEN.sub(lambda match: match[0] if match[0] == "\n" else _json_escaped(match[0]), text)
 
 
 def _escaped(char: str) -> str:
@@ -31,4 +31,4 @@ def _escaped(char: str) -> str:
 
 def _json_escaped(char: str) -> str:
     pairs = char.encode("utf-16-be", "surrogatepass").hex()
-    return "".join(f"\\u{pairs[place : place + 4]}" for place in range(0, len(pairs), 4))
+    return "".join(f"\\u{pairs[index : index + 4]}" for index in range(0, len(pairs), 4))

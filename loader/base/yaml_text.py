@@ -36,13 +36,13 @@ class Document(NamedTuple):
 
     def line(self, key: Sequence[int | str]) -> int | None:
         """Return the line, from 1, of a key, or of its innermost parent in the text."""
-        node, found = self.root, None
+        node, deepest = self.root, None
         for part in key:
             inner = _inner(node, part)
             if inner is not None:
                 mark, node = inner
-                found = mark.line + 1
-        return found
+                deepest = mark.line + 1
+        return deepest
 
 
 def read_yaml(data: bytes | str, where: str) -> Document:
@@ -69,8 +69,8 @@ def read_yaml(data: bytes | str, where: str) -> Document:
         return Document(None if root is None else reader.construct_document(root), root)
     except yaml.constructor.ConstructorError as error:
         key = ".".join(_key_at(root, error.problem_mark) or ())
-        place = f"{where}{_at(error)}{f', key {key}' if key else ''}"
-        raise UsageError(f"{place}: {error.problem}") from error
+        location = f"{where}{_at(error)}{f', key {key}' if key else ''}"
+        raise UsageError(f"{location}: {error.problem}") from error
     except yaml.MarkedYAMLError as error:
         raise UsageError(f"{where}{_at(error)} is no YAML: {error.problem or error.context}") from error
     except yaml.reader.ReaderError as error:
@@ -99,7 +99,7 @@ def _key_at(node: yaml.Node | None, mark: yaml.Mark | None) -> tuple[str, ...] |
     if isinstance(node, yaml.MappingNode):
         inner = [(_short(key), value) for key, value in node.value]
     elif isinstance(node, yaml.SequenceNode):
-        inner = [(str(number), value) for number, value in enumerate(node.value)]
+        inner = [(str(index), value) for index, value in enumerate(node.value)]
     for name, value in inner:
         if (path := _key_at(value, mark)) is not None:
             return (name, *path)
@@ -125,8 +125,8 @@ class _Loader(yaml.SafeLoader):
         if tag is None or tag.removeprefix(_TAG) in _CORE
     }
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own, less two
-        first: [(tag, pattern) for tag, pattern in found if tag.removeprefix(_TAG) in (*_CORE, "merge")]
-        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        first: [(tag, pattern) for tag, pattern in resolvers if tag.removeprefix(_TAG) in (*_CORE, "merge")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
     def __init__(self, text: str) -> None:
@@ -166,13 +166,13 @@ class _Loader(yaml.SafeLoader):
         return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if not isinstance(key, yaml.ScalarNode):
                 raise _wrong(key, "a key must be a word")
-            if key.value in seen:
+            if key.value in keys:
                 raise _wrong(key, f"the key {_short(key)} is there twice")
-            seen.add(key.value)
+            keys.add(key.value)
             if key.tag != f"{_TAG}merge":
                 key.tag = f"{_TAG}str"  # `on` and `1` stay strings as keys
         return super().construct_mapping(node, deep)

@@ -52,14 +52,14 @@ class Blend:
     @cached_property
     def revisions(self) -> str | None:
         """Revision of each dataset, such as 0.3.1; None if there are too many for a state."""
-        said = ".".join(str(dataset.manifest.revision) for dataset in self.datasets)
-        return said if len(said) <= MAX_REVISIONS_CHARS else None
+        name = ".".join(str(dataset.manifest.revision) for dataset in self.datasets)
+        return name if len(name) <= MAX_REVISIONS_CHARS else None
 
     @cached_property
     def now(self) -> BlendRevision:
         """Current revision of all datasets."""
-        numbers = tuple(dataset.manifest.revision for dataset in self.datasets)
-        return BlendRevision(self.datasets, numbers, self.mixture)
+        revisions = tuple(dataset.manifest.revision for dataset in self.datasets)
+        return BlendRevision(self.datasets, revisions, self.mixture)
 
     def past(self, fingerprint: str, revisions: str) -> BlendRevision:
         """Return an earlier revision, see `reelweave.loader.blend.past.past_revision`."""
@@ -95,23 +95,23 @@ class Blend:
 
     def read_range(self, shard: int, offset: int, size: int) -> bytes:
         """Return bytes of a shard, see `Dataset.read_range`."""
-        dataset, own = self._of(shard, self._first_shards)
-        return dataset.read_range(own, offset, size)
+        dataset, shard_index = self._of(shard, self._first_shards)
+        return dataset.read_range(shard_index, offset, size)
 
     def shard_uri(self, shard: int) -> str:
         """Return the URI of a shard, for messages."""
-        dataset, own = self._of(shard, self._first_shards)
-        return dataset.shard_uri(own)
+        dataset, shard_index = self._of(shard, self._first_shards)
+        return dataset.shard_uri(shard_index)
 
     def key(self, row_number: int) -> str:
         """Return the key of the sample in a row."""
-        dataset, own = self._of(row_number, self._starts)
-        return dataset.key(own)
+        dataset, row = self._of(row_number, self._starts)
+        return dataset.key(row)
 
     def clip(self, row_number: int, region: bytes | memoryview) -> TrainingSample:
         """Parse the bytes of a sample, see `Dataset.clip`."""
-        dataset, own = self._of(row_number, self._starts)
-        return dataset.clip(own, region)
+        dataset, row = self._of(row_number, self._starts)
+        return dataset.clip(row, region)
 
     def draws(self, epoch: int, seed: int, lengths_N: NDArray[np.int64] | None = None) -> Draws:
         """Return the draws of an epoch, leaf after leaf; see `reelweave.loader.blend.source.SampleSource`.
@@ -130,10 +130,10 @@ class Blend:
         """Return the same blend with other weights, see `tree.reweighted`."""
         return Blend(self.datasets, self.leaves, self.mixture.reweighted(weights).tree)
 
-    def _of(self, number: int, starts: NDArray[np.int64]) -> tuple[Dataset, int]:
+    def _of(self, joint_index: int, starts: NDArray[np.int64]) -> tuple[Dataset, int]:
         """Return the dataset of a row or shard, and its number there."""
-        place = int(np.searchsorted(starts, number, side="right")) - 1
-        return self.datasets[place], number - int(starts[place])
+        dataset_index = int(np.searchsorted(starts, joint_index, side="right")) - 1
+        return self.datasets[dataset_index], joint_index - int(starts[dataset_index])
 
     @cached_property
     def _starts(self) -> NDArray[np.int64]:
@@ -151,13 +151,13 @@ class Blend:
             ordered = split_rows(self.datasets[leaf.dataset], leaf.split)
             return {"rows": np.sort(ordered[leaf.start : leaf.stop]) + self._starts[leaf.dataset]}
 
-        found = []
+        leaf_rows = []
         for leaf in self.leaves:
             dataset, first = self.datasets[leaf.dataset], int(self._starts[leaf.dataset])
-            said = json.dumps([dataset.fingerprint, leaf.split, leaf.start, leaf.stop, first])
-            name = f"{hashlib.sha256(said.encode()).hexdigest()}.leaf"
-            found.append(dataset.node.arrays(name, partial(make, leaf))["rows"])
-        return found
+            content = json.dumps([dataset.fingerprint, leaf.split, leaf.start, leaf.stop, first])
+            name = f"{hashlib.sha256(content.encode()).hexdigest()}.leaf"
+            leaf_rows.append(dataset.node.arrays(name, partial(make, leaf))["rows"])
+        return leaf_rows
 
 
 def open_blend(

@@ -66,20 +66,20 @@ class Node(Settings):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        given = [key for key in ("path", "blend", "blend_epochized") if getattr(self, key) is not None]
-        if len(given) != 1:
-            found = " and ".join(given) or "none of them"
-            raise ValueError(f"a node has exactly one of path, blend and blend_epochized; here is {found}")
+        kinds = [key for key in ("path", "blend", "blend_epochized") if getattr(self, key) is not None]
+        if len(kinds) != 1:
+            listed = " and ".join(kinds) or "none of them"
+            raise ValueError(f"a node has exactly one of path, blend and blend_epochized; here is {listed}")
         if not (self.path or self.blend or self.blend_epochized):
-            raise ValueError(f"{given[0]} is empty")
+            raise ValueError(f"{kinds[0]} is empty")
         for key, home in (
             ("split_part", "path"),
             ("subflavors", "path"),
             ("weight_by", "blend"),
             ("epoch_samples", "blend"),
         ):
-            if key in self.model_fields_set and given != [home]:
-                raise ValueError(f"{key} belongs to a node with {home}; here is {given[0]}")
+            if key in self.model_fields_set and kinds != [home]:
+                raise ValueError(f"{key} belongs to a node with {home}; here is {kinds[0]}")
         return self
 
 

@@ -34,8 +34,8 @@ class CurriculumStage(Settings):
             pydantic.ValidationError: frames or sizes make no valid bucket configuration, such as a repeated value.
         """
         changed = {"frames": self.frames, "sizes": self.sizes}
-        given = {name: value for name, value in changed.items() if value is not None}
-        return BucketConfig.model_validate({**config.model_dump(), **given})
+        changes = {name: value for name, value in changed.items() if value is not None}
+        return BucketConfig.model_validate({**config.model_dump(), **changes})
 
 
 class Curriculum(RootModel[tuple[CurriculumStage, ...]], frozen=True):
@@ -48,7 +48,7 @@ class Curriculum(RootModel[tuple[CurriculumStage, ...]], frozen=True):
         *ends, last = [stage.until_step for stage in self.root]
         if last is not None:
             raise ValueError("the last stage lasts for ever; leave out its until_step")
-        if any((one or 0) >= (other or 0) for one, other in pairwise([0, *ends])):
+        if any((until or 0) >= (other or 0) for until, other in pairwise([0, *ends])):
             raise ValueError(f"until_step must rise from stage to stage; here it is {ends}")
         return self
 

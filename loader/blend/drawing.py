@@ -57,7 +57,7 @@ class LeafSequence:
 
     def span(self, share: Fraction, epoch: int) -> tuple[int, int]:
         """Return the part of the sequence that an epoch draws, for a number of draws per epoch."""
-        start, stop = (floor(max(Fraction(), self.due(share, number))) for number in (epoch, epoch + 1))
+        start, stop = (floor(max(Fraction(), self.due(share, index))) for index in (epoch, epoch + 1))
         return start, stop
 
     def due(self, share: Fraction, epochs: int) -> Fraction:
@@ -69,19 +69,19 @@ class LeafSequence:
     def pieces(self, start: int, stop: int) -> Iterator[Rows]:
         """Yield places in `rows_n` of a part of the sequence, a pass at a time, so that no piece holds one twice."""
         while start < stop:
-            number, drawn = self._pass_at(start)
-            piece = self._order(number)[drawn : drawn + stop - start]
+            pass_index, drawn = self._pass_at(start)
+            piece = self._order(pass_index)[drawn : drawn + stop - start]
             yield piece
             start += len(piece)
 
     def counts(self, at: int) -> Rows:
         """Return the number of passes that each row is through at a place of the sequence, int64 [n]."""
-        number, drawn = self._pass_at(at)
-        counts_n = np.full(len(self.rows_n), number, np.int64)
+        pass_index, drawn = self._pass_at(at)
+        counts_n = np.full(len(self.rows_n), pass_index, np.int64)
         if self._counts_n is not None:
             counts_n = np.maximum(counts_n, self._counts_n)
         if drawn:
-            counts_n[self._order(number)[:drawn]] += 1
+            counts_n[self._order(pass_index)[:drawn]] += 1
         return counts_n
 
     def progress_at(self, at: int, owed: Fraction) -> Progress:
@@ -91,33 +91,35 @@ class LeafSequence:
             at: place in the sequence.
             owed: draws that are due there.
         """
-        number, drawn = self._pass_at(at)
-        if self.held and owed >= 0 and (self._counts_n is None or number >= self._level):
-            passes = number + (drawn + owed) / self.held
+        pass_index, drawn = self._pass_at(at)
+        if self.held and owed >= 0 and (self._counts_n is None or pass_index >= self._level):
+            passes = pass_index + (drawn + owed) / self.held
             return Progress(passes, skipped=self.progress.skipped)
         return replace(self.progress, passes=Fraction(), counts_n=self.counts(at), owed=owed)
 
     def _pass_at(self, at: int) -> tuple[int, int]:
         """Return the number of the pass at a place of the sequence, and how many it has drawn before."""
-        number = self._first
-        while number < self._level:
-            size = int((self._drawable_n & (self._counts_or_0 <= number)).sum())
+        pass_index = self._first
+        while pass_index < self._level:
+            size = int((self._drawable_n & (self._counts_or_0 <= pass_index)).sum())
             if at < size:
-                return number, at
-            number, at = number + 1, at - size
+                return pass_index, at
+            pass_index, at = pass_index + 1, at - size
         passed, drawn = divmod(at, max(1, self.held))
-        return number + passed, drawn
+        return pass_index + passed, drawn
 
     @property
     def _counts_or_0(self) -> Rows:
         return np.zeros(1, np.int64) if self._counts_n is None else self._counts_n
 
-    def _order(self, number: int) -> Rows:
+    def _order(self, pass_index: int) -> Rows:
         """Return a pass: a permutation of all places, without those that cannot be drawn or are ahead."""
-        if self._last is None or self._last[0] != number:
-            order_n = shuffled(self._seed, number, _PURPOSE + self._leaf, len(self.rows_n)).astype(np.int64)
-            open_n = self._drawable_n & (self._counts_or_0 <= number)
-            self._last = number, order_n[open_n[order_n]]
+        if self._last is None or self._last[0] != pass_index:
+            order_n = shuffled(self._seed, pass_index, _PURPOSE + self._leaf, len(self.rows_n)).astype(
+                np.int64
+            )
+            open_n = self._drawable_n & (self._counts_or_0 <= pass_index)
+            self._last = pass_index, order_n[open_n[order_n]]
         return self._last[1]
 
 
@@ -129,7 +131,9 @@ def draw(sequences: Sequence[LeafSequence], spans: Sequence[tuple[int, int]], le
         spans: start and stop of the part of each.
         leaves: number of each leaf.
     """
-    before_N = np.zeros(1 + max((int(one.rows_n.max(initial=0)) for one in sequences), default=0), np.int64)
+    before_N = np.zeros(
+        1 + max((int(sequence.rows_n.max(initial=0)) for sequence in sequences), default=0), np.int64
+    )
     pieces: list[tuple[int, Rows]] = []
     for leaf, sequence, (start, stop) in zip(leaves, sequences, spans, strict=True):
         before_N[sequence.rows_n] += sequence.counts(start) + sequence.progress.skipped

@@ -43,19 +43,19 @@ def progress_entered(
         entry: the later revision.
         seed: seed of the run.
     """
-    found = []
+    entered_progress_of = []
     old = replace(before, begun=tuple(progress)).sequences(seed, lengths_N)
-    for number, sequence in enumerate(old):
-        if not entry.changed[number]:
-            found.append(sequence.progress)
+    for index, sequence in enumerate(old):
+        if not entry.changed[index]:
+            entered_progress_of.append(sequence.progress)
             continue
         due = sequence.due(Fraction(), 0)
         at = max(0, floor(due))
         counts_n = sequence.counts(at)
-        moved = _Moved(entry, number, sequence.rows_n, int(counts_n.min()))
-        own = Progress(counts_n=moved.of(counts_n), skipped=sequence.progress.skipped)
-        found.append(moved.sequence(own, seed).progress_at(0, due - at))
-    return tuple(found)
+        moved = _Moved(entry, index, sequence.rows_n, int(counts_n.min()))
+        entered_progress = Progress(counts_n=moved.of(counts_n), skipped=sequence.progress.skipped)
+        entered_progress_of.append(moved.sequence(entered_progress, seed).progress_at(0, due - at))
+    return tuple(entered_progress_of)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,18 +89,18 @@ class _LeafEpoch:
         """
         counts_n = self.sequence.counts(self.start) + trained_n
         planned_n = self.sequence.counts(self.start + self.count)
-        own = Progress(
+        entered_progress = Progress(
             counts_n=moved.of(counts_n),
             skipped=self.sequence.progress.skipped + max(0, int((planned_n - counts_n).max())),
         )
-        begun_n, sequence = moved.of(self.begun_n), moved.sequence(own, seed)
+        begun_n, sequence = moved.of(self.begun_n), moved.sequence(entered_progress, seed)
         if share is None:
-            left, owed = self.count - int(trained_n.sum()), self.owed_after
+            remaining, owed = self.count - int(trained_n.sum()), self.owed_after
         else:
             due = self.owed_before + share - int((moved.of(counts_n) - begun_n).sum())
-            left = max(0, floor(due))
-            owed = due - left
-        return _LeafEpoch(sequence, 0, left, self.owed_before, owed, begun_n)
+            remaining = max(0, floor(due))
+            owed = due - remaining
+        return _LeafEpoch(sequence, 0, remaining, self.owed_before, owed, begun_n)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,10 +121,17 @@ class BlendEpochDraws:
     def planned(cls, mixture: Mixture, epoch: int, seed: int, lengths_N: Places, draws: Draws) -> Self:
         """Return the draws of an epoch at its beginning, ``draws`` of `Mixture.draws`, with their leaves."""
         leaves = []
-        for one, share in zip(mixture.sequences(seed, lengths_N), mixture.shares(lengths_N), strict=True):
-            (start, stop), due = one.span(share, epoch), (one.due(share, epoch), one.due(share, epoch + 1))
+        for sequence, share in zip(
+            mixture.sequences(seed, lengths_N), mixture.shares(lengths_N), strict=True
+        ):
+            (start, stop), due = (
+                sequence.span(share, epoch),
+                (sequence.due(share, epoch), sequence.due(share, epoch + 1)),
+            )
             leaves.append(
-                _LeafEpoch(one, start, stop - start, due[0] - start, due[1] - stop, one.counts(start))
+                _LeafEpoch(
+                    sequence, start, stop - start, due[0] - start, due[1] - stop, sequence.counts(start)
+                )
             )
         return cls(draws, seed, tuple(leaves))
 
@@ -148,21 +155,21 @@ class BlendEpochDraws:
         """
         shares, weighted = entry.mixture.shares(entry.lengths_N), weighted_leaves(entry.mixture.tree)
         leaves, entering = [], []
-        for number, leaf in enumerate(self.leaves):
-            moved = _Moved(entry, number, leaf.sequence.rows_n, int(leaf.begun_n.min()))
-            if not entry.changed[number]:
+        for index, leaf in enumerate(self.leaves):
+            moved = _Moved(entry, index, leaf.sequence.rows_n, int(leaf.begun_n.min()))
+            if not entry.changed[index]:
                 leaves.append(replace(leaf, sequence=moved.sequence(leaf.sequence.progress, self.seed)))
                 continue
-            rows_d = self.draws.rows[over_D & (self.draws.leaf == number)]
+            rows_d = self.draws.rows[over_D & (self.draws.leaf == index)]
             places_d = np.searchsorted(leaf.sequence.rows_n, rows_d)
             trained_n = np.bincount(places_d, minlength=len(leaf.sequence.rows_n))
-            share = None if number in weighted else shares[number]
+            share = None if index in weighted else shares[index]
             leaves.append(leaf.entered(trained_n, moved, share, self.seed))
-            entering.append(number)
+            entering.append(index)
         stays_D = ~np.array(entry.changed, np.bool_)[self.draws.leaf]
         fresh = draw(
-            [leaves[number].sequence for number in entering],
-            [(0, leaves[number].count) for number in entering],
+            [leaves[index].sequence for index in entering],
+            [(0, leaves[index].count) for index in entering],
             entering,
         )
         draws = Draws(
@@ -179,13 +186,13 @@ class _Moved:
 
     Args:
         entry: the later revision.
-        number: number of the leaf.
+        index: number of the leaf.
         rows_n: int64 [n], index rows of the leaf before.
         level: passes of samples that come.
     """
 
-    def __init__(self, entry: Entry, number: int, rows_n: Places, level: int) -> None:
-        self._rows_m, self._number, self._level = entry.mixture.rows[number], number, level
+    def __init__(self, entry: Entry, index: int, rows_n: Places, level: int) -> None:
+        self._rows_m, self._number, self._level = entry.mixture.rows[index], index, level
         self._drawable_m: Mask = entry.lengths_N[self._rows_m] > 0
         now_n = entry.rows_after[rows_n]
         place_n = np.minimum(np.searchsorted(self._rows_m, now_n), max(0, len(self._rows_m) - 1))

@@ -19,8 +19,8 @@ def common(stored: Sequence[tuple[str, Latents | None]]) -> Latents | None:
     Raises:
         UsageError: datasets differ in tokenizer, text encoder, dtype or shapes.
     """
-    (root, first), *others = stored
-    for other_root, other in others:
+    (root, first), *rest = stored
+    for other_root, other in rest:
         if (first is None) != (other is None):
             with_, without = (other_root, root) if first is None else (root, other_root)
             raise UsageError(
@@ -36,7 +36,10 @@ def common(stored: Sequence[tuple[str, Latents | None]]) -> Latents | None:
 
 def _alike(latents: Latents) -> dict[str, object]:
     """Return the facts that must agree between blended datasets."""
-    own = latents.model_dump(mode="json", include={"tokenizer", "shapes", "dtype"})
+    shared_fields = latents.model_dump(mode="json", include={"tokenizer", "shapes", "dtype"})
     text = None if latents.text is None else latents.text.encoder
-    stored = {f"{one.frames}x{one.height}x{one.width}": one.latent is not None for one in latents.buckets}
-    return {**own, "text": text, "stored": stored}
+    stored = {
+        f"{bucket.frames}x{bucket.height}x{bucket.width}": bucket.latent is not None
+        for bucket in latents.buckets
+    }
+    return {**shared_fields, "text": text, "stored": stored}

@@ -40,7 +40,9 @@ class Mixture:
         if sum(share) > MAX_EPOCH_SAMPLES:
             raise UsageError(f"an epoch of {float(sum(share)):.3g} samples is more than {MAX_EPOCH_SAMPLES}")
         sequences = self.sequences(seed, lengths_N)
-        spans = [one.span(own, epoch) for one, own in zip(sequences, share, strict=True)]
+        spans = [
+            sequence.span(leaf_share, epoch) for sequence, leaf_share in zip(sequences, share, strict=True)
+        ]
         return draw(sequences, spans, range(len(sequences)))
 
     def shares(self, lengths_N: Places | None = None) -> list[Fraction]:
@@ -68,16 +70,16 @@ class Mixture:
 
         With new weights or lengths, a leaf drawn one and a half times continues in the middle of its second pass.
         """
-        found = []
-        for one, share in zip(self.sequences(seed, lengths_N), self.shares(lengths_N), strict=True):
-            due = one.due(share, epochs)
-            if one.progress.counts_n is None:
-                passes = one.progress.passes + share * epochs / max(1, one.held)
-                found.append(replace(one.progress, passes=passes))
+        progress = []
+        for sequence, share in zip(self.sequences(seed, lengths_N), self.shares(lengths_N), strict=True):
+            due = sequence.due(share, epochs)
+            if sequence.progress.counts_n is None:
+                passes = sequence.progress.passes + share * epochs / max(1, sequence.held)
+                progress.append(replace(sequence.progress, passes=passes))
             else:
-                at = one.span(share, epochs)[0]
-                found.append(one.progress_at(at, due - at))
-        return tuple(found)
+                at = sequence.span(share, epochs)[0]
+                progress.append(sequence.progress_at(at, due - at))
+        return tuple(progress)
 
     def _drawable(self, lengths_N: Places | None) -> list[Mask]:
         return [

@@ -45,16 +45,18 @@ class BlendRevision:
     def plan_index(self) -> PlanIndex:
         """Samples of all datasets, dataset after dataset."""
         pairs = zip(self.datasets, self.numbers, strict=True)
-        return joined([dataset.plan_index_of(number) for dataset, number in pairs], [0] * len(self.datasets))
+        return joined(
+            [dataset.plan_index_of(revision) for dataset, revision in pairs], [0] * len(self.datasets)
+        )
 
     def rows_after(self, later: "BlendRevision") -> Places:
         """Map each row to its row in a later revision, int64 [N]; -1 for removed samples."""
-        found, first = [], 0
+        rows_found, first = [], 0
         for dataset, old, new in zip(self.datasets, self.numbers, later.numbers, strict=True):
-            own = dataset.rows_after(old, new)
-            found.append(np.where(own < 0, -1, own + first))
+            dataset_rows = dataset.rows_after(old, new)
+            rows_found.append(np.where(dataset_rows < 0, -1, dataset_rows + first))
             first += len(dataset.plan_index_of(new))
-        return np.concatenate(found)
+        return np.concatenate(rows_found)
 
     def changed(self, later: "BlendRevision", leaves: Sequence[Leaf]) -> list[bool]:
         """Return for each leaf whether its dataset is another revision later."""
@@ -63,13 +65,13 @@ class BlendRevision:
 
 def fingerprint_of(datasets: Sequence[str], leaves: Sequence[Leaf], tree: int | Group) -> str:
     """Return the hash of a blend's content and mixture, from the fingerprints of its datasets."""
-    own = [[datasets[leaf.dataset], leaf.split, leaf.start, leaf.stop] for leaf in leaves]
-    said = json.dumps({"leaves": own, "tree": _plain(tree)})
-    return hashlib.sha256(said.encode()).hexdigest()
+    described = [[datasets[leaf.dataset], leaf.split, leaf.start, leaf.stop] for leaf in leaves]
+    content = json.dumps({"leaves": described, "tree": _plain(tree)})
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def past_revision(
-    datasets: Sequence[Dataset], leaves: Sequence[Leaf], tree: int | Group, fingerprint: str, numbers: str
+    datasets: Sequence[Dataset], leaves: Sequence[Leaf], tree: int | Group, fingerprint: str, revisions: str
 ) -> BlendRevision:
     """Return an earlier revision of a blend.
 
@@ -78,19 +80,24 @@ def past_revision(
         leaves: leaves of the blend, as they are now.
         tree: mixture of the leaves.
         fingerprint: beginning of the blend's fingerprint at that time.
-        numbers: revision of each dataset at that time, such as 0.3.1.
+        revisions: revision of each dataset at that time, such as 0.3.1.
 
     Raises:
         UsageError: the blend was another one, or which samples its leaves held cannot be told any more.
     """
-    own = tuple(map(int, numbers.split(".")))
-    if len(own) != len(datasets):
+    revision_numbers = tuple(map(int, revisions.split(".")))
+    if len(revision_numbers) != len(datasets):
         raise UsageError(
-            f"the blend had {len(own)} datasets and has {len(datasets)} now; add new samples to a dataset that is there"
+            f"the blend had {len(revision_numbers)} datasets and has {len(datasets)} now; add new samples to a dataset"
+            " that is there"
         )
-    prints = [_fingerprint(dataset, number) for dataset, number in zip(datasets, own, strict=True)]
+    prints = [
+        _fingerprint(dataset, revision) for dataset, revision in zip(datasets, revision_numbers, strict=True)
+    ]
     splits = {
-        (leaf.dataset, leaf.split): _PastSplit(datasets[leaf.dataset], own[leaf.dataset], leaf.split)
+        (leaf.dataset, leaf.split): _PastSplit(
+            datasets[leaf.dataset], revision_numbers[leaf.dataset], leaf.split
+        )
         for leaf in leaves
     }
     guesses = product(*((True, False) if split.gone else (True,) for split in splits.values()))
@@ -107,12 +114,20 @@ def past_revision(
             break
     else:
         raise UsageError(_other_blend(splits.values()))
-    starts = np.cumsum([0, *(len(each.plan_index_of(one)) for each, one in zip(datasets, own, strict=True))])
+    starts = np.cumsum(
+        [
+            0,
+            *(
+                len(each.plan_index_of(revision))
+                for each, revision in zip(datasets, revision_numbers, strict=True)
+            ),
+        ]
+    )
     rows = []
     for leaf in then:
         key = leaf.dataset, leaf.split
         rows.append(splits[key].rows(leaf, held[key]) + starts[leaf.dataset])
-    return BlendRevision(datasets, own, Mixture(rows, tree))
+    return BlendRevision(datasets, revision_numbers, Mixture(rows, tree))
 
 
 class _PastSplit:
@@ -161,13 +176,13 @@ def _fingerprint(dataset: Dataset, revision: int) -> str:
     Raises:
         UsageError: the dataset does not remember the revision.
     """
-    found = dataset.fingerprint_of(revision)
-    if found is None:
+    fingerprint = dataset.fingerprint_of(revision)
+    if fingerprint is None:
         raise UsageError(
             f"the blend took samples of revision {revision} of {redacted(dataset.storage.root)}, which is at revision"
             f" {dataset.manifest.revision} now and remembers {REMEMBERED}"
         )
-    return found
+    return fingerprint
 
 
 def _of_a_range(dataset: Dataset) -> str:
@@ -178,7 +193,7 @@ def _of_a_range(dataset: Dataset) -> str:
 
 
 def _other_blend(splits: Iterable[_PastSplit]) -> str:
-    unknown = sorted({redacted(one.dataset.storage.root) for one in splits if one.gone > 1})
+    unknown = sorted({redacted(split.dataset.storage.root) for split in splits if split.gone > 1})
     if unknown:
         return (
             f"the blend was changed, or samples of several splits were removed from {', '.join(unknown)}, and which"

@@ -50,12 +50,12 @@ def beside(file: str, path: str) -> str:
         return str((Path(file).parent / path).resolve())
     scheme, _, rest = file.partition("://")
     host, _, name = rest.partition("/")
-    joined = posixpath.normpath(posixpath.join(posixpath.dirname(name), path))
-    if path.startswith("/") or joined.split("/")[0] == "..":
+    target = posixpath.normpath(posixpath.join(posixpath.dirname(name), path))
+    if path.startswith("/") or target.split("/")[0] == "..":
         raise UsageError(
             f"{path} does not lie beside {redacted(file)}; give a whole URI or a path relative to it"
         )
-    return f"{scheme}://{host}/{joined}" if joined != "." else f"{scheme}://{host}"
+    return f"{scheme}://{host}/{target}" if target != "." else f"{scheme}://{host}"
 
 
 def located(uri: str) -> str:
@@ -116,10 +116,10 @@ def _sentence(loc: Sequence[int | str], kind: str, message: str, value: Any) -> 
     if kind == "extra_forbidden" and last in _NOT_OURS:
         return f"{key}: {_NOT_OURS[last]}"
     if kind == "extra_forbidden":
-        known = sorted(_model_at(loc[:-1]).model_fields)
-        close = difflib.get_close_matches(last, known, n=1)
+        valid_keys = sorted(_model_at(loc[:-1]).model_fields)
+        close = difflib.get_close_matches(last, valid_keys, n=1)
         nearest = f"did you mean {close[0]}? " if close else ""
-        return f"{key} is no known key; {nearest}known here: {', '.join(known)}"
+        return f"{key} is no known key; {nearest}known here: {', '.join(valid_keys)}"
     message = message.removeprefix("Value error, ")
     if isinstance(value, (dict, list)):
         return f"{key}: {message}"

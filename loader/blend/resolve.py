@@ -94,96 +94,100 @@ class _Resolver:
         self._files: dict[str, BlendFile] = {}
         self._split_sizes: dict[tuple[str, str], int] = {}
 
-    def split(self, file: str, split: str, place: _NodeContext) -> int | Group:
+    def split(self, file: str, split: str, context: _NodeContext) -> int | Group:
         """Return the tree below a split of a file."""
-        if (file, split) in place.files:
-            raise UsageError(f"{place.named} leads back to {redacted(file)}, in which it stands")
+        if (file, split) in context.files:
+            raise UsageError(f"{context.named} leads back to {redacted(file)}, in which it stands")
         if file not in self._files:
             try:
-                self._files[file] = read_blend_file(file, self._config, place.listed_in)
+                self._files[file] = read_blend_file(file, self._config, context.listed_in)
             except UsageError as error:
-                raise UsageError(f"{place.named}: {error}" if place.files else str(error)) from error
+                raise UsageError(f"{context.named}: {error}" if context.files else str(error)) from error
         splits = self._files[file].splits
         if split not in splits:
             raise UsageError(
-                f"{redacted(file)} has no split {split}; it has {', '.join(splits)} (from {place.named})"
+                f"{redacted(file)} has no split {split}; it has {', '.join(splits)} (from {context.named})"
             )
         inner = replace(
-            place,
+            context,
             named=f"{redacted(file)}: splits.{split}",
-            files=(*place.files, (file, split)),
-            depth=place.depth + 1,
+            files=(*context.files, (file, split)),
+            depth=context.depth + 1,
         )
         return self._node(splits[split], file, split, inner)
 
-    def _node(self, node: Node, file: str, split: str, place: _NodeContext) -> int | Group:
-        if place.depth > MAX_NESTED:
-            raise UsageError(f"{place.named} is nested in more than {MAX_NESTED} blends and files")
-        uri = _uri(file, node.path, f"{place.named}.path") if node.path else None
+    def _node(self, node: Node, file: str, split: str, context: _NodeContext) -> int | Group:
+        if context.depth > MAX_NESTED:
+            raise UsageError(f"{context.named} is nested in more than {MAX_NESTED} blends and files")
+        uri = _uri(file, node.path, f"{context.named}.path") if node.path else None
         leaf = uri is not None and not is_blend_file(uri)
         try:
-            span = within(node.subset.span, place.span) if node.subset else place.span
+            span = within(node.subset.span, context.span) if node.subset else context.span
             if not leaf:
                 within(None, span)
         except ValueError as error:
-            raise UsageError(f"{place.named}.subset: {error}") from error
+            raise UsageError(f"{context.named}.subset: {error}") from error
         if uri is None:
-            return self._group(node, file, split, place, span)
-        subflavors = {**node.subflavors, **place.subflavors}
+            return self._group(node, file, split, context, span)
+        subflavors = {**node.subflavors, **context.subflavors}
         inner = replace(
-            place,
-            named=f"{place.named}.path",
+            context,
+            named=f"{context.named}.path",
             span=span,
             subflavors=subflavors,
-            listed_in=speaks_for(file) or place.listed_in,
+            listed_in=speaks_for(file) or context.listed_in,
         )
         part = node.split_part or split
         return self._leaf(uri, part, inner) if leaf else self.split(located(uri), part, inner)
 
     def _group(
-        self, node: Node, file: str, split: str, place: _NodeContext, span: SampleRange | None
+        self, node: Node, file: str, split: str, context: _NodeContext, span: SampleRange | None
     ) -> Group:
         key = "blend" if node.blend else "blend_epochized"
         nodes: Sequence[WeightedNode | RepeatedNode] = node.blend or node.blend_epochized or ()
         parts = []
-        for number, (child, own) in enumerate(zip(nodes, _names(nodes, file, place.named), strict=True)):
-            name = f"{place.name}/{own}" if place.name else own
-            named = f"{place.named}.{key}.{number}"
-            inner = replace(place, named=named, name=name, span=span, depth=place.depth + 1)
+        for index, (child, child_name) in enumerate(
+            zip(nodes, _names(nodes, file, context.named), strict=True)
+        ):
+            name = f"{context.name}/{child_name}" if context.name else child_name
+            named = f"{context.named}.{key}.{index}"
+            inner = replace(context, named=named, name=name, span=span, depth=context.depth + 1)
             factor = child.weight if isinstance(child, WeightedNode) else child.repetitions
             parts.append(BlendNode(name, exact(factor), self._node(child, file, split, inner)))
         by = (node.weight_by or "samples") if node.blend else "repetitions"
         try:
             check_weights(parts, by)
         except UsageError as error:
-            raise UsageError(f"{place.named}.{key}: {error}") from error
+            raise UsageError(f"{context.named}.{key}: {error}") from error
         return Group(tuple(parts), by, node.epoch_samples)
 
-    def _leaf(self, uri: str, split: str, place: _NodeContext) -> int:
+    def _leaf(self, uri: str, split: str, context: _NodeContext) -> int:
         if len(self.leaves) == MAX_LEAVES:
-            raise UsageError(f"{place.named}: a blend may have {MAX_LEAVES} datasets")
+            raise UsageError(f"{context.named}: a blend may have {MAX_LEAVES} datasets")
         try:
-            storage = open_storage(uri, self._config, place.listed_in)
+            storage = open_storage(uri, self._config, context.listed_in)
             if storage.root not in self.datasets:
                 self.datasets[storage.root] = Dataset(storage, self._config)
             dataset = self.datasets[storage.root]
             if (storage.root, split) not in self._split_sizes:
                 self._split_sizes[storage.root, split] = len(split_rows(dataset, split))
         except (UsageError, RunError) as error:
-            raise type(error)(f"{place.named}: {error}") from error
+            raise type(error)(f"{context.named}: {error}") from error
         samples = self._split_sizes[storage.root, split]
-        span = place.span or SampleRange()
+        span = context.span or SampleRange()
         try:
             start, stop = span.of(samples)
         except ValueError as error:
             raise UsageError(
-                f"{place.named}: the subset {error} in split {split} of {redacted(uri)}"
+                f"{context.named}: the subset {error} in split {split} of {redacted(uri)}"
             ) from error
         if start == stop:
-            raise UsageError(f"{place.named} takes no sample; split {split} of {redacted(uri)} has {samples}")
-        number = list(self.datasets).index(storage.root)
-        name = place.name or _last(uri)
-        self.leaves.append(Leaf(name, number, split, start, stop, place.subflavors, span))
+            raise UsageError(
+                f"{context.named} takes no sample; split {split} of {redacted(uri)} has {samples}"
+            )
+        dataset_index = list(self.datasets).index(storage.root)
+        name = context.name or _last(uri)
+        self.leaves.append(Leaf(name, dataset_index, split, start, stop, context.subflavors, span))
         return len(self.leaves) - 1
 
 
@@ -197,11 +201,11 @@ def _uri(file: str, path: str, named: str) -> str:
 def _names(nodes: Sequence[Node], file: str, named: str) -> list[str]:
     """Return the names of siblings; equal names all get their number as a suffix."""
     names = [
-        node.name or (_last(_uri(file, node.path, f"{named}.path")) if node.path else str(number))
-        for number, node in enumerate(nodes)
+        node.name or (_last(_uri(file, node.path, f"{named}.path")) if node.path else str(index))
+        for index, node in enumerate(nodes)
     ]
     counts = Counter(names)
-    return [name if counts[name] == 1 else f"{name}[{number}]" for number, name in enumerate(names)]
+    return [name if counts[name] == 1 else f"{name}[{index}]" for index, name in enumerate(names)]
 
 
 def _last(uri: str) -> str:

@@ -126,15 +126,15 @@ def reweighted(tree: int | Group, weights: Mapping[str, float] | Sequence[float]
         if len(weights) != len(parts):
             raise UsageError(f"{len(weights)} weights were given for {len(parts)} nodes of the blend")
         weights = {part.name: weight for part, weight in zip(parts, weights, strict=True)}
-    known = [part.name for part in _weighted(tree)]
+    names = [part.name for part in _weighted(tree)]
     for name, weight in weights.items():
         if not 0 <= weight < math.inf:
             raise UsageError(f"weight {weight} of {name} is no share; give a number from 0 on")
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
             nearest = f"did you mean {close[0]}? " if close else ""
             raise UsageError(
-                f"no node with a weight is called {name}; {nearest}there are: {', '.join(known)}"
+                f"no node with a weight is called {name}; {nearest}there are: {', '.join(names)}"
             )
     return _reweighted(tree, {name: exact(weight) for name, weight in weights.items()})
 
@@ -161,16 +161,16 @@ def _repeated_leaves(node: int | Group) -> set[int]:
 def _weighted(node: int | Group) -> list[BlendNode]:
     if isinstance(node, int):
         return []
-    own = [] if node.by == "repetitions" else list(node.parts)
-    return own + [part for inner in node.parts for part in _weighted(inner.node)]
+    weighted_parts = [] if node.by == "repetitions" else list(node.parts)
+    return weighted_parts + [part for inner in node.parts for part in _weighted(inner.node)]
 
 
 def _reweighted(node: int | Group, weights: Mapping[str, Fraction]) -> int | Group:
     if isinstance(node, int):
         return node
-    given = {} if node.by == "repetitions" else weights
+    new_weights = {} if node.by == "repetitions" else weights
     parts = tuple(
-        replace(part, factor=given.get(part.name, part.factor), node=_reweighted(part.node, weights))
+        replace(part, factor=new_weights.get(part.name, part.factor), node=_reweighted(part.node, weights))
         for part in node.parts
     )
     check_weights(parts, node.by)

@@ -144,15 +144,15 @@ def not_negative(columns: Floats, values: Floats) -> list[float]:
     """Solve non-negative least squares of a few columns by trying every subset."""
     count = columns.shape[1]
     scale = np.abs(columns).max(axis=0)
-    best, least = np.zeros(count), float(values @ values)
+    best, min_error = np.zeros(count), float(values @ values)
     for size in range(1, count + 1):
         for used in itertools.combinations(range(count), size):
             part = columns[:, used] / scale[list(used)]
-            found, *_ = np.linalg.lstsq(part, values, rcond=None)
-            left = float(np.square(part @ found - values).sum())
-            if (found >= 0).all() and left < least:
-                best, least = np.zeros(count), left
-                best[list(used)] = found / scale[list(used)]
+            solution, *_ = np.linalg.lstsq(part, values, rcond=None)
+            error = float(np.square(part @ solution - values).sum())
+            if (solution >= 0).all() and error < min_error:
+                best, min_error = np.zeros(count), error
+                best[list(used)] = solution / scale[list(used)]
     return best.tolist()
 
 
@@ -241,9 +241,9 @@ def _lost(measured_s: Floats, predicted_s: Floats) -> float:
 
 
 def _r2(cost: Cost, timings: Timings) -> float:
-    left = np.square(seconds(cost, timings.batch, timings.length) - timings.step_s).sum()
+    residual = np.square(seconds(cost, timings.batch, timings.length) - timings.step_s).sum()
     spread = np.square(timings.step_s - timings.step_s.mean()).sum()
-    return float(1 - left / spread) if spread > 0 else 0.0
+    return float(1 - residual / spread) if spread > 0 else 0.0
 
 
 def _interval(timings: Timings, fit: Callable[[Timings], Cost]) -> float:

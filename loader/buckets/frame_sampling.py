@@ -33,8 +33,8 @@ class FrameSampling(Settings):
     def _complete(self) -> Self:
         for name in ("stride", "fps"):
             if (self.mode == name) != (getattr(self, name) is not None):
-                wanted = "needs" if self.mode == name else "takes no"
-                raise ValueError(f"mode {self.mode} {wanted} {name}")
+                verb = "needs" if self.mode == name else "takes no"
+                raise ValueError(f"mode {self.mode} {verb} {name}")
         return self
 
     def step(self, clip_fps: ArrayLike) -> Floats:
@@ -85,8 +85,8 @@ class FrameSampling(Settings):
         if times_s is not None and self.fps is not None:
             return _by_times(draw, np.arange(count) / self.fps, times_s)
         first = draw % int(self.starts(clip_frames, clip_fps, count))
-        numbers = first + np.floor(np.arange(count) * float(self.step(clip_fps)) + 0.5).astype(np.int64)
-        return np.asarray(np.minimum(numbers, clip_frames - 1))
+        indices = first + np.floor(np.arange(count) * float(self.step(clip_fps)) + 0.5).astype(np.int64)
+        return np.asarray(np.minimum(indices, clip_frames - 1))
 
 
 def _by_times(draw: int, later_s: Floats, times_s: Floats) -> Places:

@@ -23,8 +23,8 @@ def read_measured(text: str, name: str, columns: Sequence[str]) -> Floats:
     Raises:
         UsageError: a column is missing, a value is not a positive number, or there are no or too many rows.
     """
-    known, lines = csv_rows(text, name)
-    missing = [column for column in columns if column not in known]
+    column_names, lines = csv_rows(text, name)
+    missing = [column for column in columns if column not in column_names]
     if missing:
         raise UsageError(f"{name} has no column {missing[0]}; a shape benchmark has {', '.join(columns)}")
     rows: list[list[float]] = []
@@ -33,7 +33,7 @@ def read_measured(text: str, name: str, columns: Sequence[str]) -> Floats:
             raise UsageError(f"{name} has more than {_MAX_ROWS} rows; average repeated shapes first")
         rows.append(
             [
-                positive(row[column], column, f"{name} line {line}", whole=column in _WHOLE)
+                positive(row[column], column, f"{name} line {line}", is_whole=column in _WHOLE)
                 for column in columns
             ]
         )

@@ -80,9 +80,9 @@ def recalibrated(current: Cost, timings: Timings, config: RecalibrateConfig) -> 
         return Recalibration(
             current, False, f"{count} of {config.min_timings} microbatches measured", float("nan")
         )
-    found = odd_ranks(timings, config.odd_rank)
-    decided = _decided(current, _at_one_speed(timings, found), config)
-    return replace(decided, reason="; ".join([decided.reason, *_in_words(found)]), odd_ranks=found)
+    odd = odd_ranks(timings, config.odd_rank)
+    decided = _decided(current, _at_one_speed(timings, odd), config)
+    return replace(decided, reason="; ".join([decided.reason, *_in_words(odd)]), odd_ranks=odd)
 
 
 def _decided(current: Cost, timings: Timings, config: RecalibrateConfig) -> Recalibration:
@@ -126,10 +126,10 @@ def _usual(timings: Timings, outliers: float) -> Timings:
     for _ in range(_TRIMS):
         ratio = np.log(timings.step_s / seconds(linear_quadratic(timings), timings.batch, timings.length))
         off = np.abs(ratio - np.median(ratio))
-        kept = off <= outliers * _PER_DEVIATION * max(float(np.median(off)), 1e-6)
-        if kept.all():
+        usual = off <= outliers * _PER_DEVIATION * max(float(np.median(off)), 1e-6)
+        if usual.all():
             break
-        timings = timings.where(kept)
+        timings = timings.where(usual)
     return timings
 
 

@@ -190,28 +190,28 @@ def bucket_stats(
     sample_cost_K = budgets.counted_cost.sample_s(length_K)
     batch_cost_K = seconds(budgets.counted_cost, batch_K, length_K)
     limit = budgets.cost_limit
-    used = sorted(np.flatnonzero(samples_K).tolist(), key=lambda place: (length_K[place], place))
+    used = sorted(np.flatnonzero(samples_K).tolist(), key=lambda index: (length_K[index], index))
     tokens = int(samples_K @ length_K)
     cost = float(samples_K @ sample_cost_K)
     largest = float(batch_cost_K[used].max(initial=0))
     return [
         BucketStats(
-            **asdict(buckets[place]),
-            samples=int(samples_K[place]),
-            length=int(length_K[place]),
-            batch=int(batch_K[place]),
-            bound=batch_sizes[place].bound,
-            microbatches=-(-int(samples_K[place]) // int(batch_K[place])),
-            tokens=int(samples_K[place] * length_K[place]),
-            token_share=int(samples_K[place] * length_K[place]) / tokens,
-            cost_share=float(samples_K[place] * sample_cost_K[place]) / cost,
-            microbatch_cost=float(batch_cost_K[place]) / largest,
-            over_limit=None if limit is None else max(1.0, float(batch_cost_K[place]) / limit),
-            long_captions=int(long_K[place]),
-            bounds=batch_bounds(int(length_K[place]), budgets),
-            padding_share=float(padding_K[place] / (samples_K[place] * length_K[place])),
+            **asdict(buckets[index]),
+            samples=int(samples_K[index]),
+            length=int(length_K[index]),
+            batch=int(batch_K[index]),
+            bound=batch_sizes[index].bound,
+            microbatches=-(-int(samples_K[index]) // int(batch_K[index])),
+            tokens=int(samples_K[index] * length_K[index]),
+            token_share=int(samples_K[index] * length_K[index]) / tokens,
+            cost_share=float(samples_K[index] * sample_cost_K[index]) / cost,
+            microbatch_cost=float(batch_cost_K[index]) / largest,
+            over_limit=None if limit is None else max(1.0, float(batch_cost_K[index]) / limit),
+            long_captions=int(long_K[index]),
+            bounds=batch_bounds(int(length_K[index]), budgets),
+            padding_share=float(padding_K[index] / (samples_K[index] * length_K[index])),
         )
-        for place in used
+        for index in used
     ]
 
 

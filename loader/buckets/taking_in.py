@@ -66,15 +66,15 @@ def taking_in_rows(index: PlanIndex, rows_X: Places, config: BucketConfig) -> di
 
     changes = [Change(words, keys, takes_in(keys)) for words, keys in candidates]
     changes.sort(key=lambda change: -change.takes_in)
-    needed, most = candidates, takes_in(_joined(candidates, config))
-    for one in reversed(candidates):
-        fewer = [other for other in needed if other is not one]
-        if takes_in(_joined(fewer, config)) == most:
+    needed, max_taken = candidates, takes_in(_joined(candidates, config))
+    for candidate in reversed(candidates):
+        fewer = [other for other in needed if other is not candidate]
+        if takes_in(_joined(fewer, config)) == max_taken:
             needed = fewer
     return {
         "samples": len(rows_X),
         "changes": [asdict(change) for change in changes],
-        "together": _together(needed, config, most) if most else None,
+        "together": _together(needed, config, max_taken) if max_taken else None,
     }
 
 
@@ -107,13 +107,15 @@ def _together(needed: Sequence[Candidate], config: BucketConfig, takes_in: int) 
 
 def _joined(candidates: Sequence[Candidate], config: BucketConfig) -> dict[str, Any]:
     """Return the keys of all candidates together; shapes are added to those of the configuration."""
-    joined: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for _, keys in candidates:
         for name, value in keys.items():
-            before = joined.get(name, getattr(config, name))
+            before = values.get(name, getattr(config, name))
             more = name in ("frames", "sizes")
-            joined[name] = (*before, *(one for one in value if one not in before)) if more else value
-    return joined
+            values[name] = (
+                (*before, *(element for element in value if element not in before)) if more else value
+            )
+    return values
 
 
 def _candidates(outside: PlanIndex, count_X: Places, config: BucketConfig) -> Iterator[Candidate]:
@@ -135,12 +137,12 @@ def _candidates(outside: PlanIndex, count_X: Places, config: BucketConfig) -> It
     small_U = ~((upscale_UK <= config.max_upscale) & (crop_UK <= config.max_crop)).any(axis=1)
     if not small_U.any():
         return
-    wanted = {
-        _size(shape_U[:, place], config.compression): None
-        for place in np.argsort(-count_U, kind="stable").tolist()
-        if small_U[place]
+    proposals = {
+        _size(shape_U[:, index], config.compression): None
+        for index in np.argsort(-count_U, kind="stable").tolist()
+        if small_U[index]
     }
-    for size in [size for size in wanted if size not in config.sizes][:_MOST_SIZES]:
+    for size in [size for size in proposals if size not in config.sizes][:_MOST_SIZES]:
         yield f"allow {size[0]} x {size[1]} pixels", {"sizes": (*config.sizes, size)}
     factor = _reach(np.where(crop_UK <= config.max_crop, upscale_UK, np.inf)[small_U])
     if factor is not None:
@@ -160,8 +162,8 @@ def _reach(needed_UK: Floats) -> float | None:
 def _frames(available: int, compression: Compression) -> int:
     """Return the largest number of frames up to this one that the model's tokenizer takes whole."""
     first = int(compression.causal)
-    whole = first + (available - first) // compression.frames * compression.frames
-    return whole if whole > 0 else 1
+    max_frames = first + (available - first) // compression.frames * compression.frames
+    return max_frames if max_frames > 0 else 1
 
 
 def _size(shape: Places, compression: Compression) -> tuple[int, int]:

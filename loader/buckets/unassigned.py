@@ -52,7 +52,7 @@ class Unassigned:
         """Return the number of rows by reason, most frequent first."""
         count_U = np.bincount(self.reason_of, minlength=len(self.reasons))
         order = np.argsort(-count_U, kind="stable")
-        return {self.reasons[place]: int(count_U[place]) for place in order if count_U[place]}
+        return {self.reasons[index]: int(count_U[index]) for index in order if count_U[index]}
 
 
 def unassigned(

@@ -90,29 +90,31 @@ class RevisionHistory:
             last = int(anchor_n[-1])
         del alive
         rows, at = np.concatenate(fresh), np.concatenate(behind)
-        joined = RevisionHistory(
+        history = RevisionHistory(
             {name: np.insert(self.shape[name], at, values[rows]) for name, values in shape.items()},
             np.insert(self.came, at, revision),
             np.insert(np.where(gone, np.int32(revision), self.went), at, _ALIVE),
         )
-        return joined._since(revision - REMEMBERED)
+        return history._since(revision - REMEMBERED)
 
     def _since(self, oldest: int) -> "RevisionHistory":
-        kept = self.went > oldest
-        if kept.all():
+        retained = self.went > oldest
+        if retained.all():
             return self
         return RevisionHistory(
-            {name: values[kept] for name, values in self.shape.items()}, self.came[kept], self.went[kept]
+            {name: values[retained] for name, values in self.shape.items()},
+            self.came[retained],
+            self.went[retained],
         )
 
     def plan_index(self, revision: int) -> PlanIndex:
         """Return shapes of a revision's samples, in the order of its index; locations are unknown."""
         held = self._held(revision)
         count = int(held.sum())
-        places = {
+        index_arrays = {
             name: np.broadcast_to(np.zeros(1, DTYPES[name]), count) for name in ("shard", "offset", "size")
         }
-        columns: dict[str, Any] = {name: values[held] for name, values in self.shape.items()} | places
+        columns: dict[str, Any] = {name: values[held] for name, values in self.shape.items()} | index_arrays
         return PlanIndex(**columns)
 
     def rows_after(self, revision: int, later: int) -> Places:
@@ -155,29 +157,32 @@ class RevisionHistory:
 
 def _places(before: Iterable[pa.Array], after: Iterable[pa.Array]) -> Iterator[NDArray[np.int64]]:
     """Yield the place of each key of a revision among the keys before, or -1, by parts; both are sorted."""
-    others = iter(before)
-    held, first = next(others, None), 0
+    earlier = iter(before)
+    held, first = next(earlier, None), 0
     for keys in after:
         while len(keys):
             if held is not None and not len(held):
-                held = next(others, None)
+                held = next(earlier, None)
                 continue
             if held is None:
                 yield np.full(len(keys), -1, np.int64)
                 break
-            here = int(pc.sum(pc.less_equal(keys, held[-1]), min_count=0).as_py())
-            if here:
-                place = np.asarray(pc.fill_null(pc.index_in(keys[:here], value_set=held), -1), np.int64)
-                yield np.where(place < 0, -1, first + place)
-                keys = keys[here:]
+            count = int(pc.sum(pc.less_equal(keys, held[-1]), min_count=0).as_py())
+            if count:
+                index = np.asarray(pc.fill_null(pc.index_in(keys[:count], value_set=held), -1), np.int64)
+                yield np.where(index < 0, -1, first + index)
+                keys = keys[count:]
             if len(keys):
-                first, held = first + len(held), next(others, None)
+                first, held = first + len(held), next(earlier, None)
 
 
 def ancestors(previous: Manifest) -> list[Ancestor]:
     """Return the revisions that the successor of ``previous`` remembers, oldest first."""
-    known = [*previous.ancestors, Ancestor(revision=previous.revision, index_sha256=previous.index_sha256)]
-    return known[-REMEMBERED:]
+    ancestors = [
+        *previous.ancestors,
+        Ancestor(revision=previous.revision, index_sha256=previous.index_sha256),
+    ]
+    return ancestors[-REMEMBERED:]
 
 
 def _shape(plan_index: PlanIndex) -> dict[str, NDArray[np.generic]]:

@@ -82,7 +82,7 @@ class Latents(Settings):
 
     @cached_property
     def _shapes(self) -> dict[tuple[int, int, int], tuple[int, int, int, int] | None]:
-        return {(one.frames, one.height, one.width): one.latent for one in self.buckets}
+        return {(bucket.frames, bucket.height, bucket.width): bucket.latent for bucket in self.buckets}
 
 
 def empty_path(data: bytes) -> str:
@@ -125,15 +125,15 @@ def array_of(member: bytes | memoryview, dtype: str, shape: Sequence[int | None]
     """
     head = io.BytesIO(member[:_MAX_HEADER_BYTES])
     try:
-        found, by_columns, kind = npy_header(head, _MAX_HEADER_BYTES)
+        array_shape, by_columns, kind = npy_header(head, _MAX_HEADER_BYTES)
     except ValueError as error:
         raise RunError(f"its {name} is no .npy file: {error}") from error
-    fits = len(found) == len(shape) and all(
-        want is None or have == want for have, want in zip(found, shape, strict=True)
+    fits = len(array_shape) == len(shape) and all(
+        want is None or have == want for have, want in zip(array_shape, shape, strict=True)
     )
     if by_columns or kind != np.dtype(dtype) or not fits:
         promised = ["any" if size is None else size for size in shape]
-        raise RunError(f"its {name} holds {kind} {list(found)} where {dtype} {promised} was promised")
-    if len(member) != head.tell() + math.prod(found) * kind.itemsize:
-        raise RunError(f"its {name} has {len(member)} bytes, which {kind} {list(found)} does not fill")
-    return np.frombuffer(member, kind, math.prod(found), head.tell()).reshape(found)
+        raise RunError(f"its {name} holds {kind} {list(array_shape)} where {dtype} {promised} was promised")
+    if len(member) != head.tell() + math.prod(array_shape) * kind.itemsize:
+        raise RunError(f"its {name} has {len(member)} bytes, which {kind} {list(array_shape)} does not fill")
+    return np.frombuffer(member, kind, math.prod(array_shape), head.tell()).reshape(array_shape)

@@ -153,8 +153,8 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
         """
         if not self.revision:
             return {}
-        found = {table_path(name, 0): self.table(name) for name in TABLES}
-        return {**found, **({} if self.plan_index is None else {plan_path(0): self.plan_index})}
+        tables = {table_path(name, 0): self.table(name) for name in TABLES}
+        return {**tables, **({} if self.plan_index is None else {plan_path(0): self.plan_index})}
 
     @property
     def plan_index(self) -> FileEntry | None:
@@ -261,7 +261,7 @@ def _contradiction(manifest: Manifest) -> str | None:
     """Return the first contradiction or gap of a manifest; None if it is consistent."""
     listed = [file.path for file in manifest.files]
     paths = [*listed, *(shard.path for shard in manifest.shards)]
-    if len(known := set(paths)) < len(paths):
+    if len(distinct := set(paths)) < len(paths):
         twice = next(path for path, count in Counter(paths).items() if count > 1)
         return f"it lists {twice[:200]!r} twice"
     for path in paths:
@@ -277,12 +277,14 @@ def _contradiction(manifest: Manifest) -> str | None:
         required.append(history_path(manifest.revision))
     if manifest.latents is not None and manifest.latents.text is not None:
         required.append(manifest.latents.text.empty)
-    if missing := next((path for path in required if path not in known), None):
+    if missing := next((path for path in required if path not in distinct), None):
         return f"it lists no {missing[:200]}"
-    own = manifest.foreign is None
-    if other := next((one.path for one in manifest.shards if own and not _SHARD.fullmatch(one.path)), None):
+    ours = manifest.foreign is None
+    if other := next(
+        (shard.path for shard in manifest.shards if ours and not _SHARD.fullmatch(shard.path)), None
+    ):
         return f"it lists a shard {other[:200]!r}, where a shard is called shards/NUMBER-DIGEST.tar"
-    revisions = [*(one.revision for one in manifest.ancestors), manifest.revision]
+    revisions = [*(ancestor.revision for ancestor in manifest.ancestors), manifest.revision]
     if revisions != sorted(set(revisions)):
         return f"revision {manifest.revision} follows those before it in another order: {revisions[:-1]}"
     return _other_totals(manifest)

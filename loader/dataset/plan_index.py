@@ -104,10 +104,10 @@ def joined(indices: Sequence[PlanIndex], shards: Sequence[int]) -> PlanIndex:
     """
     if len(indices) == 1:
         return indices[0]
-    names = [name for name in DTYPES if name != "crc32" or all(one.crc32 is not None for one in indices)]
+    names = [name for name in DTYPES if name != "crc32" or all(index.crc32 is not None for index in indices)]
     before = np.cumsum([0, *shards[:-1]]).tolist()
     columns = {
-        name: JoinedColumn([one.columns()[name] for one in indices], before if name == "shard" else None)
+        name: JoinedColumn([index.columns()[name] for index in indices], before if name == "shard" else None)
         for name in names
     }
     return PlanIndex(**cast(dict[str, Any], columns))
@@ -138,7 +138,7 @@ class PlanColumns:
     """
 
     def __init__(self, shards: Sequence[str]) -> None:
-        self._place_of = {path: place for place, path in enumerate(shards)}
+        self._place_of = {path: index for index, path in enumerate(shards)}
         self._rows = 0
 
     def of(self, index: pa.Table) -> dict[str, NDArray[Any]]:
@@ -211,13 +211,13 @@ def open_plan_index(
         raise RunError(f"{where} is missing, but manifest.json lists it") from error
     if sha256 != entry.sha256:
         raise RunError(f"{where} is damaged: its checksum is not the manifest's")
-    found = from_arrow(data, where, samples)
-    refuse_impossible(found, where, shards)
+    plan_index = from_arrow(data, where, samples)
+    refuse_impossible(plan_index, where, shards)
     if isinstance(data, mmap.mmap):
         data.madvise(
             mmap.MADV_DONTNEED
         )  # pages that were only looked at do not count as the process's memory
-    return found
+    return plan_index
 
 
 def impossible(plan_index: PlanIndex, where: str, shards: Sequence[int]) -> str | None:
@@ -242,8 +242,8 @@ def impossible(plan_index: PlanIndex, where: str, shards: Sequence[int]) -> str 
             bad_n = (columns["size"] == 0) | (offset_n > size_S[shard_n] - columns["size"])
         if bad_n.any():
             row = int(np.flatnonzero(bad_n)[0])
-            said = ", ".join(f"{name} {values[row].item()}" for name, values in columns.items())
-            return f"{where}: row {part.start + row} cannot be that of a sample in its shard: {said}"
+            shown = ", ".join(f"{name} {values[row].item()}" for name, values in columns.items())
+            return f"{where}: row {part.start + row} cannot be that of a sample in its shard: {shown}"
     return None
 
 
@@ -311,13 +311,13 @@ def _mapped(file: BinaryIO, size: int) -> tuple[Any, str]:
 
 def _kept(storage: Storage, entry: FileEntry, node: NodeFiles) -> tuple[Any, str]:
     """Map this machine's copy; download it if it is missing or damaged."""
-    name, found = f"{entry.sha256}.plan.arrow", (b"", "")
+    name, stored = f"{entry.sha256}.plan.arrow", (b"", "")
     try:
         for _ in range(2):
             path = node.file(name, lambda path: _fetch(storage, entry, path))
             with path.open("rb") as file:
-                found = _mapped(file, entry.size)
-            if found[1] == entry.sha256:
+                stored = _mapped(file, entry.size)
+            if stored[1] == entry.sha256:
                 break
             node.drop(name)
     except _FetchError as error:
@@ -326,7 +326,7 @@ def _kept(storage: Storage, entry: FileEntry, node: NodeFiles) -> tuple[Any, str
         _log.warning("each process reads %s by itself: %s", storage.uri(entry.path), error)
         data = storage.read(entry.path, 0, entry.size)
         return data, hashlib.sha256(data).hexdigest()
-    return found
+    return stored
 
 
 class _FetchError(Exception):
@@ -365,9 +365,9 @@ def _places(column: pa.ChunkedArray, place_of: Mapping[str, int]) -> NDArray[np.
 def _narrowed(name: str, values: NDArray[Any], first: int) -> NDArray[Any]:
     dtype = DTYPES[name]
     if issubclass(dtype, np.integer):
-        least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
-        unfit = np.flatnonzero((values < least) | (values > most))
+        min_value, max_value = np.iinfo(dtype).min, np.iinfo(dtype).max
+        unfit = np.flatnonzero((values < min_value) | (values > max_value))
         if len(unfit):
             row = f"row {first + unfit[0]} of index.parquet"
-            raise RunError(f"{row} has {name} {values[unfit[0]]}; a plan takes {least} to {most}")
+            raise RunError(f"{row} has {name} {values[unfit[0]]}; a plan takes {min_value} to {max_value}")
     return values.astype(dtype)

@@ -76,13 +76,13 @@ class Dataset(TableReader):
             IndexError: there is no such row.
             RunError: its bytes are not those the index promises.
         """
-        number = operator.index(row_number)
-        if not -len(self) <= number < len(self):
-            raise IndexError(f"{self.storage.root} has {len(self)} samples, and none in row {number}")
-        number %= len(self)
-        sample = self.sample(number)
+        row = operator.index(row_number)
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"{self.storage.root} has {len(self)} samples, and none in row {row}")
+        row %= len(self)
+        sample = self.sample(row)
         # Tars of others may hold pictures, or videos of another suffix.
-        return sample if self.manifest.foreign is None else replace(sample, clip=self.read_media(number))
+        return sample if self.manifest.foreign is None else replace(sample, clip=self.read_media(row))
 
     def __repr__(self) -> str:
         totals = self.manifest.totals
@@ -125,19 +125,19 @@ class Dataset(TableReader):
         if entry is not None:
             with self.same_revision():
                 return open_plan_index(self.storage, entry, samples, sizes, self.node)
-        found = from_index(self._table("index", PLANNED, check=False), [shard.path for shard in shards])
-        refuse_impossible(found, self.storage.uri(self.manifest.table("index").path), sizes)
-        return found
+        plan_index = from_index(self._table("index", PLANNED, check=False), [shard.path for shard in shards])
+        refuse_impossible(plan_index, self.storage.uri(self.manifest.table("index").path), sizes)
+        return plan_index
 
     def splits(self) -> list[tuple[str, str]]:
         """Return path and split of each shard, in the order of the manifest; "train" for an empty one."""
-        found: dict[str, str] = {}
+        split_of: dict[str, str] = {}
         for table in self.table_parts("index", ("shard", "split")):
             rows = table.group_by("shard", use_threads=False).aggregate([("split", "first")])
-            found |= zip(
+            split_of |= zip(
                 rows.column("shard").to_pylist(), rows.column("split_first").to_pylist(), strict=True
             )
-        return [(shard.path, found.get(shard.path, "train")) for shard in self.manifest.shards]
+        return [(shard.path, split_of.get(shard.path, "train")) for shard in self.manifest.shards]
 
     @cached_property
     def history(self) -> RevisionHistory | None:
@@ -146,13 +146,13 @@ class Dataset(TableReader):
         entry = next((file for file in self.manifest.files if file.path == path), None)
         if entry is None:
             return None
-        found = RevisionHistory.from_arrow(self._file(entry), self.storage.uri(path))
-        if (held := found.count(self.manifest.revision)) != self.manifest.totals.samples:
+        history = RevisionHistory.from_arrow(self._file(entry), self.storage.uri(path))
+        if (held := history.count(self.manifest.revision)) != self.manifest.totals.samples:
             raise RunError(
                 f"{self.storage.uri(path)} has {held} samples of revision {self.manifest.revision}, manifest.json"
                 f" counts {self.manifest.totals.samples}; restore it from a copy"
             )
-        return found
+        return history
 
     def revision_of(self, fingerprint: str) -> int | None:
         """Return the number of the current or earlier revision by a fingerprint's beginning; None if unknown."""
@@ -160,15 +160,18 @@ class Dataset(TableReader):
             return None
         if self.fingerprint.startswith(fingerprint):
             return self.manifest.revision
-        known = reversed(self.manifest.ancestors)
-        return next((one.revision for one in known if one.index_sha256.startswith(fingerprint)), None)
+        ancestors = reversed(self.manifest.ancestors)
+        return next(
+            (ancestor.revision for ancestor in ancestors if ancestor.index_sha256.startswith(fingerprint)),
+            None,
+        )
 
     def fingerprint_of(self, revision: int) -> str | None:
         """Return the fingerprint of the current or an earlier revision by its number; None if unknown."""
         if revision == self.manifest.revision:
             return self.fingerprint
-        known = reversed(self.manifest.ancestors)
-        return next((one.index_sha256 for one in known if one.revision == revision), None)
+        ancestors = reversed(self.manifest.ancestors)
+        return next((ancestor.index_sha256 for ancestor in ancestors if ancestor.revision == revision), None)
 
     def plan_index_of(self, revision: int) -> PlanIndex:
         """Return the plan index of a revision known to `revision_of`."""
@@ -193,8 +196,8 @@ class Dataset(TableReader):
             rows.add(table, self.plan_index.crc32, first)
             first += len(table)
         return [
-            ShardRecord(entry.path, entry.size, entry.sha256, TableRows(partial(rows.table, number), count))
-            for number, (entry, count) in enumerate(
+            ShardRecord(entry.path, entry.size, entry.sha256, TableRows(partial(rows.table, index), count))
+            for index, (entry, count) in enumerate(
                 zip(self.manifest.shards, rows.counts.tolist(), strict=True)
             )
         ]
@@ -234,9 +237,9 @@ class Dataset(TableReader):
         for member in row["members"]:
             start = member["offset"] - row["offset"]
             content[member["suffix"]] = region[start : start + member["size"]]
-        own = {name: value for name, value in row.items() if name not in PLACEMENT}
+        fields = {name: value for name, value in row.items() if name not in PLACEMENT}
         embeddings = {suffix: content[suffix] for suffix in row["embeddings"]}
-        return Sample(own, content.get("mp4"), embeddings)
+        return Sample(fields, content.get("mp4"), embeddings)
 
     def read_member(self, row_number: int, suffix: str) -> bytes:
         """Read one member of a sample by one range read.
@@ -311,12 +314,12 @@ class Dataset(TableReader):
         rows_D = numbers(len(self.plan_index)) if lengths_N is None else np.flatnonzero(lengths_N)
         return Draws.once(rows_D, epoch)
 
-    def _read(self, places: Members, row_number: int, what: str) -> bytes:
-        found = places.place(row_number)
-        if found is None:
+    def _read(self, members: Members, row_number: int, what: str) -> bytes:
+        member = members.place(row_number)
+        if member is None:
             row = self.row(row_number)
             raise RunError(f"sample {row['key']} in {row['shard']} has no member {what}")
-        shard, offset, size = found
+        shard, offset, size = member
         with explained(self.shard_storage.uri(shard)):
             data = self.shard_storage.read(shard, offset, size)
         if len(data) != size:

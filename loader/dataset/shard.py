@@ -89,25 +89,25 @@ class ShardRecord:
         return EnergonShard(self.path, self.sha256, len(rows), rows, range(len(rows)), self.split)
 
 
-def shard_path(number: int, sha256: str) -> str:
+def shard_path(index: int, sha256: str) -> str:
     """Return the path of a shard inside a dataset, which contains its digest.
 
     So a writer that lost its lease cannot replace bytes that a manifest refers to.
 
     Args:
-        number: place in the order of writing.
+        index: place in the order of writing.
         sha256: hex digest of the tar.
     """
-    return f"shards/{number:06d}-{sha256[:_NAME_CHARS]}.tar"
+    return f"shards/{index:06d}-{sha256[:_NAME_CHARS]}.tar"
 
 
 def next_shard_number(shards: Iterable[ShardRecord]) -> int:
     """Return the number after the highest among a dataset's shards, 0 for none."""
-    numbers = (shard.path.removeprefix("shards/").removesuffix(".tar").partition("-")[0] for shard in shards)
-    return 1 + max(map(int, numbers), default=-1)
+    indices = (shard.path.removeprefix("shards/").removesuffix(".tar").partition("-")[0] for shard in shards)
+    return 1 + max(map(int, indices), default=-1)
 
 
-def write_shard(storage: Storage, number: int, samples: Iterable[Sample]) -> ShardRecord:
+def write_shard(storage: Storage, index: int, samples: Iterable[Sample]) -> ShardRecord:
     """Write samples in the given order to one tar and its ``.idx``; equal input gives equal bytes and names.
 
     Only one sample is in memory at a time; the tar is assembled in a local temporary file.
@@ -120,7 +120,7 @@ def write_shard(storage: Storage, number: int, samples: Iterable[Sample]) -> Sha
                 rows.append(_add(tar, sample))
             end = tar.offset
         digest = _hash_samples(local, rows)
-        path = shard_path(number, digest)
+        path = shard_path(index, digest)
         rows = [{**row, "shard": path} for row in rows]
         storage.write_file(path, local)
         record = ShardRecord(path, local.stat().st_size, digest, rows)
@@ -136,9 +136,9 @@ def parsed_sample(region: bytes) -> Sample | None:
     """
     key, members = read_sample(region)
     try:
-        told = json.loads(bytes(members["json"]))
+        attributes = json.loads(bytes(members["json"]))
         # A table, so that every column has the type of the index.
-        [row] = to_rows(to_table([{name: told[name] for name in _OWN.names}], _OWN))
+        [row] = to_rows(to_table([{name: attributes[name] for name in _OWN.names}], _OWN))
         embeddings = {suffix: bytes(members[suffix]) for suffix in row["embeddings"]}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, pa.ArrowException):
         return None
@@ -172,15 +172,15 @@ def _add(tar: tarfile.TarFile, sample: Sample) -> Row:
 
 def _hash_samples(local: Path, rows: list[Row]) -> str:
     """Add ``sample_sha256`` and ``sample_crc32`` to each row, and return the digest of the whole file."""
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     with local.open("rb") as file:
         for row in rows:
             region = file.read(row["size"])
-            whole.update(region)
+            digest.update(region)
             row["sample_sha256"] = hashlib.sha256(region).hexdigest()
             row["sample_crc32"] = zlib.crc32(region)
-        whole.update(file.read())
-    return whole.hexdigest()
+        digest.update(file.read())
+    return digest.hexdigest()
 
 
 def _readable_row(row: Row) -> bytes:

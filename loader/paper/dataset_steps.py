@@ -44,11 +44,11 @@ def dataset_steps(
     epoch, first = 0, 0
     while first < steps:
         plan = plan_epoch(assignment, seed, epoch, layout, draws=draws(epoch))
-        for number in range(min(len(plan), steps - first)):
+        for step in range(min(len(plan), steps - first)):
             began = time.perf_counter()
-            members, placement = plan.placed(number)
+            members, placement = plan.placed(step)
             spent_s = time.perf_counter() - began
-            planned = PlannedStep(first + number, _columns(plan, members), plan.costs(members), placement)
+            planned = PlannedStep(first + step, _columns(plan, members), plan.costs(members), placement)
             yield planned, spent_s
         epoch, first = epoch + 1, first + len(plan)
 
@@ -63,26 +63,26 @@ def dataset_packs(
         began = time.perf_counter()
         plan = plan_epoch(assignment, seed, epoch, layout, draws=draws(epoch))
         spent_s = (time.perf_counter() - began) / len(plan)
-        for number in range(min(len(plan), steps - first)):
-            members, placement = plan.placed(number)
+        for step in range(min(len(plan), steps - first)):
+            members, placement = plan.placed(step)
             pack = np.repeat(placement.slot * layout.ranks + placement.rank, plan.runs(members).size)
             rows = plan.draws.rows[plan.drawn(members)]
-            own, alone = assignment.own_lengths(rows), np.ones(len(rows), np.int64)
+            lengths, alone = assignment.own_lengths(rows), np.ones(len(rows), np.int64)
             bucket = assignment.bucket_of[rows].astype(np.int64)
             image_K = np.array([bucket.frames == 1 for bucket in assignment.buckets])
-            samples = Microbatches(bucket, alone, own, own, image_K[bucket].astype(np.int64))
+            samples = Microbatches(bucket, alone, lengths, lengths, image_K[bucket].astype(np.int64))
             carried = plan.carried / len(plan)
-            yield packed_step(first + number, samples, pack, assignment.cost, sizes, carried), spent_s
+            yield packed_step(first + step, samples, pack, assignment.cost, sizes, carried), spent_s
         epoch, first = epoch + 1, first + len(plan)
 
 
 def _columns(plan: EpochPlan, members: Places) -> Microbatches:
     runs = plan.runs(members)
-    own = plan.assignment.own_lengths(plan.draws.rows[plan.drawn(members)])
+    lengths = plan.assignment.own_lengths(plan.draws.rows[plan.drawn(members)])
     return Microbatches(
         bucket=runs.bucket,
         batch=runs.size,
         length=np.array(plan.assignment.lengths)[runs.bucket],
-        tokens=np.add.reduceat(own, np.cumsum(runs.size) - runs.size),
+        tokens=np.add.reduceat(lengths, np.cumsum(runs.size) - runs.size),
         images=np.where(plan.images(members), runs.size, 0),
     )

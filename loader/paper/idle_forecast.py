@@ -52,18 +52,18 @@ class IdleForecast:
         return None
 
 
-def too_few(found: IdleForecast) -> str:
+def too_few(forecast: IdleForecast) -> str:
     """Return the cost of few microbatches per rank, and the remedy, in words."""
-    each = "1 microbatch" if found.microbatches == 1 else f"{found.microbatches} microbatches"
+    each = "1 microbatch" if forecast.microbatches == 1 else f"{forecast.microbatches} microbatches"
     in_slots = (
-        f"; regime=slot, which keeps {each} on every rank, to {found.idle_in_slots:.1%}"
-        if found.idle - found.idle_in_slots > WORTH_A_WORD
+        f"; regime=slot, which keeps {each} on every rank, to {forecast.idle_in_slots:.1%}"
+        if forecast.idle - forecast.idle_in_slots > WORTH_A_WORD
         else ""
     )
     return (
-        f"by the cost model ranks wait {found.idle:.1%} of the time, since {each} per rank and step leave too little to"
-        f" balance; microbatches={found.more} brings it to {found.idle_at_more:.1%} (accumulate gradients until"
-        f" `ends_step`){in_slots}"
+        f"by the cost model ranks wait {forecast.idle:.1%} of the time, since {each} per rank and step leave too little"
+        f" to balance; microbatches={forecast.more} brings it to {forecast.idle_at_more:.1%} (accumulate gradients"
+        f" until `ends_step`){in_slots}"
     )
 
 
@@ -119,5 +119,7 @@ def _idle_of(plan: EpochPlan, layout: StepLayout, count: int) -> float:
         return 0.0
     members = np.arange(steps * layout.per_step)
     costs = plan.costs(members)
-    placed = place(layout, costs, plan.runs(members).size, plan.images(members))
-    return float(np.mean([idle(costs[own], placement) for own, placement in placed]))
+    placements = place(layout, costs, plan.runs(members).size, plan.images(members))
+    return float(
+        np.mean([idle(costs[members_of_step], placement) for members_of_step, placement in placements])
+    )

@@ -86,7 +86,7 @@ def packed_steps(
     sizes = PackSizes(ranks, packs, budgets.memory_tokens)
     waiting, read, carried = _own_lengths(epochs(0)), 1, 0
     held = len(waiting)
-    for number in range(steps):
+    for step in range(steps):
         while sizes.sizes(waiting.length).sum() < sizes.per_step * sizes.tokens:
             if len(waiting) >= 2 * held:
                 raise UsageError(_TOO_SMALL.format(held=held, ranks=ranks, packs=packs, tokens=sizes.tokens))
@@ -101,9 +101,9 @@ def packed_steps(
             raise UsageError(_TOO_SMALL.format(held=held, ranks=ranks, packs=packs, tokens=sizes.tokens))
         late = np.flatnonzero(pack_N == CARRIED)
         carried = len(late)
-        placed = pack_N != CARRIED
-        samples = waiting.where(slice(len(pack_N))).where(placed)
-        yield packed_step(number, samples, pack_N[placed], cost, sizes, carried), spent_s
+        is_packed = pack_N != CARRIED
+        samples = waiting.where(slice(len(pack_N))).where(is_packed)
+        yield packed_step(step, samples, pack_N[is_packed], cost, sizes, carried), spent_s
         waiting = together([waiting.where(late), waiting.where(slice(len(pack_N), None))])
 
 
@@ -130,12 +130,12 @@ def simulate_packs(
         carried, alone = carried + step.carried, alone + step.alone
         pack = placement.slot * placement.ranks + placement.rank
         normal = np.random.Generator(np.random.Philox(step.planned.number)).standard_normal(pack.max() + 1)
-        for error, found in off.items():
-            found.append(idle(costs * np.maximum(0.0, 1 + error * normal[pack]), placement))
+        for error, idle_shares in off.items():
+            idle_shares.append(idle(costs * np.maximum(0.0, 1 + error * normal[pack]), placement))
     return SimulatedPacks(
         metrics=plan_metrics(metrics),
         plan_ms_per_step=float(np.mean(spent_s)) * 1000,
-        idle_with_error={error: float(np.mean(found)) for error, found in off.items()},
+        idle_with_error={error: float(np.mean(idle_shares)) for error, idle_shares in off.items()},
         idle_slot=float(np.mean(slot_idle)),
         fill=float(np.mean(fill)),
         carried=carried / sum(step.samples for step in metrics),
@@ -164,12 +164,12 @@ def _balanced(
 
 
 def packed_step(
-    number: int, samples: Microbatches, pack: Places, cost: Cost, sizes: PackSizes, carried: float
+    step: int, samples: Microbatches, pack: Places, cost: Cost, sizes: PackSizes, carried: float
 ) -> PackedStep:
     """Return one step with its costs, placement and fill.
 
     Args:
-        number: number of the step.
+        step: number of the step.
         samples: microbatches of B = 1 with unpadded S.
         pack: int64 [N], slot * ranks + rank of each sample.
         cost: cost model.
@@ -177,15 +177,15 @@ def packed_step(
         carried: number of carried samples, see `PackedStep`.
     """
     together_with = np.bincount(pack, minlength=sizes.per_step)[pack]
-    own = cost.sample_s(samples.length)
-    costs = own + cost.fixed_s / together_with
+    sample_costs = cost.sample_s(samples.length)
+    costs = sample_costs + cost.fixed_s / together_with
     # Under every plan a rank pays fixed_s for each of its packs.
-    least = sizes.packs * cost.fixed_s + least_load(own, sizes.ranks)
+    floor = sizes.packs * cost.fixed_s + least_load(sample_costs, sizes.ranks)
     placement = Placement(pack % sizes.ranks, pack // sizes.ranks, sizes.ranks)
     return PackedStep(
-        planned=PlannedStep(number, samples, costs, placement),
+        planned=PlannedStep(step, samples, costs, placement),
         carried=carried,
         fill=float(sizes.sizes(samples.length).sum()) / (sizes.per_step * sizes.tokens),
         alone=int((samples.length > sizes.tokens).sum()),
-        idle_floor=max(0.0, 1 - float(costs.sum() / sizes.ranks / least)),
+        idle_floor=max(0.0, 1 - float(costs.sum() / sizes.ranks / floor)),
     )

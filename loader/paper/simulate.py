@@ -74,13 +74,13 @@ def planned_steps(
         steps: number of steps; the stream continues behind them, since windows are planned whole.
     """
     for first in range(0, steps, layout.window):
-        drawn = together([draw(number) for number in range(first, first + layout.window)])
+        drawn = together([draw(step) for step in range(first, first + layout.window)])
         costs = seconds(cost, drawn.batch, drawn.length)
         began = time.perf_counter()
-        placed = place(layout, costs, drawn.batch, drawn.images > 0)
-        spent_s = (time.perf_counter() - began) / len(placed)
-        for number, (own, placement) in enumerate(placed[: steps - first], first):
-            yield PlannedStep(number, drawn.where(own), costs[own], placement), spent_s
+        placements = place(layout, costs, drawn.batch, drawn.images > 0)
+        spent_s = (time.perf_counter() - began) / len(placements)
+        for step_index, (members, placement) in enumerate(placements[: steps - first], first):
+            yield PlannedStep(step_index, drawn.where(members), costs[members], placement), spent_s
 
 
 def simulate(
@@ -99,10 +99,10 @@ def simulate(
         spent_s.append(seconds_spent)
         metrics.append(step_metrics(step.microbatches, step.costs, step.placement))
         normal = np.random.Generator(np.random.Philox(step.number)).standard_normal(len(step.costs))
-        for error, found in off.items():
-            found.append(idle(step.costs * np.maximum(0.0, 1 + error * normal), step.placement))
+        for error, idle_shares in off.items():
+            idle_shares.append(idle(step.costs * np.maximum(0.0, 1 + error * normal), step.placement))
     return SimulatedPlan(
         metrics=plan_metrics(metrics),
         plan_ms_per_step=float(np.mean(spent_s)) * 1000,
-        idle_with_error={error: float(np.mean(found)) for error, found in off.items()},
+        idle_with_error={error: float(np.mean(idle_shares)) for error, idle_shares in off.items()},
     )

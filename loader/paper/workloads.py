@@ -66,10 +66,10 @@ class Workload:
         bucket_M = np.repeat(np.searchsorted(reach_K, draws, side="right"), repeated)
         bucket_M = np.minimum(bucket_M, len(self.buckets) - 1)
         batch_M = batch_K[bucket_M]
-        fewest, most = self.text_tokens
-        text_N = fewest + np.floor(uniform(seed, step, 1, int(batch_M.sum())) * (most - fewest + 1)).astype(
-            np.int64
-        )
+        fewest, max_tokens = self.text_tokens
+        text_N = fewest + np.floor(
+            uniform(seed, step, 1, int(batch_M.sum())) * (max_tokens - fewest + 1)
+        ).astype(np.int64)
         first_M = np.cumsum(batch_M) - batch_M
         visual_M = self.visual_tokens()[bucket_M]
         image_K = np.array([bucket.frames == 1 for bucket in self.buckets])
@@ -81,17 +81,17 @@ class Workload:
             images=np.where(image_K[bucket_M], batch_M, 0),
         )
 
-    def samples(self, seed: int, tokens: int, number: int) -> Microbatches:
+    def samples(self, seed: int, tokens: int, step: int) -> Microbatches:
         """Return samples of a part of the stream, as microbatches of B = 1; a pure function.
 
         Args:
             seed: seed of the stream, 0 to 2^64 - 1.
             tokens: approximate tokens of a part.
-            number: number of the part.
+            step: number of the part.
         """
         mean = float(self.visual_tokens() @ np.array(self.shares)) + sum(self.text_tokens) / 2
         alone = (BatchSize(1, "max_batch"),) * len(self.buckets)
-        return self.draw(alone, seed, number, math.ceil(tokens / mean))
+        return self.draw(alone, seed, step, math.ceil(tokens / mean))
 
 
 def _koala_wide() -> Workload:
@@ -99,7 +99,9 @@ def _koala_wide() -> Workload:
     frames = range(13, 130, 4)
     images = (512, 768, 1024)
     shares = {
-        Bucket(number, *size): 0.7 * share / len(frames) for size, share in sizes.items() for number in frames
+        Bucket(frame_count, *size): 0.7 * share / len(frames)
+        for size, share in sizes.items()
+        for frame_count in frames
     }
     shares |= {Bucket(1, side, side): 0.3 / len(images) for side in images}
     return Workload(
@@ -117,7 +119,7 @@ def _adaptiveload() -> Workload:
     frames = range(69, 130, 4)
     return Workload(
         about="480p videos of 69 to 129 frames, as narrow as the mixture of AdaptiveLoad must have been",
-        buckets=tuple(Bucket(number, 480, 832) for number in frames),
+        buckets=tuple(Bucket(frame_count, 480, 832) for frame_count in frames),
         shares=(1 / len(frames),) * len(frames),
         text_tokens=_CAPTIONS,
         compression=COMPRESSIONS["adaptiveload"],

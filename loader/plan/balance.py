@@ -65,18 +65,18 @@ def least_load(costs: Floats, ranks: int) -> float:
 def _largest_first(costs: Floats, ranks: int) -> Places:
     """Place by LPT; the first ``ranks`` microbatches go to one rank each, so no rank stays empty."""
     heap = [(0.0, rank) for rank in range(ranks)]
-    placed = np.empty(len(costs), np.int64)
+    rank_of = np.empty(len(costs), np.int64)
     values = costs.tolist()
-    for number in np.argsort(-costs, kind="stable").tolist():
+    for item_index in np.argsort(-costs, kind="stable").tolist():
         load, rank = heap[0]
-        placed[number] = rank
-        heapq.heapreplace(heap, (load + values[number], rank))
-    return placed
+        rank_of[item_index] = rank
+        heapq.heapreplace(heap, (load + values[item_index], rank))
+    return rank_of
 
 
 def exchanged(
     costs: Floats,
-    placed: Places,
+    rank_of: Places,
     targets: Floats,
     room: RankCapacity | None = None,
     rounds: int = _ROUNDS,
@@ -88,7 +88,7 @@ def exchanged(
 
     Args:
         costs: float64 [M], cost of each microbatch.
-        placed: int64 [M], rank of each microbatch.
+        rank_of: int64 [M], rank of each microbatch.
         targets: float64 [ranks], desired excess of each rank's load.
         room: capacity of a rank; None is unbounded.
         rounds: maximum number of rounds.
@@ -97,31 +97,31 @@ def exchanged(
     Returns:
         int64 [M], new rank of each microbatch.
     """
-    placed, ranks = placed.copy(), len(targets)
-    for number in range(rounds):
-        loads = np.bincount(placed, weights=costs, minlength=ranks).astype(np.float64) - targets
+    rank_of, ranks = rank_of.copy(), len(targets)
+    for round_index in range(rounds):
+        loads = np.bincount(rank_of, weights=costs, minlength=ranks).astype(np.float64) - targets
         if loads.max() <= loads.mean() + enough * costs.sum() / ranks:
             break
         by_load = np.argsort(-loads, kind="stable")
         heavy, light = by_load[: ranks // 2], by_load[::-1][: ranks // 2]
         # A shift pairs other ranks, because the same two have nothing left to exchange.
-        light = np.roll(light, number // 2 % _SHIFTS)
-        two_for_two = number % 2 == 1
+        light = np.roll(light, round_index // 2 % _SHIFTS)
+        two_for_two = round_index % 2 == 1
         offered = _OFFERED_TWO if two_for_two else _OFFERED_ONE
-        items = _items(_offered(costs, placed, offered, number * _GOLDEN % 1), placed, ranks)
+        items = _items(_offered(costs, rank_of, offered, round_index * _GOLDEN % 1), rank_of, ranks)
         bundles = _bundles(items.shape[1], two_for_two)
         at_once = max(1, _COMPARED // bundles.shape[1] ** 2)
         if two_for_two or room is not None:
             heavy, light = heavy[:at_once], light[:at_once]
         for first in range(0, len(heavy), at_once):
             some = slice(first, first + at_once)
-            _meet(costs, placed, loads, items, bundles, heavy[some], light[some], room)
-    return placed
+            _meet(costs, rank_of, loads, items, bundles, heavy[some], light[some], room)
+    return rank_of
 
 
 def _meet(
     costs: Floats,
-    placed: Places,
+    rank_of: Places,
     loads: Floats,
     items: Places,
     bundles: Places,
@@ -133,7 +133,7 @@ def _meet(
 
     Args:
         costs: float64 [M], cost of each microbatch.
-        placed: int64 [M], rank of each microbatch; changed in place.
+        rank_of: int64 [M], rank of each microbatch; changed in place.
         loads: float64 [ranks], load of each rank.
         items: offered microbatches, see `_items`.
         bundles: int64 [2, n], pairs of columns of ``items`` to exchange together.
@@ -153,7 +153,7 @@ def _meet(
     gap_P = loads[heavy] - loads[light]
     left_Pnn = np.abs(gap_P[:, None, None] - 2 * moved(costs))
     if room is not None:
-        held_P11 = np.bincount(placed, weights=room.sizes, minlength=len(loads))[:, None, None]
+        held_P11 = np.bincount(rank_of, weights=room.sizes, minlength=len(loads))[:, None, None]
         more_Pnn = moved(room.sizes)
         fits_Pnn = (held_P11[light] + more_Pnn <= room.limit) & (held_P11[heavy] - more_Pnn <= room.limit)
         fits_Pnn &= held_P11[heavy] > more_Pnn
@@ -168,41 +168,43 @@ def _meet(
         for column_P in bundles[:, bundle_P]:
             moved_P = items[giver_P, column_P]
             moves_P = better_P & (moved_P >= 0)
-            placed[moved_P[moves_P]] = taker_P[moves_P]
+            rank_of[moved_P[moves_P]] = taker_P[moves_P]
 
 
 def _bundles(columns: int, two: bool) -> Places:
     """Return bundles [2, n] of one microbatch or none, with ``two`` also of two; the last column stands for none."""
     none = columns - 1
-    one = np.stack([np.arange(columns), np.full(columns, none)])
+    singles = np.stack([np.arange(columns), np.full(columns, none)])
     if not two:
-        return one
+        return singles
     return np.concatenate([np.stack(np.triu_indices(columns, 1)), [[none], [none]]], axis=1)
 
 
-def _offered(costs: Floats, placed: Places, most: int, phase: float) -> Places:
-    """Return the numbers of at most ``most`` microbatches of each rank, evenly spaced by cost; rising, int64 [n].
+def _offered(costs: Floats, rank_of: Places, max_items: int, phase: float) -> Places:
+    """Return the numbers of at most ``max_items`` microbatches of each rank, evenly spaced by cost; rising, int64 [n].
 
     Args:
         costs: float64 [M], cost of each microbatch.
-        placed: int64 [M], rank of each microbatch.
-        most: maximum number of microbatches per rank.
-        phase: offset in [0, 1); other phases select other microbatches of ranks with more than ``most``.
+        rank_of: int64 [M], rank of each microbatch.
+        max_items: maximum number of microbatches per rank.
+        phase: offset in [0, 1); other phases select other microbatches of ranks with more than ``max_items``.
     """
-    counts = np.bincount(placed)
-    if counts.max() <= most:
-        return np.arange(len(placed))
-    order = np.lexsort((-costs, placed))
-    count = counts[placed[order]]
-    place = np.arange(len(order)) - (np.cumsum(counts) - counts)[placed[order]]
+    counts = np.bincount(rank_of)
+    if counts.max() <= max_items:
+        return np.arange(len(rank_of))
+    order = np.lexsort((-costs, rank_of))
+    count = counts[rank_of[order]]
+    order_index = np.arange(len(order)) - (np.cumsum(counts) - counts)[rank_of[order]]
     # Select the places at which a line with slope most / count crosses a whole number.
-    passes = np.floor((place + 1) * most / count + phase) > np.floor(place * most / count + phase)
-    return np.sort(order[passes | (count <= most)])
+    passes = np.floor((order_index + 1) * max_items / count + phase) > np.floor(
+        order_index * max_items / count + phase
+    )
+    return np.sort(order[passes | (count <= max_items)])
 
 
-def _items(offered: Places, placed: Places, ranks: int) -> Places:
+def _items(offered: Places, rank_of: Places, ranks: int) -> Places:
     """Return the offered microbatches of each rank, [ranks, most + 1], padded with at least one -1."""
-    rank = placed[offered]
+    rank = rank_of[offered]
     counts = np.bincount(rank, minlength=ranks)
     order = np.argsort(rank, kind="stable")
     firsts = np.cumsum(counts) - counts

@@ -122,8 +122,8 @@ class EpochPlan:
         """Return the costs of some microbatches, by the assignment's cost model."""
         runs, cost = self.runs(members), self.assignment.cost
         if self.layout.regime == "pack":
-            own = cost.sample_s(self.assignment.own_lengths(self.draws.rows[self.drawn(members)]))
-            return np.asarray(cost.fixed_s + np.add.reduceat(own, np.cumsum(runs.size) - runs.size))
+            sample_costs = cost.sample_s(self.assignment.own_lengths(self.draws.rows[self.drawn(members)]))
+            return np.asarray(cost.fixed_s + np.add.reduceat(sample_costs, np.cumsum(runs.size) - runs.size))
         return seconds(cost, runs.size, np.array(self.assignment.lengths)[runs.bucket])
 
     def images(self, members: Places) -> Flags:
@@ -158,12 +158,12 @@ class EpochPlan:
         """Return False for fillers, whose samples count elsewhere."""
         return members < len(self.turns) - self.fillers
 
-    def cut(self, step: int, numbers: Places, start: Places, size: Places, rank: int) -> StepPlan:
+    def cut(self, step: int, indices: Places, start: Places, size: Places, rank: int) -> StepPlan:
         """Return parts of a step's microbatches for one rank, in the given order; not for the slot regime.
 
         Args:
             step: number of the step in the plan.
-            numbers: int64 [P], microbatch of each part, as place in the step.
+            indices: int64 [P], microbatch of each part, as place in the step.
             start: int64 [P], number of the part's first sample in its microbatch.
             size: int64 [P], number of samples of each part.
             rank: rank that reads the parts.
@@ -171,8 +171,8 @@ class EpochPlan:
         members = self.members(step)
         runs, counts = self.runs(members), self.counts(members)
         samples = int(runs.size[counts].sum())
-        weights = np.where(counts[numbers], size / samples, 0.0)
-        columns = (runs.start[numbers] + start, size, runs.bucket[numbers], weights)
+        weights = np.where(counts[indices], size / samples, 0.0)
+        columns = (runs.start[indices] + start, size, runs.bucket[indices], weights)
         rows = zip(*(column.tolist() for column in columns), strict=True)
         return StepPlan(
             microbatches=tuple(
@@ -193,12 +193,12 @@ class EpochPlan:
         earlier = whole_windows * self.layout.per_step
         for part in parts(earlier, _DRAWN_AT_ONCE):
             yield self.drawn(np.arange(part.start, min(part.stop, earlier)))
-        for number in range(whole_windows, step):
-            yield self.drawn(self.placed(number)[0])
+        for index in range(whole_windows, step):
+            yield self.drawn(self.placed(index)[0])
 
-    def stand_ins(self, micro: PlannedMicrobatch, number: int) -> Iterator[tuple[int, int]]:
-        """Yield (row, passes) of replacements for sample ``number``: later draws of its bucket, each once."""
-        bad, first = micro.rows.item(number), micro.first + len(micro.rows) + number
+    def stand_ins(self, micro: PlannedMicrobatch, index: int) -> Iterator[tuple[int, int]]:
+        """Yield (row, passes) of replacements for sample ``index``: later draws of its bucket, each once."""
+        bad, first = micro.rows.item(index), micro.first + len(micro.rows) + index
         for part in parts(len(self.order), _DRAWN_AT_ONCE):
             drawn = self.order[
                 (first + np.arange(part.start, min(part.stop, len(self.order)))) % len(self.order)
@@ -277,10 +277,10 @@ def plan_epoch(
     """
     if draws is None:
         draws = Draws.once(numbers(len(assignment.bucket_of)), epoch)
-    most = len(draws.rows)
+    max_rows = len(draws.rows)
     draws, over_D = finished(done, seed, epoch, draws, near_N)
     # After a change of the dataset few draws may be left, which fillers make a step of.
-    _check_fills(max(most, len(draws.rows)), layout, assignment.unassigned, drawn=True)
+    _check_fills(max(max_rows, len(draws.rows)), layout, assignment.unassigned, drawn=True)
     rest = EpochPart(assignment, seed, epoch, len(done), layout, draws, over_D, shuffle, near_N)
     plan = _part(rest, groups)
     if not done:
@@ -292,16 +292,16 @@ def finished(
     done: Sequence[DoneSegment], seed: int, epoch: int, draws: Draws, near_N: Numbers | None = None
 ) -> tuple[Draws, Flags]:
     """Return the draws of an epoch after finished parts, and which of them are over; arguments as of `plan_epoch`."""
-    over_D, most = np.zeros(len(draws.rows), np.bool_), 0
-    for number, part in enumerate(done):
-        most = max(most, len(draws.rows))
-        _check_fills(most, part.layout)
+    over_D, max_steps = np.zeros(len(draws.rows), np.bool_), 0
+    for index, part in enumerate(done):
+        max_steps = max(max_steps, len(draws.rows))
+        _check_fills(max_steps, part.layout)
         before = _part(
-            EpochPart(part.assignment, seed, epoch, number, part.layout, draws, over_D, part.shuffle, near_N)
+            EpochPart(part.assignment, seed, epoch, index, part.layout, draws, over_D, part.shuffle, near_N)
         )
         if part.steps > len(before):
             raise UsageError(
-                f"{part.steps} steps of part {number} of the epoch are done, but it has {len(before)} steps"
+                f"{part.steps} steps of part {index} of the epoch are done, but it has {len(before)} steps"
             )
         for drawn in before.drawn_before(part.steps):
             over_D[drawn] = True
@@ -315,14 +315,14 @@ def _check_fills(
 ) -> None:
     """Check that samples fill a step; ``drawn`` ones may lie in no bucket."""
     if samples < layout.per_step:
-        others = ""
+        remedy = ""
         if without is not None and (counts := without.counts()):
             reason, count = next(iter(counts.items()))
-            others = f"; {len(without)} samples fit no bucket, {count} of them since {reason}"
-        said = "samples" if drawn and without else "samples in buckets"
+            remedy = f"; {len(without)} samples fit no bucket, {count} of them since {reason}"
+        subject = "samples" if drawn and without else "samples in buckets"
         raise UsageError(
-            f"{samples} {said} cannot fill the {layout.per_step} microbatches of a step (ranks:"
-            f" {layout.ranks}, of each: {layout.microbatches}): use fewer of them or allow more shapes{others}"
+            f"{samples} {subject} cannot fill the {layout.per_step} microbatches of a step (ranks:"
+            f" {layout.ranks}, of each: {layout.microbatches}): use fewer of them or allow more shapes{remedy}"
         )
 
 
@@ -349,28 +349,28 @@ def _part(part: EpochPart, groups: Grouped | None = None) -> EpochPlan:
 
 
 @lru_cache(maxsize=2)
-def _window(plan: EpochPlan, number: int) -> list[tuple[Places, Placement]]:
+def _window(plan: EpochPlan, window: int) -> list[tuple[Places, Placement]]:
     """Place the steps of a window, in this process or in the machine's first process that needs them."""
     if plan.shared is None:
-        found = _placed(plan, number)
+        columns = _placed(plan, window)
     else:
         node, name = plan.shared
-        found = node.arrays(f"{name}.{number}", lambda: _placed(plan, number))
-        node.drop_arrays(f"{name}.{number - _KEPT_WINDOWS}")
+        columns = node.arrays(f"{name}.{window}", lambda: _placed(plan, window))
+        node.drop_arrays(f"{name}.{window - _KEPT_WINDOWS}")
     steps = zip(
-        *(found[name].reshape(-1, plan.layout.per_step) for name in ("member", "rank", "slot")), strict=True
+        *(columns[name].reshape(-1, plan.layout.per_step) for name in ("member", "rank", "slot")), strict=True
     )
     ranks, regime = plan.layout.ranks, plan.layout.regime
     return [(member, Placement(rank, slot, ranks, regime)) for member, rank, slot in steps]
 
 
-def _placed(plan: EpochPlan, number: int) -> dict[str, Places]:
+def _placed(plan: EpochPlan, window: int) -> dict[str, Places]:
     """Return microbatches, ranks and slots of a window's steps, step after step; int64 [steps x ranks x m]."""
     length = plan.layout.window * plan.layout.per_step
-    members = np.arange(number * length, min((number + 1) * length, len(plan.turns)))
-    placed = place(plan.layout, plan.costs(members), plan.runs(members).size, plan.images(members))
+    members = np.arange(window * length, min((window + 1) * length, len(plan.turns)))
+    placements = place(plan.layout, plan.costs(members), plan.runs(members).size, plan.images(members))
     return {
-        "member": np.concatenate([members[own] for own, _ in placed]),
-        "rank": np.concatenate([placement.rank for _, placement in placed]),
-        "slot": np.concatenate([placement.slot for _, placement in placed]),
+        "member": np.concatenate([members[selected] for selected, _ in placements]),
+        "rank": np.concatenate([placement.rank for _, placement in placements]),
+        "slot": np.concatenate([placement.slot for _, placement in placements]),
     }

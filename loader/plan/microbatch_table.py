@@ -81,13 +81,15 @@ def fill_steps(table: MicrobatchTable, per_step: int) -> MicrobatchTable:
     times = -table.total % per_step
     largest = np.argsort(-table.size, kind="stable")
     reach = np.cumsum(table.length[largest])
-    taken = np.zeros_like(table.length)
-    taken[largest] = np.diff(np.minimum(reach, times), prepend=0)
-    kept = table._replace(length=table.length - taken)
+    fill_counts = np.zeros_like(table.length)
+    fill_counts[largest] = np.diff(np.minimum(reach, times), prepend=0)
+    retained = table._replace(length=table.length - fill_counts)
     heap = [
-        (-size, start + number * size, bucket)
-        for start, size, bucket, left, gone in np.stack([*kept, taken], axis=1)[taken > 0].tolist()
-        for number in range(left, left + gone)
+        (-size, start + index * size, bucket)
+        for start, size, bucket, remaining, gone in np.stack([*retained, fill_counts], axis=1)[
+            fill_counts > 0
+        ].tolist()
+        for index in range(remaining, remaining + gone)
     ]
     heapq.heapify(heap)
     for _ in range(times if heap else 0):
@@ -98,11 +100,11 @@ def fill_steps(table: MicrobatchTable, per_step: int) -> MicrobatchTable:
         heapq.heapreplace(heap, (-half, start, bucket))
         heapq.heappush(heap, (half - size, start + half, bucket))
     halved = np.array([(start, -size, bucket, 1) for size, start, bucket in heap], np.int64).reshape(-1, 4)
-    table_S4 = np.concatenate([np.stack(kept, axis=1), halved])
+    table_S4 = np.concatenate([np.stack(retained, axis=1), halved])
     return MicrobatchTable(*table_S4[np.argsort(table_S4[:, 0], kind="stable")].T)
 
 
-def training_order(table: MicrobatchTable, run: int, seed: int, number: int, purpose: int) -> Numbers:
+def training_order(table: MicrobatchTable, run: int, seed: int, counter: int, purpose: int) -> Numbers:
     """Return the numbers of all microbatches in random order; with ``run`` > 1, whole runs of one bucket first.
 
     Microbatches of a run stay adjacent in the order of draws, too: their samples are in random order already.
@@ -111,21 +113,21 @@ def training_order(table: MicrobatchTable, run: int, seed: int, number: int, pur
         table: microbatches.
         run: number of consecutive microbatches from one bucket.
         seed: see `reelweave.loader.base.philox.words`.
-        number: see `reelweave.loader.base.philox.words`.
+        counter: see `reelweave.loader.base.philox.words`.
         purpose: see `reelweave.loader.base.philox.words`.
     """
     if run == 1:
-        return shuffled(seed, number, purpose, table.total)
+        return shuffled(seed, counter, purpose, table.total)
     # The same function that cuts samples into microbatches cuts microbatches into runs.
     count_K = np.bincount(table.bucket, table.length).astype(np.int64)
     lots = cut_microbatches(count_K, np.full_like(count_K, run))
     start_R, size_R, _ = lots.runs(np.arange(lots.total))
-    turn_R = shuffled(seed, number, purpose, lots.total, (size_R < run).astype(np.uint8))
+    turn_R = shuffled(seed, counter, purpose, lots.total, (size_R < run).astype(np.uint8))
     return expand_ranges(start_R[turn_R], size_R[turn_R]).astype(number_type(table.total))
 
 
 def expand_ranges(start_M: Places, size_M: Places) -> Places:
     """Return the numbers of ranges, one range after the other."""
     reach_M = np.cumsum(size_M)
-    numbers: Places = np.repeat(start_M - (reach_M - size_M), size_M) + np.arange(size_M.sum())
-    return numbers
+    indices: Places = np.repeat(start_M - (reach_M - size_M), size_M) + np.arange(size_M.sum())
+    return indices

@@ -25,7 +25,11 @@ def packs(assignment: Assignment, rows_N: Numbers, layout: StepLayout) -> tuple[
     table = MicrobatchTable(
         np.cumsum(size_M) - size_M, size_M, np.full_like(size_M, -1), np.ones_like(size_M)
     )
-    return np.concatenate([none, *(own for own, _, _ in steps)]), table, sum(late for _, _, late in steps)
+    return (
+        np.concatenate([none, *(step_rows for step_rows, _, _ in steps)]),
+        table,
+        sum(late for _, _, late in steps),
+    )
 
 
 def pack_epoch(
@@ -51,12 +55,12 @@ def pack_epoch(
     counted_N = counted.sample_s(length_N)
     limit = None if limit is None else limit - counted.fixed_s
     late, at = np.zeros(0, np.int64), 0
-    while left := len(late) + len(rows_N) - at:
+    while remaining := len(late) + len(rows_N) - at:
         before = int(reach_N[at - 1]) if at else 0
         # An upper bound of the samples of this step, whatever the previous step carried over.
         behind = int(np.searchsorted(reach_N, before + sizes.per_step * sizes.tokens, side="right"))
         waiting = np.concatenate([late, np.arange(at, max(behind, min(len(rows_N), at + sizes.per_step)))])
-        if left <= sizes.per_step:
+        if remaining <= sizes.per_step:
             yield waiting, np.ones(len(waiting), np.int64), 0
             return
         if layout.policy == "equal_token":
@@ -64,11 +68,11 @@ def pack_epoch(
         else:
             count = min(taken(length_N[waiting], counted_N[waiting], sizes, limit), len(waiting))
             pack_n = balanced_packs(length_N[waiting[:count]], cost_N[waiting[:count]], sizes, len(late))
-        own = waiting[: len(pack_n)]
-        at = max(at, int(own[-1]) + 1)
-        late = own[pack_n == CARRIED]
+        packed_rows = waiting[: len(pack_n)]
+        at = max(at, int(packed_rows[-1]) + 1)
+        late = packed_rows[pack_n == CARRIED]
         order = np.argsort(pack_n, kind="stable")[len(late) :]
-        yield own[order], np.bincount(pack_n[order], minlength=sizes.per_step), len(late)
+        yield packed_rows[order], np.bincount(pack_n[order], minlength=sizes.per_step), len(late)
 
 
 def _in_order(length_n: Places, cost_n: Floats, sizes: PackSizes) -> Places:

@@ -109,10 +109,12 @@ def balanced_packs(lengths_N: Places, costs_N: Floats, step: PackSizes, carried:
     pack_N = np.full(len(lengths_N), CARRIED)
     pack_N[seeds] = np.arange(step.per_step)
     _fill(pack_N, rest, sizes_N, costs_N, targets_P - costs_N[seeds], step.tokens - sizes_N[seeds])
-    placed = pack_N != CARRIED
-    room = RankCapacity(sizes_N[placed], step.tokens)
+    is_packed = pack_N != CARRIED
+    room = RankCapacity(sizes_N[is_packed], step.tokens)
     rounds = min(max(1, _LOOKED_AT // len(lengths_N)), _MOST_ROUNDS)
-    pack_N[placed] = exchanged(costs_N[placed], pack_N[placed], targets_P, room, rounds, _GOOD_ENOUGH)
+    pack_N[is_packed] = exchanged(
+        costs_N[is_packed], pack_N[is_packed], targets_P, room, rounds, _GOOD_ENOUGH
+    )
     return _even_ranks(pack_N, costs_N, step)
 
 
@@ -138,14 +140,14 @@ def _targets(costs_N: Floats, step: PackSizes) -> Floats:
     """Return each pack's target cost, [packs of a step]: the mean, or the dearest sample's cost in slots above it."""
     dearest = np.sort(costs_N)[::-1]
     target_j = np.empty(step.packs)
-    left = float(costs_N.sum())
+    remaining = float(costs_N.sum())
     for slot in range(step.packs):
-        mean = max(left, 0.0) / ((step.packs - slot) * step.ranks)
+        mean = max(remaining, 0.0) / ((step.packs - slot) * step.ranks)
         if dearest[slot * step.ranks] <= mean:
             target_j[slot:] = mean
             break
         target_j[slot] = dearest[slot * step.ranks]
-        left -= target_j[slot] * step.ranks
+        remaining -= target_j[slot] * step.ranks
     return np.repeat(target_j, step.ranks)
 
 
@@ -187,12 +189,14 @@ def _fill(
 
 def _even_ranks(pack_N: Places, costs_N: Floats, step: PackSizes) -> Places:
     """Permute the packs within their slots to equalize the ranks' sums: the dearest pack to the least loaded rank."""
-    placed = pack_N != CARRIED
-    loads_jR = np.bincount(pack_N[placed], costs_N[placed], minlength=step.per_step).reshape(-1, step.ranks)
+    is_packed = pack_N != CARRIED
+    loads_jR = np.bincount(pack_N[is_packed], costs_N[is_packed], minlength=step.per_step).reshape(
+        -1, step.ranks
+    )
     sums_R = np.zeros(step.ranks)
     renamed = np.empty((step.packs, step.ranks), np.int64)
     for slot, loads_R in enumerate(loads_jR):
-        dearest, least = np.argsort(-loads_R, kind="stable"), np.argsort(sums_R, kind="stable")
-        renamed[slot, dearest] = slot * step.ranks + least
-        sums_R[least] += loads_R[dearest]
-    return np.where(placed, renamed.reshape(-1)[pack_N], CARRIED)
+        dearest, cheapest = np.argsort(-loads_R, kind="stable"), np.argsort(sums_R, kind="stable")
+        renamed[slot, dearest] = slot * step.ranks + cheapest
+        sums_R[cheapest] += loads_R[dearest]
+    return np.where(is_packed, renamed.reshape(-1)[pack_N], CARRIED)

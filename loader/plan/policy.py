@@ -113,20 +113,23 @@ def place(
     ranks, steps = layout.ranks, len(costs) // layout.per_step
     if layout.regime == "slot" and layout.policy == "balanced":
         step, rank, slot = slotted(costs, samples, images, ranks, steps, layout.lookahead)
-        members = [np.flatnonzero(step == number) for number in range(steps)]
-        return [(own, Placement(rank[own], slot[own], ranks, "slot")) for own in members]
-    numbers = np.arange(len(costs)).reshape(steps, layout.per_step)
-    return [(own, _placed(layout, costs[own])) for own in numbers]
+        members = [np.flatnonzero(step == index) for index in range(steps)]
+        return [
+            (members_of_step, Placement(rank[members_of_step], slot[members_of_step], ranks, "slot"))
+            for members_of_step in members
+        ]
+    indices = np.arange(len(costs)).reshape(steps, layout.per_step)
+    return [(members_of_step, _placed(layout, costs[members_of_step])) for members_of_step in indices]
 
 
 def _placed(layout: StepLayout, costs: Floats) -> Placement:
-    ranks, number = layout.ranks, np.arange(len(costs))
+    ranks, indices = layout.ranks, np.arange(len(costs))
     # One microbatch per rank leaves nothing to balance; packs are balanced when they are made.
     if layout.policy != "balanced" or len(costs) == ranks or layout.regime == "pack":
-        return Placement(number % ranks, number // ranks, ranks, layout.regime)
+        return Placement(indices % ranks, indices // ranks, ranks, layout.regime)
     rank = balanced(costs, ranks)
-    order = np.lexsort((number, -costs, rank))
+    order = np.lexsort((indices, -costs, rank))
     first = np.searchsorted(rank[order], np.arange(ranks))
     slot = np.empty(len(costs), np.int64)
-    slot[order] = number - first[rank[order]]
+    slot[order] = indices - first[rank[order]]
     return Placement(rank, slot, ranks)

@@ -78,9 +78,9 @@ class EpochSegment(NamedTuple):
 
     def continues(self, other: "EpochSegment") -> bool:
         """Return whether its steps hold the same samples as further steps of the other segment would."""
-        own, before = self.setting, other.setting
+        setting, before = self.setting, other.setting
         alike = ("cost", "stage", "shuffle", "revision")
-        same_order = all(getattr(own, name) == getattr(before, name) for name in alike)
+        same_order = all(getattr(setting, name) == getattr(before, name) for name in alike)
         return same_order and self.layout.same_steps(other.layout)
 
 
@@ -197,7 +197,7 @@ class Position:
 
 def _planned_on(parts: tuple[EpochSegment, ...], revision: str) -> tuple[EpochSegment, ...]:
     settings = (part.setting for part in parts)
-    moved = (one.model_copy(update={"revision": one.revision or revision}) for one in settings)
+    moved = (setting.model_copy(update={"revision": setting.revision or revision}) for setting in settings)
     return tuple(part._replace(setting=setting) for part, setting in zip(parts, moved, strict=True))
 
 
@@ -244,7 +244,7 @@ class StreamState(BaseModel, frozen=True, extra="forbid", strict=True):
         return Position(self.step, self.epoch, self._segments(self.parts), tuple(map(self._era, self.eras)))
 
     def _segments(self, parts: Sequence[_Part]) -> tuple[EpochSegment, ...]:
-        return tuple(EpochSegment(self.settings[number], *rest) for number, *rest in parts)
+        return tuple(EpochSegment(self.settings[index], *rest) for index, *rest in parts)
 
     def _era(self, era: tuple[int, int] | EnteredEra) -> Era:
         if isinstance(era, tuple):
@@ -315,6 +315,6 @@ def read_state(state: dict[str, Any]) -> StreamState:
         key = ".".join(map(str, problem["loc"])) or "all of it"
         raise UsageError(f"not a state of the loader: {key}: {problem['msg']}") from error
     entered = (part for era in loaded.eras if isinstance(era, EnteredEra) for part in era.parts)
-    if any(number >= len(loaded.settings) for number, *_ in (*loaded.parts, *entered)):
+    if any(index >= len(loaded.settings) for index, *_ in (*loaded.parts, *entered)):
         raise UsageError("not a state of the loader: parts: names a setting that is not there")
     return loaded

@@ -103,12 +103,12 @@ class Permuted:
     def __len__(self) -> int:
         return int(self.starts[-1]) + self.fillers
 
-    def __getitem__(self, places: "slice | Numbers") -> Numbers:
+    def __getitem__(self, indices: "slice | Numbers") -> Numbers:
         """Return the values at some places."""
-        if isinstance(places, slice):
-            places = np.arange(*places.indices(len(self)))
+        if isinstance(indices, slice):
+            indices = np.arange(*indices.indices(len(self)))
         held = int(self.starts[-1])
-        place_n = np.asarray(places, np.int64)
+        place_n = np.asarray(indices, np.int64)
         place_n = np.where(place_n < held, place_n, held - self.last + (place_n - held) % self.last)
         group_n = np.searchsorted(self.starts, place_n, side="right") - 1
         begin_n = self.starts[group_n]
@@ -151,14 +151,14 @@ def permuted(place_n: Places, size_n: Places, keys_nR: Words) -> Places:
     walking = np.arange(len(found_n))
     while len(walking):
         high, low = high_n[walking], low_n[walking]
-        left, right = np.divmod(found_n[walking], low)
-        for number in range(keys_nR.shape[1]):
-            key = keys_nR[walking, number]
-            if number % 2:
-                right = (right + _mixed(left ^ key) % low) % low
+        high_bits, right = np.divmod(found_n[walking], low)
+        for round_index in range(keys_nR.shape[1]):
+            key = keys_nR[walking, round_index]
+            if round_index % 2:
+                right = (right + _mixed(high_bits ^ key) % low) % low
             else:
-                left = (left + _mixed(right ^ key) % high) % high
-        found_n[walking] = left * low + right
+                high_bits = (high_bits + _mixed(right ^ key) % high) % high
+        found_n[walking] = high_bits * low + right
         walking = walking[found_n[walking] >= size_n[walking].astype(np.uint64)]
     return found_n.astype(np.int64)
 

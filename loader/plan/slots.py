@@ -34,9 +34,9 @@ def slotted(
     """
     step = _steps(costs, samples, images, ranks, steps, min(lookahead, steps) - 1)
     by_step = np.lexsort((costs, step))
-    place = np.arange(len(costs)) % (len(costs) // steps)
+    slot_index = np.arange(len(costs)) % (len(costs) // steps)
     rank, slot = np.empty_like(step), np.empty_like(step)
-    rank[by_step], slot[by_step] = place % ranks, place // ranks
+    rank[by_step], slot[by_step] = slot_index % ranks, slot_index // ranks
     return step, rank, slot
 
 
@@ -107,25 +107,25 @@ def _filled(
     # Cumulative sums over the steps: waiting microbatches, and room; room is padded by r steps at both ends.
     waiting = np.cumsum(count)
     room = np.pad(waiting, (reach, reach), constant_values=(0, waiting[-1]))
-    left = count.copy()
+    remaining = count.copy()
     for phase_T in phase_RT:
         for phase in phase_T.tolist():
             for now in range(phase, steps, len(phase_T)):
-                if (size := min(ranks, left.item(now))) == 0:
+                if (size := min(ranks, remaining.item(now))) == 0:
                     continue
                 first, behind = max(now - reach, 0), min(now + reach, last) + 1
                 near = [cost[heads[at] : min(heads[at] + size, ends[at])] for at in range(first, behind)]
-                left[now] -= size
+                remaining[now] -= size
                 room[now + reach :] -= size
                 # The remaining room must hold all waiting microbatches, in order, within r steps of their own.
-                least = waiting[first:behind] - room[first + 2 * reach : behind + 2 * reach]
-                most = waiting[first:behind] - room[first:behind]
-                taken = np.maximum(_dearest(near, size), np.maximum.accumulate(least))
-                taken = np.minimum(taken, np.minimum.accumulate(most[::-1])[::-1])
-                for at, number in enumerate(np.diff(taken, prepend=0).tolist(), first):
-                    step[queue[heads[at] : heads[at] + number]] = now
-                    heads[at] += number
-                waiting[first:behind] -= taken
+                min_taken = waiting[first:behind] - room[first + 2 * reach : behind + 2 * reach]
+                max_taken = waiting[first:behind] - room[first:behind]
+                cumulative = np.maximum(_dearest(near, size), np.maximum.accumulate(min_taken))
+                cumulative = np.minimum(cumulative, np.minimum.accumulate(max_taken[::-1])[::-1])
+                for at, size_index in enumerate(np.diff(cumulative, prepend=0).tolist(), first):
+                    step[queue[heads[at] : heads[at] + size_index]] = now
+                    heads[at] += size_index
+                waiting[first:behind] -= cumulative
                 waiting[behind:] -= size
     return step
 
@@ -133,9 +133,9 @@ def _filled(
 def _dearest(costs: list[Floats], size: int) -> Places:
     """Return how many of the ``size`` dearest come from the first list, from the first two lists, and so on."""
     together = np.concatenate(costs)
-    least = np.partition(together, len(together) - size)[len(together) - size]
+    cheapest = np.partition(together, len(together) - size)[len(together) - size]
     before = np.cumsum([len(some) for some in costs])
-    dearer = np.concatenate([[0], np.cumsum(together > least)])[before]
-    equal = np.concatenate([[0], np.cumsum(together == least)])[before]
+    dearer = np.concatenate([[0], np.cumsum(together > cheapest)])[before]
+    equal = np.concatenate([[0], np.cumsum(together == cheapest)])[before]
     first: Places = dearer + np.minimum(equal, size - dearer[-1])
     return first

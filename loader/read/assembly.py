@@ -63,29 +63,34 @@ def assembled(
         reads: numbers of this rank's reads.
     """
     planned, loaded = part.planned, part.loaded
-    used = [number for number, one in enumerate(loaded) if not one.lost]
-    kept = used or list(range(len(loaded)))  # a filler keeps the shape, since ranks wait for each other
-    own, buckets = [loaded[number] for number in kept], tuple(planned.buckets[number] for number in kept)
+    used = [index for index, sample in enumerate(loaded) if not sample.lost]
+    kept_indices = used or list(
+        range(len(loaded))
+    )  # a filler keeps the shape, since ranks wait for each other
+    kept_samples, buckets = (
+        [loaded[index] for index in kept_indices],
+        tuple(planned.buckets[number] for number in kept_indices),
+    )
     weight = _weight(planned, denominator)
-    common = _facts(planned, loaded, own) | {"reads": reads, "denominator": denominator}
+    common = _facts(planned, loaded, kept_samples) | {"reads": reads, "denominator": denominator}
     common |= {
         "weight": weight * (len(used) / len(loaded)),
         "missing": weight * (1 - len(used) / len(loaded)),
     }
-    contents = _chosen(torch.split(part.content, [one.size for one in loaded]), kept)
+    contents = _chosen(torch.split(part.content, [sample.size for sample in loaded]), kept_indices)
     if latents is not None and latents.text is not None:
-        texts = _chosen(torch.split(part.contexts, [one.text for one in loaded]), kept)
+        texts = _chosen(torch.split(part.contexts, [sample.text for sample in loaded]), kept_indices)
         common["contexts"] = tuple(_viewed(text, latents.dtype, (-1, latents.text.width)) for text in texts)
     kinds = [dtype_and_shape(bucket, latents) for bucket in buckets]
     if not decode:
-        frames = tuple(np.array(one.frames) for one in own)
-        common["media"] = EncodedClips(_joined(part.content, contents), _offsets(own), frames)
-        kinds, contents = [(kind, _NO_FRAMES) for kind, _ in kinds], [part.content[:0]] * len(own)
+        frames = tuple(np.array(sample.frames) for sample in kept_samples)
+        common["media"] = EncodedClips(_joined(part.content, contents), _offsets(kept_samples), frames)
+        kinds, contents = [(kind, _NO_FRAMES) for kind, _ in kinds], [part.content[:0]] * len(kept_samples)
     if planned.packed:
         videos = tuple(
-            _viewed(one, str(kind), shape) for one, (kind, shape) in zip(contents, kinds, strict=True)
+            _viewed(content, str(kind), shape) for content, (kind, shape) in zip(contents, kinds, strict=True)
         )
-        lengths = tuple(planned.lengths[number] for number in kept)
+        lengths = tuple(planned.lengths[index] for index in kept_indices)
         return Pack(buckets=buckets, lengths=lengths, videos=videos, **common)
     [(kind, shape), *_] = kinds
     values = _joined(part.content, contents) if decode else part.content[:0]
@@ -103,14 +108,14 @@ def _weight(planned: RankMicrobatch, denominator: StepDenominator) -> float:
 
 
 def _facts(
-    planned: RankMicrobatch, loaded: Sequence[LoadedSample], own: Sequence[LoadedSample]
+    planned: RankMicrobatch, loaded: Sequence[LoadedSample], kept_samples: Sequence[LoadedSample]
 ) -> dict[str, Any]:
     """Return the attributes of any batch, but for its weight and content."""
     micro = planned.micro
     return {
-        "keys": tuple(one.key for one in own),
-        "captions": tuple(one.caption for one in own),
-        "passes": tuple(one.passed for one in own),
+        "keys": tuple(sample.key for sample in kept_samples),
+        "captions": tuple(sample.caption for sample in kept_samples),
+        "passes": tuple(sample.passed for sample in kept_samples),
         "step": planned.before.step,
         "epoch": planned.before.epoch,
         "step_samples": planned.samples,
@@ -118,22 +123,22 @@ def _facts(
         "slot": micro.slot,
         "slots": planned.slots,
         "after": planned.after if micro.slot + 1 == planned.slots else planned.before,
-        "bad": tuple(chain.from_iterable(one.bad for one in loaded)),
+        "bad": tuple(chain.from_iterable(sample.bad for sample in loaded)),
     }
 
 
-def _chosen(parts: Sequence[torch.Tensor], kept: Sequence[int]) -> list[torch.Tensor]:
-    return [parts[number] for number in kept]
+def _chosen(parts: Sequence[torch.Tensor], indices: Sequence[int]) -> list[torch.Tensor]:
+    return [parts[index] for index in indices]
 
 
-def _joined(whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+def _joined(joint: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return parts of a tensor as one; without a copy if they are all of it."""
     size = sum(map(len, parts))
-    return whole if size == len(whole) else torch.cat(list(parts))
+    return joint if size == len(joint) else torch.cat(list(parts))
 
 
-def _offsets(own: Sequence[LoadedSample]) -> tuple[int, ...]:
-    return (0, *accumulate(one.size for one in own))
+def _offsets(samples: Sequence[LoadedSample]) -> tuple[int, ...]:
+    return (0, *accumulate(sample.size for sample in samples))
 
 
 def _viewed(bytes_N: torch.Tensor, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:

@@ -34,11 +34,11 @@ class CollatedSize(NamedTuple):
 class Collator(Protocol):
     """Collation of one rank's samples of a microbatch."""
 
-    def fill(self, place: int, clip: TrainingSample, frames_T: Places, passed: int) -> CollatedSize:
+    def fill(self, index: int, clip: TrainingSample, frames_T: Places, passed: int) -> CollatedSize:
         """Add one sample; thread-safe, and repeatable if a replacement is needed.
 
         Args:
-            place: number of the sample, from 0.
+            index: number of the sample, from 0.
             clip: content of the sample.
             frames_T: int64 [T], numbers of the bucket's frames in display order.
             passed: number of earlier draws of the sample.
@@ -47,11 +47,11 @@ class Collator(Protocol):
             RunError: the clip is undecodable, or its latents contradict the manifest.
         """
 
-    def blank(self, place: int, bucket: Bucket) -> CollatedSize:
+    def blank(self, index: int, bucket: Bucket) -> CollatedSize:
         """Add black pixels, zero latents or a black clip where no sample can be used.
 
         Args:
-            place: number of the sample, from 0.
+            index: number of the sample, from 0.
             bucket: planned shape of the sample.
         """
 
@@ -89,38 +89,38 @@ class DecodedCollator:
         ]
         self._contexts = [np.empty((0, 0), np.uint8)] * len(buckets)
 
-    def fill(self, place: int, clip: TrainingSample, frames_T: Places, passed: int) -> CollatedSize:
-        video, latents = self._videos[place], self._latents
+    def fill(self, index: int, clip: TrainingSample, frames_T: Places, passed: int) -> CollatedSize:
+        video, latents = self._videos[index], self._latents
         if latents is not None and latents.text is not None:
             member = _there(clip.context, CONTEXT)
             width = latents.text.width
-            self._contexts[place] = array_of(member, latents.dtype, (None, width), CONTEXT)
-            if not len(self._contexts[place]):
+            self._contexts[index] = array_of(member, latents.dtype, (None, width), CONTEXT)
+            if not len(self._contexts[index]):
                 raise RunError(f"its {CONTEXT} holds no token")
         if video.dtype == np.uint8:
             decode(_media(clip), frames_T, video, clip.upright, self._decoder)
         else:
             C, T, H, W = video.shape
             video[:] = view_of(_there(clip.latent, LATENT), str(video.dtype), (C, T, H, W), passed)
-        return CollatedSize(video.nbytes, self._contexts[place].nbytes)
+        return CollatedSize(video.nbytes, self._contexts[index].nbytes)
 
-    def blank(self, place: int, bucket: Bucket) -> CollatedSize:  # noqa: ARG002 - known since the beginning
-        video, latents = self._videos[place], self._latents
+    def blank(self, index: int, bucket: Bucket) -> CollatedSize:  # noqa: ARG002 - known since the beginning
+        video, latents = self._videos[index], self._latents
         video[:] = 0
         if latents is not None and latents.text is not None:
             rows = 1 + bool(latents.text.pooled_width)  # the pooled embedding, and one token
-            self._contexts[place] = np.zeros((rows, latents.text.width), latents.dtype)
-        return CollatedSize(video.nbytes, self._contexts[place].nbytes)
+            self._contexts[index] = np.zeros((rows, latents.text.width), latents.dtype)
+        return CollatedSize(video.nbytes, self._contexts[index].nbytes)
 
     def joined(self) -> torch.Tensor:
         return self._values
 
     def contexts(self) -> torch.Tensor:
-        joined = _empty(sum(context.nbytes for context in self._contexts), self._pin_memory)
-        if len(joined):
+        joint = _empty(sum(context.nbytes for context in self._contexts), self._pin_memory)
+        if len(joint):
             parts = [context.reshape(-1).view(np.uint8) for context in self._contexts]
-            np.concatenate(parts, out=joined.numpy())
-        return joined
+            np.concatenate(parts, out=joint.numpy())
+        return joint
 
 
 class EncodedCollator:
@@ -137,17 +137,17 @@ class EncodedCollator:
 
     def fill(
         self,
-        place: int,
+        index: int,
         clip: TrainingSample,
         frames_T: Places,  # noqa: ARG002
         passed: int,  # noqa: ARG002
     ) -> CollatedSize:
-        self._clips[place] = _media(clip)
+        self._clips[index] = _media(clip)
         return CollatedSize(len(clip.media))
 
-    def blank(self, place: int, bucket: Bucket) -> CollatedSize:
-        self._clips[place] = memoryview(black_clip(bucket))
-        return CollatedSize(len(self._clips[place]))
+    def blank(self, index: int, bucket: Bucket) -> CollatedSize:
+        self._clips[index] = memoryview(black_clip(bucket))
+        return CollatedSize(len(self._clips[index]))
 
     def contexts(self) -> torch.Tensor:
         return torch.empty(0, dtype=torch.uint8)
@@ -160,10 +160,10 @@ class EncodedCollator:
                 file.writelines(self._clips)
                 file.flush()
                 return map_shared(file, size)
-        joined = _empty(size, self._pin_memory)
+        joint = _empty(size, self._pin_memory)
         if size:
-            np.concatenate([np.frombuffer(clip, np.uint8) for clip in self._clips], out=joined.numpy())
-        return joined
+            np.concatenate([np.frombuffer(clip, np.uint8) for clip in self._clips], out=joint.numpy())
+        return joint
 
 
 def dtype_and_shape(

@@ -39,7 +39,7 @@ _MP4 = b"ftyp"  # bytes 4 to 8 of MP4 and MOV
 
 def decode(
     clip: bytes | memoryview,
-    numbers: Places,
+    indices: Places,
     video_CTHW: Pixels,
     upright: bool = True,
     decoder: DecoderName = "pyav",
@@ -48,7 +48,7 @@ def decode(
 
     Args:
         clip: a video file or an image.
-        numbers: int64 [T], rising, numbers of the frames in display order.
+        indices: int64 [T], rising, numbers of the frames in display order.
         video_CTHW: output, [3, T, height, width]; undefined after an error.
         upright: True if the pixels are known to be upright and square; others are rotated and stretched.
         decoder: decoder of upright MP4; decord only if installed.
@@ -57,37 +57,41 @@ def decode(
         RunError: the clip is undecodable, or has too few frames.
     """
     by_decord = decoder == "decord" and upright and bytes(clip[4:8]) == _MP4 and _has_decord()
-    (decode_with_decord if by_decord else decode_with_pyav)(clip, numbers, video_CTHW)
+    (decode_with_decord if by_decord else decode_with_pyav)(clip, indices, video_CTHW)
 
 
-def decode_with_decord(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixels) -> None:
+def decode_with_decord(clip: bytes | memoryview, indices: Places, video_CTHW: Pixels) -> None:
     """Decode an upright clip with decord, see `decode`; with PyAV where it is deep, HDR or has hidden frames."""
-    frames_THWC = _by_decord(clip, numbers, video_CTHW)
+    frames_THWC = _by_decord(clip, indices, video_CTHW)
     if frames_THWC is None:
-        decode_with_pyav(clip, numbers, video_CTHW)
+        decode_with_pyav(clip, indices, video_CTHW)
     else:
         np.copyto(video_CTHW, _centre(frames_THWC.transpose(3, 0, 1, 2), video_CTHW))
 
 
-def _by_decord(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixels) -> Pixels | None:
+def _by_decord(clip: bytes | memoryview, indices: Places, video_CTHW: Pixels) -> Pixels | None:
     """Return the frames [T, height, width, 3] that cover the target, or None for clips that decord reads wrongly."""
     import av
     import decord
 
     from reelweave.loader.dataset.colour import hdr
 
-    last = int(numbers[-1])
+    last = int(indices[-1])
     try:
         # decord needs a decoded frame for a clip's size, the container does not.
-        with open_clip(clip) as (container, own):
-            coded = own.codec_context
+        with open_clip(clip) as (container, stream):
+            coded = stream.codec_context
             deep = coded.format is not None and coded.format.components[0].bits > 8
-            told = read_told(container, own)
+            told_frames = read_told(container, stream)
             # decord numbers hidden frames, too, and reads the first stream.
-            is_plain = told is not None and not told.hidden and own.index == container.streams.video[0].index
+            is_plain = (
+                told_frames is not None
+                and not told_frames.hidden
+                and stream.index == container.streams.video[0].index
+            )
             if deep or coded.color_trc in (hdr.PQ, hdr.HLG) or not is_plain:
                 return None
-            height, width = _cover(own.height, own.width, *video_CTHW.shape[2:])
+            height, width = _cover(stream.height, stream.width, *video_CTHW.shape[2:])
         reader = decord.VideoReader(
             io.BytesIO(clip), ctx=decord.cpu(0), num_threads=1, height=height, width=width
         )
@@ -95,44 +99,44 @@ def _by_decord(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixels) ->
             raise _too_short(len(reader), last)
         if len(reader.get_key_indices()) > 1:
             # decord's seek, also of skipped frames, returns wrong frames near the key frames of open GOPs.
-            times = np.bincount(numbers, minlength=last + 1)
+            times = np.bincount(indices, minlength=last + 1)
             frames = ((shown, reader.next()) for shown in times.tolist())
             return np.stack([frame.asnumpy() for shown, frame in frames for _ in range(shown)])
-        return np.asarray(reader.get_batch(numbers.tolist()).asnumpy())
+        return np.asarray(reader.get_batch(indices.tolist()).asnumpy())
     except (av.FFmpegError, decord.DECORDError, RuntimeError, IndexError, StopIteration) as error:
         raise _undecodable(error) from error
 
 
-def decode_with_pyav(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixels) -> None:
+def decode_with_pyav(clip: bytes | memoryview, indices: Places, video_CTHW: Pixels) -> None:
     """Decode with PyAV, see `decode`; from the key frame before the first frame on, where packets tell all frames."""
     import av
 
     try:
-        if not _decode_from_key(clip, numbers, video_CTHW):
+        if not _decode_from_key(clip, indices, video_CTHW):
             with open_clip(clip) as (container, stream):
                 drawer = _Drawer(stream.sample_aspect_ratio, clip)
-                _draw(enumerate(container.decode(stream)), numbers, video_CTHW, drawer)
+                _draw(enumerate(container.decode(stream)), indices, video_CTHW, drawer)
     except (av.FFmpegError, IndexError) as error:
         raise _undecodable(error) from error
 
 
-def _decode_from_key(clip: bytes | memoryview, numbers: Places, video_CTHW: Pixels) -> bool:
+def _decode_from_key(clip: bytes | memoryview, indices: Places, video_CTHW: Pixels) -> bool:
     """Decode from the key frame before the first frame; False where only decoding the whole clip tells the frames."""
     import av
 
     with open_clip(clip) as (container, stream):
-        told = read_told(container, stream)
-        if told is None:
+        told_frames = read_told(container, stream)
+        if told_frames is None:
             return False
-        if len(told.pts) <= (last := int(numbers[-1])):
-            raise _too_short(len(told.pts), last)
-        keys = np.flatnonzero(told.is_key[: int(numbers[0]) + 1])
+        if len(told_frames.pts) <= (last := int(indices[-1])):
+            raise _too_short(len(told_frames.pts), last)
+        keys = np.flatnonzero(told_frames.is_key[: int(indices[0]) + 1])
         first = int(keys[-1]) if len(keys) else 0
         try:
             # Frames before a clip's first shown one may be needed to decode it.
-            container.seek(int(told.pts[first]), stream=stream)
-            frames = _told_frames(container, stream, told, first)
-            _draw(frames, numbers, video_CTHW, _Drawer(stream.sample_aspect_ratio, clip))
+            container.seek(int(told_frames.pts[first]), stream=stream)
+            frames = _told_frames(container, stream, told_frames, first)
+            _draw(frames, indices, video_CTHW, _Drawer(stream.sample_aspect_ratio, clip))
         except (
             _ContradictionError,
             av.FFmpegError,
@@ -146,29 +150,29 @@ class _ContradictionError(Exception):
 
 
 def _told_frames(
-    container: "InputContainer", stream: "VideoStream", told: ToldFrames, first: int
+    container: "InputContainer", stream: "VideoStream", told_frames: ToldFrames, first: int
 ) -> Iterator[tuple[int, "VideoFrame"]]:
     """Yield frames and their numbers from number ``first`` on.
 
     Raises:
         _ContradictionError: a frame is missing, or one too many; a seek that ends too late, or pictures of two packets.
     """
-    number = first
+    index = first
     for frame in container.decode(stream):
         if frame.pts is None:
             raise _ContradictionError
-        if frame.pts < told.pts[first]:
+        if frame.pts < told_frames.pts[first]:
             continue
-        if number == len(told.pts) or frame.pts != told.pts[number]:
+        if index == len(told_frames.pts) or frame.pts != told_frames.pts[index]:
             raise _ContradictionError
-        yield number, frame
-        number += 1
+        yield index, frame
+        index += 1
     raise _ContradictionError
 
 
 def _draw(
     frames: Iterator[tuple[int, "VideoFrame"]],
-    numbers: Places,
+    indices: Places,
     video_CTHW: Pixels,
     drawer: "_Drawer",
 ) -> None:
@@ -176,25 +180,25 @@ def _draw(
 
     Args:
         frames: numbers, rising by one, and frames; read as far as needed.
-        numbers: int64 [T], rising.
+        indices: int64 [T], rising.
         video_CTHW: output.
         drawer: drawing of this clip's frames.
 
     Raises:
         RunError: there are too few frames.
     """
-    filled, seen = 0, 0
-    for number, frame in frames:
-        seen = number + 1
-        if number < numbers[filled]:
+    filled, shown = 0, 0
+    for index, frame in frames:
+        shown = index + 1
+        if index < indices[filled]:
             continue
         # At a higher frame rate a frame repeats.
-        behind = int(np.searchsorted(numbers, number, side="right"))
+        behind = int(np.searchsorted(indices, index, side="right"))
         drawer.draw(frame, video_CTHW[:, filled:behind])
         filled = behind
-        if filled == len(numbers):
+        if filled == len(indices):
             return
-    raise _too_short(seen, int(numbers[-1]))
+    raise _too_short(shown, int(indices[-1]))
 
 
 class _Drawer:
@@ -221,8 +225,8 @@ class _Drawer:
         covering = _cover(*(shown[::-1] if turn.transposed else shown), *video_CTHW.shape[2:])
         height, width = covering[::-1] if turn.transposed else covering
         frame = self._of_sdr(frame, height, width)
-        kept = (height, width) == (frame.height, frame.width)
-        if kept and 0 < width % _DRAWN_AT_ONCE <= _DRAWN_AT_ONCE // 2:
+        same_size = (height, width) == (frame.height, frame.width)
+        if same_size and 0 < width % _DRAWN_AT_ONCE <= _DRAWN_AT_ONCE // 2:
             # swscale's own path from subsampled YUV to planes leaves these last columns as the memory was.
             frame = self._scaler.reformat(
                 frame, width, height, "yuv444p", interpolation="BILINEAR", threads=1
@@ -257,10 +261,10 @@ def _cover(own_height: int, own_width: int, height: int, width: int) -> tuple[in
     return max(height, round(own_height * scale)), max(width, round(own_width * scale))
 
 
-def _centre(pixels: Pixels, wanted: Pixels) -> Pixels:
-    """Return the centre of pixels [..., height, width], in the size of `wanted`."""
-    top, left = ((have - want) // 2 for have, want in zip(pixels.shape[-2:], wanted.shape[-2:], strict=True))
-    return pixels[..., top : top + wanted.shape[-2], left : left + wanted.shape[-1]]
+def _centre(pixels: Pixels, target: Pixels) -> Pixels:
+    """Return the centre of pixels [..., height, width], in the size of `target`."""
+    top, x = ((have - want) // 2 for have, want in zip(pixels.shape[-2:], target.shape[-2:], strict=True))
+    return pixels[..., top : top + target.shape[-2], x : x + target.shape[-1]]
 
 
 def _too_short(frames: int, last: int) -> RunError:

@@ -46,18 +46,18 @@ def excluded_rows(source: SampleSource, path: Path | None, says: bool) -> Places
         return np.zeros(0, np.int64)
     keys = pa.array(read_keys(path, f"stream.exclude={path}"), pa.string())
     datasets = source.datasets if isinstance(source, Blend) else (source,)
-    known, rows, first = np.zeros(len(keys), np.bool_), list[Places](), 0
+    is_known, rows, first = np.zeros(len(keys), np.bool_), list[Places](), 0
     for dataset in datasets:
         assert isinstance(dataset, Dataset)
-        own = dataset.column("key")
-        place_N = pc.fill_null(pc.index_in(own, value_set=keys), -1).to_numpy()
+        dataset_keys = dataset.column("key")
+        place_N = pc.fill_null(pc.index_in(dataset_keys, value_set=keys), -1).to_numpy()
         rows.append(first + np.flatnonzero(place_N >= 0))
-        known[place_N[place_N >= 0]] = True
-        first += len(own)
-    found = np.concatenate(rows)
+        is_known[place_N[place_N >= 0]] = True
+        first += len(dataset_keys)
+    excluded = np.concatenate(rows)
     if says:
-        _say(path, len(found), keys.filter(pa.array(~known)).to_pylist())
-    return found
+        _say(path, len(excluded), keys.filter(pa.array(~is_known)).to_pylist())
+    return excluded
 
 
 def _say(path: Path, samples: int, unknown: list[str]) -> None:

@@ -31,34 +31,34 @@ class RangeRequest:
 
 
 def coalesced(
-    places: Sequence[ByteRange], waste: float = _WASTE, most: int = MAX_RANGE_BYTES
+    ranges: Sequence[ByteRange], waste: float = _WASTE, max_bytes: int = MAX_RANGE_BYTES
 ) -> list[RangeRequest]:
     """Coalesce byte ranges into requests: adjacent ranges are read together, small gaps included.
 
     Args:
-        places: byte ranges in any order; duplicates are allowed.
+        ranges: byte ranges in any order; duplicates are allowed.
         waste: maximum ratio of gap bytes to requested bytes in every request.
-        most: maximum bytes of a request for more than one range.
+        max_bytes: maximum bytes of a request for more than one range.
     """
-    found: list[RangeRequest] = []
-    open_place, wanted, used = None, [], 0
-    for number in sorted(range(len(places)), key=lambda each: places[each]):
-        place = places[number]
-        if open_place is not None and place.shard == open_place.shard:
-            end = max(open_place.offset + open_place.size, place.offset + place.size)
+    requests: list[RangeRequest] = []
+    open_place, indices, used = None, [], 0
+    for index in sorted(range(len(ranges)), key=lambda each: ranges[each]):
+        byte_range = ranges[index]
+        if open_place is not None and byte_range.shard == open_place.shard:
+            end = max(open_place.offset + open_place.size, byte_range.offset + byte_range.size)
             size, fresh = (
                 end - open_place.offset,
-                end - max(place.offset, open_place.offset + open_place.size),
+                end - max(byte_range.offset, open_place.offset + open_place.size),
             )
             together = used + max(0, fresh)
-            if size <= most and size - together <= waste * together:
+            if size <= max_bytes and size - together <= waste * together:
                 open_place, used = open_place._replace(size=size), together
-                wanted.append(number)
+                indices.append(index)
                 continue
         if open_place is not None:
-            found.append(RangeRequest(open_place, tuple(wanted)))
-        open_place, wanted, used = place, [number], place.size
-    return found if open_place is None else [*found, RangeRequest(open_place, tuple(wanted))]
+            requests.append(RangeRequest(open_place, tuple(indices)))
+        open_place, indices, used = byte_range, [index], byte_range.size
+    return requests if open_place is None else [*requests, RangeRequest(open_place, tuple(indices))]
 
 
 class Fetched(NamedTuple):
@@ -104,15 +104,15 @@ class Fetcher:
         self._most = MAX_RANGE_BYTES if together else 0
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="fetch")
 
-    def fetch(self, places: Sequence[ByteRange]) -> list[Fetched]:
+    def fetch(self, ranges: Sequence[ByteRange]) -> list[Fetched]:
         """Start reading; return the future bytes in the order of the ranges."""
-        found: dict[int, Fetched] = {}
-        for request in coalesced(places, most=self._most):
+        fetched: dict[int, Fetched] = {}
+        for request in coalesced(ranges, max_bytes=self._most):
             future = self._pool.submit(self._read, *request.span)
-            for number in request.wanted:
-                start = places[number].offset - request.span.offset
-                found[number] = Fetched(future, request.span, start, places[number].size)
-        return [found[number] for number in range(len(places))]
+            for index in request.wanted:
+                start = ranges[index].offset - request.span.offset
+                fetched[index] = Fetched(future, request.span, start, ranges[index].size)
+        return [fetched[index] for index in range(len(ranges))]
 
     def close(self) -> None:
         """Wait for requests in flight and cancel the others."""

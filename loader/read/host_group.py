@@ -24,16 +24,16 @@ class HostGroup:
     """
 
     def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
-        given: Any = group or dist.group.WORLD
+        base: Any = group or dist.group.WORLD
         ranks = dist.get_process_group_ranks(group)
-        made: Any = dist.new_group(
+        host: Any = dist.new_group(
             ranks,
-            timeout=given._get_backend(device).options._timeout,
+            timeout=base._get_backend(device).options._timeout,
             backend="gloo",
             use_local_synchronization=True,
         )
-        self._group: dist.ProcessGroup = made
-        self._places = [dist.get_group_rank(made, rank) for rank in ranks]
+        self._group: dist.ProcessGroup = host
+        self._places = [dist.get_group_rank(host, rank) for rank in ranks]
 
     def gather(self, value: object) -> list[Any]:
         """Return the JSON value of each rank, by its rank in the given group.
@@ -42,20 +42,20 @@ class HostGroup:
             RunError: another rank has ended.
         """
         text = json.dumps(value).encode()
-        said = len(text).to_bytes(_HEAD, "little") + text
+        message = len(text).to_bytes(_HEAD, "little") + text
         with broken_exchange_in_words():
-            rows = self._rows(said[:_ROW], _ROW)
+            rows = self._rows(message[:_ROW], _ROW)
             sizes = [int.from_bytes(row[:_HEAD], "little") for row in rows]
             if (rest := _HEAD + max(sizes) - _ROW) > 0:
-                rows = [row + more for row, more in zip(rows, self._rows(said[_ROW:], rest), strict=True)]
+                rows = [row + more for row, more in zip(rows, self._rows(message[_ROW:], rest), strict=True)]
         return [json.loads(row[_HEAD : _HEAD + size]) for row, size in zip(rows, sizes, strict=True)]
 
-    def _rows(self, own: bytes, width: int) -> list[bytes]:
+    def _rows(self, message: bytes, width: int) -> list[bytes]:
         """Return the bytes of all ranks, zero-padded to a width."""
-        row = torch.frombuffer(bytearray(own.ljust(width, b"\0")), dtype=torch.uint8)
+        row = torch.frombuffer(bytearray(message.ljust(width, b"\0")), dtype=torch.uint8)
         rows = [torch.empty_like(row) for _ in self._places]
         dist.all_gather(rows, row, self._group)
-        return [rows[place].numpy().tobytes() for place in self._places]
+        return [rows[index].numpy().tobytes() for index in self._places]
 
 
 @contextmanager

@@ -49,19 +49,19 @@ def locality(index: PlanIndex, plan: EpochPlan, near_N: Numbers) -> Locality:
         plan: plan of an epoch of the dataset.
         near_N: place of each row in the order of the shards, see `near_rows`.
     """
-    requests = samples = read = wanted = beside = 0
+    requests = samples = read = needed = beside = 0
     steps = max(1, min(len(plan), _MICROBATCHES // plan.layout.per_step))
     for step in islice(plan, steps):
-        own = []
+        rank_requests = []
         for micro in step.microbatches:
             columns = (column[micro.rows].tolist() for column in (index.shard, index.offset, index.size))
-            places = [ByteRange(*place) for place in zip(*columns, strict=True)]
-            asked = coalesced(places)
-            requests += len(asked)
-            read += sum(one.span.size for one in asked)
-            wanted += sum(place.size for place in places)
-            own.append(micro.rows)
-        near = np.sort(near_N[np.concatenate(own)].astype(np.int64))
+            ranges = [ByteRange(*columns_of) for columns_of in zip(*columns, strict=True)]
+            coalesced_ranges = coalesced(ranges)
+            requests += len(coalesced_ranges)
+            read += sum(request.span.size for request in coalesced_ranges)
+            needed += sum(byte_range.size for byte_range in ranges)
+            rank_requests.append(micro.rows)
+        near = np.sort(near_N[np.concatenate(rank_requests)].astype(np.int64))
         follows = np.concatenate([[False], np.diff(near) == 1, [False]])
         beside += int((follows[1:] | follows[:-1]).sum())
         samples += len(near)
@@ -69,6 +69,6 @@ def locality(index: PlanIndex, plan: EpochPlan, near_N: Numbers) -> Locality:
         requests_per_step=requests / steps,
         requests_per_sample=requests / samples,
         bytes_per_step=read / steps,
-        waste=read / wanted - 1,
+        waste=read / needed - 1,
         neighbours=beside / samples,
     )

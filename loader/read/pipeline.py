@@ -84,8 +84,8 @@ class ReadPipeline:
             if self._share is None:
                 yield from map(self._batch, parts)
                 return
-            with closing(self._share.exchange(parts, self._pin_memory)) as whole:
-                yield from map(self._batch, whole)
+            with closing(self._share.exchange(parts, self._pin_memory)) as exchanged:
+                yield from map(self._batch, exchanged)
 
     def _parts(
         self, planned: Iterator[RankMicrobatch]
@@ -93,8 +93,8 @@ class ReadPipeline:
         reading: deque[_InFlight] = deque()
         decoding: deque[_Decoding] = deque()
         may_read_on = True
-        for one in prefetched(planned, _PLANNED_AHEAD):
-            reading.append(self._read(one))
+        for microbatch in prefetched(planned, _PLANNED_AHEAD):
+            reading.append(self._read(microbatch))
             while reading and not self._has_enough(decoding):
                 decoding.append(self._decode(reading.popleft()))
             # Reading gains one microbatch on decoding per turn, which keeps the wait for the first one short.
@@ -111,38 +111,40 @@ class ReadPipeline:
 
         Microbatches decoded by peer ranks count against a larger budget; otherwise ranks would serialize when B = 1.
         """
-        own = sum(bool(one.loads) for one in decoding)
-        return own > self._config.prefetch or len(decoding) > self._config.prefetch * len(self._totals)
+        loading = sum(bool(part.loads) for part in decoding)
+        return loading > self._config.prefetch or len(decoding) > self._config.prefetch * len(self._totals)
 
     @property
     def _read_ahead(self) -> int:
         return self._config.read_ahead_mib << 20
 
     def _read(self, planned: RankMicrobatch) -> _InFlight:
-        places = [self._samples.byte_range(row) for row in planned.micro.rows.tolist()]
-        owners, self._totals = divide([place.size for place in places], self._totals)
-        own = [number for number, owner in enumerate(owners) if owner == self._rank]
-        read = [number for number in own if not self._samples.excludes(planned.micro.rows.item(number))]
-        fetched = self._fetcher.fetch([places[number] for number in read])
+        ranges = [self._samples.byte_range(row) for row in planned.micro.rows.tolist()]
+        owners, self._totals = divide([byte_range.size for byte_range in ranges], self._totals)
+        local_indices = [index for index, owner in enumerate(owners) if owner == self._rank]
+        read = [
+            index for index in local_indices if not self._samples.excludes(planned.micro.rows.item(index))
+        ]
+        fetched = self._fetcher.fetch([ranges[index] for index in read])
         return _InFlight(
             planned,
             owners,
-            own,
+            local_indices,
             dict(zip(read, fetched, strict=True)),
-            sum(places[number].size for number in read),
+            sum(ranges[index].size for index in read),
         )
 
     def _decode(self, read: _InFlight) -> _Decoding:
-        planned, numbers = read.planned, read.own
+        planned, indices = read.planned, read.own
         contents: Collator
         if self._config.decode:
-            own = [planned.buckets[number] for number in numbers]
-            contents = DecodedCollator(own, self._config.decoder, self._pin_memory, self._latents)
-            jobs = [[number] for number in numbers]
+            buckets = [planned.buckets[index] for index in indices]
+            contents = DecodedCollator(buckets, self._config.decoder, self._pin_memory, self._latents)
+            jobs = [[index] for index in indices]
         else:
             # Without decoding, one job per sample would cost more than the work itself.
-            contents, jobs = EncodedCollator(len(numbers), self._pin_memory), [numbers] if numbers else []
-        place_of = {number: place for place, number in enumerate(numbers)}
+            contents, jobs = EncodedCollator(len(indices), self._pin_memory), [indices] if indices else []
+        place_of = {index: slot for slot, index in enumerate(indices)}
 
         def load(job: list[int]) -> list[LoadedSample]:
             return [self._load(planned, n, read.fetched.get(n), contents, place_of[n]) for n in job]
@@ -151,18 +153,18 @@ class ReadPipeline:
         return _Decoding(planned, read.owners, contents, loads)
 
     def _load(
-        self, planned: RankMicrobatch, number: int, fetched: Fetched | None, contents: Collator, place: int
+        self, planned: RankMicrobatch, index: int, fetched: Fetched | None, contents: Collator, slot: int
     ) -> LoadedSample:
         """Load one sample, its first usable replacement, or a black filler if there is none or it is excluded."""
-        micro, bucket, bad = planned.micro, planned.buckets[number], list[BadSample]()
-        own, excluded = (micro.rows.item(number), micro.passes.item(number)), fetched is None
-        for row, passed in () if excluded else chain([own], self._stand_ins(planned, number)):
+        micro, bucket, bad = planned.micro, planned.buckets[index], list[BadSample]()
+        row_pass, excluded = (micro.rows.item(index), micro.passes.item(index)), fetched is None
+        for row, passed in () if excluded else chain([row_pass], self._stand_ins(planned, index)):
             if bad or fetched is None:
                 [fetched] = self._fetcher.fetch([self._samples.byte_range(row)])
             try:
                 clip = self._samples.clip(row, fetched)
                 frames_T = self._frames(row, clip, passed, bucket)
-                filled = _taken(contents, place, clip, frames_T, passed)
+                filled = _taken(contents, slot, clip, frames_T, passed)
             except BadSampleError as error:
                 self._samples.forget(fetched)
                 bad.append(
@@ -172,15 +174,15 @@ class ReadPipeline:
             frames = [] if self._config.decode else frames_T.tolist()
             return LoadedSample(clip.key, clip.caption, passed, filled.size, frames, bad, filled.text)
         blank, frames = (
-            contents.blank(place, bucket),
+            contents.blank(slot, bucket),
             list(range(0 if self._config.decode else bucket.frames)),
         )
-        key, _ = self._samples.name(own[0])
-        return LoadedSample(key, "", own[1], blank.size, frames, bad, blank.text, lost=True)
+        key, _ = self._samples.name(row_pass[0])
+        return LoadedSample(key, "", row_pass[1], blank.size, frames, bad, blank.text, lost=True)
 
-    def _stand_ins(self, planned: RankMicrobatch, number: int) -> Iterator[tuple[int, int]]:
+    def _stand_ins(self, planned: RankMicrobatch, index: int) -> Iterator[tuple[int, int]]:
         """Return row and passes of the samples that may replace a bad one."""
-        draws = _distinct(planned.plan.stand_ins(planned.micro, number))
+        draws = _distinct(planned.plan.stand_ins(planned.micro, index))
         return islice((draw for draw in draws if not self._samples.excludes(draw[0])), _STAND_INS)
 
     def _frames(self, row: int, clip: TrainingSample, passed: int, bucket: Bucket) -> Places:
@@ -201,18 +203,22 @@ class ReadPipeline:
             RunError: they are more than the configuration allows.
         """
         self._seen += len(loaded)
-        for one in loaded:
-            for sample in one.bad:
-                said = "no other of its bucket stands in, so its weight is missing" if one.lost else _REPLACED
-                _log.warning("%s; %s", sample, said)
+        for loaded_sample in loaded:
+            for sample in loaded_sample.bad:
+                effect = (
+                    "no other of its bucket stands in, so its weight is missing"
+                    if loaded_sample.lost
+                    else _REPLACED
+                )
+                _log.warning("%s; %s", sample, effect)
                 self._known.add((sample.shard, sample.offset))
-            self._bad += bool(one.bad)
+            self._bad += bool(loaded_sample.bad)
         config = self._config
         if (
             len(self._known) > config.max_bad
             and self._bad > config.max_bad + config.max_bad_share * self._seen
         ):
-            last = next(one.bad[-1] for one in reversed(loaded) if one.bad)
+            last = next(sample.bad[-1] for sample in reversed(loaded) if sample.bad)
             raise RunError(
                 f"{self._bad} of {self._seen} samples cannot be used, more than stream.max_bad={config.max_bad} and"
                 f" stream.max_bad_share={config.max_bad_share:g} allow; the last: {last};"
@@ -222,24 +228,24 @@ class ReadPipeline:
 
 def _part(decoding: _Decoding) -> DecodedSlice[RankMicrobatch]:
     planned, owners, contents, loads = decoding
-    loaded = [one for load in loads for one in load.result()]
+    loaded = [sample for load in loads for sample in load.result()]
     return DecodedSlice(planned, owners, contents.joined(), contents.contexts(), loaded)
 
 
 def _distinct(draws: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield the first draw of each row; a blend may draw one row many times."""
-    seen = set[int]()
+    rows_seen = set[int]()
     for row, passed in draws:
-        if row not in seen:
-            seen.add(row)
+        if row not in rows_seen:
+            rows_seen.add(row)
             yield row, passed
 
 
 def _taken(
-    contents: Collator, place: int, clip: TrainingSample, frames_T: Places, passed: int
+    contents: Collator, slot: int, clip: TrainingSample, frames_T: Places, passed: int
 ) -> CollatedSize:
     try:
-        return contents.fill(place, clip, frames_T, passed)
+        return contents.fill(slot, clip, frames_T, passed)
     except MachineError:
         raise
     except RunError as error:

@@ -112,5 +112,6 @@ class SampleReader:
         with self._lock:  # reads run in several threads
             self._counts = self._counts.plus(counts)
 
-    def _cached_as(self, place: ByteRange) -> str:
-        return f"{self._source.shard_uri(place.shard)} {self._source.fingerprint} {place.offset}+{place.size}"
+    def _cached_as(self, byte_range: ByteRange) -> str:
+        uri = self._source.shard_uri(byte_range.shard)
+        return f"{uri} {self._source.fingerprint} {byte_range.offset}+{byte_range.size}"

@@ -147,8 +147,8 @@ class Share:
             UsageError: values differ between ranks; raised on all ranks.
             RunError: another rank has ended.
         """
-        first, *others = self._thread.submit(self._host.gather, facts).result()
-        for rank, other in enumerate(others, start=1):
+        first, *rest = self._thread.submit(self._host.gather, facts).result()
+        for rank, other in enumerate(rest, start=1):
             for name, value in first.items():
                 if other[name] != value:
                     raise UsageError(
@@ -170,9 +170,9 @@ class Share:
         """
         coming = self._thread.submit(self._next, parts)
         try:
-            while (own := coming.result()) is not None:
+            while (local := coming.result()) is not None:
                 coming = self._thread.submit(self._next, parts)
-                part, replies = own
+                part, replies = local
                 by_rank = [iter(loaded) for loaded in replies]
                 loaded = [next(by_rank[owner]) for owner in part.owners]
                 content, contexts = self._whole(part, loaded, pin_memory)
@@ -192,9 +192,9 @@ class Share:
             part = next(parts, None)
         except Exception as error:  # noqa: BLE001 - raised below, when the others know
             failure = error
-        own = None if part is None else _LOADED.dump_python(part.loaded, mode="json")
+        loaded_json = None if part is None else _LOADED.dump_python(part.loaded, mode="json")
         try:
-            replies = self._host.gather((None if failure is None else first_line(failure), own))
+            replies = self._host.gather((None if failure is None else first_line(failure), loaded_json))
         except RunError as broken:
             raise (failure or broken) from None
         for rank, (reason, _) in enumerate(replies):
@@ -212,12 +212,14 @@ class Share:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return content and contexts of all samples; each owner broadcasts its run of samples, contexts behind."""
         runs = [
-            (owner, [one for _, one in run])
+            (owner, [part for _, part in run])
             for owner, run in groupby(zip(part.owners, loaded, strict=True), key=itemgetter(0))
         ]
-        sizes = [(owner, sum(one.size for one in run), sum(one.text for one in run)) for owner, run in runs]
-        whole = self._empty(sum(size + text for _, size, text in sizes), pin_memory)
-        pieces = torch.split(whole, [size + text for _, size, text in sizes])
+        sizes = [
+            (owner, sum(sample.size for sample in run), sum(one.text for one in run)) for owner, run in runs
+        ]
+        joint = self._empty(sum(size + text for _, size, text in sizes), pin_memory)
+        pieces = torch.split(joint, [size + text for _, size, text in sizes])
         works = []
         with broken_exchange_in_words():
             for (owner, size, _), piece in zip(sizes, pieces, strict=True):
@@ -235,7 +237,7 @@ class Share:
         if len(pieces) == 1:
             return contents[0], contexts[0]
         if not any(text for _, _, text in sizes):
-            return whole, whole[:0]
+            return joint, joint[:0]
         return self._joined(contents, pin_memory), self._joined(contexts, pin_memory)
 
     def _joined(self, pieces: Sequence[torch.Tensor], pin_memory: bool) -> torch.Tensor:

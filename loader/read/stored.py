@@ -36,7 +36,9 @@ def check_clips(source: SampleSource, shapes: Collection[Bucket]) -> None:
         if latents is None or not isinstance(dataset, Dataset) or dataset.has_clips:
             continue
         lacking = [
-            Bucket(one.frames, one.height, one.width) for one in latents.buckets if one.latent and one.samples
+            Bucket(bucket.frames, bucket.height, bucket.width)
+            for bucket in latents.buckets
+            if bucket.latent and bucket.samples
         ]
         if lacking and (latents.complete or not set(lacking).isdisjoint(shapes)):
             raise UsageError(

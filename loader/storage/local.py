@@ -66,15 +66,15 @@ class LocalStorage:
     def stat(self, path: str) -> ObjectInfo | None:
         # Lists name so many files that a context manager and a path object would take longer than the request.
         try:
-            found = os.stat(f"{self.folder}/{check_path(path)}")  # noqa: PTH116
+            status = os.stat(f"{self.folder}/{check_path(path)}")  # noqa: PTH116
         except OSError as error:
             if error.errno in _NOTHING_THERE:
                 return None
             try:
-                found = self._again(path, lambda: os.stat(f"{self.folder}/{path}"), error)  # noqa: PTH116
+                status = self._again(path, lambda: os.stat(f"{self.folder}/{path}"), error)  # noqa: PTH116
             except FileNotFoundError:
                 return None
-        return _info(path, found) if stat.S_ISREG(found.st_mode) else None
+        return _info(path, status) if stat.S_ISREG(status.st_mode) else None
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         # Samples are read so often that a context manager and a path object would take a third of the time.
@@ -118,8 +118,8 @@ class LocalStorage:
             handle = lock(beside, wait=True)
             assert handle is not None
             try:
-                found = self.stat(path)
-                if found is None or found.version != version:
+                existing = self.stat(path)
+                if existing is None or existing.version != version:
                     raise FileExistsError
                 unfinished.replace(target)
             finally:
@@ -142,7 +142,7 @@ class LocalStorage:
                 os.unlink(f"{folders[folder]}/{name}")  # noqa: PTH108 - a path object takes longer than the deletion
 
     def delete_tree(self, prefix: str) -> None:
-        paths = [found.path for found in self.list(prefix)]
+        paths = [info.path for info in self.list(prefix)]
         for target in [self._writable(path) for path in paths]:  # check all before removing one
             with self._faults("delete", prefix):
                 target.unlink(missing_ok=True)
@@ -154,9 +154,9 @@ class LocalStorage:
                     os.rmdir(folder)  # noqa: PTH106 - os.walk gives text
 
     def sweep(self) -> None:
-        for left in self.folder.rglob(f"{_UNFINISHED}*"):
-            with self._faults("delete", left.name):
-                left.unlink(missing_ok=True)
+        for unfinished in self.folder.rglob(f"{_UNFINISHED}*"):
+            with self._faults("delete", unfinished.name):
+                unfinished.unlink(missing_ok=True)
 
     def drop_versions(self) -> bool:
         return True
@@ -174,13 +174,13 @@ class LocalStorage:
                 and path != LEASE
             ):
                 try:
-                    found = os.stat(f"{self.folder}/{path}")  # noqa: PTH116
+                    status = os.stat(f"{self.folder}/{path}")  # noqa: PTH116
                 except OSError as error:
                     if error.errno in _NOTHING_THERE:  # removed meanwhile, or a dangling link
                         continue
-                    found = retried(functools.partial(os.stat, f"{self.folder}/{path}"))
-                if stat.S_ISREG(found.st_mode):
-                    yield _info(path, found)
+                    status = retried(functools.partial(os.stat, f"{self.folder}/{path}"))
+                if stat.S_ISREG(status.st_mode):
+                    yield _info(path, status)
                 elif path.endswith("/"):
                     entered = _entered(self.folder, path)
                     if entered.place not in {
@@ -203,9 +203,9 @@ class LocalStorage:
         return target
 
     def _publish(
-        self, path: str, fill: Callable[[BinaryIO], object], place: Callable[[Path, Path], object]
+        self, path: str, fill: Callable[[BinaryIO], object], move: Callable[[Path, Path], object]
     ) -> bool:
-        """Write a temporary file and place it atomically; return False if `place` finds an existing file."""
+        """Write a temporary file and place it atomically; return False if `move` finds an existing file."""
         target = self._writable(path)
         unfinished = target.with_name(_UNFINISHED + uuid4().hex)
         with self._faults("write", path):
@@ -216,7 +216,7 @@ class LocalStorage:
                     file.flush()
                     os.fsync(file.fileno())
                 try:
-                    place(unfinished, target)
+                    move(unfinished, target)
                 except FileExistsError:
                     return False
                 _sync_folder(target.parent)
@@ -274,17 +274,17 @@ def _opened(path: str | Path) -> int:
 
 def _entered(root: Path, folder: str) -> _Folder:
     def enter() -> tuple[os.stat_result, list[str]]:
-        here = os.stat(f"{root}/{folder}")  # noqa: PTH116 - pathlib takes deep paths apart each time
+        status = os.stat(f"{root}/{folder}")  # noqa: PTH116 - pathlib takes deep paths apart each time
         with os.scandir(f"{root}/{folder}") as entries:
-            return here, sorted(f"{entry.name}/" if _is_folder(entry) else entry.name for entry in entries)
+            return status, sorted(f"{entry.name}/" if _is_folder(entry) else entry.name for entry in entries)
 
     try:
-        here, names = retried(enter)
+        folder_status, names = retried(enter)
     except OSError as error:
         if error.errno in _NOTHING_THERE:
             return _Folder(iter(()), None)
         raise
-    return _Folder((folder + name for name in names), (here.st_dev, here.st_ino))
+    return _Folder((folder + name for name in names), (folder_status.st_dev, folder_status.st_ino))
 
 
 def _is_folder(entry: "os.DirEntry[str]") -> bool:
@@ -296,8 +296,8 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
 
 def _range(handle: int, start: int, length: int | None) -> bytes:
     if length is None or length > _AT_ONCE:
-        left = os.fstat(handle).st_size - start
-        length = max(0, left if length is None else min(left, length))
+        available = os.fstat(handle).st_size - start
+        length = max(0, available if length is None else min(available, length))
     data = os.pread(handle, length, start)
     # The kernel returns at most 2 GiB at once, and less at the end of the file.
     parts = [data]
@@ -307,9 +307,9 @@ def _range(handle: int, start: int, length: int | None) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _info(path: str, found: os.stat_result) -> ObjectInfo:
+def _info(path: str, status: os.stat_result) -> ObjectInfo:
     # Two writes may share a timestamp, but not an inode.
-    return ObjectInfo(path, found.st_size, f"{found.st_mtime_ns:x}-{found.st_ino:x}-{found.st_size:x}")
+    return ObjectInfo(path, status.st_size, f"{status.st_mtime_ns:x}-{status.st_ino:x}-{status.st_size:x}")
 
 
 def make_folder(folder: Path) -> None:

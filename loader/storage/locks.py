@@ -50,8 +50,8 @@ def unlock(handle: int, path: Path) -> None:
 
 def _is_named(handle: int, path: Path) -> bool:
     try:
-        there = path.stat(follow_symlinks=False)
+        named = path.stat(follow_symlinks=False)
     except FileNotFoundError:
         return False
-    here = os.fstat(handle)
-    return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+    opened = os.fstat(handle)
+    return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)

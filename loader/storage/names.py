@@ -52,7 +52,7 @@ def without_secrets(text: str) -> str:
     """
     text = re.sub(r"\S+", lambda word: _without_user(word[0]), text)
     return _PARAMETER.sub(
-        lambda found: f"{found[1]}***" if _SECRET_PARAMETER.search(found[2]) else found[0], text
+        lambda match: f"{match[1]}***" if _SECRET_PARAMETER.search(match[2]) else match[0], text
     )
 
 

@@ -96,8 +96,8 @@ def _storage(text: str, config: StorageConfig, listed_in: str) -> Storage:
         )
     if "\0" in text:
         raise UsageError(f"{redacted(text)!r} is no path of this machine; leave out the NUL")
-    here = "" if text.startswith("/") else f"{os.getcwd()}/"  # noqa: PTH109 - text is asked for
-    return LocalStorage(_path(f"{here}{text}"))
+    folder = "" if text.startswith("/") else f"{os.getcwd()}/"  # noqa: PTH109 - text is asked for
+    return LocalStorage(_path(f"{folder}{text}"))
 
 
 _path = functools.lru_cache(256)(Path)  # files that a list names share few folders

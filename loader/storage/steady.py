@@ -131,16 +131,16 @@ class SteadyFile(io.FileIO):
         try:
             if _state(fresh) != self._state:
                 raise MachineError(f"{self._path} changed while it was read")
-            place = os.lseek(self.fileno(), 0, os.SEEK_CUR)
+            position = os.lseek(self.fileno(), 0, os.SEEK_CUR)
             os.dup2(fresh, self.fileno(), inheritable=False)
-            os.lseek(self.fileno(), place, os.SEEK_SET)
+            os.lseek(self.fileno(), position, os.SEEK_SET)
         finally:
             os.close(fresh)
 
 
 def _state(handle: int) -> tuple[int, int, int]:
-    found = os.fstat(handle)
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    status = os.fstat(handle)
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @contextmanager
@@ -166,9 +166,9 @@ def whole_reads(file: BinaryIO, verify: bool = False) -> Iterator[None]:
         raise fault
 
 
-def _verify(file: BinaryIO, wanted: bool) -> None:
+def _verify(file: BinaryIO, verifies: bool) -> None:
     compare = getattr(getattr(file, "raw", None), "verify", None)
-    if wanted and compare is not None:
+    if verifies and compare is not None:
         compare()
 
 

@@ -19,7 +19,7 @@ _MEANING = {
 
 def continued_position(
     loaded: StreamState,
-    own: dict[str, Any],
+    settings: dict[str, Any],
     source: SampleSource,
     stages: CurriculumPlans,
     setting: Setting,
@@ -30,7 +30,7 @@ def continued_position(
 
     Args:
         loaded: saved state.
-        own: state of the stream at its own position.
+        settings: state of the stream at its own position.
         source: dataset or blend of the stream, of the same or a later revision than the saved state's.
         stages: plans of the stream.
         setting: setting of the stream; cost and stage are those of the saved state.
@@ -46,13 +46,13 @@ def continued_position(
         _check_may_enter(position)
         position = stages.settled(position.planned_on(earlier, isinstance(source, Blend)))
     for key in ("seed", "config") if earlier is not None else ("dataset", "seed", "config"):
-        if (saved := getattr(loaded, key)) != own[key]:
+        if (saved := getattr(loaded, key)) != settings[key]:
             raise UsageError(
-                f"cannot resume: {key} was {saved} when the state was saved and is {own[key]} now"
+                f"cannot resume: {key} was {saved} when the state was saved and is {settings[key]} now"
                 f" ({_MEANING[key]}); use the same one, or start without a state"
             )
-    numbers = [era.stage for era in position.eras] + [setting.stage for setting in position.settings]
-    if max(numbers) >= stages.count:
+    stage_indices = [era.stage for era in position.eras] + [setting.stage for setting in position.settings]
+    if max(stage_indices) >= stages.count:
         raise UsageError("not a state of the loader: settings: names a stage that the curriculum has not")
     steps = len(stages.plan(position))
     if position.part.steps > steps:
@@ -73,11 +73,11 @@ def continued_position(
 
 def dataset_names(source: SampleSource) -> list[str]:
     """Return places, revisions and sizes of the datasets of a source, for people."""
-    found = source.datasets if isinstance(source, Blend) else (source,)
+    datasets = source.datasets if isinstance(source, Blend) else (source,)
     return [
-        f"{one.storage.root} (revision {one.manifest.revision}, {one.manifest.totals.samples} samples)"
-        for one in found
-        if isinstance(one, Dataset)
+        f"{dataset.storage.root} (revision {dataset.manifest.revision}, {dataset.manifest.totals.samples} samples)"
+        for dataset in datasets
+        if isinstance(dataset, Dataset)
     ]
 
 

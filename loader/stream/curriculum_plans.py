@@ -51,14 +51,14 @@ class CurriculumPlans:
         self._all: list[tuple[Position, weakref.ref[EpochPlan]]] = []
         budgets = budgets_of(config.policy, config.buckets)
         self._buckets: list[BucketConfig] = []
-        for place, stage in enumerate(self._curriculum.root):
+        for index, stage in enumerate(self._curriculum.root):
             try:
                 self._buckets.append(stage.buckets(budgets))
                 if stage.weights is not None:
                     _blend(source).reweighted(stage.weights)
             except (UsageError, ValidationError) as error:
                 reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
-                raise UsageError(f"stream.curriculum.{place}: {reason}") from error
+                raise UsageError(f"stream.curriculum.{index}: {reason}") from error
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: value for name, value in self.__dict__.items() if name != "_draws"}
@@ -81,28 +81,28 @@ class CurriculumPlans:
             return assignment
         return with_cost(assignment, setting.cost)
 
-    def stage_assignment(self, place: int) -> Assignment:
+    def stage_assignment(self, index: int) -> Assignment:
         """Return the assignment of samples to the buckets of a stage, by the stage's number."""
-        return self._assigned(place)
+        return self._assigned(index)
 
     def plan(self, position: Position) -> EpochPlan:
         """Return the plan of the epoch segment that continues."""
-        begun, made = _begun(position), self._made
-        if made is None or made[0] != begun:
-            made = self._made = begun, self._planned(begun)  # the thread that reads ahead may set it, too
-            kept = [(known, plan) for known, plan in self._all if plan() is not None]
-            self._all = [*kept, (begun, weakref.ref(made[1]))]
-        return made[1]
+        begun, plan_of = _begun(position), self._made
+        if plan_of is None or plan_of[0] != begun:
+            plan_of = self._made = begun, self._planned(begun)  # the thread that reads ahead may set it, too
+            alive = [(start, plan) for start, plan in self._all if plan() is not None]
+            self._all = [*alive, (begun, weakref.ref(plan_of[1]))]
+        return plan_of[1]
 
     def made(self, position: Position) -> EpochPlan | None:
         """Return the same plan if cached: the last one, or one that is still being read; else None."""
         begun = _begun(position)
-        return next((plan() for known, plan in self._all if known == begun), None)
+        return next((plan() for start, plan in self._all if start == begun), None)
 
     def _planned(self, position: Position) -> EpochPlan:
         part, assignment = position.part, self.assignment(position.part.setting)
-        said = [self._source.fingerprint, self._plans, asdict(position)]
-        name = _named(said)
+        content = [self._source.fingerprint, self._plans, asdict(position)]
+        name = _named(content)
         if (
             not isinstance(self._source, Blend)
             and part.setting.shuffle.order == "permuted"
@@ -124,7 +124,7 @@ class CurriculumPlans:
     def _made_here(self, position: Position, groups: Grouped | None = None) -> EpochPlan:
         *done, part = position.parts
         epoch, setting = self._draws.epoch(position), part.setting
-        runs = any(one.setting.shuffle.run > 1 for one in position.parts)
+        runs = any(segment.setting.shuffle.run > 1 for segment in position.parts)
         return plan_epoch(
             self.assignment(setting),
             self._seed,
@@ -166,17 +166,17 @@ class CurriculumPlans:
         Other frames or sizes apply to the rest of the epoch. Other weights begin a new epoch; samples left over from
         the previous epoch wait for their next pass.
         """
-        place, setting = self._curriculum.place_at(position.step), position.part.setting
-        if place != setting.stage:
+        index, setting = self._curriculum.place_at(position.step), position.part.setting
+        if index != setting.stage:
             stages, part = self._curriculum.root, position.part
-            setting = setting.model_copy(update={"stage": place})
+            setting = setting.model_copy(update={"stage": index})
             moved = position.going_on(setting, part.ranks, part.microbatches)
-            reweighted = stages[place].weights != stages[part.setting.stage].weights
+            reweighted = stages[index].weights != stages[part.setting.stage].weights
             if not position.begins_epoch and (reweighted or not moved.fits_a_state):
                 moved = position.next_epoch().going_on(setting, part.ranks, part.microbatches)
             position = moved
-        if position.begins_epoch and place != position.eras[-1].stage:
-            position = position.next_era(place)
+        if position.begins_epoch and index != position.eras[-1].stage:
+            position = position.next_era(index)
         return position
 
     def ends_at(self, position: Position) -> int | None:
@@ -198,20 +198,20 @@ class CurriculumPlans:
         name = f"{_named([self._source.fingerprint])}.rows"
         return self._kept(name, lambda: {"rows": self._source.draws(0, self._seed).rows})["rows"]
 
-    def _lengths(self, place: int, revision: str | None) -> Places:
-        return self._assigned(place, revision).drawn_lengths()
+    def _lengths(self, index: int, revision: str | None) -> Places:
+        return self._assigned(index, revision).drawn_lengths()
 
-    def _assigned(self, place: int, revision: str | None = None) -> Assignment:
-        if (place, revision) not in self._assignments:
+    def _assigned(self, stage_index: int, revision: str | None = None) -> Assignment:
+        if (stage_index, revision) not in self._assignments:
             index = self._draws.plan_index(revision)
-            said = [self._source.fingerprint, revision, self._buckets[place].model_dump(mode="json")]
-            name = f"{_named(said)}.buckets"
-            self._assignments[place, revision] = assign(
+            content = [self._source.fingerprint, revision, self._buckets[stage_index].model_dump(mode="json")]
+            name = f"{_named(content)}.buckets"
+            self._assignments[stage_index, revision] = assign(
                 index,
-                self._buckets[place],
+                self._buckets[stage_index],
                 lambda make: self._kept(name, lambda: {"bucket": make()})["bucket"],
             )
-        return self._assignments[place, revision]
+        return self._assignments[stage_index, revision]
 
 
 def plan_keys(config: StreamConfig) -> dict[str, Any]:
@@ -224,8 +224,8 @@ def plan_keys(config: StreamConfig) -> dict[str, Any]:
 def plan_fingerprint(config: StreamConfig) -> str:
     """Return the SHA-256 of the keys, by which a state knows the plans whose steps it counts."""
     plans = config.model_dump(mode="json", include={"buckets", "curriculum"})
-    said = json.dumps([plans, config.policy == "equal_token"], sort_keys=True)
-    return hashlib.sha256(said.encode()).hexdigest()
+    content = json.dumps([plans, config.policy == "equal_token"], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def _blend(source: SampleSource) -> Blend:
@@ -234,8 +234,8 @@ def _blend(source: SampleSource) -> Blend:
     return source
 
 
-def _named(said: Any) -> str:
-    return hashlib.sha256(json.dumps(said, sort_keys=True, default=_plain).encode()).hexdigest()[:32]
+def _named(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=_plain).encode()).hexdigest()[:32]
 
 
 def _plain(value: Any) -> Any:

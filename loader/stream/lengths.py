@@ -31,8 +31,8 @@ def progress_of(stages: CurriculumPlans, position: Position) -> EpochProgress:
     over_D = np.zeros(len(plan.draws.rows), np.bool_)
     for draws in plan.drawn_before(steps):
         over_D[draws] = True  # fillers repeat draws of their step
-    left = len(plan.order) - int(over_D.sum())
-    return EpochProgress(drawn - left, left, len(plan) - steps)
+    remaining = len(plan.order) - int(over_D.sum())
+    return EpochProgress(drawn - remaining, remaining, len(plan) - steps)
 
 
 def microbatches_in_all(stages: CurriculumPlans, config: StreamConfig, position: Position) -> int:
@@ -75,9 +75,9 @@ def steps_of_epoch(stages: CurriculumPlans, config: StreamConfig, position: Posi
         return 0
     epoch, steps = position.epoch, sum(part.steps for part in position.parts)
     while position.epoch == epoch:
-        left, ends_at = len(stages.plan(position)) - position.part.steps, stages.ends_at(position)
-        if ends_at is None or ends_at > position.step + left:
-            return steps + left
+        remaining, ends_at = len(stages.plan(position)) - position.part.steps, stages.ends_at(position)
+        if ends_at is None or ends_at > position.step + remaining:
+            return steps + remaining
         more = ends_at - position.step
         steps += more
         position = stages.entered(position.after_step(more))

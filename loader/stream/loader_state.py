@@ -100,8 +100,8 @@ def read_loader_state(state: dict[str, Any]) -> LoaderPosition:
                 raise ValueError("it holds no state of the stream")
             last, count = loader.fetcher.dataset_iter_state, 1
         else:
-            own, count = loader.snapshot.workers, len(loader.snapshot.workers)
-            last = own[f"worker_{loader.snapshot.last_yielded}"].fetcher_state.dataset_iter_state
+            worker_states, count = loader.snapshot.workers, len(loader.snapshot.workers)
+            last = worker_states[f"worker_{loader.snapshot.last_yielded}"].fetcher_state.dataset_iter_state
         if last.workers != count:
             raise ValueError(f"it holds states of {count} worker processes out of {last.workers}")
     except (ValidationError, ValueError, KeyError) as error:

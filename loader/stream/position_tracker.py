@@ -41,21 +41,21 @@ class PositionTracker:
         self._starts = WorkerStarts()
         self._is_old_copy = False  # True in a worker process that has begun a pass
 
-    def move(self, position: Position, taken: int = 0) -> None:
+    def move(self, position: Position, microbatches: int = 0) -> None:
         """Set the position, for worker processes that begin another pass, too.
 
         Args:
             position: position between two steps.
-            taken: microbatches of the next step that are not read again.
+            microbatches: microbatches of the next step that are not read again.
         """
-        self.position, self.taken = position, taken
+        self.position, self.taken = position, microbatches
         if get_worker_info() is not None:
             return  # copies in workers never move the stream
         self.moves += 1
         if not self._starts.is_own:
             self._starts = WorkerStarts()
         if self._starts.last:
-            self._starts.post(self.moves, json.dumps([_text_of(position), taken]))
+            self._starts.post(self.moves, json.dumps([_text_of(position), microbatches]))
 
     def check_unread(self) -> None:
         """Check that no worker process has begun to read behind the last move.

@@ -33,17 +33,17 @@ def rank_microbatches(
         ends_at = stages.ends_at(position)
         packed = position.part.setting.regime == "pack"
         lengths_of = assignment.own_lengths if packed else assignment.padded_lengths
-        for number in range(position.part.steps, len(plan)):
-            own = plan.step(number, rank) if own_step is None else own_step(plan, number)
+        for step in range(position.part.steps, len(plan)):
+            step_plan = plan.step(step, rank) if own_step is None else own_step(plan, step)
             after = position.after_step()
-            for micro in own.microbatches:
+            for micro in step_plan.microbatches:
                 yield RankMicrobatch(
                     plan=plan,
                     micro=micro,
-                    buckets=tuple(assignment.buckets[place] for place in assignment.bucket_of[micro.rows]),
+                    buckets=tuple(assignment.buckets[bucket] for bucket in assignment.bucket_of[micro.rows]),
                     lengths=tuple(lengths_of(micro.rows).tolist()),
-                    slots=len(own.microbatches),
-                    samples=own.samples,
+                    slots=len(step_plan.microbatches),
+                    samples=step_plan.samples,
                     packed=packed,
                     before=position,
                     after=after,

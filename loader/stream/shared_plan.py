@@ -28,16 +28,16 @@ def shared_plan(
         layout: step layout of the plan.
         make: function that makes the plan.
     """
-    found = node.arrays(name, lambda: _columns(make()))
-    fillers, carried = found["facts"].tolist()
+    arrays = node.arrays(name, lambda: _columns(make()))
+    fillers, carried = arrays["facts"].tolist()
     return EpochPlan(
         assignment=assignment,
         draws=Draws(
-            found["rows"], *(_spread(found[name], len(found["rows"])) for name in ("passes", "leaf"))
+            arrays["rows"], *(_spread(arrays[name], len(arrays["rows"])) for name in ("passes", "leaf"))
         ),
-        order=_order(found, "order"),
-        table=MicrobatchTable(*(found[f"pieces.{name}"] for name in MicrobatchTable._fields)),
-        turns=_order(found, "turns"),
+        order=_order(arrays, "order"),
+        table=MicrobatchTable(*(arrays[f"pieces.{name}"] for name in MicrobatchTable._fields)),
+        turns=_order(arrays, "turns"),
         fillers=fillers,
         carried=carried,
         layout=layout,
@@ -74,9 +74,9 @@ def _order_columns(name: str, order: Numbers | Permuted) -> Arrays:
     return {f"{name}.facts": np.array(facts, np.uint64), f"{name}.starts": order.starts, **members}
 
 
-def _order(found: Arrays, name: str) -> Numbers | Permuted:
-    if name in found:
-        return found[name]
-    seed, number, purpose, run, fillers, last = found[f"{name}.facts"].tolist()
-    members = found.get(f"{name}.members")
-    return Permuted(seed, number, purpose, found[f"{name}.starts"], members, run, fillers, last)
+def _order(arrays: Arrays, name: str) -> Numbers | Permuted:
+    if name in arrays:
+        return arrays[name]
+    seed, counter, purpose, run, fillers, last = arrays[f"{name}.facts"].tolist()
+    members = arrays.get(f"{name}.members")
+    return Permuted(seed, counter, purpose, arrays[f"{name}.starts"], members, run, fillers, last)

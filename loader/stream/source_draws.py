@@ -105,8 +105,8 @@ class DatasetDraws:
         """Return the plan data of a revision, see `SourceDraws`."""
         if revision is None:
             return self._source.plan_index
-        dataset, number = self._found(revision)
-        return dataset.plan_index_of(number)
+        dataset, revision_number = self._found(revision)
+        return dataset.plan_index_of(revision_number)
 
     def epoch(self, position: Position) -> EpochSource:
         """Return the draws of a position's epoch, see `SourceDraws`."""
@@ -126,13 +126,15 @@ class DatasetDraws:
     def _found(self, revision: str | None) -> tuple[Dataset, int]:
         """Return the dataset and the number of a revision."""
         source = self._source
-        found = source.revision_of(revision or source.fingerprint) if isinstance(source, Dataset) else None
-        if found is None or not isinstance(source, Dataset):
+        revision_number = (
+            source.revision_of(revision or source.fingerprint) if isinstance(source, Dataset) else None
+        )
+        if revision_number is None or not isinstance(source, Dataset):
             raise UsageError(
                 f"cannot resume: steps of this epoch were planned on revision {revision} of the dataset, which it does"
                 " not remember any more"
             )
-        return source, found
+        return source, revision_number
 
 
 class _DatasetEpoch:
@@ -180,9 +182,9 @@ class BlendDraws:
             if name is None:
                 self._revisions[None] = self._blend.now
             else:
-                fingerprint, _, numbers = name.partition(":")
+                fingerprint, _, revision_numbers = name.partition(":")
                 try:
-                    self._revisions[name] = self._blend.past(fingerprint, numbers)
+                    self._revisions[name] = self._blend.past(fingerprint, revision_numbers)
                 except UsageError as error:
                     raise UsageError(f"cannot resume: {error}") from error
         return self._revisions[name]
@@ -204,9 +206,9 @@ class BlendDraws:
         lengths_N = self._lengths(last.stage, last.revision)
         mixture = self._weighted(self._mixture(position.eras), last.stage)
         progress = mixture.progress_after(position.epoch - last.epoch, self._seed, lengths_N)
-        if any(one.counts_n is not None for one in progress):
+        if any(draw.counts_n is not None for draw in progress):
             return position
-        begun = tuple((one.passes, one.skipped) for one in progress)
+        begun = tuple((draw.passes, draw.skipped) for draw in progress)
         settled = replace(position, eras=(last._replace(epoch=position.epoch, parts=(), begun=begun),))
         return settled if settled.fits_a_state else position
 
@@ -233,30 +235,30 @@ class BlendDraws:
 
     def _mixture_after(self, eras: tuple[Era, ...]) -> Mixture:
         *before, era = eras
-        own = self.revision(era.revision).mixture
+        mixture_then = self.revision(era.revision).mixture
         if era.begun:
-            if len(era.begun) != len(own.rows):
+            if len(era.begun) != len(mixture_then.rows):
                 raise UsageError(
-                    f"not a state of the loader: eras: {len(era.begun)} leaves of {len(own.rows)}"
+                    f"not a state of the loader: eras: {len(era.begun)} leaves of {len(mixture_then.rows)}"
                 )
             return replace(
-                own, begun=tuple(Progress(passes, skipped=skipped) for passes, skipped in era.begun)
+                mixture_then, begun=tuple(Progress(passes, skipped=skipped) for passes, skipped in era.begun)
             )
         if not before:
-            return own
+            return mixture_then
         last = before[-1]
         if era.parts:
             epoch = self._epoch(tuple(before), last.stage, era.epoch - 1 - last.epoch)
             done = done_segments(era.parts, era.revision, self._assignment, epoch)
             finished(done, self._seed, era.epoch - 1, epoch.draws)
-            return replace(own, begun=epoch.drawn.progress_after)
+            return replace(mixture_then, begun=epoch.drawn.progress_after)
         mixture = self._weighted(self._mixture_after(tuple(before)), last.stage)
         lengths_N = self._lengths(last.stage, last.revision)
         progress = mixture.progress_after(era.epoch - last.epoch, self._seed, lengths_N)
         if last.revision != era.revision:
             entry = self.entry(last.revision, era.revision, last.stage)
             progress = progress_entered(progress, mixture, lengths_N, entry, self._seed)
-        return replace(own, begun=progress)
+        return replace(mixture_then, begun=progress)
 
     def _weighted(self, mixture: Mixture, stage: int) -> Mixture:
         weights = self._weights[stage]

@@ -86,12 +86,12 @@ def diff_states(first: StreamState, second: StreamState) -> StateDiff:
         first: state checked by `reelweave.loader.plan.position.read_state`, so of this code's version.
         second: state checked likewise.
     """
-    one, other = first.position, second.position
+    before, other = first.position, second.position
     return StateDiff(
         relation=_relation(first, second),
         # Earlier epochs may differ in their number of steps.
-        steps_ahead=_done(one) - _done(other) if one.epoch == other.epoch else one.step - other.step,
-        epochs_ahead=one.epoch - other.epoch,
+        steps_ahead=_done(before) - _done(other) if before.epoch == other.epoch else before.step - other.step,
+        epochs_ahead=before.epoch - other.epoch,
         differences=tuple(_differences(first, second)),
     )
 
@@ -99,8 +99,8 @@ def diff_states(first: StreamState, second: StreamState) -> StateDiff:
 def _relation(first: StreamState, second: StreamState) -> Relation:
     if any(getattr(first, name) != getattr(second, name) for name in _STREAMS):
         return "incompatible"
-    one, other = first.position, second.position
-    on_from_one, on_from_other = _leads_to(one, other), _leads_to(other, one)
+    before, other = first.position, second.position
+    on_from_one, on_from_other = _leads_to(before, other), _leads_to(other, before)
     if on_from_one and on_from_one == on_from_other:
         return "same" if on_from_one == "on" else "forked"
     if on_from_one:
@@ -110,21 +110,21 @@ def _relation(first: StreamState, second: StreamState) -> Relation:
     return "forked"
 
 
-def _leads_to(here: Position, there: Position) -> Literal["on", "changed"] | None:
-    """Return whether a run from `here` reaches `there` without ("on") or with a change ("changed"); None if never."""
-    if here.epoch != there.epoch:
-        if here.epoch > there.epoch:
+def _leads_to(start: Position, end: Position) -> Literal["on", "changed"] | None:
+    """Return whether a run from `start` reaches `end` without ("on") or with a change ("changed"); None if never."""
+    if start.epoch != end.epoch:
+        if start.epoch > end.epoch:
             return None
-        return "on" if len(there.parts) == 1 and there.part.continues(here.part) else "changed"
-    closed = len(here.parts) - 1
-    if closed >= len(there.parts) or not all(map(_same_part, here.parts[:closed], there.parts)):
+        return "on" if len(end.parts) == 1 and end.part.continues(start.part) else "changed"
+    closed = len(start.parts) - 1
+    if closed >= len(end.parts) or not all(map(_same_part, start.parts[:closed], end.parts)):
         return None
-    again = there.parts[closed]
-    if again.continues(here.part):
-        if again.steps < here.part.steps:
+    again = end.parts[closed]
+    if again.continues(start.part):
+        if again.steps < start.part.steps:
             return None
-        return "on" if closed + 1 == len(there.parts) else "changed"
-    return None if here.part.steps else "changed"
+        return "on" if closed + 1 == len(end.parts) else "changed"
+    return None if start.part.steps else "changed"
 
 
 def _done(position: Position) -> int:
@@ -132,34 +132,34 @@ def _done(position: Position) -> int:
     return sum(part.steps for part in position.parts)
 
 
-def _same_part(one: EpochSegment, other: EpochSegment) -> bool:
-    return one.continues(other) and one.steps == other.steps
+def _same_part(segment: EpochSegment, other: EpochSegment) -> bool:
+    return segment.continues(other) and segment.steps == other.steps
 
 
 def _differences(first: StreamState, second: StreamState) -> Iterator[Difference]:
     for name, meaning in _STREAMS.items():
         if getattr(first, name) != getattr(second, name):
             yield Difference(name, getattr(first, name), getattr(second, name), meaning)
-    one, other = first.position, second.position
+    before, other = first.position, second.position
     for name in ("step", "epoch"):
-        if ahead := getattr(one, name) - getattr(other, name):
+        if ahead := getattr(before, name) - getattr(other, name):
             meaning = f"{'A' if ahead > 0 else 'B'} counts {abs(ahead)} more"
-            yield Difference(name, getattr(one, name), getattr(other, name), meaning)
-    for number, (own, others) in enumerate(zip_longest(one.parts, other.parts)):
-        yield from _part_differences(f"parts.{number}", own, others)
+            yield Difference(name, getattr(before, name), getattr(other, name), meaning)
+    for index, (segment, other_segment) in enumerate(zip_longest(before.parts, other.parts)):
+        yield from _part_differences(f"parts.{index}", segment, other_segment)
 
 
 def _part_differences(
-    field: str, one: EpochSegment | None, other: EpochSegment | None
+    field: str, segment: EpochSegment | None, other: EpochSegment | None
 ) -> Iterator[Difference]:
-    if one is None or other is None:
-        first, second = (part and part_values(part) for part in (one, other))
-        yield Difference(field, first, second, f"a change that only {'A' if one else 'B'} made")
+    if segment is None or other is None:
+        first, second = (part and part_values(part) for part in (segment, other))
+        yield Difference(field, first, second, f"a change that only {'A' if segment else 'B'} made")
         return
-    samples = "the same samples in every step" if one.continues(other) else "other samples in a step"
-    steps = f"{abs(one.steps - other.steps)} more in {'A' if one.steps > other.steps else 'B'}"
+    samples = "the same samples in every step" if segment.continues(other) else "other samples in a step"
+    steps = f"{abs(segment.steps - other.steps)} more in {'A' if segment.steps > other.steps else 'B'}"
     values = part_values(other)
-    for name, value in part_values(one).items():
+    for name, value in part_values(segment).items():
         if value != values[name]:
             meaning = steps if name == "steps" else samples
             yield Difference(f"{field}.{name}", value, values[name], meaning)

@@ -32,10 +32,12 @@ def upcoming_step(
         return None
     assignment, packed = plan.assignment, position.part.setting.regime == "pack"
     lengths_of = assignment.own_lengths if packed else assignment.padded_lengths
-    found = []
+    microbatches = []
     for micro in plan.step(position.part.steps).microbatches:
-        buckets = tuple(assignment.buckets[place] for place in assignment.bucket_of[micro.rows])
+        buckets = tuple(assignment.buckets[bucket] for bucket in assignment.bucket_of[micro.rows])
         pixels = tuple(dtype_and_shape(bucket, latents)[0] == np.uint8 for bucket in buckets)
         contexts = latents is not None and latents.text is not None
-        found.append(UpcomingMicrobatch(buckets, tuple(lengths_of(micro.rows).tolist()), pixels, contexts))
-    return found
+        microbatches.append(
+            UpcomingMicrobatch(buckets, tuple(lengths_of(micro.rows).tolist()), pixels, contexts)
+        )
+    return microbatches

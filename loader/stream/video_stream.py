@@ -309,14 +309,16 @@ class VideoStream(IterableDataset[Microbatch | Pack]):
         if worker is None and self._gives_nothing(position):
             return
         pin = self.config.pin_memory and worker is None and torch.cuda.is_available()
-        kept = self.config.cache
-        cache = None if kept is None else DiskCache(kept.folder, kept.max_bytes)
+        cache_config = self.config.cache
+        cache = None if cache_config is None else DiskCache(cache_config.folder, cache_config.max_bytes)
         stride = 1 if worker is None else worker.num_workers
-        own = islice(rank_microbatches(self._stages, self.config, self.rank, position), first, None, stride)
+        microbatches = islice(
+            rank_microbatches(self._stages, self.config, self.rank, position), first, None, stride
+        )
         with ReadPipeline(
             SampleReader(self.source, cache, self.excluded), self.config, pin, self.share
         ) as pipeline:
-            yield from pipeline.run(own)
+            yield from pipeline.run(microbatches)
 
     @property
     def generator(self) -> NoReturn:

@@ -82,19 +82,19 @@ class WorkerStarts:
             move: number of the move.
             text: position of the next pass.
         """
-        content, numbers = np.frombuffer(text.encode(), np.uint8), self._numbers
-        numbers[_POSTING] = move
-        numbers[_LENGTH] = len(content)
+        content, posted = np.frombuffer(text.encode(), np.uint8), self._numbers
+        posted[_POSTING] = move
+        posted[_LENGTH] = len(content)
         self._memory.numpy()[8 * _NUMBERS :][: len(content)] = content
-        numbers[_POSTED] = move
+        posted[_POSTED] = move
 
     def posted(self) -> tuple[int, str]:
         """Return the number of the last posted move, 0 if none, and its text."""
-        numbers = self._numbers
+        posted = self._numbers
         while True:
-            move = int(numbers[_POSTED])
-            content = self._memory.numpy()[8 * _NUMBERS :][: int(numbers[_LENGTH])].tobytes()
-            if numbers[_POSTING] == move:
+            move = int(posted[_POSTED])
+            content = self._memory.numpy()[8 * _NUMBERS :][: int(posted[_LENGTH])].tobytes()
+            if posted[_POSTING] == move:
                 return move, content.decode()
 
     @property

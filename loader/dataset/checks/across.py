@@ -128,8 +128,8 @@ class CrossChecks:
         listed = {shard.path: shard.samples for shard in self._manifest.shards}
         for path in sorted(listed.keys() | self._samples.keys()):
             if listed.get(path, 0) != self._samples[path]:
-                there = listed.get(path, 0)
-                yield f"{path}: the manifest lists {there} samples, index.parquet {self._samples[path]}"
+                listed_count = listed.get(path, 0)
+                yield f"{path}: the manifest lists {listed_count} samples, index.parquet {self._samples[path]}"
         for path, names in self._splits.items():
             if len(names) > 1:
                 yield f"{path} holds samples of {' and '.join(sorted(names))}; a shard is of one split"
@@ -140,8 +140,8 @@ class CrossChecks:
         for key in self._found(_KEPT, _INDEX):
             yield f"accounting.parquet calls {key} kept, but index.parquet does not have it"
         for part in range(self._keys.parts):
-            kept = self._kind(part, _KEPT).column("key")
-            if pc.count_distinct(kept).as_py() < len(kept):
+            kept_keys = self._kind(part, _KEPT).column("key")
+            if pc.count_distinct(kept_keys).as_py() < len(kept_keys):
                 yield "accounting.parquet has two kept rows for one key"
                 break
         for part in range(self._keys.parts):
@@ -155,8 +155,10 @@ class CrossChecks:
         """Return keys of one kind that are of no other, sorted."""
         keys: list[str] = []
         for part in range(self._keys.parts):
-            own, others = (self._kind(part, kind).column("key") for kind in (of, other))
-            keys += pc.unique(own.filter(_missing(own, others))).slice(0, MAX_PROBLEMS).to_pylist()
+            own_keys, other_keys = (self._kind(part, kind).column("key") for kind in (of, other))
+            keys += (
+                pc.unique(own_keys.filter(_missing(own_keys, other_keys))).slice(0, MAX_PROBLEMS).to_pylist()
+            )
         return sorted(keys)[:MAX_PROBLEMS]
 
     def _kind(self, part: int, kind: int) -> pa.Table:

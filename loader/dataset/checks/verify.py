@@ -110,18 +110,18 @@ def _read_files(
         except RunError as error:
             result.problems.append(str(error))
     with CrossChecks(manifest) as across:
-        found: dict[str, bool] = {}
+        intact: dict[str, bool] = {}
         plan_index = _plan_index(storage, manifest, sound.get(plans[0]), result)
         for path, name in names.items():
             if path in sound:
-                others = (plan_index, rows) if name == "index" else (None, None)
-                found[name] = _check_table(storage, manifest, sound[path], name, across, result, *others)
-        result.problems += across.problems({name for name, good in found.items() if good})
-    if found.get("index"):
+                context = (plan_index, rows) if name == "index" else (None, None)
+                intact[name] = _check_table(storage, manifest, sound[path], name, across, result, *context)
+        result.problems += across.problems({name for name, good in intact.items() if good})
+    if intact.get("index"):
         result.samples = manifest.totals.samples
     if plans[1] in sound and plan_index is not None:
         result.problems += _check_history(storage, manifest, sound[plans[1]], plan_index)
-    return found.get("index", False)
+    return intact.get("index", False)
 
 
 def _check_table(
@@ -202,7 +202,7 @@ def _check_report(storage: Storage, keys: set[str], sources: set[str]) -> Iterat
     for item in storage.list(_REPORT):
         if item.path.endswith((".html", ".js")):
             data = storage.read(item.path, 0, _MAX_REPORT_BYTES)
-            shows = any(one in data for one in shown)
+            shows = any(marker in data for marker in shown)
         elif item.path.endswith(".parquet"):
             shows = _names_any(storage, item.path, keys, sources)
         else:
@@ -235,14 +235,14 @@ def _plan_index(
     if entry is None:
         return None
     try:
-        found = map_plan_index(storage, entry, entry.path, manifest.totals.samples)
-        refuse_impossible(found, entry.path, [shard.size for shard in manifest.shards])
+        plan_index = map_plan_index(storage, entry, entry.path, manifest.totals.samples)
+        refuse_impossible(plan_index, entry.path, [shard.size for shard in manifest.shards])
     except MachineError:
         raise
     except RunError as error:
         result.problems.append(str(error))
         return None
-    return found
+    return plan_index
 
 
 def _check_history(
@@ -259,6 +259,6 @@ def _check_history(
         yield str(error)
         return
     pairs = ((getattr(held, name), getattr(plan_index, name)) for name in SHAPE)
-    if not all(np.array_equal(one, other) for one, other in pairs):
+    if not all(np.array_equal(first, other) for first, other in pairs):
         other = plan_path(manifest.revision)
         yield f"{entry.path} remembers other samples of this revision than {other} holds"

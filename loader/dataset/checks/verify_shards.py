@@ -54,11 +54,11 @@ def check_shards(
         if item.path.removesuffix(".idx") not in listed:
             result.problems.append(f"{item.path} lies among the shards, but manifest.json does not list it")
     idx_sha256 = {file.path: file.sha256 for file in manifest.files}
-    for number, shard in enumerate(manifest.shards):
-        own = [] if rows is None else to_rows(rows.table(number))
+    for index, shard in enumerate(manifest.shards):
+        shard_rows = [] if rows is None else to_rows(rows.table(index))
         progress(shard.path)
-        end = own[-1]["offset"] + own[-1]["size"] if own else 0
-        expected_idx = hashlib.sha256(idx_bytes([row["offset"] for row in own], end)).hexdigest()
+        end = shard_rows[-1]["offset"] + shard_rows[-1]["size"] if shard_rows else 0
+        expected_idx = hashlib.sha256(idx_bytes([row["offset"] for row in shard_rows], end)).hexdigest()
         if (
             rows is not None
             and manifest.foreign is None
@@ -77,7 +77,7 @@ def check_shards(
             result.problems.append(f"{shard.path} has {info.size} bytes, the manifest says {shard.size}")
         result.bytes += min(info.size, shard.size)
         with storage.open(shard.path) as file:
-            result.problems += _check_shard(file, shard, own, foreign=manifest.foreign is not None)
+            result.problems += _check_shard(file, shard, shard_rows, foreign=manifest.foreign is not None)
         del result.problems[MAX_PROBLEMS:]
     return result
 
@@ -94,7 +94,7 @@ def leads_out(storage: Storage, path: str) -> bool:
 
 def _check_shard(file: BinaryIO, shard: ShardEntry, rows: list[Row], foreign: bool) -> Iterator[str]:
     path = shard.path
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     position = 0
     named = False
     for row in rows:
@@ -103,9 +103,9 @@ def _check_shard(file: BinaryIO, shard: ShardEntry, rows: list[Row], foreign: bo
         if between < 0 or (between and not foreign):
             yield f"{path}: sample {row['key']} should start at byte {position}, index.parquet says {row['offset']}"
             return
-        _hash(file, between, whole)
+        _hash(file, between, digest)
         region = _read_exactly(file, row["size"])
-        whole.update(region)
+        digest.update(region)
         position += between + len(region)
         if hashlib.sha256(region).hexdigest() != row["sample_sha256"]:
             named = True
@@ -114,8 +114,8 @@ def _check_shard(file: BinaryIO, shard: ShardEntry, rows: list[Row], foreign: bo
             yield from _check_members(path, region, row, foreign, shard.key_prefix)
             if "sample_crc32" in row and zlib.crc32(region) != row["sample_crc32"]:
                 yield f"{path}: the crc32 of sample {row['key']} in the plan index is not that of its bytes"
-    _hash(file, shard.size - position, whole)
-    if whole.hexdigest() != shard.sha256 and not named:
+    _hash(file, shard.size - position, digest)
+    if digest.hexdigest() != shard.sha256 and not named:
         last = rows[-1]["key"] if rows else "the start"
         where = (
             "outside of its samples" if foreign or not rows else f"in the end-of-archive blocks after {last}"
@@ -127,12 +127,12 @@ def _check_members(path: str, region: bytes, row: Row, foreign: bool, prefix: st
     """Compare the members of an undamaged sample with its row, since it may have been written wrong."""
     key = row["key"]
     try:
-        found, contents = read_sample(region)
+        sample, contents = read_sample(region)
     except RunError as error:
         yield f"{path}: {error}"
         return
     promised = [member["suffix"] for member in row["members"]]
-    if f"{prefix}{found}" != key or list(contents) != promised:
+    if f"{prefix}{sample}" != key or list(contents) != promised:
         where = row["offset"]
         yield f"{path}: index.parquet promises {key} with members {promised} at byte {where}, the tar has another"
         return

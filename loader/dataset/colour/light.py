@@ -54,8 +54,8 @@ def light_of(frame: VideoFrame) -> Light | None:
         primaries, nits = _mastering(_MASTERING.unpack(bytes(mastering)))
     if content is not None and content.buffer_size == _LEVELS.size:
         levels = _LEVELS.unpack(bytes(content))
-    found = Light(primaries, nits, levels)
-    return None if found == Light() else found
+    light = Light(primaries, nits, levels)
+    return None if light == Light() else light
 
 
 def _mastering(
@@ -67,6 +67,6 @@ def _mastering(
         has_primaries = 0
     if any(below <= 0 for _, below in rationals[8:]):
         has_luminance = 0
-    numbers = [Fraction(over, below) if below else Fraction(0) for over, below in rationals]
-    points = tuple(zip(numbers[:8:2], numbers[1:8:2], strict=True))
-    return points if has_primaries else None, (numbers[8], numbers[9]) if has_luminance else None
+    fractions = [Fraction(over, below) if below else Fraction(0) for over, below in rationals]
+    points = tuple(zip(fractions[:8:2], fractions[1:8:2], strict=True))
+    return points if has_primaries else None, (fractions[8], fractions[9]) if has_luminance else None

@@ -35,20 +35,22 @@ def map_picture(
         top = 2 * row
         bottom = min(top + 1, height - 1)
         for column in range((width + 1) // 2):
-            left = 2 * column
-            right = min(left + 1, width - 1)
+            x = 2 * column
+            right = min(x + 1, width - 1)
             cb, cr = np.uint32(u[row, column]) & ten, np.uint32(v[row, column]) & ten
-            first, second = np.uint32(y[top, left]) & ten, np.uint32(y[top, right]) & ten
-            third, fourth = np.uint32(y[bottom, left]) & ten, np.uint32(y[bottom, right]) & ten
+            first, second = np.uint32(y[top, x]) & ten, np.uint32(y[top, right]) & ten
+            third, fourth = np.uint32(y[bottom, x]) & ten, np.uint32(y[bottom, right]) & ten
             mean = (first + second + third + fourth) >> np.uint32(5)
-            place = ((cb >> np.uint32(1)) << np.uint32(16)) | ((cr >> np.uint32(1)) << np.uint32(7)) | mean
-            filled &= of_chroma[place, 0] != 0
-            blue[row, column] = of_chroma[place, 0]
-            red[row, column] = of_chroma[place, 1]
+            table_index = (
+                ((cb >> np.uint32(1)) << np.uint32(16)) | ((cr >> np.uint32(1)) << np.uint32(7)) | mean
+            )
+            filled &= of_chroma[table_index, 0] != 0
+            blue[row, column] = of_chroma[table_index, 0]
+            red[row, column] = of_chroma[table_index, 1]
             group = ((cb >> np.uint32(2)) << np.uint32(18)) | ((cr >> np.uint32(2)) << np.uint32(10))
-            luma[top, left] = of_luma[group | first]
+            luma[top, x] = of_luma[group | first]
             luma[top, right] = of_luma[group | second]
-            luma[bottom, left] = of_luma[group | third]
+            luma[bottom, x] = of_luma[group | third]
             luma[bottom, right] = of_luma[group | fourth]
     return filled
 

@@ -158,13 +158,13 @@ class _Curves:
 
 def _at(curve: Floats, of: Floats) -> Floats:
     """Look up a curve at values, clipped to 0 to 1."""
-    places = (of.clip(0, 1) * np.float32(_STEPS) + np.float32(0.5)).astype(np.intp)
-    return np.asarray(curve[places])
+    indices = (of.clip(0, 1) * np.float32(_STEPS) + np.float32(0.5)).astype(np.intp)
+    return np.asarray(curve[indices])
 
 
-def _middle(places: NDArray[np.int64], bits: int) -> Floats:
+def _middle(indices: NDArray[np.int64], bits: int) -> Floats:
     """Return the mean code of each group of codes that share all but the low bits, [n, 1]."""
-    return ((places << bits) + ((1 << bits) - 1) / 2).astype(np.float32)[:, None]
+    return ((indices << bits) + ((1 << bits) - 1) / 2).astype(np.float32)[:, None]
 
 
 def _rounded(codes: Floats) -> Bytes:

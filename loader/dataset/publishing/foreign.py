@@ -130,8 +130,8 @@ class TarIndex:
     @property
     def idx(self) -> bytes:
         """Content of the tar's ``.idx`` file."""
-        whole = self.whole
-        offsets, sizes = (whole.column(name).to_pylist() for name in ("offset", "size"))
+        complete = self.whole
+        offsets, sizes = (complete.column(name).to_pylist() for name in ("offset", "size"))
         return idx_bytes(offsets, offsets[-1] + sizes[-1] if offsets else 0)
 
 
@@ -166,11 +166,11 @@ def publish_foreign(
     tars = _named(tars, previous)
     removals = [*(previous.removals if previous else []), *removals]
     removed = [_removed(tar, removals) for tar in tars]
-    kept = [own & (gone < 0) for own, gone in zip(_kept(tars), removed, strict=True)]
-    idx, others = _idx_files(storage, tars, previous) if foreign.uri is None else ([], [])
+    retained = [usable & (gone < 0) for usable, gone in zip(_kept(tars), removed, strict=True)]
+    idx, idx_entries = _idx_files(storage, tars, previous) if foreign.uri is None else ([], [])
     with Scratch("reelweave-publish-") as name:
         folder = Path(name)
-        shards = [_Shard.of(tar, own) for tar, own in zip(tars, kept, strict=True)]
+        shards = [_Shard.of(tar, usable) for tar, usable in zip(tars, retained, strict=True)]
         clip_bytes = sum(int(media_members(shard.rows()).size.sum()) for shard in shards)
         # With Parquet's names of nested columns, as the tables of tars are stored: indexes keep their bytes.
         schema = from_parquet(to_parquet(INDEX.empty_table())).schema
@@ -178,7 +178,8 @@ def publish_foreign(
         with RowParts(MAYBE_CRC32, index.parts) as rows:
             index.write(index.divided(rows), rows, folder)
         states, sources = write_accounting(
-            folder / "accounting.parquet", read_once(_accounting(tars, kept, removed, removals), ACCOUNTING)
+            folder / "accounting.parquet",
+            read_once(_accounting(tars, retained, removed, removals), ACCOUNTING),
         )
         with ParquetWriter(folder / "scores.parquet", SCORES):
             pass
@@ -201,7 +202,7 @@ def publish_foreign(
             removals=removals,
             foreign=foreign,
         )
-        sidecars = energon_files(_energon(tars, kept), folder) if with_sidecars else {}
+        sidecars = energon_files(_energon(tars, retained), folder) if with_sidecars else {}
 
         def compose(revision: int) -> tuple[Manifest, dict[str, Payload]]:
             contents: dict[str, Payload] = {
@@ -211,7 +212,7 @@ def publish_foreign(
             files = [entry_of(path, payload) for path, payload in contents.items()]
             return manifest.model_copy(update={"revision": revision, "files": [*files, *idx]}), contents
 
-        return publish_files(storage, compose, previous, folder), others
+        return publish_files(storage, compose, previous, folder), idx_entries
 
 
 @dataclass(frozen=True)
@@ -222,8 +223,8 @@ class _Shard:
     kept: pa.BooleanArray
 
     @staticmethod
-    def of(tar: TarIndex, kept: NDArray[np.bool_]) -> "_Shard":
-        return _Shard(tar, pa.array(kept))
+    def of(tar: TarIndex, retained: NDArray[np.bool_]) -> "_Shard":
+        return _Shard(tar, pa.array(retained))
 
     def rows(self) -> pa.Table:
         return self.tar.table.filter(self.kept)
@@ -250,10 +251,10 @@ def _named(tars: Sequence[TarIndex], previous: Manifest | None) -> list[TarIndex
 
     Tars of an earlier revision keep their keys; new ones are qualified together or not at all.
     """
-    known = {entry.path: entry for entry in previous.shards} if previous else {}
-    old = [tar.path in known and known[tar.path].sha256 == tar.sha256 for tar in tars]
-    was = [tar.path in known and known[tar.path].qualified for tar in tars]
-    fresh = any(entry.qualified for entry in known.values()) or _repeat_each_other(tars, old, was)
+    previous_shards = {entry.path: entry for entry in previous.shards} if previous else {}
+    old = [tar.path in previous_shards and previous_shards[tar.path].sha256 == tar.sha256 for tar in tars]
+    was = [tar.path in previous_shards and previous_shards[tar.path].qualified for tar in tars]
+    fresh = any(entry.qualified for entry in previous_shards.values()) or _repeat_each_other(tars, old, was)
     return [
         replace(tar, qualified=True) if qualified or (fresh and not settled) else tar
         for tar, settled, qualified in zip(tars, old, was, strict=True)
@@ -264,12 +265,12 @@ def _repeat_each_other(tars: Sequence[TarIndex], old: Sequence[bool], qualified:
     """Return whether a key of a new tar also occurs in another tar, among the unqualified ones."""
     new = ~np.array(old, np.bool_)
     with RowParts(_KEYS, part_count(sum(tar.rows for tar in tars))) as keys:
-        for number, tar in enumerate(tars):
-            if not qualified[number]:
+        for tar_index, tar in enumerate(tars):
+            if not qualified[tar_index]:
                 table = tar.table
-                own = table.filter(_usable(table)).column("key")
-                of = pa.array(np.full(len(own), number, np.int64))
-                keys.add(pa.table([own, of], schema=_KEYS), hashed(own, keys.parts))
+                tar_keys = table.filter(_usable(table)).column("key")
+                of = pa.array(np.full(len(tar_keys), tar_index, np.int64))
+                keys.add(pa.table([tar_keys, of], schema=_KEYS), hashed(tar_keys, keys.parts))
         return any(_of_several(keys.read(part), new) for part in range(keys.parts))
 
 
@@ -292,19 +293,19 @@ def _usable(table: pa.Table) -> pa.BooleanArray:
 def _kept(tars: Sequence[TarIndex]) -> list[NDArray[np.bool_]]:
     """Return per tar a mask of the rows that become samples: usable, and the first with their key."""
     starts = np.cumsum([0, *(tar.rows for tar in tars)])
-    kept = np.zeros(starts[-1], np.bool_)
-    with RowParts(_KEYS, part_count(len(kept))) as keys:
+    retained = np.zeros(starts[-1], np.bool_)
+    with RowParts(_KEYS, part_count(len(retained))) as keys:
         for tar, start in zip(tars, starts.tolist(), strict=False):
             table = tar.table
-            places = start + np.flatnonzero(np.asarray(_usable(table)))
-            own = table.column("key").take(pa.array(places - start))
-            keys.add(pa.table([own, pa.array(places)], schema=_KEYS), hashed(own, keys.parts))
+            indices = start + np.flatnonzero(np.asarray(_usable(table)))
+            tar_keys = table.column("key").take(pa.array(indices - start))
+            keys.add(pa.table([tar_keys, pa.array(indices)], schema=_KEYS), hashed(tar_keys, keys.parts))
         for part in range(keys.parts):
-            found = keys.read(part)
-            names = found.column("key").combine_chunks().dictionary_encode().indices
+            first_rows = keys.read(part)
+            names = first_rows.column("key").combine_chunks().dictionary_encode().indices
             first = np.unique(np.asarray(names), return_index=True)[1]
-            kept[found.column("place").to_numpy()[first]] = True
-    return np.split(kept, starts[1:-1])
+            retained[first_rows.column("place").to_numpy()[first]] = True
+    return np.split(retained, starts[1:-1])
 
 
 def _removed(tar: TarIndex, removals: Sequence[Removal]) -> Places:
@@ -312,38 +313,38 @@ def _removed(tar: TarIndex, removals: Sequence[Removal]) -> Places:
     table = tar.table
     place_n = np.full(len(table), -1, np.int64)
     for name in ("key", "source"):
-        places = [place for place, one in enumerate(removals) if getattr(one, name) is not None]
-        values = pa.array([getattr(removals[place], name) for place in places], pa.string())
+        indices = [index for index, removal in enumerate(removals) if getattr(removal, name) is not None]
+        values = pa.array([getattr(removals[index], name) for index in indices], pa.string())
         found_n = pc.fill_null(pc.index_in(table.column(name), value_set=values), -1).to_numpy()
         usable_n = (found_n >= 0) & np.asarray(_usable(table)) & (place_n < 0)
-        place_n[usable_n] = np.array(places, np.int64)[found_n[usable_n]]
+        place_n[usable_n] = np.array(indices, np.int64)[found_n[usable_n]]
     return place_n
 
 
 def _accounting(
     tars: Sequence[TarIndex],
-    kept: Sequence[NDArray[np.bool_]],
+    retained: Sequence[NDArray[np.bool_]],
     removed: Sequence[Places],
     removals: Sequence[Removal],
 ) -> Iterator[pa.Table]:
     """Yield one accounting row per sample, and one per damaged tar."""
     words = [removal.words for removal in removals]
-    for tar, own, gone in zip(tars, kept, removed, strict=True):
+    for tar, usable, gone in zip(tars, retained, removed, strict=True):
         if tar.damage:
             reason = f"the tar {'; it '.join(tar.damage)}"
             row = {"source": tar.path, "state": "failed", "stage": STAGE, "reason": reason}
             yield to_table([row], ACCOUNTING)
-        yield _samples_accounting(tar, pa.array(own), pa.array(gone), words)
+        yield _samples_accounting(tar, pa.array(usable), pa.array(gone), words)
 
 
 def _samples_accounting(
-    tar: TarIndex, kept: pa.BooleanArray, removal: pa.Array, words: Sequence[str]
+    tar: TarIndex, retained: pa.BooleanArray, removal: pa.Array, words: Sequence[str]
 ) -> pa.Table:
     """Return the rows of a tar's samples.
 
     Args:
         tar: the tar.
-        kept: True for samples of the dataset.
+        retained: True for samples of the dataset.
         removal: place of each sample's removal in ``words``; -1: none.
         words: reasons of the removals.
     """
@@ -354,20 +355,20 @@ def _samples_accounting(
         table.column(name).combine_chunks() for name in ("key", "offset", "end_s", "reason")
     )
     name = pc.binary_join_element_wise(pa.scalar(tar.path), _plain(tar, key), "/")
-    place = pc.binary_join_element_wise(name, offset.cast(pa.string()), " at byte ")
+    position = pc.binary_join_element_wise(name, offset.cast(pa.string()), " at byte ")
     second = pc.if_else(
         pc.equal(reason, ""), "its key is that of a sample before it in the tar; keys are unique", reason
     )
     nothing = pa.nulls(len(table), pa.float64())
-    named = pc.or_(kept, removed)
+    named = pc.or_(retained, removed)
     columns = {
-        "source": pc.if_else(named, name, place),
+        "source": pc.if_else(named, name, position),
         "start_s": pc.if_else(named, 0.0, nothing),
         "end_s": pc.if_else(named, end_s, nothing),
         "key": pc.if_else(named, key, pa.nulls(len(table), pa.string())),
-        "state": pc.if_else(kept, "kept", pc.if_else(removed, "filtered", "failed")),
+        "state": pc.if_else(retained, "kept", pc.if_else(removed, "filtered", "failed")),
         "stage": pc.if_else(removed, REMOVAL_STAGE, STAGE),
-        "reason": pc.if_else(kept, "", pc.if_else(removed, why, second)),
+        "reason": pc.if_else(retained, "", pc.if_else(removed, why, second)),
         "score": nothing,
         "threshold": nothing,
         "duplicate_of": pa.nulls(len(table), pa.string()),
@@ -375,21 +376,21 @@ def _samples_accounting(
     return pa.Table.from_pydict(columns, schema=ACCOUNTING)
 
 
-def _energon(tars: Sequence[TarIndex], kept: Sequence[NDArray[np.bool_]]) -> Iterator[EnergonShard]:
+def _energon(tars: Sequence[TarIndex], retained: Sequence[NDArray[np.bool_]]) -> Iterator[EnergonShard]:
     columns = ["key", "offset", "size", "members"]
-    for tar, own in zip(tars, kept, strict=True):
+    for tar, usable in zip(tars, retained, strict=True):
         table = tar.table
         in_tar = np.asarray(pc.greater(table.column("size"), 0))
-        whole = _whole(table).select(columns)
-        rows = whole.filter(pa.array(own[in_tar]))
-        places = np.flatnonzero(own[in_tar]).tolist()
+        samples = _whole(table).select(columns)
+        rows = samples.filter(pa.array(usable[in_tar]))
+        indices = np.flatnonzero(usable[in_tar]).tolist()
         used = set(rows.column("key").to_pylist())
         # Energon excludes by the key in the tar, so a duplicate of a used key cannot be excluded alone.
-        unused = whole.filter(
-            pa.array([key not in used for key in whole.column("key").to_pylist()], pa.bool_())
+        unused = samples.filter(
+            pa.array([key not in used for key in samples.column("key").to_pylist()], pa.bool_())
         )
         excluded = _plain(tar, unused.column("key")).to_pylist()
-        yield EnergonShard(tar.path, tar.sha256, len(whole), rows, places, "train", excluded)
+        yield EnergonShard(tar.path, tar.sha256, len(samples), rows, indices, "train", excluded)
 
 
 def _plain(tar: TarIndex, key: Any) -> Any:

@@ -36,8 +36,8 @@ def write(storage: Storage, path: str, payload: Payload) -> None:
 
 def is_there(storage: Storage, entry: FileEntry) -> bool:
     """Return whether an object has size and checksum of an entry."""
-    found = storage.stat(entry.path)
-    if found is None or found.size != entry.size:
+    stat = storage.stat(entry.path)
+    if stat is None or stat.size != entry.size:
         return False
     if entry.size <= _SMALL_BYTES:
         return digest_of(BytesIO(storage.read(entry.path))) == entry.sha256

@@ -200,8 +200,15 @@ class IndexMaker:
                 if len(borders):
                     part_N = np.searchsorted(borders, table.column("key").to_numpy(), side="right")
                 rows.add(table, part_N)
-            own = table.select(ENERGON_COLUMNS)
-            yield EnergonShard(shard.path, shard.sha256, len(own), own, range(len(own)), split)
+            energon_columns = table.select(ENERGON_COLUMNS)
+            yield EnergonShard(
+                shard.path,
+                shard.sha256,
+                len(energon_columns),
+                energon_columns,
+                range(len(energon_columns)),
+                split,
+            )
 
     def write(self, divided: Iterator[EnergonShard], rows: RowParts, folder: Path) -> None:
         """Write the index sorted by key, and the plan index.
@@ -217,12 +224,12 @@ class IndexMaker:
             for part in range(self.parts):
                 table = _sorted(rows.read(part))
                 writer.add(table.select(INDEX.names))
-                place = slice(first, first + len(table))
-                first = place.stop
+                index_rows = slice(first, first + len(table))
+                first = index_rows.stop
                 for name, values in columns.of(table).items():
-                    self._columns[name][place] = values
+                    self._columns[name][index_rows] = values
                 if self._checked:
-                    self._columns["crc32"][place] = table.column(CRC32).to_numpy()
+                    self._columns["crc32"][index_rows] = table.column(CRC32).to_numpy()
                 # One after the other: from Python 3.12 on sum() rounds otherwise, so that parts would change the total.
                 for duration_s in table.column("duration_s").to_pylist():
                     self.duration_s += duration_s
@@ -248,8 +255,8 @@ def _sorted(table: pa.Table) -> pa.Table:
     table = table.take(pc.sort_indices(table.column("key")))
     keys = table.column("key").combine_chunks()
     if len(keys) and (twice := pc.index(pc.equal(keys[1:], keys[:-1]), True).as_py() + 1):
-        one, other = (table.column("shard")[row].as_py() for row in (twice - 1, twice))
-        raise RunError(f"key {keys[twice]} occurs twice, in {one} and {other}")
+        first, other = (table.column("shard")[row].as_py() for row in (twice - 1, twice))
+        raise RunError(f"key {keys[twice]} occurs twice, in {first} and {other}")
     return table
 
 
@@ -266,8 +273,8 @@ def write_accounting(path: Path, rows: AnyRows) -> tuple[Counter[str], int]:
     with ParquetWriter(path, ACCOUNTING) as writer, RowParts(_SOURCES, parts) as sources:
         for table in _tables(rows, ACCOUNTING):
             writer.add(table)
-            found = pc.value_counts(table.column("state")).to_pylist()
-            states.update({one["values"]: one["counts"] for one in found})
+            counts = pc.value_counts(table.column("state")).to_pylist()
+            states.update({count["values"]: count["counts"] for count in counts})
             sources.add(table, hashed(table.column("source"), parts))
         columns = (sources.read(part).column("source") for part in range(parts))
         return states, sum(pc.count_distinct(column).as_py() for column in columns)

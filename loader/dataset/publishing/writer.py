@@ -64,10 +64,10 @@ def publish(
     if previous is not None and read_manifest(storage) != previous:
         raise _changed_meanwhile(storage)
     with Scratch("reelweave-publish-") as folder:
-        made = Publication.of(Path(folder), shards, content)
+        publication = Publication.of(Path(folder), shards, content)
         if previous is None:
-            write_card(storage, made.splits)
-        return publish_files(storage, made.composed, previous, Path(folder), made.splits)
+            write_card(storage, publication.splits)
+        return publish_files(storage, publication.composed, previous, Path(folder), publication.splits)
 
 
 def publish_files(
@@ -159,8 +159,10 @@ def settle(dataset: Dataset) -> None:
     storage, manifest = dataset.storage, dataset.manifest
     listed = [entry for entry in manifest.files if entry.path.startswith(SIDECARS)]
     with Scratch("reelweave-settle-") as folder:
-        whole = all(is_there(storage, entry) for entry in listed)
-        sidecars = {} if whole else energon_files((shard.energon for shard in dataset.shards()), Path(folder))
+        complete = all(is_there(storage, entry) for entry in listed)
+        sidecars = (
+            {} if complete else energon_files((shard.energon for shard in dataset.shards()), Path(folder))
+        )
         settle_files(storage, manifest, sidecars, {}, dataset.splits())
 
 
@@ -223,7 +225,7 @@ def _changed_meanwhile(storage: Storage) -> RunError:
     return RunError(f"{storage.root} was changed by another writer meanwhile; run the same command again")
 
 
-def _same(one: Manifest, other: Manifest) -> bool:
+def _same(first: Manifest, other: Manifest) -> bool:
     """Return whether two manifests have equal content apart from the revision and names derived from it."""
 
     def essence(manifest: Manifest) -> dict[str, Any]:
@@ -231,7 +233,7 @@ def _same(one: Manifest, other: Manifest) -> bool:
         tables = {name: manifest.table(name).sha256 for name in TABLES}
         return {**body, "tables": tables}
 
-    return essence(one) == essence(other)
+    return essence(first) == essence(other)
 
 
 class DatasetWriter:

@@ -49,18 +49,18 @@ class Numbered:
 
     def of(self, column: pa.ChunkedArray) -> NDArray[np.int64]:
         """Return the number of each text [n]."""
-        found = column.combine_chunks().dictionary_encode()
-        names = found.dictionary.to_pylist()
+        encoded = column.combine_chunks().dictionary_encode()
+        names = encoded.dictionary.to_pylist()
         number_U = np.array([self.names.setdefault(name, len(self.names)) for name in names], np.int64)
-        number_n: NDArray[np.int64] = number_U[found.indices.to_numpy()]
+        number_n: NDArray[np.int64] = number_U[encoded.indices.to_numpy()]
         return number_n
 
 
 def seconds_of(accounting: pa.Table) -> NDArray[np.float64]:
     """Return the duration of each row's span [n]; 0 of sources without spans."""
     seconds = pc.subtract(accounting.column("end_s"), accounting.column("start_s"))
-    found: NDArray[np.float64] = pc.fill_null(seconds, 0.0).to_numpy()
-    return found
+    seconds_N: NDArray[np.float64] = pc.fill_null(seconds, 0.0).to_numpy()
+    return seconds_N
 
 
 def grown(values: NDArray[Any], size: int) -> NDArray[Any]:
@@ -76,21 +76,25 @@ def stage_totals(parts: Iterable[pa.Table]) -> list[StageTotal]:
     Those of kept spans come first, then by stage.
     """
     sources, rows, seconds = Numbered(), Counter[_Stage](), dict[_Stage, NDArray[np.float64]]()
-    seen: dict[_Stage, NDArray[np.bool_]] = {}
+    source_masks: dict[_Stage, NDArray[np.bool_]] = {}
     for table in parts:
         number_n, seconds_n = sources.of(table.column("source")), seconds_of(table)
         state_n, stage_n = (table.column(name).combine_chunks() for name in ("state", "stage"))
         pairs = table.group_by(["state", "stage"], use_threads=False).aggregate([])
         for state, stage in zip(*(column.to_pylist() for column in pairs.columns), strict=True):
-            own = np.flatnonzero(pc.and_(pc.equal(state_n, state), pc.equal(stage_n, stage)))
+            group_rows = np.flatnonzero(pc.and_(pc.equal(state_n, state), pc.equal(stage_n, stage)))
             group = (state, stage)
-            rows[group] += len(own)
+            rows[group] += len(group_rows)
             # One after the other, as in one part: sums of parts would differ in their last digits.
-            np.add.at(seconds.setdefault(group, np.zeros(1)), np.zeros(len(own), np.int64), seconds_n[own])
-            seen[group] = grown(seen.get(group, np.zeros(0, np.bool_)), len(sources.names))
-            seen[group][number_n[own]] = True
+            np.add.at(
+                seconds.setdefault(group, np.zeros(1)),
+                np.zeros(len(group_rows), np.int64),
+                seconds_n[group_rows],
+            )
+            source_masks[group] = grown(source_masks.get(group, np.zeros(0, np.bool_)), len(sources.names))
+            source_masks[group][number_n[group_rows]] = True
     totals = [
-        StageTotal(state, stage, count, int(seen[state, stage].sum()), seconds[state, stage].item())
+        StageTotal(state, stage, count, int(source_masks[state, stage].sum()), seconds[state, stage].item())
         for (state, stage), count in rows.items()
     ]
     return sorted(totals, key=lambda total: (STATES.index(total.state), total.stage))

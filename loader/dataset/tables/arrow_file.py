@@ -81,10 +81,10 @@ def _refuse_packed(data: memoryview) -> None:
         raise ValueError("its columns are compressed")
 
 
-def _field(data: memoryview, table: int, place: int) -> int | None:
+def _field(data: memoryview, table: int, slot: int) -> int | None:
     """Return the offset of a field of a flatbuffer table; None if absent."""
     layout = table - _number(data, table, 4, signed=True)
-    entry = 4 + 2 * place
+    entry = 4 + 2 * slot
     if entry + 2 > _number(data, layout, 2):
         return None
     offset = _number(data, layout + entry, 2)

@@ -67,15 +67,20 @@ class TableChecks:
 
     def add(self, table: pa.Table) -> None:
         """Check some rows, with the columns of the format, and without nulls where the format forbids them."""
-        for found in self._check(table, self._manifest, self._last):
-            known = self._wrong.setdefault(found.what, replace(found, row=found.row + self._rows, rows=0))
-            known.rows += found.rows
+        for violation in self._check(table, self._manifest, self._last):
+            earlier = self._wrong.setdefault(
+                violation.what, replace(violation, row=violation.row + self._rows, rows=0)
+            )
+            earlier.rows += violation.rows
         self._rows += len(table)
         if self._name == "index" and len(table):
             self._last = table.column("key")[len(table) - 1]
         if self._name == "accounting":
             self._states.update(
-                {one["values"]: one["counts"] for one in table.column("state").value_counts().to_pylist()}
+                {
+                    count["values"]: count["counts"]
+                    for count in table.column("state").value_counts().to_pylist()
+                }
             )
 
     def problems(self, sources: int | None = None) -> Iterator[str]:
@@ -110,13 +115,13 @@ def row_count(name: str, manifest: Manifest) -> int | None:
 
 def _index(table: pa.Table, manifest: Manifest, last: pa.Scalar | None) -> Iterator[Wrong]:
     keys = table.column("key").combine_chunks()
-    joined = keys if last is None else pa.concat_arrays([pa.array([last.as_py()], pa.string()), keys])
-    if len(joined) > 1:
-        before, after = joined[:-1], joined[1:]
-        first = len(keys) - len(joined)  # the row of the first pair, which may lie in the part before
-        yield from _first(_flags(pc.equal(before, after)), joined, "its key occurs twice", first=first)
+    neighbours = keys if last is None else pa.concat_arrays([pa.array([last.as_py()], pa.string()), keys])
+    if len(neighbours) > 1:
+        before, after = neighbours[:-1], neighbours[1:]
+        first = len(keys) - len(neighbours)  # the row of the first pair, which may lie in the part before
+        yield from _first(_flags(pc.equal(before, after)), neighbours, "its key occurs twice", first=first)
         yield from _first(
-            _flags(pc.greater(before, after)), joined, "its key comes after the next one", first=first
+            _flags(pc.greater(before, after)), neighbours, "its key comes after the next one", first=first
         )
     yield from _first(_flags(pc.equal(keys, "")), keys, "its key is empty")
     size_of = {shard.path: shard.size for shard in manifest.shards}
@@ -128,7 +133,7 @@ def _index(table: pa.Table, manifest: Manifest, last: pa.Scalar | None) -> Itera
     outside_N = (offset_N < 0) | (size_N < 1) | (offset_N > end_N - size_N)
     yield from _first(outside_N & (end_N >= 0), keys, "it does not lie within its shard", offset_N, size_N)
     yield from _members(table, keys, offset_N, size_N)
-    for name, least, most in (
+    for name, lower, upper in (
         ("frames", 1, 2**31),
         ("height", 1, _MOST_PIXELS),
         ("width", 1, _MOST_PIXELS),
@@ -138,7 +143,7 @@ def _index(table: pa.Table, manifest: Manifest, last: pa.Scalar | None) -> Itera
     ):
         values_N = _numbers(table, name)
         yield from _first(
-            ~((values_N >= least) & (values_N <= most)), keys, f"it has an impossible {name}", values_N
+            ~((values_N >= lower) & (values_N <= upper)), keys, f"it has an impossible {name}", values_N
         )
     start_N, end_N = _numbers(table, "start_s"), _numbers(table, "end_s")
     yield from _first(_no_span(start_N, end_N), keys, "it has an impossible span", start_N, end_N)
@@ -204,8 +209,8 @@ def _first(
     rows = np.flatnonzero(wrong_N)
     if len(rows):
         row = int(rows[0])
-        said = f" ({', '.join(str(value[row]) for value in values)})" if values else ""
-        yield Wrong(first + row, names[row].as_py()[:200], what, said, len(rows))
+        shown = f" ({', '.join(str(value[row]) for value in values)})" if values else ""
+        yield Wrong(first + row, names[row].as_py()[:200], what, shown, len(rows))
 
 
 def _numbers(table: pa.Table, name: str) -> NDArray[Any]:

@@ -83,12 +83,12 @@ class ParquetWriter:
         self._held.append(pa.Table.from_arrays(table.columns, schema=self._schema))
         self._rows += len(table)
         while self._rows >= GROUP_ROWS:
-            whole = pa.concat_tables(self._held)
+            joint = pa.concat_tables(self._held)
             self._held = []
-            self._write(whole.slice(0, GROUP_ROWS))
+            self._write(joint.slice(0, GROUP_ROWS))
             self._rows -= GROUP_ROWS
             # A copy: a slice would hold all of the part that it ends.
-            self._held = [whole.slice(GROUP_ROWS).take(pa.array(np.arange(self._rows)))] if self._rows else []
+            self._held = [joint.slice(GROUP_ROWS).take(pa.array(np.arange(self._rows)))] if self._rows else []
 
     def _write(self, table: pa.Table) -> None:
         self._writer.write_table(table.combine_chunks())
@@ -108,9 +108,11 @@ def from_parquet(
     # pq.read_table leaves threads behind that abort short processes at their exit.
     file = _opened(data)
     if repeated:
-        there = {file.schema.column(place).path for place in range(len(file.schema))}
+        columns_in_file = {file.schema.column(index).path for index in range(len(file.schema))}
         file = _opened(
-            data, metadata=file.metadata, read_dictionary=[name for name in repeated if name in there]
+            data,
+            metadata=file.metadata,
+            read_dictionary=[name for name in repeated if name in columns_in_file],
         )
     return file.read(columns)
 
@@ -143,9 +145,9 @@ def read_table(
         RunError: the file is no parquet file, or has other columns or another number of rows. Or it contains
             a null or text that is not UTF-8, or expands to much more than its size.
     """
-    wanted = list(schema.names if columns is None else columns)
+    names = list(schema.names if columns is None else columns)
     batches = list(read_batches(source, size, where, schema, rows, columns))
-    return pa.Table.from_batches(batches, pa.schema([schema.field(name) for name in wanted]))
+    return pa.Table.from_batches(batches, pa.schema([schema.field(name) for name in names]))
 
 
 def read_batches(
@@ -157,38 +159,38 @@ def read_batches(
     columns: Sequence[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield an untrusted table by parts, or some columns of it; arguments and errors as of `read_table`."""
-    wanted, found_rows = list(schema.names if columns is None else columns), 0
-    left = max(_ANY_BYTES, _MOST_RATIO * size)
-    names = pa.schema([schema.field(name) for name in wanted])
+    column_names, found_rows = list(schema.names if columns is None else columns), 0
+    remaining_bytes = max(_ANY_BYTES, _MOST_RATIO * size)
+    names = pa.schema([schema.field(name) for name in column_names])
     with _explained(where):
         file = _opened(source, page_checksum_verification=True)
-        found = file.schema_arrow
-    if not (found.equals(schema) if columns is None else _has(found, schema, columns)):
-        there = ", ".join(name[:40] for name in found.names[:40])
-        raise RunError(f"{where} has other columns than this format: {there}")
-    said = file.metadata.num_rows
-    if rows is not None and said != rows:
-        raise RunError(f"{where} has {said} rows, manifest.json counts {rows}")
-    batches = file.iter_batches(_BATCH_ROWS, columns=wanted, use_threads=False)
+        file_schema = file.schema_arrow
+    if not (file_schema.equals(schema) if columns is None else _has(file_schema, schema, columns)):
+        file_columns = ", ".join(name[:40] for name in file_schema.names[:40])
+        raise RunError(f"{where} has other columns than this format: {file_columns}")
+    stated_rows = file.metadata.num_rows
+    if rows is not None and stated_rows != rows:
+        raise RunError(f"{where} has {stated_rows} rows, manifest.json counts {rows}")
+    batches = file.iter_batches(_BATCH_ROWS, columns=column_names, use_threads=False)
     while True:
         with _explained(where):
             batch = next(batches, None)
             if batch is None:
                 break
-            batch = pa.RecordBatch.from_arrays([batch.column(name) for name in wanted], schema=names)
+            batch = pa.RecordBatch.from_arrays([batch.column(name) for name in column_names], schema=names)
             batch.validate(full=True)
-        left -= batch.nbytes
+        remaining_bytes -= batch.nbytes
         found_rows += len(batch)
-        if left < 0:
+        if remaining_bytes < 0:
             raise RunError(f"{where} has {size} bytes and unfolds to far more; restore it from a copy")
-        for name in wanted:
+        for name in column_names:
             if not schema.field(name).nullable and _null_inside(batch.column(name)):
                 raise RunError(
                     f"{where}: column {name} has a row without a value; restore the file from a copy"
                 )
         yield batch
-    if found_rows != said:
-        raise RunError(f"{where} has {found_rows} rows and says it has {said}")
+    if found_rows != stated_rows:
+        raise RunError(f"{where} has {found_rows} rows and says it has {stated_rows}")
 
 
 def _opened(source: bytes | Path | BinaryIO, **options: Any) -> pq.ParquetFile:
@@ -214,14 +216,14 @@ def find_sorted(file: BinaryIO, where: str, column: str, value: str) -> int | No
     """Return the row of a value in a sorted column, by the bounds that row groups state; None if it is not there."""
     with _explained(where):
         parquet, first = _opened(file, page_checksum_verification=True), 0
-        place = parquet.schema_arrow.get_field_index(column)
+        column_index = parquet.schema_arrow.get_field_index(column)
         for group in range(parquet.metadata.num_row_groups):
             facts = parquet.metadata.row_group(group)
-            bounds = facts.column(place).statistics
+            bounds = facts.column(column_index).statistics
             if bounds is None or not bounds.has_min_max or bounds.min <= value <= bounds.max:
                 values = parquet.read_row_group(group, [column], use_threads=False).column(0)
-                if (found := pc.index(values, value).as_py()) >= 0:
-                    return first + int(found)
+                if (row := pc.index(values, value).as_py()) >= 0:
+                    return first + int(row)
             first += facts.num_rows
     return None
 
@@ -247,9 +249,9 @@ def read_rows(file: BinaryIO, where: str, rows: Places, columns: Sequence[str]) 
         for group in np.unique(np.searchsorted(firsts, rising, side="right") - 1).tolist():
             first, end = firsts[group], int(rising[np.searchsorted(rising, firsts[group + 1]) - 1]) + 1
             for batch in parquet.iter_batches(_BATCH_ROWS, [group], list(columns), use_threads=False):
-                here = rising[slice(*np.searchsorted(rising, [first, first + len(batch)]))] - first
-                if len(here):
-                    parts.append(pa.Table.from_batches([batch]).select(columns).take(pa.array(here)))
+                offsets = rising[slice(*np.searchsorted(rising, [first, first + len(batch)]))] - first
+                if len(offsets):
+                    parts.append(pa.Table.from_batches([batch]).select(columns).take(pa.array(offsets)))
                 first += len(batch)
                 if first >= end:
                     break
@@ -269,9 +271,11 @@ def to_rows(table: pa.Table) -> list[Row]:
     return rows
 
 
-def _has(found: pa.Schema, schema: pa.Schema, columns: Sequence[str]) -> bool:
-    places = {name: found.get_field_index(name) for name in columns}  # -1 also for a repeated name
-    return all(place >= 0 and found.field(place).equals(schema.field(name)) for name, place in places.items())
+def _has(file_schema: pa.Schema, schema: pa.Schema, columns: Sequence[str]) -> bool:
+    indices = {name: file_schema.get_field_index(name) for name in columns}  # -1 also for a repeated name
+    return all(
+        index >= 0 and file_schema.field(index).equals(schema.field(name)) for name, index in indices.items()
+    )
 
 
 def _null_inside(array: pa.Array) -> bool:
@@ -282,5 +286,5 @@ def _null_inside(array: pa.Array) -> bool:
     if pa.types.is_list(array.type):
         return _null_inside(array.flatten())
     if pa.types.is_struct(array.type):
-        return any(_null_inside(array.field(place)) for place in range(array.type.num_fields))
+        return any(_null_inside(array.field(index)) for index in range(array.type.num_fields))
     return False

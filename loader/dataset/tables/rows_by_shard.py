@@ -28,7 +28,7 @@ class RowsByShard:
     """
 
     def __init__(self, shards: Sequence[ShardEntry]) -> None:
-        self._number_of = {shard.path: number for number, shard in enumerate(shards)}
+        self._number_of = {shard.path: index for index, shard in enumerate(shards)}
         ends = np.cumsum([shard.samples for shard in shards])
         samples = int(ends[-1]) if len(ends) else 0
         parts = part_count(samples)
@@ -53,30 +53,30 @@ class RowsByShard:
             crc32: checksums of all samples; None if unknown.
             first: row of the index of the first one.
         """
-        known = (
+        crc32_n = (
             pa.nulls(len(table), pa.uint32())
             if crc32 is None
             else pa.array(crc32[first : first + len(table)])
         )
-        numbers = self._numbers(table)
-        self.counts += np.bincount(numbers, minlength=len(self.counts))
-        self._parts.add(table.append_column(MAYBE_CRC32.field(CRC32), known), self._part_S[numbers])
+        shard_indices = self._numbers(table)
+        self.counts += np.bincount(shard_indices, minlength=len(self.counts))
+        self._parts.add(table.append_column(MAYBE_CRC32.field(CRC32), crc32_n), self._part_S[shard_indices])
 
-    def table(self, number: int) -> pa.Table:
+    def table(self, index: int) -> pa.Table:
         """Return the rows of a shard by offset, with the column `CRC32` where it is known; rows are added before.
 
         Args:
-            number: place of the shard in the manifest.
+            index: place of the shard in the manifest.
         """
-        if (part := int(self._part_S[number])) != self._held:
+        if (part := int(self._part_S[index])) != self._held:
             self._rows = MAYBE_CRC32.empty_table()  # before the next part is read
             table = self._parts.read(part)
-            numbers = self._numbers(table)
-            order = np.lexsort((table.column("offset").to_numpy(), numbers))
+            shard_indices = self._numbers(table)
+            order = np.lexsort((table.column("offset").to_numpy(), shard_indices))
             self._rows, self._held = table.take(pa.array(order)), part
-            self._starts = np.searchsorted(numbers[order], np.arange(len(self._part_S) + 1))
-        own = self._rows.slice(self._starts[number], self._starts[number + 1] - self._starts[number])
-        return own if own.column(CRC32).null_count == 0 else own.select(INDEX.names)
+            self._starts = np.searchsorted(shard_indices[order], np.arange(len(self._part_S) + 1))
+        rows = self._rows.slice(self._starts[index], self._starts[index + 1] - self._starts[index])
+        return rows if rows.column(CRC32).null_count == 0 else rows.select(INDEX.names)
 
     def _numbers(self, table: pa.Table) -> NDArray[Any]:
         names = table.column("shard").combine_chunks().dictionary_encode()

@@ -37,13 +37,13 @@ class TableRows(Sequence[Row]):
         return self._rows
 
     @overload
-    def __getitem__(self, place: int) -> Row: ...
+    def __getitem__(self, index: int) -> Row: ...
 
     @overload
-    def __getitem__(self, place: slice) -> Sequence[Row]: ...
+    def __getitem__(self, index: slice) -> Sequence[Row]: ...
 
-    def __getitem__(self, place: int | slice) -> Row | Sequence[Row]:
-        chosen = range(len(self))[place]
+    def __getitem__(self, index: int | slice) -> Row | Sequence[Row]:
+        chosen = range(len(self))[index]
         if isinstance(chosen, int):
             return to_rows(self.table.slice(chosen, 1))[0]
         return TableRows(self.table.take(pa.array(chosen, pa.int64())))

@@ -78,7 +78,7 @@ class TableReader:
     @cached_property
     def row_numbers(self) -> dict[str, int]:
         """Number of the index row by key."""
-        return {key: number for number, key in enumerate(self.column("key").to_pylist())}
+        return {key: row for row, key in enumerate(self.column("key").to_pylist())}
 
     def row(self, row_number: int) -> Row:
         """Return one row of the index, with maps as dicts; of a large one the rows around it are kept for the next."""

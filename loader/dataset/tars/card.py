@@ -42,6 +42,6 @@ def write_card(storage: Storage, shards: Sequence[tuple[str, str]]) -> None:
     data = card(shards)
     if storage.create(CARD, data):
         return
-    found = storage.read(CARD)
-    if found != data and _OURS.encode() in found:
+    text = storage.read(CARD)
+    if text != data and _OURS.encode() in text:
         storage.write(CARD, data)

@@ -68,8 +68,8 @@ def energon_files(shards: Iterable[EnergonShard], folder: Path) -> dict[str, byt
     path = folder / "energon.sqlite"
     db = sqlite3.connect(path)
     db.executescript(_TABLES)
-    for number, shard in enumerate(shards):
-        _insert(db, number, shard)
+    for index, shard in enumerate(shards):
+        _insert(db, index, shard)
         counts[shard.path] = shard.samples
         parts[shard.split].append(shard.path)
         excluded += [f"{shard.path}/{key}" for key in shard.excluded]
@@ -102,15 +102,19 @@ def _yaml(name: str) -> str:
     return json.dumps(re.sub(r"([\\{}])", r"\\\1", name))
 
 
-def _insert(db: sqlite3.Connection, number: int, shard: EnergonShard) -> None:
+def _insert(db: sqlite3.Connection, shard_index: int, shard: EnergonShard) -> None:
     keys, offsets, sizes = (shard.rows.column(name).to_pylist() for name in ENERGON_COLUMNS[:3])
     members = shard.rows.column("members").combine_chunks()
     ends = np.cumsum(members.value_lengths().to_numpy()).tolist()
     parts = [pc.struct_field(members.flatten(), name).to_pylist() for name in ("suffix", "offset", "size")]
     first = 0
     # A sample, then its parts: the file's pages follow from the order.
-    for place, key, offset, size, end in zip(shard.places, keys, offsets, sizes, ends, strict=True):
-        db.execute("INSERT INTO samples VALUES (?, ?, ?, ?, ?)", (number, key, place, offset, size))
-        own = zip(repeat(number), repeat(place), *(part[first:end] for part in parts), strict=False)
-        db.executemany("INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)", own)
+    for sample_index, key, offset, size, end in zip(shard.places, keys, offsets, sizes, ends, strict=True):
+        db.execute(
+            "INSERT INTO samples VALUES (?, ?, ?, ?, ?)", (shard_index, key, sample_index, offset, size)
+        )
+        parts_of_sample = zip(
+            repeat(shard_index), repeat(sample_index), *(part[first:end] for part in parts), strict=False
+        )
+        db.executemany("INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)", parts_of_sample)
         first = end

@@ -27,7 +27,7 @@ def joined_members(
     end_N = offset_N + members.size[rows_N][order_N]
     apart_N = (shard_N[1:] != shard_N[:-1]) | (offset_N[1:] - end_N[:-1] > most_gap)
     first = 0
-    for place in range(1, len(order_N) + 1):
-        if place == len(order_N) or apart_N[place - 1] or end_N[place] - offset_N[first] > most_bytes:
-            yield order_N[first:place]
-            first = place
+    for index in range(1, len(order_N) + 1):
+        if index == len(order_N) or apart_N[index - 1] or end_N[index] - offset_N[first] > most_bytes:
+            yield order_N[first:index]
+            first = index

@@ -77,8 +77,8 @@ def _json_caption(content: bytes) -> str:
 
 
 def _decoded(content: bytes) -> str:
-    known = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig"
-    return content.decode(known, "replace")
+    encoding = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig"
+    return content.decode(encoding, "replace")
 
 
 def _clean(text: str) -> str:

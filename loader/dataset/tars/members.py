@@ -71,18 +71,18 @@ def joined(parts: Iterable[Members]) -> Members:
     ]
     for part in parts:
         # A row of -1 takes the last of the numbers.
-        numbers = [number_of.setdefault(path, len(number_of)) for path in part.shards]
-        columns.append((np.array([*numbers, -1], np.int32)[part.shard], part.offset, part.size))
+        shard_indices = [number_of.setdefault(path, len(number_of)) for path in part.shards]
+        columns.append((np.array([*shard_indices, -1], np.int32)[part.shard], part.offset, part.size))
     shard, offset, size = (np.concatenate(some) for some in zip(*columns, strict=True))
     return Members(tuple(number_of), shard, offset, size)
 
 
-def _placed(index: pa.Table, rows: NDArray[np.int64], found: pa.StructArray) -> Members:
+def _placed(index: pa.Table, rows: NDArray[np.int64], regions: pa.StructArray) -> Members:
     """Return locations of the members of samples in ``rows``, one for each."""
     names = index.column("shard").combine_chunks().dictionary_encode()
     shard = np.full(len(index), -1, np.int32)
     offset, size = np.zeros(len(index), np.int64), np.zeros(len(index), np.int64)
     shard[rows] = np.asarray(names.indices)[rows]
-    offset[rows] = np.asarray(found.field("offset"))
-    size[rows] = np.asarray(found.field("size"))
+    offset[rows] = np.asarray(regions.field("offset"))
+    size[rows] = np.asarray(regions.field("size"))
     return Members(tuple(names.dictionary.to_pylist()), shard, offset, size)

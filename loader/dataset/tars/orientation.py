@@ -62,12 +62,12 @@ def orientation_of(frame: "VideoFrame", picture: bytes | memoryview = b"") -> Or
     from av.sidedata.sidedata import Type
 
     try:
-        found: Any = frame.side_data
+        side_data: Any = frame.side_data
     except (
         ValueError
     ):  # PyAV has no name for some kinds of side data, such as EXIF, and its rotation mirrors nothing
         return _by_exif(picture) or _QUARTERS[round(-frame.rotation / 90) % 4]
-    matrix = found.get(Type.DISPLAYMATRIX)
+    matrix = side_data.get(Type.DISPLAYMATRIX)
     if matrix is None:
         return Orientation()
     # Displayed x is a * x + c * y, displayed y is b * x + d * y.

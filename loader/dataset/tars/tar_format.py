@@ -82,10 +82,10 @@ def check_sum(header: bytes) -> None:
         TarError: the checksum is wrong.
     """
     stated = _number(header[148:156].strip(b"\0 ") or b"0", 8)
-    others = header[:148] + b"        " + header[156:]
-    found = sum(others)
+    fields = header[:148] + b"        " + header[156:]
+    total = sum(fields)
     # Some old writers summed signed bytes.
-    if stated not in (found, found - 256 * sum(byte > 127 for byte in others)):
+    if stated not in (total, total - 256 * sum(byte > 127 for byte in fields)):
         raise TarError("no header of a tar")
 
 

@@ -38,11 +38,11 @@ def read_sample(region: bytes | memoryview) -> tuple[str, dict[str, memoryview]]
                 extension = None
             if at + size > end:
                 raise TarError(f"a member {name} that is cut off")
-            if (found := key_and_suffix(name, kind)) is not None:
-                if key != found[0] and key:
-                    raise TarError(f"members of {key} and of {found[0]}")
-                key = found[0]
-                members[found[1]] = view[at : at + size]
+            if (key_suffix := key_and_suffix(name, kind)) is not None:
+                if key != key_suffix[0] and key:
+                    raise TarError(f"members of {key} and of {key_suffix[0]}")
+                key = key_suffix[0]
+                members[key_suffix[1]] = view[at : at + size]
             at += padded(size)
         if not members:
             raise TarError("no member of a sample")

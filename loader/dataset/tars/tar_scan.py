@@ -89,9 +89,9 @@ class TarScan:
                 current.begin(Member(suffix, tape.position, entry.size))
                 tape.skip(padded(entry.size))
                 current.end = tape.position
-            if left := tape.drain():
+            if remaining := tape.drain():
                 self.damage.append(
-                    f"holds {left} bytes behind its end-of-archive mark, where readers stop: joined tars, perhaps"
+                    f"holds {remaining} bytes behind its end-of-archive mark, where readers stop: joined tars, perhaps"
                 )
         except EOFError:
             self.damage.append(
@@ -193,10 +193,10 @@ class _Tape:
 
     def drain(self) -> int:
         """Read to the end of the file without holding it; return the bytes in blocks that are not all zeros."""
-        found = 0
+        content_bytes = 0
         while block := self._read(_READ_BYTES):
-            found += len(block) if block.count(0) < len(block) else 0
-        return found
+            content_bytes += len(block) if block.count(0) < len(block) else 0
+        return content_bytes
 
     def _read(self, size: int) -> bytes:
         block = self._file.read(size)

@@ -66,10 +66,10 @@ class LeaseHolder:
         """Return the holder that a lease names; None if there is none or the content is damaged."""
         try:
             values = json.loads(data)
-            known = {name: kind(values[name]) for name, kind in _FIELDS.items()}
+            fields = {name: kind(values[name]) for name, kind in _FIELDS.items()}
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
-        shown = {name: _shown(value) if isinstance(value, str) else value for name, value in known.items()}
+        shown = {name: _shown(value) if isinstance(value, str) else value for name, value in fields.items()}
         return cls(**shown)  # type: ignore[arg-type]
 
     def to_bytes(self) -> bytes:
@@ -83,9 +83,9 @@ class LeaseHolder:
     @property
     def is_gone(self) -> bool:
         """True if the process has certainly ended: it ran on this machine and boot, and is gone."""
-        place, _, _ = self.process.rpartition(" ")
-        here, _, _ = _identity(os.getpid()).rpartition(" ")
-        if not place or place != here:
+        holder_host, _, _ = self.process.rpartition(" ")
+        this_host, _, _ = _identity(os.getpid()).rpartition(" ")
+        if not holder_host or holder_host != this_host:
             return False
         try:
             os.kill(self.pid, 0)

@@ -78,9 +78,9 @@ class TimedLease:
             if self.storage.replace(LEASE, holder.to_bytes(), self._version):
                 return self._noted(holder, began)
             # The lease may hold our renewal, if the server failed before it returned the version.
-            found = self._look()
-            ours = found is not None and found[0] is not None and found[0].id == self.holder.id
-            self._version = found[1] if found is not None and ours and found[1] != self._version else ""
+            current = self._look()
+            ours = current is not None and current[0] is not None and current[0].id == self.holder.id
+            self._version = current[1] if current is not None and ours and current[1] != self._version else ""
         return False
 
     def _taken(self) -> bool:
@@ -92,10 +92,10 @@ class TimedLease:
         began = self.clock()
         if self.storage.create(LEASE, self.holder.to_bytes()):
             return self._noted(self.holder, began)
-        found = self._look()
-        if found is None:
+        current = self._look()
+        if current is None:
             return False
-        other, version = found
+        other, version = current
         if other is None or not other.is_gone:
             lasts_s = max(self.lasts_s, min(other.lasts_s, _LONGEST_S) if other else 0)
             _log.warning("%s", _waiting(self.storage.root, other, lasts_s))

@@ -34,19 +34,19 @@ def is_public(address: str) -> bool:
     are not public.
     """
     try:
-        found = ipaddress.ip_address(address.partition("%")[0])
+        parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return False
-    if isinstance(found, ipaddress.IPv6Address):
+    if isinstance(parsed, ipaddress.IPv6Address):
         for network, shift in _EMBEDDING:
-            if found in network:
-                return is_public(str(ipaddress.IPv4Address((int(found) >> shift) & 0xFFFFFFFF)))
-        if found not in _UNICAST6:
+            if parsed in network:
+                return is_public(str(ipaddress.IPv4Address((int(parsed) >> shift) & 0xFFFFFFFF)))
+        if parsed not in _UNICAST6:
             return False
     return (
-        found.is_global
-        and not (found.is_multicast or found.is_reserved)
-        and not any(found.version == network.version and found in network for network in _NOT_PUBLIC)
+        parsed.is_global
+        and not (parsed.is_multicast or parsed.is_reserved)
+        and not any(parsed.version == network.version and parsed in network for network in _NOT_PUBLIC)
     )
 
 

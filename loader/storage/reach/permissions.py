@@ -53,17 +53,17 @@ def spot(uri: str) -> ParsedUri:
     Raises:
         ValueError: the port or the host is malformed.
     """
-    found = _SCHEME.match(uri)
-    scheme = found[1].lower() if found else "file"
+    match = _SCHEME.match(uri)
+    scheme = match[1].lower() if match else "file"
     if scheme in _WEB:
         parts = urlsplit(uri)
         host = (parts.hostname or "").rstrip(".")
         return ParsedUri(scheme, host, parts.port or _PORTS[scheme], _parts(unquote(parts.path)))
-    rest = uri[found.end() :] if found else uri
+    rest = uri[match.end() :] if match else uri
     if scheme == "s3":
         bucket, _, key = rest.partition("/")
         return ParsedUri(scheme, bucket, 0, _parts(key))
-    return ParsedUri("file", "", 0, _parts(unquote(rest) if found else rest))
+    return ParsedUri("file", "", 0, _parts(unquote(rest) if match else rest))
 
 
 def refusal(target: str, listed_in: str, allowed: tuple[str, ...]) -> str | None:
@@ -113,15 +113,19 @@ def only_public(
     """
     if allow_private:
         return False
-    asked = spot(target)
+    target_spot = spot(target)
     if not listed_in:
-        return asked.server != spot(address).server
+        return target_spot.server != spot(address).server
     # Host names may resolve differently at every lookup; IP addresses are constant.
     written = [spot(prefix) for prefix in allowed]
     source = spot(listed_in)
-    if source.kind == "web" and written_address(source.host) and source.server == asked.server:
+    if source.kind == "web" and written_address(source.host) and source.server == target_spot.server:
         return False
-    return not any(written_address(one.host) and _below(asked, one) for one in written if one.kind == "web")
+    return not any(
+        written_address(listed.host) and _below(target_spot, listed)
+        for listed in written
+        if listed.kind == "web"
+    )
 
 
 def inner_address(host: str) -> str | None:
@@ -137,18 +141,20 @@ def check_prefix_uri(prefix: str) -> str:
         ValueError: the entry is malformed.
     """
     try:
-        found = spot(prefix)
+        prefix_spot = spot(prefix)
     except ValueError:
-        found = None
+        prefix_spot = None
     scheme = _SCHEME.match(prefix)
-    if found is not None and found.kind == "file":
+    if prefix_spot is not None and prefix_spot.kind == "file":
         usable = prefix.startswith(("/", "file:///"))
     else:  # a prefix without a host means every host, and has no folder
-        usable = scheme is not None and found is not None and bool(found.host or not found.path)
+        usable = (
+            scheme is not None and prefix_spot is not None and bool(prefix_spot.host or not prefix_spot.path)
+        )
     if (
-        found is None
+        prefix_spot is None
         or not usable
-        or not {".", ".."}.isdisjoint(found.path)
+        or not {".", ".."}.isdisjoint(prefix_spot.path)
         or "@" in prefix
         or "?" in prefix
     ):

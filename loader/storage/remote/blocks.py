@@ -98,10 +98,10 @@ class BlockReader(io.RawIOBase):
             raise
 
     def _fill(self, buffer: "WriteableBuffer") -> int:
-        number, offset = divmod(self._position, self._block_size)
+        index, offset = divmod(self._position, self._block_size)
         target = memoryview(buffer).cast("B")
-        block = self._block(number)
-        self._compare(number, block)
+        block = self._block(index)
+        self._compare(index, block)
         part = memoryview(block)[offset : offset + len(target)]
         target[: len(part)] = part
         self._position += len(part)
@@ -114,12 +114,12 @@ class BlockReader(io.RawIOBase):
             RunError: the bytes that arrived are not those of the checksum, or cannot be read.
         """
         if self._check is not None and self.fault is None:
-            for number in range(self._checked, -(-self._size // self._block_size)):
-                self._compare(number, self._block(number))
+            for index in range(self._checked, -(-self._size // self._block_size)):
+                self._compare(index, self._block(index))
 
-    def _compare(self, number: int, block: bytes) -> None:
+    def _compare(self, index: int, block: bytes) -> None:
         """Take the next block in order into the checksum, and judge it after the last one."""
-        if self._check is None or number != self._checked:
+        if self._check is None or index != self._checked:
             return
         self._check.update(block)
         self._checked += 1
@@ -154,26 +154,26 @@ class _Disk:
         self._file: IO[bytes] | None = None
         self._kept: set[int] = set()
 
-    def block(self, number: int) -> bytes:
-        start = number * self._block_size
+    def block(self, index: int) -> bytes:
+        start = index * self._block_size
         length = min(self._block_size, self._size - start)
-        if self._file is not None and number in self._kept:
+        if self._file is not None and index in self._kept:
             return os.pread(self._file.fileno(), length, start)
-        data = self.fetched(number)
+        data = self.fetched(index)
         if len(self._kept) < self._room and len(data) == length:
-            self._keep(number, start, data)
+            self._keep(index, start, data)
         return data
 
-    def fetched(self, number: int) -> bytes:
+    def fetched(self, index: int) -> bytes:
         """Fetch a block of the object.
 
         Raises:
             MachineError: it was fetched before, with other bytes.
         """
-        start = number * self._block_size
+        start = index * self._block_size
         data = self._fetch(start, min(self._block_size, self._size - start))
         crc32 = zlib.crc32(data)
-        if self._crc32.setdefault(number, crc32) != crc32:
+        if self._crc32.setdefault(index, crc32) != crc32:
             raise MachineError(f"{self._name} arrived with other bytes than before")
         return data
 
@@ -182,11 +182,11 @@ class _Disk:
             self._file.close()
         self._file, self._kept = None, set()
 
-    def _keep(self, number: int, start: int, data: bytes) -> None:
+    def _keep(self, index: int, start: int, data: bytes) -> None:
         try:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(prefix="reelweave-blocks-", buffering=0)  # noqa: SIM115
             if os.pwrite(self._file.fileno(), data, start) == len(data):
-                self._kept.add(number)
+                self._kept.add(index)
         except OSError:  # disk full; blocks stored so far stay usable
             self._room = 0

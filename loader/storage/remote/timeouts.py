@@ -33,8 +33,8 @@ class RequestLimits:
     @staticmethod
     def of(config: StorageConfig) -> "RequestLimits":
         """Return the limits of a storage configuration."""
-        least = int(config.read_timeout_s * config.min_rate_kib_s * 1024)
-        return RequestLimits(config.read_timeout_s, max(1, least), config.request_timeout_s)
+        min_bytes = int(config.read_timeout_s * config.min_rate_kib_s * 1024)
+        return RequestLimits(config.read_timeout_s, max(1, min_bytes), config.request_timeout_s)
 
 
 class RequestClock:
@@ -59,10 +59,10 @@ class RequestClock:
         Raises:
             TimeoutError: the time is used up.
         """
-        left = min(self._limits.window_s - self._window_s, self._limits.whole_s - self._whole_s)
-        if left <= 0:
+        remaining_s = min(self._limits.window_s - self._window_s, self._limits.whole_s - self._whole_s)
+        if remaining_s <= 0:
             raise TimeoutError("the server is too slow")
-        return left
+        return remaining_s
 
     def passed(self, waited_s: float, count: int) -> None:
         """Record a wait and the bytes it transferred.

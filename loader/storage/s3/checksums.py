@@ -112,21 +112,21 @@ _KINDS: Mapping[str, Callable[[], Checksum]] = {
 }
 
 
-def whole_check(found: Mapping[str, Any]) -> WholeCheck | None:
+def whole_check(head: Mapping[str, Any]) -> WholeCheck | None:
     """Return the comparison with the checksum of a HEAD response; None where there is none of the whole object.
 
     Args:
-        found: response to a HEAD that asked for checksums.
+        head: response to a HEAD that asked for checksums.
     """
     for name, begin in _KINDS.items():
-        value = str(found.get(name) or "")
-        if value and "-" not in value and found.get("ChecksumType") != "COMPOSITE":
+        value = str(head.get(name) or "")
+        if value and "-" not in value and head.get("ChecksumType") != "COMPOSITE":
             try:
                 expected = base64.b64decode(value, validate=True)
             except ValueError:
                 continue
             return WholeCheck(name.removeprefix("Checksum"), begin(), expected)
-    md5 = _MD5.fullmatch(str(found.get("ETag", "")))
-    if md5 and found.get("ServerSideEncryption") in _NONE and not found.get("SSECustomerAlgorithm"):
+    md5 = _MD5.fullmatch(str(head.get("ETag", "")))
+    if md5 and head.get("ServerSideEncryption") in _NONE and not head.get("SSECustomerAlgorithm"):
         return WholeCheck("ETag", hashlib.md5(usedforsecurity=False), bytes.fromhex(md5[1]))
     return None

@@ -46,13 +46,13 @@ def read_range(requests: S3Requests, path: str, start: int, length: int | None, 
         if etag and answer["ETag"] != etag:  # the server ignores If-Match
             raise changed
         if "Range" in request:
-            found = _CONTENT_RANGE.fullmatch(answer.get("ContentRange", ""))
-            if not found or int(found[1]) != begin:
+            content_range = _CONTENT_RANGE.fullmatch(answer.get("ContentRange", ""))
+            if not content_range or int(content_range[1]) != begin:
                 raise RunError(
                     f"{requests.uri(path)}: the server ignores byte ranges; check the endpoint and its proxies"
                 )
             # Servers may return less of a range than requested (RFC 9110, 15.3.7).
-            size = end if found[2] == "*" else int(found[2])
+            size = end if content_range[2] == "*" else int(content_range[2])
             end = size if length is None else min(size, start + length)
         etag = answer["ETag"]
         with closing(answer["Body"]) as body:

@@ -87,8 +87,8 @@ class S3Requests:
         if checksums:
             request["ChecksumMode"] = "ENABLED"
         try:
-            found = self.call(path, lambda s3: s3.head_object(**request), reading=True)
-            return require_fields(found, ("ContentLength", "ETag"), self.uri(path))
+            head = self.call(path, lambda s3: s3.head_object(**request), reading=True)
+            return require_fields(head, ("ContentLength", "ETag"), self.uri(path))
         except FileNotFoundError:
             if (
                 not self._bucket_seen
@@ -113,8 +113,8 @@ class S3Requests:
                 raise RunError(
                     f"{self.uri(prefix)}: the endpoint knows no listing (404); check its address and the bucket"
                 ) from None
-            for found in page.get("Contents", ()):
-                require_fields(found, ("Key", "Size", "ETag"), self.uri(prefix))
+            for listed in page.get("Contents", ()):
+                require_fields(listed, ("Key", "Size", "ETag"), self.uri(prefix))
             yield page
             token = page.get("NextContinuationToken")
             if not page.get("IsTruncated") or not token:

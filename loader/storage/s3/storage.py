@@ -43,18 +43,18 @@ class S3Storage(S3Requests):
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         above = len(self.below(""))
         for page in self.pages(prefix):
-            for found in page.get("Contents", ()):
-                path = found["Key"][above:]
+            for listed in page.get("Contents", ()):
+                path = listed["Key"][above:]
                 # Consoles create keys ending in a slash to show empty folders.
                 if not path.endswith("/") and path != LEASE:
-                    yield ObjectInfo(path, found["Size"], found["ETag"].strip('"'))
+                    yield ObjectInfo(path, listed["Size"], listed["ETag"].strip('"'))
 
     def stat(self, path: str) -> ObjectInfo | None:
         try:
-            found = self.head(path)
+            head = self.head(path)
         except FileNotFoundError:
             return None
-        return ObjectInfo(path, found["ContentLength"], found["ETag"].strip('"'))
+        return ObjectInfo(path, head["ContentLength"], head["ETag"].strip('"'))
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         if start < 0 or (length is not None and length < 0):
@@ -67,22 +67,22 @@ class S3Storage(S3Requests):
         return b""
 
     def open(self, path: str) -> BinaryIO:
-        found = self.head(path, checksums=True)
+        head = self.head(path, checksums=True)
         config = self.config
 
         def fetch(start: int, length: int) -> bytes:
             try:
-                return read_range(self, path, start, length, found["ETag"])
+                return read_range(self, path, start, length, head["ETag"])
             except FileNotFoundError:  # callers of read() take an OSError for the end of the file
                 raise MachineError(f"{self.uri(path)} disappeared while it was read") from None
 
         return io.BufferedReader(
             BlockReader(
                 fetch,
-                found["ContentLength"],
+                head["ContentLength"],
                 config.block_mib * _MIB,
                 config.cache_mib * _MIB,
-                whole_check(found),
+                whole_check(head),
                 self.uri(path),
             )
         )
@@ -162,7 +162,7 @@ class S3Storage(S3Requests):
         below = self.below(prefix)
         for page in self.pages(prefix):  # at most 1000 keys, the limit of one deletion request
             # A server that ignores the prefix of a listing must not cost others their objects, here and below.
-            keys = [found["Key"] for found in page.get("Contents", ()) if found["Key"].startswith(below)]
+            keys = [listed["Key"] for listed in page.get("Contents", ()) if listed["Key"].startswith(below)]
             if keys:
                 self.call(prefix, functools.partial(self.delete_keys, keys=keys))
 

@@ -33,14 +33,14 @@ def upload_parts(
         lambda s3: s3.create_multipart_upload(Bucket=requests.bucket, Key=key, Metadata={WRITE_ID: write_id}),
     )["UploadId"]
 
-    def put(number: int, content: bytes) -> CompletedPartTypeDef:
+    def put(part_number: int, content: bytes) -> CompletedPartTypeDef:
         answer = requests.call(
             path,
             lambda s3: s3.upload_part(
-                Bucket=requests.bucket, Key=key, UploadId=upload_id, PartNumber=number, Body=content
+                Bucket=requests.bucket, Key=key, UploadId=upload_id, PartNumber=part_number, Body=content
             ),
         )
-        return {"PartNumber": number, "ETag": answer["ETag"]}
+        return {"PartNumber": part_number, "ETag": answer["ETag"]}
 
     def complete(s3: S3Client) -> bool:
         request: CompleteMultipartUploadRequestTypeDef = {
@@ -67,7 +67,7 @@ def upload_parts(
         return True
 
     try:
-        parts = [put(number, content) for number, content in enumerate(contents, 1)]
+        parts = [put(part_number, content) for part_number, content in enumerate(contents, 1)]
         return requests.call(path, complete)
     except BaseException:
         try:

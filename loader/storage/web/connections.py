@@ -69,13 +69,13 @@ class _WebConnection(TimedConnection):
         host = self._dns_host.strip("[]")
         try:
             host.encode("idna")
-            found = socket.getaddrinfo(host, self.port, 0, socket.SOCK_STREAM)
+            infos = socket.getaddrinfo(host, self.port, 0, socket.SOCK_STREAM)
         except UnicodeError:
             raise LocationParseError(f"{host!r}, label empty or too long") from None
         except socket.gaierror as error:
             raise NameResolutionError(self.host, self, error) from error
-        addresses = list(dict.fromkeys(str(place[4][0]) for place in found))
-        allowed = [one for one in addresses if not self.only_public or is_public(one)]
+        addresses = list(dict.fromkeys(str(info[4][0]) for info in infos))
+        allowed = [address for address in addresses if not self.only_public or is_public(address)]
         if addresses and not allowed:
             raise NotPublicError(self.host, addresses[0])
         return allowed[:_MOST_ADDRESSES]
@@ -123,5 +123,5 @@ def _pool_class(
     limits: RequestLimits,
     only_public: bool,
 ) -> type[urllib3.HTTPConnectionPool]:
-    own = type(connection.__name__, (connection,), {"limits": limits, "only_public": only_public})
-    return type(pool.__name__, (pool,), {"ConnectionCls": own})
+    limited = type(connection.__name__, (connection,), {"limits": limits, "only_public": only_public})
+    return type(pool.__name__, (pool,), {"ConnectionCls": limited})

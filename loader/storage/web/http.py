@@ -51,10 +51,10 @@ class HttpStorage:
 
     def stat(self, path: str) -> ObjectInfo | None:
         try:
-            found = self._object(path).look()
+            info = self._object(path).look()
         except FileNotFoundError:
             return None
-        return ObjectInfo(path, found.size or 0, found.version or str(found.size))
+        return ObjectInfo(path, info.size or 0, info.version or str(info.size))
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         if length == 0:

@@ -132,11 +132,11 @@ class WebObject:
                 self._current = self._address
                 fetch()
 
-        seen = self._facts is not None
+        was_read = self._facts is not None
         try:
             self._call(fetch_where_it_is, lambda: written)
         except FileNotFoundError:
-            if not seen:
+            if not was_read:
                 raise
             # Callers of read() take an OSError for the end of the file.
             raise WebError(f"{self._name} disappeared while it was read") from None
@@ -151,13 +151,13 @@ class WebObject:
         return headers
 
     def _keep_version(self, answer: WebResponse) -> None:
-        now, seen = _facts(answer), self._facts
-        if seen is not None:
+        now, before = _facts(answer), self._facts
+        if before is not None:
             # Many servers omit the version when they refuse a range behind the end.
-            other = now.version != seen.version and answer.response.status != 416
-            if other or (None not in (now.size, seen.size) and now.size != seen.size):
+            other = now.version != before.version and answer.response.status != 416
+            if other or (None not in (now.size, before.size) and now.size != before.size):
                 raise WebError(f"{self._name} changed while it was read; read it again from its start")
-        self._facts = seen or now
+        self._facts = before or now
         self._current = answer.url
 
     def _too_large(self) -> WebError:
@@ -178,8 +178,8 @@ def _facts(answer: WebResponse) -> WebObjectInfo:
     if answer.response.status == 200:
         length = answer.header("Content-Length")
         return WebObjectInfo(int(length) if re.fullmatch(r"\d{1,18}", length) else None, version, False)
-    found = _RANGE.fullmatch(answer.header("Content-Range"))
-    total = found[2] if found else "*"
+    content_range = _RANGE.fullmatch(answer.header("Content-Range"))
+    total = content_range[2] if content_range else "*"
     return WebObjectInfo(None if total == "*" else int(total), version, True)
 
 
@@ -190,8 +190,8 @@ def _wanted(answer: WebResponse, begin: int, end: int | None, name: str) -> Iter
         return
     position = 0
     if status == 206:
-        found = _RANGE.fullmatch(answer.header("Content-Range"))
-        if not found or found[1] is None or int(found[1]) != begin:
+        content_range = _RANGE.fullmatch(answer.header("Content-Range"))
+        if not content_range or content_range[1] is None or int(content_range[1]) != begin:
             raise WebError(f"{name}: the server answers with another byte range than it was asked for")
         position = begin
     for chunk in answer.chunks():

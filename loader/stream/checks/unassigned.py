@@ -55,29 +55,29 @@ class _Tally:
 
     def said(self, reason: str) -> str:
         if self.frames:
-            least, most = min(self.frames), max(self.frames)
-            reason = f"{least if least == most else f'{least} to {most}'} frames, {reason}"
+            shortest, longest = min(self.frames), max(self.frames)
+            reason = f"{shortest if shortest == longest else f'{shortest} to {longest}'} frames, {reason}"
         return f"{self.samples:,} ({self.seconds:,.0f} s) since {reason}"
 
 
-def check_unassigned(source: SampleSource, stages: CurriculumPlans, most: float | None) -> None:
+def check_unassigned(source: SampleSource, stages: CurriculumPlans, max_share: float | None) -> None:
     """Check the share of samples that no bucket takes.
 
     Args:
         source: samples of the stream.
         stages: plans of the stream.
-        most: maximum share; None checks nothing.
+        max_share: maximum share; None checks nothing.
 
     Raises:
         UsageError: the share is larger in some stage.
     """
-    if most is None:
+    if max_share is None:
         return
-    for left in _left_out(source, stages):
-        if left.share > most:
+    for left_out in _left_out(source, stages):
+        if left_out.share > max_share:
             raise UsageError(
-                f"{_said(left, source.plan_index)}. That is more than stream.max_unassigned_share={most:g}: change the"
-                " buckets, or raise it"
+                f"{_said(left_out, source.plan_index)}. That is more than stream.max_unassigned_share={max_share:g}:"
+                " change the buckets, or raise it"
             )
 
 
@@ -88,21 +88,21 @@ def log_unassigned(source: SampleSource, stages: CurriculumPlans) -> None:
         source: samples of the stream.
         stages: plans of the stream.
     """
-    for left in _left_out(source, stages):
-        level = logging.WARNING if left.share >= WORTH_A_WARNING else logging.INFO
-        if len(left.found) and _log.isEnabledFor(level):
-            _log.log(level, "%s (`reelweave report` shows them)", _said(left, source.plan_index))
+    for left_out in _left_out(source, stages):
+        level = logging.WARNING if left_out.share >= WORTH_A_WARNING else logging.INFO
+        if len(left_out.found) and _log.isEnabledFor(level):
+            _log.log(level, "%s (`reelweave report` shows them)", _said(left_out, source.plan_index))
 
 
 def _left_out(source: SampleSource, stages: CurriculumPlans) -> Iterator[_LeftOut]:
     """Yield what every stage with other buckets than those before leaves out."""
     drawn_N = _drawn(source)
-    known: list[BucketConfig] = []
+    seen_buckets: list[BucketConfig] = []
     for stage, config in enumerate(stages.buckets):
-        if config not in known:
-            known.append(config)
-            found = stages.stage_assignment(stage).unassigned.among(drawn_N)
-            yield _LeftOut(stage, config, int(drawn_N.sum()), found)
+        if config not in seen_buckets:
+            seen_buckets.append(config)
+            unassigned = stages.stage_assignment(stage).unassigned.among(drawn_N)
+            yield _LeftOut(stage, config, int(drawn_N.sum()), unassigned)
 
 
 def _drawn(source: SampleSource) -> Flags:
@@ -115,14 +115,15 @@ def _drawn(source: SampleSource) -> Flags:
     return drawn_N
 
 
-def _said(left: _LeftOut, index: PlanIndex) -> str:
+def _said(left_out: _LeftOut, index: PlanIndex) -> str:
     """Return samples and seconds by reason, and the changes that would take them in, in words."""
-    rows_X, count = left.found.rows, len(left.found)
+    rows_X, count = left_out.found.rows, len(left_out.found)
     second_X = _seconds(index, rows_X)
-    where = f" of stage {left.stage} (stream.curriculum)" if left.stage else ""
+    where = f" of stage {left_out.stage} (stream.curriculum)" if left_out.stage else ""
     return (
-        f"no bucket{where} takes {count:,} of {left.samples:,} samples ({left.share:.2%}, {second_X.sum():,.0f} s),"
-        f" which are never trained on: {_reasons(left.found, second_X)}. {_advice(index, rows_X, left.config)}"
+        f"no bucket{where} takes {count:,} of {left_out.samples:,} samples ({left_out.share:.2%}, {second_X.sum():,.0f}"
+        f" s), which are never trained on: {_reasons(left_out.found, second_X)}."
+        f" {_advice(index, rows_X, left_out.config)}"
     )
 
 
@@ -132,30 +133,32 @@ def _seconds(index: PlanIndex, rows_X: Places) -> Floats:
     return np.where(frames_X > 1, frames_X / np.maximum(index.fps[rows_X], 1e-6), 0.0).astype(np.float64)
 
 
-def _reasons(found: Unassigned, second_X: Floats) -> str:
+def _reasons(unassigned: Unassigned, second_X: Floats) -> str:
     """Return samples and seconds by reason, most first; too few frames, of whatever number, are one reason."""
-    count_U = np.bincount(found.reason_of, minlength=len(found.reasons))
-    second_U = np.bincount(found.reason_of, second_X, minlength=len(found.reasons))
+    count_U = np.bincount(unassigned.reason_of, minlength=len(unassigned.reasons))
+    second_U = np.bincount(unassigned.reason_of, second_X, minlength=len(unassigned.reasons))
     tallies: dict[str, _Tally] = {}
-    for reason, count, second in zip(found.reasons, count_U.tolist(), second_U.tolist(), strict=True):
+    for reason, count, second in zip(unassigned.reasons, count_U.tolist(), second_U.tolist(), strict=True):
         if count:
             frames, too_few, limit = reason.rpartition(" frames, ")
             tally = tallies.setdefault(limit, _Tally())
             tally.frames += [int(frames)] if too_few else []
             tally.samples, tally.seconds = tally.samples + count, tally.seconds + second
-    ordered = sorted(tallies.items(), key=lambda one: -one[1].samples)
-    said = [tally.said(limit) for limit, tally in ordered[:_MOST_REASONS]]
+    ordered = sorted(tallies.items(), key=lambda entry: -entry[1].samples)
+    reasons = [tally.said(limit) for limit, tally in ordered[:_MOST_REASONS]]
     more = [tally.samples for _, tally in ordered[_MOST_REASONS:]]
-    return "; ".join([*said, *([f"{sum(more):,} for {len(more)} other reasons"] if more else [])])
+    return "; ".join([*reasons, *([f"{sum(more):,} for {len(more)} other reasons"] if more else [])])
 
 
 def _advice(index: PlanIndex, rows_X: Places, config: BucketConfig) -> str:
-    found = taking_in_rows(index, rows_X, config)
-    if found["together"] is None:
+    taking_in = taking_in_rows(index, rows_X, config)
+    if taking_in["together"] is None:
         return "No change of stream.buckets takes them in"
-    each = [f"{one['words']} ({one['takes_in']:,})" for one in found["changes"] if one["takes_in"]]
-    together = " and ".join(found["together"]["words"])
+    each = [
+        f"{change['words']} ({change['takes_in']:,})" for change in taking_in["changes"] if change["takes_in"]
+    ]
+    together = " and ".join(taking_in["together"]["words"])
     return (
         f"What takes them in (stream.buckets): {', or '.join(each) or together}; most: {together}"
-        f" ({found['together']['takes_in']:,})"
+        f" ({taking_in['together']['takes_in']:,})"
     )

@@ -50,23 +50,23 @@ class PieceQueues:
             begin: first number that may be taken.
             end: number behind the last.
         """
-        while begin <= (number := _number(self._last[home])) < end:
-            taken = f"{number + 1}:{self._rank}"
-            if self._set(home, self._last[home], taken) == taken:
-                return number
+        while begin <= (index := _number(self._last[home])) < end:
+            claim = f"{index + 1}:{self._rank}"
+            if self._set(home, self._last[home], claim) == claim:
+                return index
         return None
 
     def left(self, home: int, begin: int, end: int) -> int:
         """Return how many of the home's numbers ``begin`` to ``end`` can be taken now, as read from the store."""
         self._last[home] = self._store.get(self._key(home)).decode()
-        number = _number(self._last[home])
-        return end - number if begin <= number < end else 0
+        index = _number(self._last[home])
+        return end - index if begin <= index < end else 0
 
     def _set(self, home: int, expected: str, desired: str) -> str:
         """Set the counter if it has the expected value, and return its value; only this rank writes its own suffix."""
-        found = self._store.compare_set(self._key(home), expected, desired).decode()
-        self._last[home] = found
-        return found
+        stored = self._store.compare_set(self._key(home), expected, desired).decode()
+        self._last[home] = stored
+        return stored
 
     def _key(self, home: int) -> str:
         return f"{self._name}/{home}"

@@ -79,7 +79,7 @@ class SharedSteps:
         plans = _StepPlanner(stream.rank, stream.world_size, homes, self._tail)
         pin = config.pin_memory and torch.cuda.is_available()
         cache = None if config.cache is None else DiskCache(config.cache.folder, config.cache.max_bytes)
-        own = rank_microbatches(
+        microbatches = rank_microbatches(
             CurriculumPlans(stream.source, config),
             config,
             stream.rank,
@@ -87,7 +87,7 @@ class SharedSteps:
             plans.step,
         )
         with ReadPipeline(SampleReader(stream.source, cache, stream.excluded), config, pin) as pipeline:
-            batches = pipeline.run(own)
+            batches = pipeline.run(microbatches)
             for first in batches:
                 step = SharedStep(first, batches, queues, plans.made.popleft(), stream)
                 yield step
@@ -151,15 +151,17 @@ class SharedStep:
 
     def _taken(self) -> "_Piece | None":
         """Claim the next piece: first this rank's own, then those of the home with most pieces left."""
-        own, *others = self._part.ranges
-        if (number := self._queues.take(*own)) is not None:
-            return _Piece(own.home, number)
-        while others:
-            left, most = max((self._queues.left(*one), -place) for place, one in enumerate(others))
-            if not left:
+        local_range, *other_ranges = self._part.ranges
+        if (index := self._queues.take(*local_range)) is not None:
+            return _Piece(local_range.home, index)
+        while other_ranges:
+            remaining, fullest = max(
+                (self._queues.left(*other), -index) for index, other in enumerate(other_ranges)
+            )
+            if not remaining:
                 break
-            if (number := self._queues.take(*others[-most])) is not None:
-                return _Piece(others[-most].home, number)
+            if (index := self._queues.take(*other_ranges[-fullest])) is not None:
+                return _Piece(other_ranges[-fullest].home, index)
         return None
 
     def _counted(self, batch: Microbatch | Pack) -> Microbatch | Pack:
@@ -206,22 +208,22 @@ class _StepPlanner:
         self._begin_R = np.zeros(ranks, np.int64)
         self.made: deque[_RankWork] = deque()
 
-    def step(self, plan: EpochPlan, number: int) -> StepPlan:
+    def step(self, plan: EpochPlan, index: int) -> StepPlan:
         """Plan a step: this rank's fixed microbatches, its own pieces, then pieces of others from their ends on."""
-        members = plan.members(number)
+        members = plan.members(index)
         costs, sizes = plan.costs(members), plan.runs(members).size
         fixed_s = plan.assignment.cost.fixed_s
         tail = split_step(costs, sizes, plan.counts(members), fixed_s, self._ranks, self._config)
         fixed = tail.fixed[tail.fixed_rank == self._rank]
         fixed = fixed[np.argsort(-costs[fixed], kind="stable")]
         pieces, ranges = self._pieces(tail)
-        places = np.array([place for _, place in pieces], np.int64)
+        indices = np.array([index for _, index in pieces], np.int64)
         self.made.append(_RankWork(len(fixed), tuple(piece for piece, _ in pieces), ranges))
         return plan.cut(
-            number,
-            np.concatenate([fixed, tail.micro[places]]),
-            np.concatenate([np.zeros_like(fixed), tail.start[places]]),
-            np.concatenate([sizes[fixed], tail.size[places]]),
+            index,
+            np.concatenate([fixed, tail.micro[indices]]),
+            np.concatenate([np.zeros_like(fixed), tail.start[indices]]),
+            np.concatenate([sizes[fixed], tail.size[indices]]),
             self._rank,
         )
 
@@ -231,7 +233,7 @@ class _StepPlanner:
         first_R, begin_R = np.cumsum(count_R) - count_R, self._begin_R
         self._begin_R = begin_R + count_R
         of_home = [
-            [(_Piece(home, begin + number), first + number) for number in range(count)]
+            [(_Piece(home, begin + offset), first + offset) for offset in range(count)]
             for home, begin, first, count in zip(
                 self._homes,
                 *(values[self._homes].tolist() for values in (begin_R, first_R, count_R)),
@@ -241,6 +243,6 @@ class _StepPlanner:
         ranges = tuple(
             _PieceRange(home, int(begin_R[home]), int(self._begin_R[home])) for home in self._homes
         )
-        own, *others = of_home
-        last_first = zip_longest(*(reversed(pieces) for pieces in others))
-        return own + [piece for turn in last_first for piece in turn if piece is not None], ranges
+        local, *remote = of_home
+        last_first = zip_longest(*(reversed(pieces) for pieces in remote))
+        return local + [piece for turn in last_first for piece in turn if piece is not None], ranges

@@ -81,10 +81,10 @@ def split_step(
     part = (sample[fine] + fixed_s) / (config.piece * load)
     tier = np.where(part > 1, 1, np.where(part < _MANY, 2, 0))
     order = fine[np.lexsort((np.where(tier == 1, part, -part), tier))]
-    most = min(
+    max_pieces = min(
         len(costs) - ranks, int(np.searchsorted(np.cumsum(costs[order]), config.share * costs.sum())) + 1
     )
-    shared = order[:most]
+    shared = order[:max_pieces]
     fixed = np.setdiff1d(np.arange(len(costs)), shared)
     rank = balanced(costs[fixed], ranks)
     parts = np.clip(np.ceil(costs[shared] / (config.piece * load)), 1, sizes[shared]).astype(np.int64)
@@ -105,8 +105,10 @@ def victims(rank: int, ranks: int, readers: int) -> Places:
 
     Distances grow by a constant factor, as in a hypercube, so free ranks reach late ones anywhere.
     """
-    others = min(readers, ranks) - 1
-    distances = np.unique(np.round(ranks ** (np.arange(others) / max(others, 1))).astype(np.int64))
+    other_readers = min(readers, ranks) - 1
+    distances = np.unique(
+        np.round(ranks ** (np.arange(other_readers) / max(other_readers, 1))).astype(np.int64)
+    )
     return np.asarray((rank + distances[distances < ranks]) % ranks)
 
 
@@ -115,8 +117,8 @@ def _homes(cost: Floats, loads: Floats) -> Places:
     heap = [(load, rank) for rank, load in enumerate(loads.tolist())]
     heapq.heapify(heap)
     home, values = np.empty(len(cost), np.int64), cost.tolist()
-    for number in np.argsort(-cost, kind="stable").tolist():
+    for index in np.argsort(-cost, kind="stable").tolist():
         load, rank = heap[0]
-        home[number] = rank
-        heapq.heapreplace(heap, (load + values[number], rank))
+        home[index] = rank
+        heapq.heapreplace(heap, (load + values[index], rank))
     return home

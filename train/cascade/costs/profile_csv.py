@@ -119,7 +119,7 @@ def _row(row: dict[str, str | None], where: str) -> tuple[list[int], list[float]
         raise UsageError(f"{where}: module is {row['module']!r}; it is one of {', '.join(MODULES)}")
     whole = [
         MODULES.index(row["module"]),
-        *(positive(row[column], column, where, whole=True) for column in _WHOLE),
+        *(positive(row[column], column, where, is_whole=True) for column in _WHOLE),
     ]
     # A cascade may need no memory.
     peak = positive(row["peak_gib"], "peak_gib", where, zero=True) if row["peak_gib"] != "" else float("nan")

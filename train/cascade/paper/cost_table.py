@@ -157,12 +157,12 @@ def read_cost_table(text: str, name: str) -> CostTable:
         if not isinstance(row["module"], str) or row["module"] not in _MODULES:
             raise UsageError(f"{at}: module is {row['module']!r}; it is one of {', '.join(_MODULES)}")
         values = {
-            column: int(positive(row[column], column, at, whole=True))
+            column: int(positive(row[column], column, at, is_whole=True))
             for column in SHAPE
             if column in columns
         }
         key = tuple(values.get(column, 1) for column in shape)
-        degree = int(positive(row["degree"], "degree", at, whole=True))
+        degree = int(positive(row["degree"], "degree", at, is_whole=True))
         cell = Cell(
             positive(row["seconds"], "seconds", at),
             positive(row["memory_gib"], "memory_gib", at) if row.get("memory_gib") not in (None, "") else 0.0,

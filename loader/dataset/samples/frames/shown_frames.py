@@ -113,8 +113,8 @@ def count_shown(clip: bytes | memoryview) -> int:
         IndexError: it has no video.
     """
     with open_clip(clip) as (container, stream):
-        told = read_told(container, stream)
-    return sum(1 for _ in decoded_frames(clip)) if told is None else len(told.pts)
+        told_frames = read_told(container, stream)
+    return sum(1 for _ in decoded_frames(clip)) if told_frames is None else len(told_frames.pts)
 
 
 def read_times(clip: bytes | memoryview) -> Floats | None:
@@ -127,9 +127,9 @@ def read_times(clip: bytes | memoryview) -> Floats | None:
         IndexError: it has no video.
     """
     with open_clip(clip) as (container, stream):
-        told, tick_s = read_told(container, stream), float(stream.time_base or 0)
-    if told is not None:
-        return np.asarray((told.pts - told.pts[0]) * tick_s)
+        told_frames, tick_s = read_told(container, stream), float(stream.time_base or 0)
+    if told_frames is not None:
+        return np.asarray((told_frames.pts - told_frames.pts[0]) * tick_s)
     stamps = [frame.pts for frame in decoded_frames(clip)]
     return times_of(stamps, tick_s)
 

@@ -81,14 +81,14 @@ def choose_stream(container: "InputContainer", frames: dict[int, int]) -> "Video
     """
     from av.stream import Disposition
 
-    known = [stream for stream in pictures_of(container) if has_decoder(stream)]
-    if not known:
+    decodable = [stream for stream in pictures_of(container) if has_decoder(stream)]
+    if not decodable:
         raise IndexError("no video stream can be decoded")
-    most = max(frames.get(stream.index, 0) for stream in known)
+    max_frames = max(frames.get(stream.index, 0) for stream in decodable)
     return max(
-        known,
+        decodable,
         key=lambda stream: (
-            frames.get(stream.index, 0) * _STILLS >= most,
+            frames.get(stream.index, 0) * _STILLS >= max_frames,
             bool(stream.disposition & Disposition.default),
             stream.codec_context.width * stream.codec_context.height,
             -stream.index,
