@@ -88,7 +88,7 @@ def test_no_setting_is_promised_that_an_epoch_has_no_step_for(samples: int, rank
 def test_the_first_of_several_ranks_is_told(
     dataset: Dataset, caplog: pytest.LogCaptureFixture, rank: int, world_size: int, told: bool
 ) -> None:
-    with caplog.at_level(logging.WARNING, "loader"):
+    with caplog.at_level(logging.WARNING, "reelweave.loader"):
         VideoStream(dataset, config(), rank, world_size)
     assert ("microbatches=3 brings it to" in caplog.text) == told  # an epoch has six
 
@@ -96,7 +96,7 @@ def test_the_first_of_several_ranks_is_told(
 def test_nothing_is_said_of_a_stream_that_balances(
     dataset: Dataset, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING, "loader"):
+    with caplog.at_level(logging.WARNING, "reelweave.loader"):
         VideoStream(dataset, config(microbatches=4), 0, 2)
         VideoStream(dataset, config(policy="dual_constraint"), 0, 2)
     # One sample of this dataset fits no bucket, which is said of any stream; nothing else is.

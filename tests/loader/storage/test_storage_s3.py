@@ -414,6 +414,6 @@ def test_neither_errors_nor_logs_repeat_what_the_environment_holds(monkeypatch, 
         open_storage("s3://bucket", config).read("a")
     assert "hidden-word" not in str(caught.value)
     assert caught.value.__suppress_context__
-    written = [record.getMessage() for record in caplog.records if record.name.startswith("loader")]
+    written = [record.getMessage() for record in caplog.records if record.name.startswith("reelweave.loader")]
     assert len(written) == 1
     assert "hidden-word" not in written[0]

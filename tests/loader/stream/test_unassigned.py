@@ -48,7 +48,7 @@ def test_below_one_percent_it_is_no_warning(
 ) -> None:
     clip, row = samples[0].clip, samples[0].row
     many = [make_sample(f"more{n:03}", clip, row["frames"], (80, 64)) for n in range(120)]
-    caplog.set_level(logging.INFO, "loader")  # commands of other tests set it
+    caplog.set_level(logging.INFO, "reelweave.loader")  # commands of other tests set it
     VideoStream(open_dataset(write(tmp_path, [*many, samples[-1]])), config())
     [(level, words)] = said(caplog)
     assert level == logging.INFO
@@ -59,7 +59,7 @@ def test_below_one_percent_it_is_no_warning(
 def test_where_buckets_take_all_nothing_is_said(
     samples: list[Sample], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "loader")  # commands of other tests set it
+    caplog.set_level(logging.INFO, "reelweave.loader")  # commands of other tests set it
     whole = [sample for sample in samples if sample.row["key"] != SHAPELESS]
     VideoStream(open_dataset(write(tmp_path, whole)), config(max_unassigned_share=0.0))
     assert not said(caplog)

@@ -59,7 +59,7 @@ def test_a_run_that_goes_on_is_the_same_run_to_mlflow(store, tmp_path):
 def test_a_server_that_is_lost_costs_points_and_is_told_once(store, tmp_path, caplog):
     writer = Mlflow(tmp_path, ASKED, tiny_config(3))
     shutil.rmtree(tmp_path / "store")
-    with caplog.at_level(logging.WARNING, "train"):
+    with caplog.at_level(logging.WARNING, "reelweave.train"):
         for step in range(1, 4):
             writer.add({"train/loss": 1.0}, step)
         writer.close(failed=False)
