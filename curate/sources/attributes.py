@@ -26,6 +26,11 @@ def attributes_of(said: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
+def number_text(value: Any) -> Any:
+    """Return the text of a number, or any other value as it is."""
+    return _text(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()

@@ -80,7 +80,7 @@ def _expand(
     info = _typed(text, config)
     if info is not None:
         if PurePosixPath(info.path).suffix.lower() in LIST_SUFFIXES:
-            yield from listed_sources(text, info, config)
+            yield from listed_sources(text, info, config, tell)
         else:
             yield with_sidecars_beside(source_at(text, info), text, config), ""
         return

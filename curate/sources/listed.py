@@ -3,7 +3,7 @@
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from urllib.parse import urljoin
@@ -38,7 +38,9 @@ _MOST_SILENCES = 3
 """Consecutive timeouts of one server after which its other entries fail without a request."""
 
 
-def listed_sources(uri: str, info: ObjectInfo, config: StorageConfig) -> Iterator[tuple[SourceRef, str]]:
+def listed_sources(
+    uri: str, info: ObjectInfo, config: StorageConfig, tell: Callable[[str], object] = lambda _: None
+) -> Iterator[tuple[SourceRef, str]]:
     """Yield the sources of a list in order, each with its entry; remote ones are requested concurrently.
 
     Raises:
@@ -51,7 +53,7 @@ def listed_sources(uri: str, info: ObjectInfo, config: StorageConfig) -> Iterato
         if size > MAX_LIST_BYTES:
             raise UsageError(f"list {shown(uri)} has {size} bytes, more than {MAX_LIST_BYTES}; split it")
         file.seek(0)
-        entries = read_list(file, listed.listed_in if is_web(uri) else uri)
+        entries = read_list(file, listed.listed_in if is_web(uri) else uri, tell)
         count, wrong, usable = 0, None, False
         while batch := list(itertools.islice(entries, _BATCH)):
             count += len(batch)

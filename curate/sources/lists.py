@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
@@ -17,7 +17,9 @@ _PARQUET_ROWS = 4096
 _PARQUET_DEPTH = 4
 
 
-def read_list(file: BinaryIO, name: str) -> Iterator[ListEntry | InvalidEntry]:
+def read_list(
+    file: BinaryIO, name: str, tell: Callable[[str], object] = lambda _: None
+) -> Iterator[ListEntry | InvalidEntry]:
     """Yield the entries of the list in ``file`` in order.
 
     Memory is bounded by one entry, or one batch of parquet rows; a ``.json`` is read as a whole.
@@ -27,6 +29,7 @@ def read_list(file: BinaryIO, name: str) -> Iterator[ListEntry | InvalidEntry]:
     Args:
         file: File open for reading.
         name: Name of the list, for messages; its suffix decides the format.
+        tell: Called with a sentence on columns that are left out.
 
     Raises:
         UsageError: The file is no list of its format.
@@ -42,8 +45,11 @@ def read_list(file: BinaryIO, name: str) -> Iterator[ListEntry | InvalidEntry]:
     if suffix == ".json":
         yield from json_entries(file, name)
         return
-    readers = {".csv": _csv_records, ".jsonl": _jsonl_records, ".parquet": _parquet_records}
-    for number, record in enumerate(readers[suffix](file, name), 1):
+    if suffix == ".parquet":
+        records = _parquet_records(file, name, tell)
+    else:
+        records = {".csv": _csv_records, ".jsonl": _jsonl_records}[suffix](file, name)
+    for number, record in enumerate(records, 1):
         yield record if isinstance(record, InvalidEntry) else entry_of(record, f"entry {number}")
 
 
@@ -109,7 +115,9 @@ def _jsonl_records(file: BinaryIO, name: str) -> Iterator[Record | InvalidEntry]
             yield record if isinstance(record, dict) else wrong
 
 
-def _parquet_records(file: BinaryIO, name: str) -> Iterator[Record | InvalidEntry]:
+def _parquet_records(
+    file: BinaryIO, name: str, tell: Callable[[str], object]
+) -> Iterator[Record | InvalidEntry]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -117,9 +125,11 @@ def _parquet_records(file: BinaryIO, name: str) -> Iterator[Record | InvalidEntr
     try:
         table = pq.ParquetFile(file, pre_buffer=False)  # or all bytes that were read stay in memory
         names, vectors = _parquet_columns(pa, table.schema_arrow)
+        if left := [column for column in table.schema_arrow.names if column not in names]:
+            tell(f"columns of list {name} are left out, since they hold bytes or vectors: {', '.join(left)}")
         for batch in table.iter_batches(_PARQUET_ROWS, columns=names):
             try:
-                rows: list[Record | InvalidEntry] = batch.to_pylist()
+                rows: list[Record | InvalidEntry] = batch.to_pylist(maps_as_pydicts="lossy")
             except (ValueError, OverflowError):  # text that is no UTF-8, a date out of range
                 rows = [_parquet_row(batch.slice(row, 1), number + row + 1) for row in range(len(batch))]
             number += len(rows)
@@ -130,7 +140,7 @@ def _parquet_records(file: BinaryIO, name: str) -> Iterator[Record | InvalidEntr
 
 def _parquet_row(row: Any, number: int) -> Record | InvalidEntry:
     try:
-        found: Record = row.to_pylist()[0]
+        found: Record = row.to_pylist(maps_as_pydicts="lossy")[0]
     except (ValueError, OverflowError) as error:
         return InvalidEntry(f"entry {number}", f"holds a value that cannot be read ({type(error).__name__})")
     return found
@@ -141,7 +151,8 @@ def _parquet_columns(pa: Any, schema: Any) -> tuple[list[str], list[str]]:
     has_spans = any(names_spans(column.name) for column in schema)
     names, vectors = [], []
     for column in schema:
-        if _is_plain(pa, column.type) or (may_hold_spans(column.name) and _is_readable(pa, column.type)):
+        readable = _is_readable(pa, column.type)
+        if readable and (may_hold_spans(column.name) or not _is_vector(pa, column.type)):
             names.append(column.name)
         elif has_spans and _is_readable(pa, column.type, 1):
             names.append(column.name)
@@ -160,19 +171,29 @@ def _without_vectors(row: Record | InvalidEntry, vectors: Sequence[str]) -> Reco
     }
 
 
+def _is_vector(pa: Any, kind: Any) -> bool:
+    """Return True for lists of numbers, also nested, as embeddings are written."""
+    types = pa.types
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        kind = kind.value_type
+        return bool(types.is_integer(kind) or types.is_floating(kind) or _is_vector(pa, kind))
+    return False
+
+
 def _is_plain(pa: Any, kind: Any) -> bool:
     types = pa.types
-    if types.is_dictionary(kind) or types.is_list(kind) or types.is_large_list(kind):
-        kind = kind.value_type
-        return bool(types.is_string(kind) or types.is_large_string(kind))
+    if types.is_dictionary(kind):
+        return _is_plain(pa, kind.value_type)
     return not (types.is_nested(kind) or types.is_binary(kind) or types.is_large_binary(kind))
 
 
 def _is_readable(pa: Any, kind: Any, depth: int = _PARQUET_DEPTH) -> bool:
-    """Return True for plain values in lists and objects, which spans are written as."""
+    """Return True for plain values, also in lists and objects."""
     types = pa.types
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return depth > 0 and _is_readable(pa, kind.value_type, depth - 1)
+    if types.is_map(kind):
+        return depth > 0 and all(_is_readable(pa, one, depth - 1) for one in (kind.key_type, kind.item_type))
     if types.is_struct(kind):
         return depth > 0 and all(_is_readable(pa, one.type, depth - 1) for one in kind)
     return _is_plain(pa, kind)

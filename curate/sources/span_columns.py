@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from reelweave.curate.sources.attributes import number_text
 from reelweave.curate.sources.column_names import (
     CAPTION_PARTS,
     CAPTIONS,
@@ -79,11 +80,16 @@ class _Spans:
 def with_caption_text(said: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row with the text of a caption that is an object in its place, and its other parts as columns.
 
+    Captions that are numbers are text.
+
     Raises:
         SpanError: The object holds no text of a known name.
     """
     found = dict(said)
     for column, value in said.items():
+        if plain_name(column) not in ("caption", "captions"):
+            continue
+        found[column] = [number_text(one) for one in value] if isinstance(value, list) else number_text(value)
         if not isinstance(value, dict) or not value or plain_name(column) != "caption":
             continue
         part = next((name for name in CAPTION_PARTS if first_text(value.get(name))), None)

@@ -437,7 +437,60 @@ def test_attributes_are_bounded(folder: Path) -> None:
 def test_bytes_and_vectors_of_a_parquet_list_are_left_out(folder: Path) -> None:
     row = {"path": "b.mp4", "thumbnail": b"\xff\xd8", "vector": [0.5, 0.25], "tags": ["sea"], "at": {"x": 1}}
     pq.write_table(pa.Table.from_pylist([row]), folder / "l.parquet")
-    assert listed(folder / "l.parquet")["b.mp4"].attributes == {"tags": '["sea"]'}
+    assert listed(folder / "l.parquet")["b.mp4"].attributes == {"tags": '["sea"]', "at": '{"x": 1}'}
+    said: list[str] = []
+    list_sources([str(folder / "l.parquet")], CONFIG, said.append)
+    assert [one for one in said if "bytes or vectors: thumbnail, vector" in one]
+
+
+def test_nested_columns_are_the_same_in_parquet_and_json_lines(folder: Path) -> None:
+    row = {
+        "path": "b.mp4",
+        "meta": {"licence": "CC", "year": 2024, "inner": {"a": [{"b": 1}]}},
+        "objects": [{"name": "boat", "count": 1}, {"name": "gull", "count": 3}],
+        "words": [["a", "b"], ["c"]],
+        "flags": [True, False],
+        "map": {"sea": 1, "sky": 2},
+    }
+    kinds = pa.Table.from_pylist([{name: value for name, value in row.items() if name != "map"}])
+    maps = pa.array([list(row["map"].items())], pa.map_(pa.string(), pa.int64()))
+    pq.write_table(kinds.append_column("map", maps), folder / "l.parquet")
+    (folder / "l.jsonl").write_text(json.dumps(row) + "\n")
+    found = listed(folder / "l.parquet")["b.mp4"].attributes
+    assert found == listed(folder / "l.jsonl")["b.mp4"].attributes
+    assert set(found) == set(row) - {"path"}
+
+
+@pytest.mark.parametrize("name", ["l.jsonl", "l.parquet", "l.csv"])
+def test_a_caption_that_is_a_number_is_its_text(folder: Path, name: str) -> None:
+    for value in (5, 2.5):
+        if name.endswith("jsonl"):
+            (folder / name).write_text(json.dumps({"path": "b.mp4", "caption": value}) + "\n")
+        elif name.endswith("parquet"):
+            pq.write_table(pa.table({"path": ["b.mp4"], "caption": [value]}), folder / name)
+        else:
+            (folder / name).write_text(f"path,caption\nb.mp4,{value}\n")
+        assert listed(folder / name)["b.mp4"].caption == str(value)
+
+
+def test_captions_of_segments_may_be_numbers(folder: Path) -> None:
+    row = {"path": "b.mp4", "timestamps": [[0, 1], [1, 2]], "captions": [7, "a boat"]}
+    (folder / "l.jsonl").write_text(
+        json.dumps(row) + '\n{"path": "a.MKV", "start": 0, "end": 1, "caption": 8}\n'
+    )
+    found = listed(folder / "l.jsonl")
+    assert [one.caption for one in found["b.mp4"].segments] == ["7", "a boat"]
+    assert [one.caption for one in found["a.MKV"].segments] == ["8"]
+
+
+def test_captions_by_language_are_refused_in_words(folder: Path) -> None:
+    row = {"path": "b.mp4", "caption": {"en": "a boat", "de": "ein Boot"}}
+    (folder / "l.jsonl").write_text(json.dumps(row) + '\n{"path": "a.MKV"}\n')
+    pq.write_table(pa.Table.from_pylist([row, {"path": "a.MKV"}]), folder / "l.parquet")
+    for name in ("l.jsonl", "l.parquet"):
+        faults = [one.fault for one in listed(folder / name).values() if one.fault]
+        assert len(faults) == 1
+        assert "is an object without a text caption or content" in faults[0]
 
 
 def test_half_a_character_in_a_list_becomes_a_question_mark(folder: Path) -> None:
