@@ -12,13 +12,16 @@ from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
+from reelweave.curate.foreign.size_headers import SizeHeaders
+from reelweave.curate.frames.picture import ShapeMeter
+from reelweave.curate.frames.probe import ProbeConfig
 from reelweave.curate.frames.source import SourceError, open_video
 from reelweave.loader.dataset.samples.frames.shown_frames import PacketFrames, has_variable_rate, times_of
 from reelweave.loader.dataset.tars.media import FORMATS
 from reelweave.loader.dataset.tars.orientation import orientation_of
 from reelweave.loader.errors import refuse_shortage
 
-PROBE_VERSION = 4
+PROBE_VERSION = 5
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 IMAGE_FPS = 25.0
@@ -61,8 +64,8 @@ def probe(data: bytes | memoryview) -> Media:
     if not data:
         raise SourceError("is empty")
     with open_video(io.BytesIO(data), containers=FORMATS) as (container, stream), _decoding():
-        packets = PacketFrames(container, stream)
-        times, frame = _demux(container, stream, packets)
+        packets, heads = PacketFrames(container, stream), SizeHeaders(stream.codec_context)
+        times, frame = _demux(container, stream, packets, heads)
         if times.promised > (times.ticks if times.counts_ticks else times.packets):
             raise SourceError(
                 f"is cut off: its header promises {times.promised} frames, {times.packets} are there"
@@ -71,7 +74,8 @@ def probe(data: bytes | memoryview) -> Media:
         height, width = _shown_size(frame, stream.sample_aspect_ratio)
         audio = _codec(container.streams.audio[0]) if container.streams.audio else "none"
         is_picture, stated = container.format.name.endswith("_pipe"), stream.average_rate
-    stamps = _decoded_stamps(data) if told is None else told.pts.tolist()
+    decoded = _decoded_stamps(data) if told is None or heads.change else []
+    stamps = decoded if told is None else told.pts.tolist()
     times_s = times_of(stamps, tick_s)
     fps = IMAGE_FPS if is_picture else times.rate(stated, len(stamps))
     return Media(
@@ -95,11 +99,23 @@ def _decoding() -> Iterator[None]:
 
 
 def _decoded_stamps(data: bytes | memoryview) -> list[int | None]:
-    """Return the time stamp of each frame, all of which are decoded."""
+    """Return the time stamp of each frame, all of which are decoded.
+
+    Raises:
+        SourceError: There is none, or they change their shape, of which an index has one.
+    """
     with open_video(io.BytesIO(data), containers=FORMATS) as (container, stream), _decoding():
-        stamps = [frame.pts for frame in container.decode(stream)]
+        meter = ShapeMeter(
+            stream, stream.codec_context, ProbeConfig(max_width=_MAX_SIDE, max_height=_MAX_SIDE)
+        )
+        stamps = [frame.pts for packet in container.demux(stream) for frame in meter.decode(packet)]
     if not stamps:
         raise SourceError("has no frame that can be decoded")
+    if len(meter.shapes) > 1:
+        old, new, *_ = meter.shapes
+        raise SourceError(
+            f"changes its picture from {old} to {new} at frame {new.first}; `reelweave curate` makes clips of each"
+        )
     return stamps
 
 
@@ -154,12 +170,13 @@ class _Times:
 
 
 def _demux(
-    container: InputContainer, stream: VideoStream, packets: PacketFrames
+    container: InputContainer, stream: VideoStream, packets: PacketFrames, heads: SizeHeaders
 ) -> tuple[_Times, VideoFrame]:
     times, frame = _Times(stream.frames, counts_ticks=container.format.name == "avi"), None
     for packet in container.demux(stream):
         if packet.size:
             times.add(packet)
+            heads.add(packet)
         packets.add(packet)
         if frame is None:
             frame = next(iter(packet.decode()), None)

@@ -12,6 +12,8 @@ from reelweave.curate.foreign.probe import probe
 from reelweave.curate.frames.source import SourceError
 from tests.foreign_tars import picture, video
 from tests.media import numbered_frame, write_video
+from tests.player import ffmpeg
+from tests.thorough import but
 
 
 def remuxed(path: Path, **options: int) -> bytes:
@@ -163,3 +165,35 @@ def test_a_video_whose_first_frame_is_damaged_fails(tmp_path: Path) -> None:
     data[first.pos : first.pos + first.size] = b"\xff" * first.size
     with pytest.raises(SourceError):
         probe(bytes(data))
+
+
+ENCODERS = {
+    "h264.ts": "-c:v libx264 -bf 2",
+    "h264.mp4": "-c:v libx264 -bf 2",
+    "hevc.mkv": "-c:v libx265 -preset ultrafast -x265-params log-level=0",
+    "vp8.webm": "-c:v libvpx -deadline realtime",
+    "vp9.webm": "-c:v libvpx-vp9 -deadline realtime",
+    "av1.mkv": "-c:v libaom-av1 -cpu-used 8 -usage realtime",
+    "mpeg2.ts": "-c:v mpeg2video",
+}
+
+
+def in_two_sizes(folder: Path, name: str, sizes: tuple[str, str], g: int = 12) -> bytes:
+    """Two parts of 20 frames, joined without encoding them again."""
+    suffix = Path(name).suffix.removeprefix(".")
+    middle = "ts" if "26" in ENCODERS[name] or suffix == "ts" else suffix
+    for number, size in enumerate(sizes):
+        words = f"-f lavfi -i testsrc2=s={size}:r=25:d=0.8 {ENCODERS[name]} -g {g} -pix_fmt yuv420p"
+        ffmpeg([*words.split(), "-y", str(folder / f"{number}.{middle}")])
+    (folder / "list").write_text(f"file 0.{middle}\nfile 1.{middle}\n")
+    ffmpeg(f"-f concat -i {folder / 'list'} -c copy -y {folder / name}".split())
+    return (folder / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", but(("h264.mp4", "vp8.webm", "mpeg2.ts"), ENCODERS))
+def test_a_film_that_changes_its_size_is_left_out_in_words(name: str, tmp_path: Path) -> None:
+    data = in_two_sizes(tmp_path, name, ("128x96", "96x128"))
+    with pytest.raises(SourceError, match=r"changes its picture from 128x96 to 96x128 at frame (19|20)"):
+        probe(data)
+    same = probe(in_two_sizes(tmp_path, name, ("128x96", "128x96")))
+    assert (same.frames, same.height, same.width) == (40, 96, 128)

@@ -1,0 +1,113 @@
+"""Headers of packets that state the size of pictures; where they change, only decoding tells the sizes."""
+
+from collections.abc import Iterator
+
+from av.packet import Packet
+from av.video.codeccontext import VideoCodecContext
+from av.video.stream import VideoStream
+
+_PARAMETERS = {"h264": (0, 0x1F, 7), "hevc": (1, 0x3F, 33)}
+"""Shift, mask and nal_unit_type of sequence parameter sets: ITU-T H.264, table 7-1, and H.265, table 7-1."""
+
+_READ = frozenset((*_PARAMETERS, "vp8", "vp9", "av1"))
+
+_SEQUENCE_HEADER = 1  # obu_type of the AV1 specification, 6.2.2
+
+
+class SizeHeaders:
+    """Headers of the packets of one stream.
+
+    Args:
+        codec: Decoder of the stream.
+
+    Attributes:
+        change: True if two packets, or a packet and the container, have different headers.
+    """
+
+    def __init__(self, codec: VideoCodecContext) -> None:
+        self._codec = codec.codec.canonical_name
+        header = bytes(codec.extradata or b"")
+        self._prefix = 0
+        self._known: set[bytes] = set()
+        if self._codec in _PARAMETERS and header[:1] == b"\x01":
+            at = 21 if self._codec == "hevc" else 4
+            self._prefix = (header[at] & 3) + 1 if len(header) > at else 4
+            self._known |= set(self._sets(_stored(header, self._codec)))
+        self.change = False
+
+    def add(self, packet: "Packet[VideoStream]") -> None:
+        """Take the next packet."""
+        self.change |= packet.has_sidedata("new_extradata") or packet.has_sidedata("param_change")
+        if self.change or not packet.is_keyframe or self._codec not in _READ:
+            return
+        found = set(self._found(bytes(packet)))
+        self.change = bool(self._known) and not found <= self._known
+        self._known |= found
+
+    def _found(self, data: bytes) -> Iterator[bytes]:
+        if self._codec in _PARAMETERS:
+            yield from self._sets(_prefixed(data, self._prefix) if self._prefix else _started(data))
+        elif self._codec == "vp8":  # RFC 6386, 9.1: width and height, without scaling
+            yield bytes((data[6], data[7] & 0x3F, data[8], data[9] & 0x3F)) if len(data) > 9 else b""
+        elif self._codec == "vp9":  # VP9 bitstream specification, 6.2: they begin within these bytes
+            yield data[4:9]
+        elif self._codec == "av1":
+            yield from _sequence_headers(data)
+
+    def _sets(self, units: Iterator[bytes]) -> Iterator[bytes]:
+        shift, mask, kind = _PARAMETERS[self._codec]
+        yield from (unit.rstrip(b"\0") for unit in units if unit and unit[0] >> shift & mask == kind)
+
+
+def _started(data: bytes) -> Iterator[bytes]:
+    """Yield the NAL units between start codes."""
+    yield from data.split(b"\0\0\1")[1:]
+
+
+def _prefixed(data: bytes, width: int) -> Iterator[bytes]:
+    """Yield the NAL units behind lengths of ``width`` bytes."""
+    at = 0
+    while at + width < len(data):
+        begin = at + width
+        at = begin + int.from_bytes(data[at:begin], "big")
+        yield data[begin:at]
+
+
+def _stored(header: bytes, codec: str) -> Iterator[bytes]:
+    """Yield the NAL units of a header of MP4 or Matroska: ISO/IEC 14496-15, 5.3.3.1 and 8.3.3.1."""
+    if codec == "h264":
+        yield from _counted(header, 6, header[5] & 0x1F if len(header) > 5 else 0)
+        return
+    at = 23
+    for _ in range(header[22] if len(header) > 22 else 0):
+        count = int.from_bytes(header[at + 1 : at + 3], "big")
+        units = list(_counted(header, at + 3, count))
+        yield from units
+        at += 3 + sum(2 + len(unit) for unit in units)
+
+
+def _counted(header: bytes, at: int, count: int) -> Iterator[bytes]:
+    for _ in range(count):
+        begin = at + 2
+        at = begin + int.from_bytes(header[at:begin], "big")
+        if at > len(header):
+            return
+        yield header[begin:at]
+
+
+def _sequence_headers(data: bytes) -> Iterator[bytes]:
+    """Yield the sequence headers of AV1: AV1 specification, 5.3."""
+    at = 0
+    while at < len(data):
+        first, begin = data[at], at + 1 + (data[at] >> 2 & 1)
+        if not first & 2:  # without a size it reaches to the end
+            return
+        size, shift = 0, 0
+        while begin < len(data):
+            byte, begin = data[begin], begin + 1
+            size, shift = size | (byte & 0x7F) << shift, shift + 7
+            if not byte & 0x80:
+                break
+        at = begin + size
+        if first >> 3 & 15 == _SEQUENCE_HEADER:
+            yield data[begin:at]
