@@ -49,8 +49,8 @@ class GroupMenu:
 
     def within(self, first: int, stop: int, degree: int) -> int | None:
         """Return the first GPU of the first block of a degree in a range; None if there is none."""
-        found = (one for one in self.firsts.get(degree, ()) if first <= one and one + degree <= stop)
-        return next(found, None)
+        starts = (start for start in self.firsts.get(degree, ()) if first <= start and start + degree <= stop)
+        return next(starts, None)
 
     def strangers(self, schedule: Schedule) -> list[tuple[int, ...]]:
         """Return the groups of a schedule that are not of the menu."""
@@ -63,10 +63,10 @@ def block_starts(gpus: int, degree: int) -> tuple[int, ...]:
     Blocks begin at the degree's multiples, as the groups of a static layout do. A degree that is no power of two
     also has the two ends of each aligned power of two that encloses it. For example, 6 of 8 GPUs are 0 to 5 or 2 to 7.
     """
-    found = set(range(0, gpus - degree + 1, degree))
+    starts = set(range(0, gpus - degree + 1, degree))
     around = 1 << (degree - 1).bit_length()
     for begin in range(0, gpus, around):
         stop = min(begin + around, gpus)
         if stop - begin >= degree:
-            found |= {begin, stop - degree}
-    return tuple(sorted(found))
+            starts |= {begin, stop - degree}
+    return tuple(sorted(starts))

@@ -70,8 +70,8 @@ class Problem:
         if not able_K.any():
             return "no degree of the plan is possible there"
         memory_K = np.where(able_K, self.memory_SMK[sample, module], np.inf)
-        least = int(memory_K.argmin())
-        return f"with {self.degrees_K[least]} it needs {memory_K[least] / self.memory:.2f} times the memory of a GPU"
+        k = int(memory_K.argmin())
+        return f"with {self.degrees_K[k]} it needs {memory_K[k] / self.memory:.2f} times the memory of a GPU"
 
     @property
     def samples(self) -> int:

@@ -44,7 +44,7 @@ class RankOrder:
     @cached_property
     def places(self) -> Mapping[int, int]:
         """Planner's GPU of each rank."""
-        return {rank: place for place, rank in enumerate(self.ranks)}
+        return {rank: gpu for gpu, rank in enumerate(self.ranks)}
 
     def groups(self, menu: GroupMenu) -> list[tuple[int, ...]]:
         """Return the ranks of all groups of a menu, rising."""
@@ -62,9 +62,9 @@ class RankOrder:
 
 def _with_last(items: Sequence[T], belongs_last: Callable[[T], bool]) -> list[T]:
     """Exchange items such that those that belong last are last; all others that can stay do."""
-    found, begin = list(items), len(items) - sum(map(belongs_last, items))
-    early = [place for place in range(begin) if belongs_last(found[place])]
-    late = [place for place in range(begin, len(found)) if not belongs_last(found[place])]
-    for one, other in zip(early, late, strict=True):
-        found[one], found[other] = found[other], found[one]
-    return found
+    ordered, begin = list(items), len(items) - sum(map(belongs_last, items))
+    early = [index for index in range(begin) if belongs_last(ordered[index])]
+    late = [index for index in range(begin, len(ordered)) if not belongs_last(ordered[index])]
+    for i, j in zip(early, late, strict=True):
+        ordered[i], ordered[j] = ordered[j], ordered[i]
+    return ordered

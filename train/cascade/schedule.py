@@ -61,14 +61,14 @@ class Schedule:
         """Return JSON values: cascade, sample, module, start_s, end_s, gpus."""
         return [
             {
-                "cascade": number,
+                "cascade": index,
                 "sample": run.cascade.sample,
                 "module": run.cascade.module.name.lower(),
                 "start_s": run.start_s,
                 "end_s": run.end_s,
                 "gpus": list(run.gpus),
             }
-            for number, run in enumerate(self.runs)
+            for index, run in enumerate(self.runs)
         ]
 
     @classmethod

@@ -61,14 +61,14 @@ def referee(problem: Problem, hint: Schedule, limit_s: float = 20.0, seed: int =
             ticks = math.ceil(problem.times_SMK[*cascade, k] / tick_s)
             if ticks > horizon:
                 continue
-            here = model.new_bool_var("here")
+            presence = model.new_bool_var("here")
             width = int(problem.degrees_K[k])
             intervals.append(
-                model.new_optional_interval_var(starts[cascade], ticks, ends[cascade], here, "run")
+                model.new_optional_interval_var(starts[cascade], ticks, ends[cascade], presence, "run")
             )
             widths.append(width)
-            work.append(here * (ticks * width))
-            chosen[cascade][k] = here
+            work.append(presence * (ticks * width))
+            chosen[cascade][k] = presence
         model.add_exactly_one(chosen[cascade].values())
     for cascade in problem.cascades():
         if cascade.module is not Module.DIT:
@@ -77,8 +77,8 @@ def referee(problem: Problem, hint: Schedule, limit_s: float = 20.0, seed: int =
     model.add(sum(work) <= problem.gpus * makespan)
     for run in hint.runs:
         model.add_hint(starts[run.cascade], round(run.start_s / tick_s))
-        for k, here in chosen[run.cascade].items():
-            model.add_hint(here, int(problem.degrees_K[k]) == len(run.gpus))
+        for k, presence in chosen[run.cascade].items():
+            model.add_hint(presence, int(problem.degrees_K[k]) == len(run.gpus))
     model.minimize(makespan)
 
     solver = cp_model.CpSolver()
@@ -98,9 +98,9 @@ def referee(problem: Problem, hint: Schedule, limit_s: float = 20.0, seed: int =
     timed = (
         TimedCascade(solver.value(starts[cascade]) * tick_s, cascade, k)
         for cascade, heres in chosen.items()
-        for k, here in heres.items()
-        if solver.value(here)
+        for k, presence in heres.items()
+        if solver.value(presence)
     )
-    found = Schedule.of(assign_gpus(problem, timed, range(problem.gpus)), problem.gpus)
-    best = min(found, hint, key=lambda schedule: schedule.makespan_s)
+    solution = Schedule.of(assign_gpus(problem, timed, range(problem.gpus)), problem.gpus)
+    best = min(solution, hint, key=lambda schedule: schedule.makespan_s)
     return SolverResult(best, bound_s, status == cp_model.OPTIMAL)

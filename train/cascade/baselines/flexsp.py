@@ -16,11 +16,11 @@ from reelweave.train.cascade.scheduling.static import chain, chains
 def flexsp(problem: Problem) -> Schedule | None:
     """Plan as few rounds of like samples as the GPUs allow; None if not even a single sample fits."""
     degrees_J = np.array([int(k) for k in problem.degrees_K if k <= problem.gpus and k & (k - 1) == 0])
-    found = [chains(problem, degree) for degree in degrees_J.tolist()]
-    if not found:
+    chains_J = [chains(problem, degree) for degree in degrees_J.tolist()]
+    if not chains_J:
         return None
     # A wider group is never slower, since it can leave GPUs idle.
-    chain_SJ = np.stack([chain_S for _, chain_S in found], axis=1)
+    chain_SJ = np.stack([chain_S for _, chain_S in chains_J], axis=1)
     longest_first_S = np.argsort(-chain_SJ.min(axis=1), kind="stable")
     for rounds in range(1, problem.samples + 1):
         parts = np.array_split(longest_first_S, rounds)
@@ -36,7 +36,7 @@ def flexsp(problem: Problem) -> Schedule | None:
         first = 0
         for sample, j in zip(part.tolist(), width.tolist(), strict=True):
             group = range(first, first + int(degrees_J[j]))
-            runs.extend(chain(problem, sample, found[j][0][sample], start_s, group))
+            runs.extend(chain(problem, sample, chains_J[j][0][sample], start_s, group))
             first = group.stop
         start_s += float(chain_SJ[part, width].max())
     return Schedule.of(runs, problem.gpus)

@@ -79,7 +79,7 @@ def _makespans(
     population, samples = degree_PSM.shape[:2]
     makespan_P = np.empty(population)
     members_S = np.arange(samples)
-    for one in range(population):
-        choice = Choice(degree_PSM[one], urgency_PSM[one])
-        makespan_P[one] = place(members_S, samples, choice, tables, gpus, np.inf, scratch)
+    for individual in range(population):
+        choice = Choice(degree_PSM[individual], urgency_PSM[individual])
+        makespan_P[individual] = place(members_S, samples, choice, tables, gpus, np.inf, scratch)
     return makespan_P

@@ -37,7 +37,7 @@ def boosted(features_NF: Floats, values_N: Floats, weights_N: Floats) -> Boosted
         features=features_NF.shape[1],
         first=float(grown.init_.constant_.item()),
         rate=_RATE,
-        trees=tuple(_plain(one.tree_) for one in grown.estimators_[:, 0]),
+        trees=tuple(_plain(estimator.tree_) for estimator in grown.estimators_[:, 0]),
     )
 
 

@@ -39,7 +39,7 @@ def fit_costs(
     links: Links,
     compression: Compression,
     text_tokens: int,
-    most: int = 8,
+    max_gpus: int = 8,
 ) -> FittedCosts:
     """Fit each module to its rows.
 
@@ -50,7 +50,7 @@ def fit_costs(
         links: bandwidths; those not measured stay.
         compression: pixels per token, for traces that contain shapes.
         text_tokens: number of text tokens included in S.
-        most: maximum number of GPUs for a VAE.
+        max_gpus: maximum number of GPUs for a VAE.
 
     Raises:
         UsageError: a module has too few shapes, or no peaks.
@@ -59,9 +59,9 @@ def fit_costs(
     for module, rows in of.items():
         _check(module, rows, name)
     predicts: dict[Module, Callable[[Profile, Profile], Floats]] = {
-        Module.TEXT: lambda seen, unseen: _text(seen, sizes).seconds(unseen.batch),
-        Module.VAE: lambda seen, unseen: vae_seconds(fit_vae(seen, sizes, most), unseen),
-        Module.DIT: lambda seen, unseen: fit_dit(seen, sizes, links).seconds(unseen),
+        Module.TEXT: lambda train_rows, unseen: _text(train_rows, sizes).seconds(unseen.batch),
+        Module.VAE: lambda train_rows, unseen: vae_seconds(fit_vae(train_rows, sizes, max_gpus), unseen),
+        Module.DIT: lambda train_rows, unseen: fit_dit(train_rows, sizes, links).seconds(unseen),
     }
     errors = {
         module.name.lower(): _judged(
@@ -72,7 +72,7 @@ def fit_costs(
     dit = fit_dit(of[Module.DIT], sizes, links)
     costs = CostModel(
         dit=dit.cost,
-        vae=fit_vae(of[Module.VAE], sizes, most),
+        vae=fit_vae(of[Module.VAE], sizes, max_gpus),
         text=_text(of[Module.TEXT], sizes),
         links=dit.links,
         compression=compression,

@@ -55,8 +55,8 @@ def fit_dit(rows: Profile, sizes: RunSizes, links: Links) -> DiTFit:
         "network_bytes_per_s": np.where(far_n, sent_n * crossing_n, 0.0),
     }
     used = [name for name, column in columns.items() if column.any()]
-    found = relative_fit(np.stack([columns[name] for name in used], axis=1), rows.seconds)
-    coefficients = dict(zip(used, found, strict=True))
+    fitted_values = relative_fit(np.stack([columns[name] for name in used], axis=1), rows.seconds)
+    coefficients = dict(zip(used, fitted_values, strict=True))
     per_byte = {name: coefficients.pop(name) for name in used if name in Links.model_fields}
     rates = {name: 1 / max(seconds, _LEAST_S_PER_BYTE) for name, seconds in per_byte.items()}
     start, slope = _activations(rows, tokens_n / degree_n)
@@ -79,9 +79,9 @@ def _activations(rows: Profile, tokens_n: Floats) -> tuple[float, float]:
 def _notes(measured: Collection[str], links: Links, sizes: RunSizes) -> list[str]:
     if not sizes.exchanged_bytes:
         return ["sequences of this model cannot be cut: plan with --degrees 1"]
-    places = {"node_bytes_per_s": "within a node", "network_bytes_per_s": "over several nodes"}
+    scopes = {"node_bytes_per_s": "within a node", "network_bytes_per_s": "over several nodes"}
     return [
         f"no DiT was measured on ranks {where}: {getattr(links, rate) / 1e9:g} GB/s there are taken as given"
-        for rate, where in places.items()
+        for rate, where in scopes.items()
         if rate not in measured
     ]

@@ -13,13 +13,13 @@ _LEAST_CORRECTED = 8
 """Least number of rows for trees, which would overfit fewer."""
 
 
-def fit_vae(rows: Profile, sizes: RunSizes, most: int) -> FittedVAECost:
+def fit_vae(rows: Profile, sizes: RunSizes, max_gpus: int) -> FittedVAECost:
     """Fit times and, if peaks were measured, memory.
 
     Args:
         rows: VAE rows of a profile, each on one rank.
         sizes: sizes derived from the run's configuration.
-        most: maximum number of GPUs per microbatch.
+        max_gpus: maximum number of GPUs per microbatch.
     """
     units = [
         units_of(batch, size, sizes.grid)
@@ -34,7 +34,7 @@ def fit_vae(rows: Profile, sizes: RunSizes, most: int) -> FittedVAECost:
         call_s=call_s,
         unit=line,
         grid=sizes.grid,
-        most=most,
+        most=max_gpus,
         memory_bytes=sizes.states_bytes,
         at_once=sizes.at_once,
     )
@@ -68,6 +68,6 @@ def _memory(rows: Profile, units: list[Places], sizes: RunSizes) -> dict[str, fl
     if not known_n.any():
         return {}
     volumes = [size_N3.prod(axis=1) for size_N3 in units]
-    encoded_n = np.array([float(one.sum() if sizes.at_once else one.max()) for one in volumes])
+    encoded_n = np.array([float(volume.sum() if sizes.at_once else volume.max()) for volume in volumes])
     start, slope = line_above(encoded_n[known_n], rows.peak_gib[known_n] * 2**30)
     return {"memory_bytes": sizes.states_bytes + start, "volume_bytes": slope}

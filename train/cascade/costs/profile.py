@@ -51,10 +51,10 @@ class CascadeTimer:
         yield
         self._end({"text": Module.TEXT, "vae": Module.VAE}[name])
 
-    def errors(self, dit: Denoiser, asked: DenoisingInputs) -> torch.Tensor:
+    def errors(self, dit: Denoiser, inputs: DenoisingInputs) -> torch.Tensor:
         """Run the DiT as `SquaredErrors` and start its timer."""
         self._begin()
-        return self._errors(dit, asked)
+        return self._errors(dit, inputs)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Run the backward pass and stop the DiT's timer."""
@@ -92,11 +92,11 @@ def profile(
     Raises:
         RunError: no shape fits.
     """
-    own = config.parallel
+    parallel = config.parallel
     alone = ParallelConfig(
-        activation_checkpointing=own.activation_checkpointing,
-        activation_memory_budget=own.activation_memory_budget,
-        compile=own.compile,
+        activation_checkpointing=parallel.activation_checkpointing,
+        activation_memory_budget=parallel.activation_memory_budget,
+        compile=parallel.compile,
     )
     config = config.model_copy(update={"parallel": alone})
     bundle = Bundle(config)
@@ -111,12 +111,12 @@ def profile(
         for degree, errors in runners.items():
             if degree > shape.length - buckets.max_text_tokens:  # some rank would have no tokens
                 continue
-            found = _measured(bundle, config, shape, errors, world, rounds)
-            if found is None:
+            module_costs = _measured(bundle, config, shape, errors, world, rounds)
+            if module_costs is None:
                 continue
             fits = True
             for module in Module if degree == 1 else [Module.DIT]:
-                yield _row(module, shape, degree, *found[module])
+                yield _row(module, shape, degree, *module_costs[module])
     if not fits:
         raise RunError("no shape fits the GPU, with no degree: start more ranks, or give smaller buckets")
 
@@ -144,28 +144,28 @@ def _measured(
 ) -> dict[Module, tuple[float, int | None]] | None:
     """Return seconds and peak of each module, maximum over ranks; None if a rank runs out of memory."""
     meters = []
-    for number in range(WARM_UP + rounds):
+    for round_index in range(WARM_UP + rounds):
         meter, full = CascadeTimer(world.device, errors), 0
         world.barrier()
         try:
-            batch = noise(config, shape, 1, number)
-            found = losses(bundle, config, batch, world.device, errors=meter.errors, part=meter.part)
-            meter.backward(found.each.mean())
+            batch = noise(config, shape, 1, round_index)
+            batch_losses = losses(bundle, config, batch, world.device, errors=meter.errors, part=meter.part)
+            meter.backward(batch_losses.each.mean())
         except torch.OutOfMemoryError:
             full = 1
         if world.largest(full):
             return None
         meters.append(meter)
-    told = {}
+    module_costs = {}
     for module in Module:
         seconds = statistics.median(meter.seconds[module] for meter in meters[WARM_UP:])
         peak = max(meter.peak_bytes[module] for meter in meters[WARM_UP:])
         on_a_gpu = world.device.type == "cuda"
-        told[module] = (
+        module_costs[module] = (
             world.largest(math.ceil(seconds * 1e9)) / 1e9,
             world.largest(peak) if on_a_gpu else None,
         )
-    return told
+    return module_costs
 
 
 def _row(module: Module, shape: StepShape, degree: int, seconds: float, peak: int | None) -> MeasuredCascade:

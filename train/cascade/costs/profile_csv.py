@@ -98,8 +98,8 @@ def read_profile(text: str, name: str) -> Profile:
     Raises:
         UsageError: a column is missing, a value is wrong, or there are no or too many rows; names row and column.
     """
-    known, lines = csv_rows(text, name)
-    missing = [column for column in MeasuredCascade._fields if column not in known]
+    header, lines = csv_rows(text, name)
+    missing = [column for column in MeasuredCascade._fields if column not in header]
     if missing:
         raise UsageError(f"{name} has no column {missing[0]}; make it with `reelweave bench cascades`")
     rows: list[tuple[list[int], list[float]]] = []
@@ -117,10 +117,10 @@ def read_profile(text: str, name: str) -> Profile:
 def _row(row: dict[str, str | None], where: str) -> tuple[list[int], list[float]]:
     if row["module"] not in MODULES:
         raise UsageError(f"{where}: module is {row['module']!r}; it is one of {', '.join(MODULES)}")
-    whole = [
+    integers = [
         MODULES.index(row["module"]),
         *(positive(row[column], column, where, is_whole=True) for column in _WHOLE),
     ]
     # A cascade may need no memory.
     peak = positive(row["peak_gib"], "peak_gib", where, zero=True) if row["peak_gib"] != "" else float("nan")
-    return [int(number) for number in whole], [positive(row["seconds"], "seconds", where), peak]
+    return [int(integer) for integer in integers], [positive(row["seconds"], "seconds", where), peak]

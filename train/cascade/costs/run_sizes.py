@@ -67,10 +67,10 @@ def sizes_of(config: TrainConfig, shape: StepShape, gpus: int) -> RunSizes:
     """
     config, ranks = _resident(config, gpus)
     bundle = Bundle(config, meta=True, unread=True)
-    [found] = dry_run(config, [shape], ranks, encoded=True)
+    [footprint] = dry_run(config, [shape], ranks, encoded=True)
     encoder = config.tokenizer
     return RunSizes(
-        states_bytes=found.state + _bytes(bundle.tokenizer),
+        states_bytes=footprint.state + _bytes(bundle.tokenizer),
         handed_token_bytes=_LATENTS * 4.0 * bundle.tokenizer.channels * math.prod(bundle.dit.patch),
         handed_sample_bytes=4.0 * (config.text.max_text_tokens + 1) * bundle.text.width,
         exchanged_bytes=_exchanged_bytes(config, bundle),
@@ -98,7 +98,7 @@ def with_predicted_peaks(profile: Profile, config: TrainConfig, gpus: int) -> Pr
     # Cascades sum gradients behind all backwards.
     steps = dry_run(config, shapes, ranks=ranks, encoded=True, overlapped=False)
     peaks = {
-        Module.DIT: [one.passes - one.state for one in steps],
+        Module.DIT: [footprint.passes - footprint.state for footprint in steps],
         Module.VAE: _encoding_peaks(Bundle(config, meta=True, unread=True).tokenizer, shapes),
     }
     peak_gib = np.full(len(rows_n5), np.nan)
@@ -123,11 +123,12 @@ def with_gathered_layers(profile: Profile, config: TrainConfig, gpus: int) -> Pr
     shape = StepShape(Bucket(*profile.size_n3[0].tolist()), int(profile.batch[0]), int(profile.length[0]))
     sharded, ranks = _resident(config, gpus)
     # A profile is measured on whole weights, with the copies that autocast keeps.
-    whole = config.model_copy(update={"parallel": sharded.parallel.model_copy(update={"dp_shard": 1})})
-    found, alone = (
-        dry_run(one, [shape], size, encoded=True)[0] for one, size in ((sharded, ranks), (whole, 1))
+    unsharded = config.model_copy(update={"parallel": sharded.parallel.model_copy(update={"dp_shard": 1})})
+    sharded_footprint, alone = (
+        dry_run(run_config, [shape], size, encoded=True)[0]
+        for run_config, size in ((sharded, ranks), (unsharded, 1))
     )
-    more = (found.passes - found.state) - (alone.passes - alone.state)
+    more = (sharded_footprint.passes - sharded_footprint.state) - (alone.passes - alone.state)
     moved = np.maximum(0.0, profile.peak_gib + more / 2**30)
     peak_gib = np.where(profile.module == Module.DIT, moved, profile.peak_gib)
     return replace(profile, peak_gib=peak_gib)
@@ -183,7 +184,7 @@ def _width(dit: Cuttable) -> int:
 
 
 def _encoding_peaks(tokenizer: Tokenizer, shapes: Sequence[StepShape]) -> list[int]:
-    found = []
+    peaks = []
     with FakeTensorMode(allow_non_fake_inputs=True), LiveMemory() as memory, torch.no_grad():
         tokenizer = tokenizer.to_empty(device=_FAKE)
         for shape in shapes:
@@ -192,5 +193,5 @@ def _encoding_peaks(tokenizer: Tokenizer, shapes: Sequence[StepShape]) -> list[i
             tokenizer.encode(
                 torch.empty((shape.batch, 3, bucket.frames, bucket.height, bucket.width), dtype=torch.uint8)
             )
-            found.append(memory.peak - before)
-    return found
+            peaks.append(memory.peak - before)
+    return peaks

@@ -39,7 +39,7 @@ class Tree(Settings):
 
     def predict(self, features_NF: Floats) -> Floats:
         """Return the leaf value of each row, float64 [N]."""
-        feature, threshold, left, right, value = map(
+        feature, threshold, left_child, right, value = map(
             np.array, (self.feature, self.threshold, self.left, self.right, self.value)
         )
         rows = np.arange(len(features_NF))
@@ -47,7 +47,7 @@ class Tree(Settings):
         while (feature[node_N] != LEAF).any():
             asks_N = feature[node_N] != LEAF
             goes_left_N = features_NF[rows, feature[node_N]] <= threshold[node_N]
-            node_N = np.where(asks_N, np.where(goes_left_N, left[node_N], right[node_N]), node_N)
+            node_N = np.where(asks_N, np.where(goes_left_N, left_child[node_N], right[node_N]), node_N)
         return np.asarray(value[node_N], np.float64)
 
 
@@ -61,9 +61,9 @@ class BoostedTrees(Settings):
 
     @model_validator(mode="after")
     def _asks_what_there_is(self) -> "BoostedTrees":
-        asked = max((max(tree.feature) for tree in self.trees), default=LEAF)
-        if asked >= self.features:
-            raise ValueError(f"a tree asks for feature {asked}, and there are {self.features}")
+        max_feature = max((max(tree.feature) for tree in self.trees), default=LEAF)
+        if max_feature >= self.features:
+            raise ValueError(f"a tree asks for feature {max_feature}, and there are {self.features}")
         return self
 
     def predict(self, features_NF: Floats) -> Floats:

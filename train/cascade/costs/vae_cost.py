@@ -155,11 +155,11 @@ def units_of(batch: int, size: Sequence[int], grid: TileGrid | None) -> Places:
 def slowest(of_units_N: Floats, degrees_K: Places) -> Floats:
     """Return the largest sum on any GPU when units are dealt round-robin, float64 [K]."""
     found_K = np.empty(len(degrees_K))
-    for number, degree in enumerate(degrees_K.tolist()):
+    for k, degree in enumerate(degrees_K.tolist()):
         rounds = -(-len(of_units_N) // degree)
         dealt = np.zeros(rounds * degree)
         dealt[: len(of_units_N)] = of_units_N
-        found_K[number] = dealt.reshape(rounds, degree).sum(axis=0).max()
+        found_K[k] = dealt.reshape(rounds, degree).sum(axis=0).max()
     return found_K
 
 

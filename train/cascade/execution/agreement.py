@@ -23,15 +23,15 @@ def agree(world: World, events: Sequence[Event], work: CascadeOps) -> None:
         return
     lines = [_line(event, work) for event in events]
     common = Counter(digests).most_common(1)[0][0]
-    others = [rank for rank, digest in enumerate(digests) if digest != common]
-    told = world.gather_text("\n".join(lines))
-    theirs, its = told[digests.index(common)].splitlines(), told[others[0]].splitlines()
-    place, (right, wrong) = next(
-        (place, pair) for place, pair in enumerate(zip_longest(theirs, its)) if pair[0] != pair[1]
+    mismatched = [rank for rank, digest in enumerate(digests) if digest != common]
+    rank_lines = world.gather_text("\n".join(lines))
+    theirs, its = rank_lines[digests.index(common)].splitlines(), rank_lines[mismatched[0]].splitlines()
+    index, (right, wrong) = next(
+        (index, pair) for index, pair in enumerate(zip_longest(theirs, its)) if pair[0] != pair[1]
     )
     raise RunError(
-        f"rank {', '.join(map(str, others))} would not run the others' plan: it has {wrong or 'nothing'} at place"
-        f" {place}, and they have {right or 'nothing'}; nothing was run. All ranks need the same code,"
+        f"rank {', '.join(map(str, mismatched))} would not run the others' plan: it has {wrong or 'nothing'} at place"
+        f" {index}, and they have {right or 'nothing'}; nothing was run. All ranks need the same code,"
         " configuration and costs"
     )
 
@@ -46,8 +46,8 @@ def _planned(event: Event, work: CascadeOps) -> tuple[object, ...]:
     return cascade.sample, int(cascade.module), event.gpus, work.owner(cascade.sample), len(both[0]), sizes
 
 
-def _digest(said: object) -> str:
-    return hashlib.sha256(repr(said).encode()).hexdigest()
+def _digest(content: object) -> str:
+    return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
 def _line(event: Event, work: CascadeOps) -> str:

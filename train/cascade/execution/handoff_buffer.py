@@ -32,7 +32,7 @@ class HandoffBuffer:
         the messages without help of this rank, so the wait ends.
         """
         size = self._sizes.get(sample, 0)
-        for done in [one for one in self._through if all(sent.done() for sent in self._sent[one])]:
+        for done in [sample for sample in self._through if all(sent.done() for sent in self._sent[sample])]:
             self._leave(done)
         while self._limit is not None and self.used + size > self._limit and self._through:
             self._leave(min(self._through, key=self._ends.__getitem__))

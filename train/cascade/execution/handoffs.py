@@ -33,12 +33,12 @@ class Input(NamedTuple):
 
     Attributes:
         cascade: receiving cascade.
-        number: index of the part.
+        part_index: index of the part.
         message: the message; None if the owner itself computes the part.
     """
 
     cascade: Cascade
-    number: int
+    part_index: int
     message: Message | None
 
 
@@ -88,10 +88,10 @@ class Transfers(NamedTuple):
     @property
     def messages(self) -> list[tuple[Input | Handoff, Message]]:
         """All messages; the index of each is its tag."""
-        found: list[tuple[Input | Handoff, Message]] = []
-        found += [(one, one.message) for one in self.inputs if one.message]
-        found += [(one, one.message) for one in self.handoffs if one.message]
-        return found
+        pairs: list[tuple[Input | Handoff, Message]] = []
+        pairs += [(transfer, transfer.message) for transfer in self.inputs if transfer.message]
+        pairs += [(transfer, transfer.message) for transfer in self.handoffs if transfer.message]
+        return pairs
 
 
 def plan_transfers(runs: Iterable[Run], work: CascadeOps, ranks_per_node: int) -> Transfers:
@@ -116,10 +116,10 @@ def plan_transfers(runs: Iterable[Run], work: CascadeOps, ranks_per_node: int) -
                     moves.append(Handoff(giving, giver is None, parts, givers, run.gpus, first, message))
         else:
             owner = work.owner(cascade.sample)
-            for number, part in enumerate(work.input_specs(cascade)):
-                maker = run.gpus[number % len(run.gpus)]
+            for index, part in enumerate(work.input_specs(cascade)):
+                maker = run.gpus[index % len(run.gpus)]
                 message = Message(cascade, owner, maker, (part,)) if maker != owner else None
-                inputs.append(Input(cascade, number, message))
+                inputs.append(Input(cascade, index, message))
     return Transfers(tuple(inputs), tuple(moves))
 
 
@@ -136,9 +136,9 @@ def route(givers: Sequence[int], takers: Sequence[int], sample: int, ranks_per_n
     return best[sample % len(best)]
 
 
-def share(parts: int, degree: int, number: int) -> range:
+def share(parts: int, degree: int, index: int) -> range:
     """Return the parts of a cascade that the number-th rank of its group makes, dealt round-robin."""
-    return range(number, parts, degree)
+    return range(index, parts, degree)
 
 
 def handoff_bytes(moves: Transfers) -> dict[int, dict[int, int]]:
@@ -146,17 +146,17 @@ def handoff_bytes(moves: Transfers) -> dict[int, dict[int, int]]:
 
     Inputs that an owner has read itself are not counted.
     """
-    found: dict[int, dict[int, int]] = {}
+    sample_bytes: dict[int, dict[int, int]] = {}
 
     def add(sample: int, rank: int, size: int) -> None:
-        ranks = found.setdefault(sample, {})
+        ranks = sample_bytes.setdefault(sample, {})
         ranks[rank] = ranks.get(rank, 0) + size
 
-    for one in moves.inputs:
-        if one.message:
-            add(one.cascade.sample, one.message.target, one.message.parts[0].bytes)
+    for transfer in moves.inputs:
+        if transfer.message:
+            add(transfer.cascade.sample, transfer.message.target, transfer.message.parts[0].bytes)
     for move in moves.handoffs:
         size = move.bytes
         for rank in {*move.givers, *move.takers}:
             add(move.cascade.sample, rank, size)
-    return found
+    return sample_bytes

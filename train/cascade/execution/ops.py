@@ -52,14 +52,14 @@ class CascadeOps(Protocol):
         """
 
     def make(
-        self, cascade: Cascade, numbers: Sequence[int], taken: Sequence[torch.Tensor]
+        self, cascade: Cascade, part_indices: Sequence[int], inputs: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         """Run this rank's share of a text or VAE cascade.
 
         Args:
             cascade: sample and module, at any degree.
-            numbers: indices of the parts that this rank makes; may be empty.
-            taken: inputs of these parts, on the device; empty if the cascade needs none.
+            part_indices: indices of the parts that this rank makes; may be empty.
+            inputs: inputs of these parts, on the device; empty if the cascade needs none.
 
         Returns:
             The outputs of these parts, on the device.
@@ -68,7 +68,7 @@ class CascadeOps(Protocol):
     def train(
         self,
         sample: int,
-        given: MutableMapping[Module, list[torch.Tensor]],
+        module_outputs: MutableMapping[Module, list[torch.Tensor]],
         context: ContextParallel | None,
         first: bool,
     ) -> None:
@@ -78,7 +78,7 @@ class CascadeOps(Protocol):
 
         Args:
             sample: sample number.
-            given: outputs of the modules, on the device; the callee pops them, so that they can be freed early.
+            module_outputs: outputs of the modules, on the device; the callee pops them, so that they are freed early.
             context: context parallelism over the sample's tokens; None: this rank has all of them.
             first: True on the one rank of the group that reports the loss.
         """

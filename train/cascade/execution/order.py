@@ -35,22 +35,22 @@ def with_openings(order: Sequence[Run], moves: Transfers, lookahead: int) -> lis
     first_of: dict[int, int] = {}
     queues: dict[int, list[int]] = {}
     place_of = {}
-    for place, run in enumerate(order):
-        first_of.setdefault(run.cascade.sample, place)
-        place_of[run.cascade] = place
+    for index, run in enumerate(order):
+        first_of.setdefault(run.cascade.sample, index)
+        place_of[run.cascade] = index
         for rank in run.gpus:
-            queues.setdefault(rank, []).append(place)
-    sent = [one.message for one in moves.inputs if one.message]
+            queues.setdefault(rank, []).append(index)
+    sent = [transfer.message for transfer in moves.inputs if transfer.message]
     sent += [move.message for move in moves.handoffs if move.message and move.stored]
     for message in sent:
-        queue, place = queues[message.target], place_of[message.run]
-        ahead = queue[max(0, bisect_left(queue, place) - lookahead)]
+        queue, index = queues[message.target], place_of[message.run]
+        ahead = queue[max(0, bisect_left(queue, index) - lookahead)]
         sample = message.run.sample
         first_of[sample] = min(first_of[sample], ahead)
     events: list[Event] = []
     opened = sorted(first_of, key=lambda sample: (first_of[sample], sample))[::-1]
-    for place, run in enumerate(order):
-        while opened and first_of[opened[-1]] <= place:
+    for index, run in enumerate(order):
+        while opened and first_of[opened[-1]] <= index:
             events.append(Open(opened.pop()))
         events.append(run)
     return events
@@ -77,9 +77,9 @@ def bounded(events: Sequence[Event], sizes: HandoffBytes, limit: int | None) -> 
         return tuple(events)
     for sample, ranks in sizes.items():
         if max(ranks.values()) > limit:
-            most = max(ranks.values()) / 2**20
+            max_mib = max(ranks.values()) / 2**20
             raise UsageError(
-                f"cascade.handoff_mib is {limit / 2**20:g}, and microbatch {sample} alone hands over {most:.2f} MiB:"
+                f"cascade.handoff_mib is {limit / 2**20:g}, and microbatch {sample} alone hands over {max_mib:.2f} MiB:"
                 " allow so much, or make microbatches smaller"
             )
     return tuple(_Bounded(events, sizes, limit).events())
@@ -90,10 +90,10 @@ class _Bounded:
         self._given, self._sizes, self._limit = events, sizes, limit
         self._left: dict[int, list[Run]] = {}
         self._ends: dict[int, int] = {}
-        for place, event in enumerate(events):
+        for index, event in enumerate(events):
             if isinstance(event, Run):
                 self._left.setdefault(event.cascade.sample, []).append(event)
-                self._ends[event.cascade.sample] = place
+                self._ends[event.cascade.sample] = index
         self._open: set[int] = set()
         self._held: dict[int, int] = {}
         self._found: list[Event] = []
@@ -115,7 +115,7 @@ class _Bounded:
         sample = run.cascade.sample
         if sample not in self._open:
             while full := self._full(sample):
-                holders = [one for one in self._open if full & self._sizes[one].keys()]
+                holders = [sample for sample in self._open if full & self._sizes[sample].keys()]
                 for earlier in tuple(self._left[min(holders, key=self._ends.__getitem__)]):
                     self._run(earlier)
             self._take_room(sample)
@@ -128,8 +128,8 @@ class _Bounded:
 
     def _full(self, sample: int) -> set[int]:
         """Return the ranks without space for a sample."""
-        own = self._sizes.get(sample, {})
-        return {rank for rank, size in own.items() if self._held.get(rank, 0) + size > self._limit}
+        rank_bytes = self._sizes.get(sample, {})
+        return {rank for rank, size in rank_bytes.items() if self._held.get(rank, 0) + size > self._limit}
 
     def _take_room(self, sample: int) -> None:
         self._open.add(sample)

@@ -25,11 +25,11 @@ def empty(parts: Sequence[TensorSpec], device: torch.device, pinned: bool = Fals
 
 def unpacked(message: torch.Tensor, parts: Sequence[TensorSpec]) -> list[torch.Tensor]:
     """Split a message into tensors that share its memory."""
-    found, at = [], 0
+    tensors, at = [], 0
     for part in parts:
-        found.append(message[at : at + part.bytes].view(part.dtype).view(part.shape))
+        tensors.append(message[at : at + part.bytes].view(part.dtype).view(part.shape))
         at += _room(part)
-    return found
+    return tensors
 
 
 def _room(part: TensorSpec) -> int:

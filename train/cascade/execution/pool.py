@@ -51,18 +51,18 @@ class GroupPool:
         Args:
             menu: groups that cascades may have from now on, the same on all processes.
         """
-        wanted, world = communicators(menu, self._heads), self._world
+        needed, world = communicators(menu, self._heads), self._world
         # Released first, so that a GPU never holds the buffers of two menus.
-        for ranks in sorted(self._groups.keys() - wanted):
+        for ranks in sorted(self._groups.keys() - needed):
             released = self._groups.pop(ranks)
             if released is not dist.group.WORLD:
                 dist.destroy_process_group(released)
-        fresh = [ranks for ranks in wanted if ranks not in self._groups]
+        fresh = [ranks for ranks in needed if ranks not in self._groups]
         for ranks in fresh:
             # Every process counts every group, so that its members agree on its name.
-            made = dist.group.WORLD if len(ranks) == world.size else _made(list(ranks))
-            assert made is not None
-            self._groups[ranks] = made
+            group = dist.group.WORLD if len(ranks) == world.size else _made(list(ranks))
+            assert group is not None
+            self._groups[ranks] = group
         # NCCL connects at the first collective, which would be within a step. All ranks go through the same order.
         for ranks in fresh:
             if world.rank in ranks:
@@ -89,23 +89,23 @@ class GroupPool:
             return None
         near = _near(len(ranks), self._heads)
         rings, ulysses = _rings(ranks, near), _ulysses(ranks, near)
-        own = self._world.rank
-        return ContextParallel(self._own(rings, own), self._own(ulysses, own), self.group(ranks))
+        rank = self._world.rank
+        return ContextParallel(self._own(rings, rank), self._own(ulysses, rank), self.group(ranks))
 
     def _own(self, groups: Sequence[Group], rank: int) -> dist.ProcessGroup:
         ranks = next(group for group in groups if rank in group)
-        found = self.group(ranks) if len(ranks) > 1 else self._alone
-        assert found is not None
-        return found
+        process_group = self.group(ranks) if len(ranks) > 1 else self._alone
+        assert process_group is not None
+        return process_group
 
 
 def communicators(menu: Iterable[Group], heads: int) -> list[Group]:
     """Return the communicators of a menu, narrow ones first: its groups, and the parts that attention exchanges in."""
-    found = set[Group]()
+    rank_sets = set[Group]()
     for ranks in menu:
         near = _near(len(ranks), heads)
-        found.update([ranks, *_ulysses(ranks, near), *_rings(ranks, near)])
-    return sorted((ranks for ranks in found if len(ranks) > 1), key=lambda ranks: (len(ranks), ranks))
+        rank_sets.update([ranks, *_ulysses(ranks, near), *_rings(ranks, near)])
+    return sorted((ranks for ranks in rank_sets if len(ranks) > 1), key=lambda ranks: (len(ranks), ranks))
 
 
 def _made(ranks: list[int], **how: Any) -> dist.ProcessGroup:
@@ -125,4 +125,4 @@ def _ulysses(ranks: Group, near: int) -> list[Group]:
 
 
 def _rings(ranks: Group, near: int) -> list[Group]:
-    return [ranks[place::near] for place in range(near)]
+    return [ranks[offset::near] for offset in range(near)]

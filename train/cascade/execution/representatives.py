@@ -73,24 +73,24 @@ def exact_cover(samples_R: Sequence[AbstractSet[int]]) -> Group | None:
             first.setdefault(frozenset(samples), rank)
     tries = 0
 
-    def search(left: frozenset[int], allowed: list[frozenset[int]]) -> list[int] | None:
+    def search(uncovered: frozenset[int], allowed: list[frozenset[int]]) -> list[int] | None:
         nonlocal tries
         tries += 1
-        if not left:
+        if not uncovered:
             return []
         if tries > _MOST_TRIES:
             return None
-        hardest = min(left, key=lambda sample: (sum(sample in one for one in allowed), sample))
+        hardest = min(uncovered, key=lambda sample: (sum(sample in samples for samples in allowed), sample))
         for chosen in allowed:
             if hardest in chosen:
-                rest = search(left - chosen, [one for one in allowed if not one & chosen])
+                rest = search(uncovered - chosen, [samples for samples in allowed if not samples & chosen])
                 if rest is not None:
                     return [first[chosen], *rest]
         return None
 
-    largest_first = sorted(first, key=lambda one: (-len(one), first[one]))
-    found = search(frozenset().union(*samples_R), largest_first)
-    return None if found is None else tuple(sorted(found))
+    largest_first = sorted(first, key=lambda samples: (-len(samples), first[samples]))
+    cover = search(frozenset().union(*samples_R), largest_first)
+    return None if cover is None else tuple(sorted(cover))
 
 
 class WholeGradients:
@@ -109,17 +109,17 @@ class WholeGradients:
     def train(
         self,
         sample: int,
-        given: MutableMapping[Module, list[torch.Tensor]],
+        module_outputs: MutableMapping[Module, list[torch.Tensor]],
         context: ContextParallel | None,
         first: bool,
     ) -> None:
         if context is None:
-            self._work.train(sample, given, context, first)
+            self._work.train(sample, module_outputs, context, first)
             return
         before = [weight.grad for weight in self._weights]
         for weight in self._weights:
             weight.grad = torch.zeros_like(weight, dtype=weight.grad_dtype)
-        self._work.train(sample, given, context, first)
+        self._work.train(sample, module_outputs, context, first)
         for weight, grad in zip(self._weights, before, strict=True):
             assert weight.grad is not None
             assert grad is not None

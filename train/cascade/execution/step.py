@@ -75,24 +75,24 @@ class AgreedStep:
         self._events, self._work, self._pool, self._clock = events, work, pool, clock
         self._rank, self._device = world.rank, world.device
         self._inputs: dict[Cascade, list[Input]] = {}
-        for wanted in moves.inputs:
-            self._inputs.setdefault(wanted.cascade, []).append(wanted)
+        for stored_input in moves.inputs:
+            self._inputs.setdefault(stored_input.cascade, []).append(stored_input)
         self._handoffs: Mapping[Cascade, Handoff] = {move.cascade: move for move in moves.handoffs}
-        self._tags = {one: tag for tag, (one, _) in enumerate(moves.messages)}
+        self._tags = {transfer: tag for tag, (transfer, _) in enumerate(moves.messages)}
         self._of_sample: dict[int, list[Input | Handoff]] = {}
-        for one, _ in moves.messages:
-            self._of_sample.setdefault(one.cascade.sample, []).append(one)
+        for transfer, _ in moves.messages:
+            self._of_sample.setdefault(transfer.cascade.sample, []).append(transfer)
         self._last: dict[int, int] = {}
         ends = {}
-        for place, event in enumerate(events):
+        for index, event in enumerate(events):
             if isinstance(event, Open):
-                self._last[event.sample] = place
+                self._last[event.sample] = index
             else:
-                ends[event.cascade.sample] = place  # the DiT is last
+                ends[event.cascade.sample] = index  # the DiT is last
                 if self._rank in event.gpus:
-                    self._last[event.cascade.sample] = place
-        own = {sample: ranks[self._rank] for sample, ranks in sizes.items() if self._rank in ranks}
-        self._room = HandoffBuffer(own, ends, limit)
+                    self._last[event.cascade.sample] = index
+        local_sizes = {sample: ranks[self._rank] for sample, ranks in sizes.items() if self._rank in ranks}
+        self._room = HandoffBuffer(local_sizes, ends, limit)
         self._expected: dict[Input | Handoff, PendingReceive] = {}
         self._kept: dict[Cascade, list[torch.Tensor]] = {}
 
@@ -105,7 +105,7 @@ class AgreedStep:
         self._channel = channel
         marks: list[tuple[Run, Moment, Moment]] = []
         began = moment(self._device)
-        for place, event in enumerate(self._events):
+        for index, event in enumerate(self._events):
             if isinstance(event, Open):
                 with self._clock.part("sync"):
                     self._open(event.sample)
@@ -116,7 +116,7 @@ class AgreedStep:
                     act = self._train if event.cascade.module == Module.DIT else self._make
                     start = act(event)
                     marks.append((event, start, moment(self._device)))
-            if self._last[sample] == place:
+            if self._last[sample] == index:
                 self._room.ends(sample)
         with self._clock.part("sync"):
             self._room.clear()
@@ -131,90 +131,96 @@ class AgreedStep:
     def _open(self, sample: int) -> None:
         """Post receives of a sample and send its stored outputs."""
         self._room.take(sample)
-        for one in self._of_sample.get(sample, []):
-            message = one.message
+        for transfer in self._of_sample.get(sample, []):
+            message = transfer.message
             assert message
             assert self._channel
             if message.target == self._rank:
-                self._expected[one] = self._channel.expect(message.parts, message.source, self._tags[one])
+                self._expected[transfer] = self._channel.expect(
+                    message.parts, message.source, self._tags[transfer]
+                )
             elif message.source == self._rank:
-                if isinstance(one, Input):
-                    self._send(one, [self._work.source(one.cascade)[one.number]])
-                elif one.stored:
-                    self._send(one, self._work.source(one.cascade))
+                if isinstance(transfer, Input):
+                    self._send(transfer, [self._work.source(transfer.cascade)[transfer.part_index]])
+                elif transfer.stored:
+                    self._send(transfer, self._work.source(transfer.cascade))
 
-    def _send(self, one: Input | Handoff, tensors: Sequence[torch.Tensor]) -> None:
-        assert one.message
+    def _send(self, transfer: Input | Handoff, tensors: Sequence[torch.Tensor]) -> None:
+        assert transfer.message
         assert self._channel
-        sent = self._channel.send(tensors, one.message.target, self._tags[one])
-        self._room.sends(one.cascade.sample, sent)
+        sent = self._channel.send(tensors, transfer.message.target, self._tags[transfer])
+        self._room.sends(transfer.cascade.sample, sent)
 
     def _make(self, run: Run) -> Moment:
         """Run a text or VAE cascade and return its begin."""
         cascade, degree = run.cascade, len(run.gpus)
         handoff = self._handoffs[cascade]
         parts = handoff.parts
-        own = share(len(parts), degree, run.gpus.index(self._rank))
+        part_indices = share(len(parts), degree, run.gpus.index(self._rank))
         with self._clock.part("sync"):
-            taken = [
-                self._expected.pop(one).wait(self._device)[0]
-                if one.message
-                else self._work.source(cascade)[one.number].to(self._device)
-                for one in self._inputs.get(cascade, [])
-                if one.number in own
+            inputs = [
+                self._expected.pop(transfer).wait(self._device)[0]
+                if transfer.message
+                else self._work.source(cascade)[transfer.part_index].to(self._device)
+                for transfer in self._inputs.get(cascade, [])
+                if transfer.part_index in part_indices
             ]
         began = moment(self._device)
         with self._clock.part("vae" if cascade.module == Module.VAE else "text"):
-            made = self._work.make(cascade, own, taken) if own else []
-        del taken
+            outputs = self._work.make(cascade, part_indices, inputs) if part_indices else []
+        del inputs
         if degree > 1:
             with self._clock.part("sync"):
-                made = self._gathered(handoff, made, run)
+                outputs = self._gathered(handoff, outputs, run)
         if self._rank in handoff.takers:
-            self._kept[cascade] = made
+            self._kept[cascade] = outputs
         if handoff.message and handoff.message.source == self._rank:
-            self._send(handoff, made)
+            self._send(handoff, outputs)
         return began
 
-    def _gathered(self, handoff: Handoff, own: Sequence[torch.Tensor], run: Run) -> list[torch.Tensor]:
+    def _gathered(
+        self, handoff: Handoff, local_outputs: Sequence[torch.Tensor], run: Run
+    ) -> list[torch.Tensor]:
         """Gather all parts of a cascade on all ranks of its group."""
         group, degree = self._pool.group(run.gpus), len(run.gpus)
-        found: dict[int, torch.Tensor] = {}
-        for number in range(min(degree, len(handoff.parts))):
-            places = share(len(handoff.parts), degree, number)
-            parts = [handoff.parts[place] for place in places]
-            here = run.gpus[number] == self._rank
-            message = packed(own) if here else empty(parts, self._device)
-            dist.broadcast(message, group=group, group_src=number)
-            found.update(zip(places, own if here else unpacked(message, parts), strict=True))
-        return [found[place] for place in range(len(handoff.parts))]
+        outputs: dict[int, torch.Tensor] = {}
+        for index in range(min(degree, len(handoff.parts))):
+            part_indices = share(len(handoff.parts), degree, index)
+            parts = [handoff.parts[part_index] for part_index in part_indices]
+            is_source = run.gpus[index] == self._rank
+            message = packed(local_outputs) if is_source else empty(parts, self._device)
+            dist.broadcast(message, group=group, group_src=index)
+            outputs.update(
+                zip(part_indices, local_outputs if is_source else unpacked(message, parts), strict=True)
+            )
+        return [outputs[part_index] for part_index in range(len(handoff.parts))]
 
     def _train(self, run: Run) -> Moment:
         """Run a DiT cascade and return its begin."""
         with self._clock.part("sync"):
-            given = {
+            module_outputs = {
                 module: self._taken(handoff)
                 for module in (Module.TEXT, Module.VAE)
                 if (handoff := self._handoffs.get(Cascade(run.cascade.sample, module)))
             }
         began = moment(self._device)
         context = self._pool.context(run.gpus)
-        self._work.train(run.cascade.sample, given, context, run.gpus[0] == self._rank)
+        self._work.train(run.cascade.sample, module_outputs, context, run.gpus[0] == self._rank)
         return began
 
     def _taken(self, handoff: Handoff) -> list[torch.Tensor]:
         """Return the output of a module on this rank of the DiT."""
-        here = None
+        tensors = None
         if self._rank in handoff.givers:
-            here = self._kept.pop(handoff.cascade, None)
+            tensors = self._kept.pop(handoff.cascade, None)
             if handoff.stored:
-                here = [tensor.to(self._device) for tensor in self._work.source(handoff.cascade)]
+                tensors = [tensor.to(self._device) for tensor in self._work.source(handoff.cascade)]
         elif self._rank == handoff.first:
-            here = self._expected.pop(handoff).wait(self._device)
+            tensors = self._expected.pop(handoff).wait(self._device)
         if handoff.broadcasts:
-            message = empty(handoff.parts, self._device) if here is None else packed(here)
+            message = empty(handoff.parts, self._device) if tensors is None else packed(tensors)
             first = handoff.takers.index(handoff.first)
             dist.broadcast(message, group=self._pool.group(handoff.takers), group_src=first)
-            here = unpacked(message, handoff.parts) if here is None else here
-        assert here is not None
-        return here
+            tensors = unpacked(message, handoff.parts) if tensors is None else tensors
+        assert tensors is not None
+        return tensors

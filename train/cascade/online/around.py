@@ -41,12 +41,12 @@ def around(
         A schedule with times of identical GPUs. Its `slowed` makespan is at most that of the planned one.
     """
     slow_G = np.array([max(slow.get(gpu, 1.0), 1.0) for gpu in range(problem.gpus)])
-    found = [one for one in (planned.schedule, planned.searched, planned.static) if one]
-    known_s = min(slowed(one, slow).makespan_s for one in found)
+    candidates = [schedule for schedule in (planned.schedule, planned.searched, planned.static) if schedule]
+    known_s = min(slowed(schedule, slow).makespan_s for schedule in candidates)
     least_s = planned.bound_s * problem.gpus / float((1 / slow_G).sum())
     for searching in (search, search_again) if problem.samples <= FEW else (search,):
         for target in _TARGETS:
             if searched := searching(problem, least_s * target, known_s, seed, 1.0, menu, slow_G):
-                found.append(execute(searched))
+                candidates.append(execute(searched))
                 known_s = min(known_s, slowed(searched, slow).makespan_s)
-    return min(found, key=lambda one: slowed(one, slow).makespan_s)
+    return min(candidates, key=lambda schedule: slowed(schedule, slow).makespan_s)

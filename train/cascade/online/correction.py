@@ -60,22 +60,26 @@ class Correction:
 
 def correction(window: MeasurementWindow, config: CorrectionConfig) -> Correction:
     """Compute the correction from a window; identical on every rank with the same measurements."""
-    every = [one for iteration in window.iterations for one in iteration]
-    if not every:
+    measurements = [measurement for iteration in window.iterations for measurement in iteration]
+    if not measurements:
         return Correction()
-    log_n = np.log([one.measured_s / one.predicted_s for one in every])
-    kinds = sorted({(one.module, len(one.gpus)) for one in every})
-    kind_n = np.array([kinds.index((one.module, len(one.gpus))) for one in every])
-    ran, slow = taken_part(every), dict[int, float]()
+    log_n = np.log([measurement.measured_s / measurement.predicted_s for measurement in measurements])
+    kinds = sorted({(measurement.module, len(measurement.gpus)) for measurement in measurements})
+    kind_n = np.array(
+        [kinds.index((measurement.module, len(measurement.gpus))) for measurement in measurements]
+    )
+    ran, slow = taken_part(measurements), dict[int, float]()
     for turn in range(_TURNS):
-        plain_n = log_n - [max(slow.get(gpu, 0.0) for gpu in one.gpus) for one in every]
+        plain_n = log_n - [
+            max(slow.get(gpu, 0.0) for gpu in measurement.gpus) for measurement in measurements
+        ]
         share = 0.5 if turn else _FAST
         level_k = np.array([np.quantile(plain_n[kind_n == kind], share) for kind in range(len(kinds))])
-        found = slow_gpus(log_n - level_k[kind_n], ran, config.slow, config.evidence)
-        if turn and found == slow:
+        new_slow = slow_gpus(log_n - level_k[kind_n], ran, config.slow, config.evidence)
+        if turn and new_slow == slow:
             break
-        slow = found
-    factors = {kind: _factor(plain_n[kind_n == number], config) for number, kind in enumerate(kinds)}
+        slow = new_slow
+    factors = {kind: _factor(plain_n[kind_n == kind_index], config) for kind_index, kind in enumerate(kinds)}
     return Correction(factors, {gpu: float(np.exp(level)) for gpu, level in slow.items()})
 
 

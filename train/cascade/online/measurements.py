@@ -31,12 +31,12 @@ def measurements(problem: Problem, executed: Schedule) -> tuple[Measurement, ...
         problem: planning problem by the cost model, without correction.
         executed: schedule with measured times.
     """
-    place = {degree: k for k, degree in enumerate(problem.degrees_K.tolist())}
+    degree_index = {degree: k for k, degree in enumerate(problem.degrees_K.tolist())}
     return tuple(
         Measurement(
             run.cascade.module,
             run.gpus,
-            float(problem.seconds_SMK[(*run.cascade, place[len(run.gpus)])]),
+            float(problem.seconds_SMK[(*run.cascade, degree_index[len(run.gpus)])]),
             run.end_s - run.start_s,
         )
         for run in executed.runs
@@ -53,19 +53,27 @@ class MeasurementWindow:
 
     iterations: tuple[tuple[Measurement, ...], ...] = ()
 
-    def with_iteration(self, measured: Iterable[Measurement], most: int) -> "MeasurementWindow":
-        """Append an iteration and keep the latest ``most``; drops zero and infinite times."""
-        kept = tuple(
-            one
-            for one in measured
-            if 0 < one.measured_s < float("inf") and 0 < one.predicted_s < float("inf")
+    def with_iteration(self, measured: Iterable[Measurement], max_iterations: int) -> "MeasurementWindow":
+        """Append an iteration and keep the latest ``max_iterations``; drops zero and infinite times."""
+        valid = tuple(
+            measurement
+            for measurement in measured
+            if 0 < measurement.measured_s < float("inf") and 0 < measurement.predicted_s < float("inf")
         )
-        return MeasurementWindow((*self.iterations, kept)[-most:])
+        return MeasurementWindow((*self.iterations, valid)[-max_iterations:])
 
     def rows(self) -> list[list[list[Any]]]:
         """Return the window as JSON values."""
         return [
-            [[int(one.module), list(one.gpus), one.predicted_s, one.measured_s] for one in iteration]
+            [
+                [
+                    int(measurement.module),
+                    list(measurement.gpus),
+                    measurement.predicted_s,
+                    measurement.measured_s,
+                ]
+                for measurement in iteration
+            ]
             for iteration in self.iterations
         ]
 

@@ -32,15 +32,15 @@ class SettledOrder:
     Args:
         count: number of ranks.
         per_node: ranks of a node.
-        most: number of new orders.
+        max_changes: number of new orders.
 
     Attributes:
         order: current order.
         changes: number of orders after the first.
     """
 
-    def __init__(self, count: int, per_node: int, most: int) -> None:
-        self._count, self._per_node, self._most = count, per_node, most
+    def __init__(self, count: int, per_node: int, max_changes: int) -> None:
+        self._count, self._per_node, self._max_changes = count, per_node, max_changes
         self._steps: dict[int, int] = {}
         self._last: frozenset[int] = frozenset()
         self.order = RankOrder.of(count)
@@ -50,7 +50,7 @@ class SettledOrder:
         """Count a step with these stragglers and return the order to plan with."""
         self._steps = {rank: self._steps.get(rank, 0) + 1 for rank in slow}
         stay = frozenset(rank for rank, steps in self._steps.items() if steps >= _STAYS)
-        if self.changes < self._most and not stay <= self._last:
+        if self.changes < self._max_changes and not stay <= self._last:
             self._last |= stay
             order = RankOrder.of(self._count, self._last, self._per_node)
             self.changes += order != self.order

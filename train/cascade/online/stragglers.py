@@ -30,46 +30,46 @@ def slow_gpus(over_n: Floats, ran: Mapping[int, Places], factor: float, evidence
     slow, open_n = dict[int, float](), np.ones(len(over_n), bool)
     while True:
         suspects = {
-            gpu: found
-            for gpu, own in ran.items()
-            if (found := _suspect(over_n, own[open_n[own]], factor, evidence)) is not None
+            gpu: candidate
+            for gpu, indices in ran.items()
+            if (candidate := _suspect(over_n, indices[open_n[indices]], factor, evidence)) is not None
         }
         if not suspects:
             return slow
-        first = max(suspects.values(), key=lambda one: one.explained)
-        for gpu, one in suspects.items():
-            shared = len(np.intersect1d(one.own, first.own, assume_unique=True))
-            alike = 2 * shared > max(len(one.own), len(first.own))
-            if one is first or (alike and first.explained - one.explained <= _ERRORS * first.spread):
-                slow[gpu] = one.level
+        first = max(suspects.values(), key=lambda suspect: suspect.explained)
+        for gpu, suspect in suspects.items():
+            shared = len(np.intersect1d(suspect.indices, first.indices, assume_unique=True))
+            alike = 2 * shared > max(len(suspect.indices), len(first.indices))
+            if suspect is first or (alike and first.explained - suspect.explained <= _ERRORS * first.spread):
+                slow[gpu] = suspect.level
         for gpu in slow:
             open_n[ran[gpu]] = False
 
 
-def taken_part(every: Sequence[Measurement]) -> dict[int, Places]:
+def taken_part(measurements: Sequence[Measurement]) -> dict[int, Places]:
     """Return the indices of the measurements of each GPU."""
-    found: dict[int, list[int]] = {}
-    for number, one in enumerate(every):
-        for gpu in one.gpus:
-            found.setdefault(gpu, []).append(number)
-    return {gpu: np.array(found[gpu]) for gpu in sorted(found)}
+    indices: dict[int, list[int]] = {}
+    for index, measurement in enumerate(measurements):
+        for gpu in measurement.gpus:
+            indices.setdefault(gpu, []).append(index)
+    return {gpu: np.array(indices[gpu]) for gpu in sorted(indices)}
 
 
 class _Suspect(NamedTuple):
     """A possible straggler: its measurements, slowdown, explained deviation, and spread."""
 
-    own: Places
+    indices: Places
     level: float
     explained: float
     spread: float
 
 
-def _suspect(over_n: Floats, own: Places, factor: float, evidence: int) -> _Suspect | None:
-    if len(own) < evidence:
+def _suspect(over_n: Floats, indices: Places, factor: float, evidence: int) -> _Suspect | None:
+    if len(indices) < evidence:
         return None
-    level = float(np.median(over_n[own]))
-    off = np.abs(over_n[own] - level)
+    level = float(np.median(over_n[indices]))
+    off = np.abs(over_n[indices] - level)
     spread = _PER_DEVIATION * float(np.median(off))
-    if level < max(np.log(factor), _ERRORS * _MEDIAN_ERROR * spread / np.sqrt(len(own))):
+    if level < max(np.log(factor), _ERRORS * _MEDIAN_ERROR * spread / np.sqrt(len(indices))):
         return None
-    return _Suspect(own, level, float((np.abs(over_n[own]) - off).sum()), spread)
+    return _Suspect(indices, level, float((np.abs(over_n[indices]) - off).sum()), spread)

@@ -66,12 +66,12 @@ def case_samples(name: str, seed: int) -> tuple[SampleShapes, int]:
     """Return the samples and the number of GPUs of a case; see `case`."""
     if name == "arachne":
         return _samples(_ARACHNE_FRAMES), _ARACHNE_GPUS
-    found = re.fullmatch(r"hunyuan-720p:([1-9]\d{0,4})x([1-9]\d{0,4})", name)
-    if not found:
+    match = re.fullmatch(r"hunyuan-720p:([1-9]\d{0,4})x([1-9]\d{0,4})", name)
+    if not match:
         raise UsageError(
             f"{name} is no workload: there is arachne, and hunyuan-720p:SAMPLESxGPUS such as hunyuan-720p:64x256"
         )
-    return _samples(_drawn_frames(int(found[1]), seed)), int(found[2])
+    return _samples(_drawn_frames(int(match[1]), seed)), int(match[2])
 
 
 def _drawn_frames(samples: int, seed: int) -> Places:

@@ -80,41 +80,41 @@ class CostTable:
         Raises:
             UsageError: the table has no row for a sample, or no degree of it fits; names both.
         """
-        known = [k for k in self.degrees if degrees is None or k in set(degrees)]
-        shape = (len(step), len(Module), len(known))
+        table_degrees = [k for k in self.degrees if degrees is None or k in set(degrees)]
+        shape = (len(step), len(Module), len(table_degrees))
         seconds_SMK: Floats = np.full(shape, np.inf)
         memory_SMK: Floats = np.zeros(shape)
-        for number, sample in enumerate(step):
+        for sample_index, sample in enumerate(step):
             for module in self.by_shape:
                 if module is Module.VAE and not sample.frames:
                     continue
-                row = self._row(module, sample, number)
-                if not set(known).intersection(row):
+                row = self._row(module, sample, sample_index)
+                if not set(table_degrees).intersection(row):
                     raise UsageError(
-                        f"sample {number}: {self.name} has the {module.name} of {self._told(sample)} with degree"
-                        f" {_listed(row)} alone, and asked for is {_listed(degrees or known)}"
+                        f"sample {sample_index}: {self.name} has the {module.name} of {self._told(sample)} with degree"
+                        f" {_listed(row)} alone, and asked for is {_listed(degrees or table_degrees)}"
                     )
-                for place, degree in enumerate(known):
+                for degree_index, degree in enumerate(table_degrees):
                     if degree in row:
-                        seconds_SMK[number, module, place] = row[degree].seconds
-                        memory_SMK[number, module, place] = row[degree].memory_gib * 2**30
-        return Problem(gpus, np.array(known, np.int64), seconds_SMK, memory_SMK, memory_gib * 2**30)
+                        seconds_SMK[sample_index, module, degree_index] = row[degree].seconds
+                        memory_SMK[sample_index, module, degree_index] = row[degree].memory_gib * 2**30
+        return Problem(gpus, np.array(table_degrees, np.int64), seconds_SMK, memory_SMK, memory_gib * 2**30)
 
-    def _row(self, module: Module, sample: TraceBatch, number: int) -> dict[int, Cell]:
+    def _row(self, module: Module, sample: TraceBatch, sample_index: int) -> dict[int, Cell]:
         """Return the costs of a sample's module by degree."""
         rows, columns, key = self.by_shape[module], self.columns, self._key(sample)
         if not sample.frames and "frames" in columns:
             if not self.by_tokens:
-                raise UsageError(f"sample {number} has tokens alone, and {self.name} no column length")
+                raise UsageError(f"sample {sample_index} has tokens alone, and {self.name} no column length")
             rows, columns, key = self.by_tokens[module], ("batch", "length"), (sample.batch, sample.tokens)
         if key in rows:
             return rows[key]
-        wanted = np.array(key) + 1.0
-        near = sorted(rows, key=lambda other: float(np.abs(np.log((np.array(other) + 1) / wanted)).sum()))
-        told = "; ".join(_shape(columns, other) for other in near[:_NEAREST])
+        target = np.array(key) + 1.0
+        near = sorted(rows, key=lambda other: float(np.abs(np.log((np.array(other) + 1) / target)).sum()))
+        nearest = "; ".join(_shape(columns, other) for other in near[:_NEAREST])
         raise UsageError(
-            f"sample {number}: {self.name} has no row of the {module.name} of {_shape(columns, key)};"
-            f" the nearest are {told}"
+            f"sample {sample_index}: {self.name} has no row of the {module.name} of {_shape(columns, key)};"
+            f" the nearest are {nearest}"
         )
 
     def _key(self, sample: TraceBatch) -> Key:
@@ -146,8 +146,10 @@ def read_cost_table(text: str, name: str) -> CostTable:
             raise UsageError(f"{named}: it has no column {column}")
     if not {"frames", "length"} & set(columns):
         raise UsageError(f"{named}: it has neither a column frames nor a column length, so no shapes")
-    own = "length" if "frames" in columns else "frames"  # tokens follow from frames, height and width
-    shape = tuple(column for column in SHAPE if column == "batch" or (column in columns and column != own))
+    derived = "length" if "frames" in columns else "frames"  # tokens follow from frames, height and width
+    shape = tuple(
+        column for column in SHAPE if column == "batch" or (column in columns and column != derived)
+    )
     by_shape: Costs = {}
     by_tokens: Costs = {}
     for count, (where, row) in enumerate(lines):
@@ -195,16 +197,18 @@ def _json(text: str, named: str) -> tuple[Sequence[str], Iterator[tuple[str, dic
         raise UsageError(f"{named}: it is neither CSV nor JSON: {error}") from error
     columns, rows = (held.get("columns"), held.get("rows")) if isinstance(held, dict) else (None, None)
     if not (
-        isinstance(columns, list) and all(isinstance(one, str) for one in columns) and isinstance(rows, list)
+        isinstance(columns, list)
+        and all(isinstance(column, str) for column in columns)
+        and isinstance(rows, list)
     ):
         raise UsageError(f'{named}: JSON must be {{"columns": [...], "rows": [[...], ...]}}')
-    for number, row in enumerate(rows):
+    for row_index, row in enumerate(rows):
         if not isinstance(row, list) or len(row) != len(columns):
             raise UsageError(
-                f"{named}: row {number} is no list of {len(columns)} values, one for each column"
+                f"{named}: row {row_index} is no list of {len(columns)} values, one for each column"
             )
     return columns, (
-        (f"row {number}", dict(zip(columns, row, strict=True))) for number, row in enumerate(rows)
+        (f"row {row_index}", dict(zip(columns, row, strict=True))) for row_index, row in enumerate(rows)
     )
 
 
@@ -212,5 +216,5 @@ def _shape(columns: Sequence[str], key: Sequence[int]) -> str:
     return ", ".join(f"{column} {value}" for column, value in zip(columns, key, strict=True))
 
 
-def _listed(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, sorted(numbers)))
+def _listed(degrees: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(degrees)))

@@ -36,17 +36,17 @@ Orders = Sequence[Sequence[int]]
 
 def orders(schedule: Schedule) -> list[list[int]]:
     """Return the schedule's global order, GPU by GPU."""
-    found: list[list[int]] = [[] for _ in range(schedule.gpus)]
-    for number, run in enumerate(schedule.runs):
+    gpu_orders: list[list[int]] = [[] for _ in range(schedule.gpus)]
+    for run_index, run in enumerate(schedule.runs):
         for gpu in run.gpus:
-            found[gpu].append(number)
-    return found
+            gpu_orders[gpu].append(run_index)
+    return gpu_orders
 
 
 def execute(
     schedule: Schedule,
     factors_R: Floats | None = None,
-    places: Communication | None = None,
+    communication: Communication | None = None,
     on: Orders | None = None,
     time_triggered: bool = False,
 ) -> Schedule:
@@ -59,7 +59,7 @@ def execute(
     Args:
         schedule: planned schedule.
         factors_R: multiplier of each run's planned time.
-        places: communication cost of the placement.
+        communication: communication cost of the placement.
         on: order of each GPU; None: the schedule's.
         time_triggered: start nothing before its planned time, as an executor of the timeline itself would.
 
@@ -71,39 +71,43 @@ def execute(
     """
     runs, queues = schedule.runs, on if on is not None else orders(schedule)
     seconds_R = np.array([run.end_s - run.start_s for run in runs])
-    if places:
-        seconds_R = np.maximum(seconds_R + places.lost_R, 0.0)
+    if communication:
+        seconds_R = np.maximum(seconds_R + communication.lost_R, 0.0)
     if factors_R is not None:
         seconds_R = seconds_R * factors_R
-    delay_s = {(one.giver, one.taker): one.seconds for one in places.handoffs} if places else {}
+    delay_s = (
+        {(transfer.giver, transfer.taker): transfer.seconds for transfer in communication.handoffs}
+        if communication
+        else {}
+    )
     givers = needs(runs)
     takers: list[list[int]] = [[] for _ in runs]
-    for taker, own in enumerate(givers):
-        for giver in own:
+    for taker, sources in enumerate(givers):
+        for giver in sources:
             takers[giver].append(taker)
-    waits = [len(run.gpus) + len(own) for run, own in zip(runs, givers, strict=True)]
+    waits = [len(run.gpus) + len(sources) for run, sources in zip(runs, givers, strict=True)]
     earliest_s = [run.start_s if time_triggered else 0.0 for run in runs]
     at = [0] * schedule.gpus
     done: dict[int, Run] = {}
     ready: list[int] = []
 
-    def fewer(number: int, from_s: float) -> None:
-        earliest_s[number] = max(earliest_s[number], from_s)
-        waits[number] -= 1
-        if not waits[number]:
-            ready.append(number)
+    def fewer(run_index: int, from_s: float) -> None:
+        earliest_s[run_index] = max(earliest_s[run_index], from_s)
+        waits[run_index] -= 1
+        if not waits[run_index]:
+            ready.append(run_index)
 
     for queue in queues:
         if queue:
             fewer(queue[0], 0.0)
     while ready:
-        number = ready.pop()
-        start_s = earliest_s[number]
-        end_s = start_s + float(seconds_R[number])
-        done[number] = runs[number]._replace(start_s=start_s, end_s=end_s)
-        for taker in takers[number]:
-            fewer(taker, end_s + delay_s.get((number, taker), 0.0))
-        for gpu in runs[number].gpus:
+        run_index = ready.pop()
+        start_s = earliest_s[run_index]
+        end_s = start_s + float(seconds_R[run_index])
+        done[run_index] = runs[run_index]._replace(start_s=start_s, end_s=end_s)
+        for taker in takers[run_index]:
+            fewer(taker, end_s + delay_s.get((run_index, taker), 0.0))
+        for gpu in runs[run_index].gpus:
             at[gpu] += 1
             if at[gpu] < len(queues[gpu]):
                 fewer(queues[gpu][at[gpu]], end_s)
@@ -167,24 +171,24 @@ def _stuck(
     done: dict[int, Run],
 ) -> str:
     """Describe a GPU whose order causes the deadlock."""
-    number = next(number for number in range(len(schedule.runs)) if number not in done)
+    run_index = next(run_index for run_index in range(len(schedule.runs)) if run_index not in done)
     while True:
         # A blocker precedes the run in the schedule, or its GPU is the culprit, so the loop ends.
-        blockers = [giver for giver in givers[number] if giver not in done]
-        for gpu in schedule.runs[number].gpus:
+        blockers = [giver for giver in givers[run_index] if giver not in done]
+        for gpu in schedule.runs[run_index].gpus:
             if at[gpu] == len(queues[gpu]):
-                return f"GPU {gpu} never runs {_name(schedule, number)}, for which the others wait"
+                return f"GPU {gpu} never runs {_name(schedule, run_index)}, for which the others wait"
             head = queues[gpu][at[gpu]]
-            if head > number:
+            if head > run_index:
                 return (
                     f"the order of GPU {gpu} is not that of the others: it runs {_name(schedule, head)} before"
-                    f" {_name(schedule, number)}, and they wait for each other"
+                    f" {_name(schedule, run_index)}, and they wait for each other"
                 )
-            if head < number:
+            if head < run_index:
                 blockers.append(head)
-        number = min(blockers)
+        run_index = min(blockers)
 
 
-def _name(schedule: Schedule, number: int) -> str:
-    sample, module = schedule.runs[number].cascade
+def _name(schedule: Schedule, run_index: int) -> str:
+    sample, module = schedule.runs[run_index].cascade
     return f"the {Module(module).name} of sample {sample}"

@@ -62,11 +62,11 @@ def trace(panels: Sequence[Panel], gpus_per_node: int) -> dict[str, Any]:
     """
     events: list[dict[str, Any]] = []
     for process, (name, schedule) in enumerate(panels):
-        own = {"pid": process}
-        events.append({**own, "ph": "M", "name": "process_name", "args": {"name": name}})
-        events.append({**own, "ph": "M", "name": "process_sort_index", "args": {"sort_index": process}})
+        pid_field = {"pid": process}
+        events.append({**pid_field, "ph": "M", "name": "process_name", "args": {"name": name}})
+        events.append({**pid_field, "ph": "M", "name": "process_sort_index", "args": {"sort_index": process}})
         for gpu in range(schedule.gpus):
-            track = {**own, "tid": gpu, "ph": "M"}
+            track = {**pid_field, "tid": gpu, "ph": "M"}
             named = f"GPU {gpu} (node {gpu // gpus_per_node})"
             events.append({**track, "name": "thread_name", "args": {"name": named}})
             events.append({**track, "name": "thread_sort_index", "args": {"sort_index": gpu}})
@@ -74,21 +74,21 @@ def trace(panels: Sequence[Panel], gpus_per_node: int) -> dict[str, Any]:
             args = {"sample": run.cascade.sample, "degree": len(run.gpus), "gpus": spans_told(run.gpus)}
             slice_us = {"ts": run.start_s * 1e6, "dur": (run.end_s - run.start_s) * 1e6}
             kind = {"ph": "X", "cat": NAMES[run.cascade.module], "name": label(run), "args": args}
-            events.extend({**own, "tid": gpu, **kind, **slice_us} for gpu in run.gpus)
+            events.extend({**pid_field, "tid": gpu, **kind, **slice_us} for gpu in run.gpus)
         events.extend(_arrows(process, schedule))
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
 def _arrows(process: int, schedule: Schedule) -> Iterator[dict[str, Any]]:
     """Yield arrows between the main ranks of producer and consumer, from the middle of the producer's slice."""
-    number = 0
+    arrow_id = 0
     for taker, givers in zip(schedule.runs, needs(schedule.runs), strict=True):
-        for giver in (schedule.runs[one] for one in givers):
-            kind = {"pid": process, "cat": "handoff", "name": "handoff", "id": process << 32 | number}
+        for giver in (schedule.runs[giver_index] for giver_index in givers):
+            kind = {"pid": process, "cat": "handoff", "name": "handoff", "id": process << 32 | arrow_id}
             middle_us = (giver.start_s + giver.end_s) / 2 * 1e6
             yield {**kind, "ph": "s", "tid": giver.gpus[0], "ts": middle_us}
             yield {**kind, "ph": "f", "bp": "e", "tid": taker.gpus[0], "ts": taker.start_s * 1e6}
-            number += 1
+            arrow_id += 1
 
 
 def page(panels: Sequence[Panel], title: str, gpus_per_node: int) -> str:
@@ -169,9 +169,9 @@ def _panel(group: ET.Element, panel: Panel, row: int, scale: float, end_s: float
 def _cascade(group: ET.Element, run: Run, row: int, scale: float) -> None:
     """Draw a rectangle per block of adjacent GPUs, with a label on the largest if it fits."""
     x, width = run.start_s * scale, max((run.end_s - run.start_s) * scale, 0.8)
-    own = ET.SubElement(group, "g")
+    element = ET.SubElement(group, "g")
     ET.SubElement(
-        own, "title"
+        element, "title"
     ).text = f"{label(run)}, {run.start_s:.2f} to {run.end_s:.2f} s, GPUs {spans_told(run.gpus)}"
     lightness, saturation = _SHADES[run.cascade.module]
     red, green, blue = colorsys.hls_to_rgb(run.cascade.sample * _GOLDEN % 1, lightness, saturation)
@@ -179,7 +179,7 @@ def _cascade(group: ET.Element, run: Run, row: int, scale: float) -> None:
     blocks = _spans(run.gpus)
     for first, last in blocks:
         ET.SubElement(
-            own,
+            element,
             "rect",
             {
                 "class": "cascade",
@@ -191,24 +191,29 @@ def _cascade(group: ET.Element, run: Run, row: int, scale: float) -> None:
             },
         )
     first, last = max(blocks, key=lambda block: block[1] - block[0])
-    told = next(
-        (told for told in (label(run), str(run.cascade.sample)) if len(told) * _CHARACTER + 6 < width), ""
+    caption = next(
+        (
+            caption
+            for caption in (label(run), str(run.cascade.sample))
+            if len(caption) * _CHARACTER + 6 < width
+        ),
+        "",
     )
-    if told and (last - first + 1) * row >= 12:
+    if caption and (last - first + 1) * row >= 12:
         middle = (first + last + 1) / 2 * row + 4
-        text = _write(own, told, x + width / 2, middle, "label", anchor="middle")
+        text = _write(element, caption, x + width / 2, middle, "label", anchor="middle")
         text.set("fill", "#fff" if 0.3 * red + 0.59 * green + 0.11 * blue < 0.55 else "#1d2430")
 
 
 def _legend(root: ET.Element) -> None:
     x = float(_LEFT)
-    for module, told in ((Module.TEXT, "text encoder"), (Module.VAE, "VAE"), (Module.DIT, "DiT")):
+    for module, caption in ((Module.TEXT, "text encoder"), (Module.VAE, "VAE"), (Module.DIT, "DiT")):
         lightness, saturation = _SHADES[module]
         red, green, blue = (round(255 * part) for part in colorsys.hls_to_rgb(0.6, lightness, saturation))
         swatch = {"x": _px(x), "y": "39", "width": "14", "height": "12"}
         ET.SubElement(root, "rect", {**swatch, "fill": f"rgb({red},{green},{blue})"})
-        _write(root, told, x + 20, 49, "soft")
-        x += 34 + _CHARACTER * len(told)
+        _write(root, caption, x + 20, 49, "soft")
+        x += 34 + _CHARACTER * len(caption)
     ET.SubElement(root, "rect", {"class": "idle", "x": _px(x), "y": "39", "width": "14", "height": "12"})
     _write(root, "idle", x + 20, 49, "soft")
     _write(root, "one hue per sample; its number on the block", x + 64, 49, "soft")
@@ -224,7 +229,7 @@ def _told(schedule: Schedule) -> str:
 
 def _spans(gpus: Sequence[int]) -> list[tuple[int, int]]:
     """Return first and last of each block of consecutive numbers."""
-    cuts = [place for place, (one, other) in enumerate(pairwise(gpus), 1) if other != one + 1]
+    cuts = [index for index, (gpu, other) in enumerate(pairwise(gpus), 1) if other != gpu + 1]
     bounds = zip([0, *cuts], [*cuts, len(gpus)], strict=True)
     return [(gpus[first], gpus[last - 1]) for first, last in bounds]
 
@@ -236,16 +241,16 @@ def _step(end_s: float) -> float:
 
 
 def _write(
-    parent: ET.Element, told: str, x: float, y: float, style: str, anchor: str = "start"
+    parent: ET.Element, caption: str, x: float, y: float, style: str, anchor: str = "start"
 ) -> ET.Element:
     text = ET.SubElement(parent, "text", {"class": style, "x": _px(x), "y": _px(y), "text-anchor": anchor})
-    text.text = told
+    text.text = caption
     return text
 
 
 def _line(parent: ET.Element, style: str, x1: float, y1: float, x2: float, y2: float) -> None:
-    places = {"x1": _px(x1), "y1": _px(y1), "x2": _px(x2), "y2": _px(y2)}
-    ET.SubElement(parent, "line", {"class": style, **places})
+    endpoints = {"x1": _px(x1), "y1": _px(y1), "x2": _px(x2), "y2": _px(y2)}
+    ET.SubElement(parent, "line", {"class": style, **endpoints})
 
 
 def _px(value: float) -> str:

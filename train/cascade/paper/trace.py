@@ -63,11 +63,11 @@ class Trace(Settings):
         Raises:
             UsageError: a sample has neither tokens nor a size; only a cost table can handle frames alone.
         """
-        for number, step in enumerate(self.steps):
-            for sample, one in enumerate(step):
-                if not one.tokens and not (one.height and one.width):
+        for step_index, step in enumerate(self.steps):
+            for sample, batch in enumerate(step):
+                if not batch.tokens and not (batch.height and batch.width):
                     raise UsageError(
-                        f"at step {number}, sample {sample}: a sample needs frames, height and width, or tokens;"
+                        f"at step {step_index}, sample {sample}: a sample needs frames, height and width, or tokens;"
                         " frames alone are for a --cost-table that has no sizes"
                     )
         return [_samples(step, compression, text_tokens) for step in self.steps]
@@ -182,16 +182,18 @@ class ReplaySummary:
     @classmethod
     def of(cls, iterations: Iterable[ReplayedStep]) -> "ReplaySummary":
         """Summarize at least one iteration."""
-        every = list(iterations)
-        total_s = sum(one.executed.makespan_s for one in every)
+        replayed = list(iterations)
+        total_s = sum(iteration.executed.makespan_s for iteration in replayed)
         return cls(
-            steps=len(every),
-            iteration_s=total_s / len(every),
-            planned_s=float(np.mean([one.planned_s for one in every])),
-            idle=sum(one.idle * one.executed.makespan_s for one in every) / total_s if total_s else 0.0,
-            flops_cv=float(np.mean([one.flops_cv for one in every])),
-            plan_ms=float(np.mean([one.plan_ms for one in every])),
-            place_ms=float(np.mean([one.place_ms for one in every])),
+            steps=len(replayed),
+            iteration_s=total_s / len(replayed),
+            planned_s=float(np.mean([iteration.planned_s for iteration in replayed])),
+            idle=sum(iteration.idle * iteration.executed.makespan_s for iteration in replayed) / total_s
+            if total_s
+            else 0.0,
+            flops_cv=float(np.mean([iteration.flops_cv for iteration in replayed])),
+            plan_ms=float(np.mean([iteration.plan_ms for iteration in replayed])),
+            place_ms=float(np.mean([iteration.place_ms for iteration in replayed])),
         )
 
 
@@ -213,18 +215,20 @@ def replay(
         noise: deviation of times; None: planned times plus the placement's cost.
         seed: seed of the noise, which depends on the planner only through the order of cascades.
     """
-    for number, samples in enumerate(steps):
+    for step_index, samples in enumerate(steps):
         problem = cluster.problem(samples)
         began = time.process_time()
         planned = planner(problem)
         middle = time.process_time()
-        placed = mapper(planned, cluster.topology)
+        placed_schedule = mapper(planned, cluster.topology)
         ended = time.process_time()
-        places = communication(
-            placed, cluster.topology, Traffic.of(cluster.costs, samples), cluster.costs.links
+        comm_costs = communication(
+            placed_schedule, cluster.topology, Traffic.of(cluster.costs, samples), cluster.costs.links
         )
-        draw = np.random.default_rng([seed, number])
-        executed = execute(placed, noise.factors(placed, draw) if noise else None, places)
+        draw = np.random.default_rng([seed, step_index])
+        executed = execute(
+            placed_schedule, noise.factors(placed_schedule, draw) if noise else None, comm_costs
+        )
         yield ReplayedStep(
             planned.makespan_s,
             executed,
@@ -240,11 +244,11 @@ def arithmetic(costs: CostModel, samples: SampleShapes) -> Floats:
 
     Proportional to FLOPs if all modules run at one utilization.
     """
-    one = np.array([1])
+    one_gpu = np.array([1])
     found_SM = np.zeros((len(samples.length), len(Module)))
-    found_SM[:, Module.DIT] = costs.dit.seconds(samples.batch, samples.length, one, costs.links)[:, 0]
+    found_SM[:, Module.DIT] = costs.dit.seconds(samples.batch, samples.length, one_gpu, costs.links)[:, 0]
     if costs.vae:
-        seconds_S = costs.vae.seconds(samples.batch, samples.size_S3, one)[:, 0]
+        seconds_S = costs.vae.seconds(samples.batch, samples.size_S3, one_gpu)[:, 0]
         found_SM[:, Module.VAE] = np.where(np.isfinite(seconds_S), seconds_S, 0.0)
     if costs.text:
         found_SM[:, Module.TEXT] = costs.text.seconds(samples.batch)
@@ -256,5 +260,5 @@ def _samples(step: Sequence[TraceBatch], compression: Compression, text_tokens: 
         return np.array([getattr(shape, name) for shape in step], np.int64)
 
     frames, height, width, tokens = map(column, ("frames", "height", "width", "tokens"))
-    own = sequence_length(text_tokens, np.maximum(frames, 1), height, width, compression)
-    return SampleShapes(column("batch"), frames, np.where(tokens > 0, tokens, own), height, width)
+    token_counts = sequence_length(text_tokens, np.maximum(frames, 1), height, width, compression)
+    return SampleShapes(column("batch"), frames, np.where(tokens > 0, tokens, token_counts), height, width)

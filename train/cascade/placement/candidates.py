@@ -24,22 +24,32 @@ class CandidateSites:
             open_gpus: free GPUs as numbers within their nodes, rising, by node.
             liked: preferred GPUs, such as those of the inputs' cascades.
         """
-        favourites = {node: set(own) for node, own in self._topology.by_node(liked).items()}
-        whole = [(len(own), node) for node, own in open_gpus.items() if len(own) >= degree]
+        favourites = {node: set(node_gpus) for node, node_gpus in self._topology.by_node(liked).items()}
+        fitting_nodes = [
+            (len(node_gpus), node) for node, node_gpus in open_gpus.items() if len(node_gpus) >= degree
+        ]
         groups: Iterable[list[int]]
-        if whole:
+        if fitting_nodes:
             liked_first = [node for node in favourites if len(open_gpus.get(node, ())) >= degree]
-            groups = [[node] for node in dict.fromkeys((*liked_first, min(whole)[1], *self._brokers(whole)))]
+            groups = [
+                [node]
+                for node in dict.fromkeys(
+                    (*liked_first, min(fitting_nodes)[1], *self._brokers(fitting_nodes))
+                )
+            ]
         else:
             groups = self._across(degree, open_gpus, favourites)
         for group in groups:
             yield self._chosen(degree, {node: open_gpus[node] for node in group}, favourites)
 
-    def _brokers(self, whole: Iterable[tuple[int, int]]) -> list[int]:
+    def _brokers(self, fitting_nodes: Iterable[tuple[int, int]]) -> list[int]:
         """Return the tightest node with a broker, unless all nodes have one."""
         brokers = self._topology.brokers
-        found = min((one for one in whole if brokers is not None and one[1] in brokers), default=None)
-        return [found[1]] if found else []
+        best = min(
+            (candidate for candidate in fitting_nodes if brokers is not None and candidate[1] in brokers),
+            default=None,
+        )
+        return [best[1]] if best else []
 
     def _across(
         self,
@@ -48,7 +58,7 @@ class CandidateSites:
         favourites: dict[int, set[int]],
     ) -> Iterator[list[int]]:
         """Yield sets of as few nodes as possible, with space for even shares if possible."""
-        room = {node: len(own) for node, own in open_gpus.items()}
+        room = {node: len(node_gpus) for node, node_gpus in open_gpus.items()}
         fullest = sorted(room, key=lambda node: (-room[node], node))
         count = held = 0
         while held < degree:
@@ -80,14 +90,14 @@ class CandidateSites:
         self, degree: int, open_gpus: dict[int, list[int]], favourites: dict[int, set[int]]
     ) -> list[int]:
         """Return GPUs of these nodes in even shares, aligned to the same numbers where free."""
-        shares = even_shares(degree, {node: len(own) for node, own in open_gpus.items()})
+        shares = even_shares(degree, {node: len(node_gpus) for node, node_gpus in open_gpus.items()})
         aligned: frozenset[int] = frozenset()
         if len(shares) > 1:
-            common = set.intersection(*(set(own) for own in open_gpus.values()))
-            wanted = min(len(common), min(shares.values()))
+            common = set.intersection(*(set(node_gpus) for node_gpus in open_gpus.values()))
+            aligned_count = min(len(common), min(shares.values()))
             liked = set().union(*(favourites.get(node, set()) for node in shares))
-            best = self._closest_of(tuple(sorted(common)), wanted)
-            aligned = max(best, key=lambda own: len(own & liked))
+            best = self._closest_of(tuple(sorted(common)), aligned_count)
+            aligned = max(best, key=lambda group: len(group & liked))
         size, chosen = self._topology.gpus_per_node, []
         for node, share in shares.items():
             fond = favourites.get(node, set())
@@ -101,14 +111,14 @@ class CandidateSites:
             far = self._topology.cumulative_distance
             grown: dict[frozenset[int], int] = {}
             for first in gpus if count else ():
-                own: tuple[int, ...] = (first,)
-                while len(own) < count:
-                    wider = [(*own, gpu) for gpu in gpus if gpu not in own]
-                    own = min(wider, key=lambda wide: (far(tuple(sorted(wide))), wide[-1]))
-                grown[frozenset(own)] = far(tuple(sorted(own)))
-            least = min(grown.values(), default=0)
-            found = [own for own, steps in grown.items() if steps == least]
-            self._closest[gpus, count] = found or [frozenset()]
+                group: tuple[int, ...] = (first,)
+                while len(group) < count:
+                    wider = [(*group, gpu) for gpu in gpus if gpu not in group]
+                    group = min(wider, key=lambda wide: (far(tuple(sorted(wide))), wide[-1]))
+                grown[frozenset(group)] = far(tuple(sorted(group)))
+            min_steps = min(grown.values(), default=0)
+            closest = [group for group, steps in grown.items() if steps == min_steps]
+            self._closest[gpus, count] = closest or [frozenset()]
         return self._closest[gpus, count]
 
 
@@ -119,8 +129,8 @@ def even_shares(degree: int, room: dict[int, int]) -> dict[int, int]:
         degree: total number of GPUs.
         room: free GPUs of each node; enough in total.
     """
-    shares, left = {}, degree
-    for place, node in enumerate(sorted(room, key=lambda node: (room[node], node))):
-        shares[node] = min(room[node], left // (len(room) - place))
-        left -= shares[node]
+    shares, remaining = {}, degree
+    for index, node in enumerate(sorted(room, key=lambda node: (room[node], node))):
+        shares[node] = min(room[node], remaining // (len(room) - index))
+        remaining -= shares[node]
     return {node: shares[node] for node in sorted(room)}

@@ -82,7 +82,7 @@ class Communication(NamedTuple):
     @property
     def disjoint_bytes(self) -> float:
         """Bytes that go through host memory."""
-        return sum(one.sent_bytes for one in self.handoffs if one.disjoint)
+        return sum(transfer.sent_bytes for transfer in self.handoffs if transfer.disjoint)
 
 
 def communication(schedule: Schedule, topology: Topology, traffic: Traffic, assumed: Links) -> Communication:
@@ -95,12 +95,12 @@ def communication(schedule: Schedule, topology: Topology, traffic: Traffic, assu
         assumed: bandwidths that the schedule's times assume.
     """
     lost_R = np.zeros(len(schedule.runs))
-    for number, run in enumerate(schedule.runs):
+    for run_index, run in enumerate(schedule.runs):
         size = float(traffic.exchanged_SM[run.cascade])
         if size and len(run.gpus) > 1:
             degree = np.array([len(run.gpus)])
             planned_s = size * (degree - 1) / degree**2 / assumed.bytes_per_s(degree)
-            lost_R[number] = exchange_s(topology, run.gpus, size) - float(planned_s[0])
+            lost_R[run_index] = exchange_s(topology, run.gpus, size) - float(planned_s[0])
     handoffs = [
         handoff(topology, schedule, giver, taker, float(traffic.result_SM[schedule.runs[giver].cascade]))
         for taker, givers in enumerate(needs(schedule.runs))
@@ -120,15 +120,15 @@ def exchange_s(topology: Topology, gpus: Sequence[int], size: float) -> float:
     degree = len(gpus)
     part = size / degree**2
     nodes = topology.by_node(gpus)
-    slowest_s = max((len(own) - 1) * part / topology.node_bytes_per_s for own in nodes.values())
+    slowest_s = max((len(node_gpus) - 1) * part / topology.node_bytes_per_s for node_gpus in nodes.values())
     if len(nodes) == 1:
         return slowest_s
     off = off_rail(topology, nodes.values()) / degree
     slowed = 1 - off + off / topology.spine_share
-    for own in nodes.values():
-        sent = (degree - len(own)) * part
-        for card in {topology.card_of_gpu[gpu] for gpu in own}:
-            sharing = [gpu for gpu in own if topology.card_of_gpu[gpu] == card]
+    for node_gpus in nodes.values():
+        sent = (degree - len(node_gpus)) * part
+        for card in {topology.card_of_gpu[gpu] for gpu in node_gpus}:
+            sharing = [gpu for gpu in node_gpus if topology.card_of_gpu[gpu] == card]
             reached = min(topology.reached[topology.distances[gpu][card]] for gpu in sharing)
             rate = topology.card_bytes_per_s * reached
             slowest_s = max(slowest_s, len(sharing) * sent * slowed / rate)
@@ -137,12 +137,12 @@ def exchange_s(topology: Topology, gpus: Sequence[int], size: float) -> float:
 
 def handoff(topology: Topology, schedule: Schedule, giver: int, taker: int, size: float) -> HandoffCost:
     """Return a transfer: in place or within overlapping groups, else through host memory and a broker."""
-    own, to = schedule.runs[giver].gpus, schedule.runs[taker].gpus
-    shared, new = set(own).intersection(to), set(to).difference(own)
+    giver_gpus, to = schedule.runs[giver].gpus, schedule.runs[taker].gpus
+    shared, new = set(giver_gpus).intersection(to), set(to).difference(giver_gpus)
     if not new:
         return HandoffCost(giver, taker, 0.0, 0.0, False)
     if not shared:
-        legs = 1 + handoff_hops(topology, own[0], to[0])
+        legs = 1 + handoff_hops(topology, giver_gpus[0], to[0])
         return HandoffCost(giver, taker, size, legs * size / topology.host_bytes_per_s, True)
     near = set(topology.by_node(shared)).issuperset(topology.by_node(new))
     rate = topology.node_bytes_per_s if near else min(topology.node_bytes_per_s, topology.card_bytes_per_s)

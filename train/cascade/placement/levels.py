@@ -62,10 +62,10 @@ def levels(
     inside = _within(topology, gpus) if priorities.intra else NOTHING[:4]
     missed = hops = 0
     if priorities.inter:
-        own = set(gpus)
+        gpu_set = set(gpus)
         for group in before:
-            shared = len(own.intersection(group))
-            missed += min(len(own), len(group)) - shared
+            shared = len(gpu_set.intersection(group))
+            missed += min(len(gpu_set), len(group)) - shared
             hops += 0 if shared else handoff_hops(topology, group[0], gpus[0])
     return Levels(*inside, missed, hops)
 
@@ -87,8 +87,8 @@ def off_rail(topology: Topology, nodes: Iterable[Iterable[int]]) -> int:
         nodes: the group's GPUs in each node, as numbers within the node.
     """
     rail = topology.rail_of_gpu
-    rails = [[rail[gpu] for gpu in own] for own in nodes]
-    everywhere = sum(min(own.count(name) for own in rails) for name in set(rails[0]))
+    rails = [[rail[gpu] for gpu in node_gpus] for node_gpus in nodes]
+    everywhere = sum(min(node_rails.count(name) for node_rails in rails) for name in set(rails[0]))
     return sum(map(len, rails)) - len(rails) * everywhere
 
 
@@ -97,10 +97,10 @@ def _within(topology: Topology, gpus: Sequence[int]) -> tuple[int, int, int, int
     if gpus[0] // size == gpus[-1] // size:
         return (0, 0, 0, 0)
     nodes = list(topology.by_node(gpus).values())
-    counts = [len(own) for own in nodes]
+    counts = [len(node_gpus) for node_gpus in nodes]
     return (
         len(nodes) - 1,
         max(counts) - min(counts),
         off_rail(topology, nodes),
-        sum(topology.cumulative_distance(tuple(own)) for own in nodes),
+        sum(topology.cumulative_distance(tuple(node_gpus)) for node_gpus in nodes),
     )

@@ -54,8 +54,8 @@ def place(
             raise ValueError(f"a schedule for {schedule.gpus} GPUs on {len(among)}")
         schedule = by_number(schedule, among)
     among = among or range(schedule.gpus)
-    own = [list(run.gpus) for run in schedule.runs]
-    starts = (_greedy(schedule, topology, priorities, among), own)
+    planned_gpus = [list(run.gpus) for run in schedule.runs]
+    starts = (_greedy(schedule, topology, priorities, among), planned_gpus)
     searches = [_Search(schedule, topology, priorities, gpus, among) for gpus in starts]
     for search in sorted(searches, key=lambda search: search.total):
         tries = search.run(tries)
@@ -74,22 +74,22 @@ def placed_cost(
     priorities: Priorities = BOTH,
 ) -> Levels:
     """Return the sum of the cascades' levels, weighted by microseconds."""
-    own = [run.gpus for run in schedule.runs]
-    return _Search(schedule, topology, priorities, own, range(schedule.gpus)).total
+    planned_gpus = [run.gpus for run in schedule.runs]
+    return _Search(schedule, topology, priorities, planned_gpus, range(schedule.gpus)).total
 
 
 def needs(runs: Sequence[Run]) -> list[list[int]]:
     """Return for each run the indices of the runs that it takes inputs from."""
-    others: dict[int, list[int]] = {}
-    for number, run in enumerate(runs):
+    by_sample: dict[int, list[int]] = {}
+    for index, run in enumerate(runs):
         if run.cascade.module != Module.DIT:
-            others.setdefault(run.cascade.sample, []).append(number)
-    return [others.get(run.cascade.sample, []) if run.cascade.module == Module.DIT else [] for run in runs]
+            by_sample.setdefault(run.cascade.sample, []).append(index)
+    return [by_sample.get(run.cascade.sample, []) if run.cascade.module == Module.DIT else [] for run in runs]
 
 
 def _with(schedule: Schedule, gpus: Sequence[set[int]] | Sequence[Sequence[int]]) -> Schedule:
     pairs = zip(schedule.runs, gpus, strict=True)
-    return Schedule(tuple(run._replace(gpus=tuple(sorted(own))) for run, own in pairs), schedule.gpus)
+    return Schedule(tuple(run._replace(gpus=tuple(sorted(gpus))) for run, gpus in pairs), schedule.gpus)
 
 
 def _greedy(
@@ -104,27 +104,27 @@ def _greedy(
     running, chosen = list[tuple[float, int]](), list[list[int]]()
     before = needs(schedule.runs)
     of_sample: dict[int, list[int]] = {}
-    for number, run in enumerate(schedule.runs):
+    for run_index, run in enumerate(schedule.runs):
         while running and running[0][0] <= run.start_s + TOGETHER_S:
-            for node, own in topology.by_node(chosen[heappop(running)[1]]).items():
-                open_gpus[node] = sorted(open_gpus[node] + own)
+            for node, node_gpus in topology.by_node(chosen[heappop(running)[1]]).items():
+                open_gpus[node] = sorted(open_gpus[node] + node_gpus)
         kin = of_sample.setdefault(run.cascade.sample, [])
         liked = kin if priorities.inter else []
-        groups = [chosen[other] for other in before[number]]
+        groups = [chosen[other] for other in before[run_index]]
         if priorities.intra:
-            found = min(
+            best_gpus = min(
                 sites.proposals(len(run.gpus), open_gpus, liked),
                 key=lambda gpus: levels(topology, gpus, groups, priorities),
             )
         else:
             size = topology.gpus_per_node
-            every = [node * size + gpu for node in sorted(open_gpus) for gpu in open_gpus[node]]
-            found = sorted(sorted(every, key=lambda gpu: (gpu not in liked, gpu))[: len(run.gpus)])
-        for node, own in topology.by_node(found).items():
-            open_gpus[node] = [gpu for gpu in open_gpus[node] if gpu not in own]
-        chosen.append(found)
-        kin += found
-        heappush(running, (run.end_s, number))
+            candidates = [node * size + gpu for node in sorted(open_gpus) for gpu in open_gpus[node]]
+            best_gpus = sorted(sorted(candidates, key=lambda gpu: (gpu not in liked, gpu))[: len(run.gpus)])
+        for node, node_gpus in topology.by_node(best_gpus).items():
+            open_gpus[node] = [gpu for gpu in open_gpus[node] if gpu not in node_gpus]
+        chosen.append(best_gpus)
+        kin += best_gpus
+        heappush(running, (run.end_s, run_index))
     return chosen
 
 
@@ -150,11 +150,11 @@ class _Search:
         self._sites, self._alone = CandidateSites(topology), dict[int, Levels]()
         self._before = needs(schedule.runs)
         self._after: list[list[int]] = [[] for _ in schedule.runs]
-        for number, others in enumerate(self._before):
-            for other in others:
-                self._after[other].append(number)
+        for run_index, producers in enumerate(self._before):
+            for other in producers:
+                self._after[other].append(run_index)
         self._weight = [round((run.end_s - run.start_s) * 1e6) for run in schedule.runs]
-        self._cost = [self._judged(number) for number in range(len(schedule.runs))]
+        self._cost = [self._judged(run_index) for run_index in range(len(schedule.runs))]
         self.total = _sum(self._cost)
 
     def run(self, tries: int) -> int:
@@ -162,25 +162,27 @@ class _Search:
         improved = True
         while improved:
             improved = False
-            excess = [self._excess(number) for number in range(len(self._cost))]
-            for number in sorted(range(len(excess)), key=lambda number: excess[number], reverse=True):
-                if self._excess(number) <= NOTHING:
+            excess = [self._excess(run_index) for run_index in range(len(self._cost))]
+            for run_index in sorted(
+                range(len(excess)), key=lambda run_index: excess[run_index], reverse=True
+            ):
+                if self._excess(run_index) <= NOTHING:
                     continue
-                for mover, wanted in self._moves(number):
-                    if self._judged(number, {mover: wanted}) >= self._cost[number]:
+                for mover, target in self._moves(run_index):
+                    if self._judged(run_index, {mover: target}) >= self._cost[run_index]:
                         continue
                     if tries <= 0:
                         return 0
                     tries -= 1
-                    if self._better(mover, wanted):
+                    if self._better(mover, target):
                         improved = True
                         break
         return tries
 
-    def _excess(self, number: int) -> Levels:
+    def _excess(self, run_index: int) -> Levels:
         """Return a cascade's cost above its cost on an empty cluster."""
-        least, weight = self._least(len(self.board.gpus[number])), self._weight[number]
-        pairs = zip(self._cost[number], least, strict=True)
+        min_levels, weight = self._least(len(self.board.gpus[run_index])), self._weight[run_index]
+        pairs = zip(self._cost[run_index], min_levels, strict=True)
         return Levels(*(cost - weight * level for cost, level in pairs))
 
     def _least(self, degree: int) -> Levels:
@@ -189,57 +191,57 @@ class _Search:
             self._alone[degree] = min(levels(self._topology, gpus, (), self._priorities) for gpus in proposed)
         return self._alone[degree]
 
-    def _judged(self, number: int, instead: Mapping[int, list[int]] = _AS_IT_IS) -> Levels:
+    def _judged(self, run_index: int, instead: Mapping[int, list[int]] = _AS_IT_IS) -> Levels:
         """Return the cost of a cascade, with other GPUs for some runs."""
 
-        def of(one: int) -> list[int]:
-            return instead[one] if one in instead else sorted(self.board.gpus[one])
+        def of(index: int) -> list[int]:
+            return instead[index] if index in instead else sorted(self.board.gpus[index])
 
-        before = [of(other) for other in self._before[number]]
-        found = levels(self._topology, of(number), before, self._priorities)
-        weight = self._weight[number]
-        return Levels(*[weight * level for level in found])
+        before = [of(other) for other in self._before[run_index]]
+        unweighted = levels(self._topology, of(run_index), before, self._priorities)
+        weight = self._weight[run_index]
+        return Levels(*[weight * level for level in unweighted])
 
-    def _moves(self, number: int) -> Iterator[tuple[int, list[int]]]:
+    def _moves(self, run_index: int) -> Iterator[tuple[int, list[int]]]:
         """Yield moves of a cascade to better places, and of its inputs' cascades to its own."""
-        size, most = self._topology.gpus_per_node, len(self.board.on)
-        for mover in (number, *(self._before[number] if self._priorities.inter else [])):
-            own = self.board.gpus[mover]
+        size, total_gpus = self._topology.gpus_per_node, len(self.board.on)
+        for mover in (run_index, *(self._before[run_index] if self._priorities.inter else [])):
+            run_gpus = self.board.gpus[mover]
             related = set().union(
                 *(self.board.gpus[other] for other in self._before[mover] + self._after[mover])
             )
             busy = self.board.busy(mover)
-            around = {gpu // size for gpu in own | related}
-            load_N = np.bincount(np.array([*busy, most - 1]) // size)
+            around = {gpu // size for gpu in run_gpus | related}
+            load_N = np.bincount(np.array([*busy, total_gpus - 1]) // size)
             around.update(np.argsort(load_N, kind="stable")[:_QUIETEST].tolist())
             near = [node * size + gpu for node in sorted(around) for gpu in self._among.get(node, ())]
             quiet = [gpu for gpu in near if gpu not in busy]
-            seen = [sorted(own)]
-            for allowed, liked in ((quiet, related), (near, related), (near, own | related)):
-                if len(allowed) < len(own):
+            tried = [sorted(run_gpus)]
+            for allowed, liked in ((quiet, related), (near, related), (near, run_gpus | related)):
+                if len(allowed) < len(run_gpus):
                     continue
-                for wanted in self._sites.proposals(len(own), self._topology.by_node(allowed), liked):
-                    if wanted not in seen:
-                        seen.append(wanted)
-                        yield mover, wanted
+                for target in self._sites.proposals(len(run_gpus), self._topology.by_node(allowed), liked):
+                    if target not in tried:
+                        tried.append(target)
+                        yield mover, target
 
-    def _better(self, mover: int, wanted: list[int]) -> bool:
+    def _better(self, mover: int, target: list[int]) -> bool:
         """Apply a move if it lowers the cost."""
-        done = self.board.move(mover, wanted)
-        moved = {number for _, _, chain in done for number in chain}
-        touched = moved.union(*(self._after[number] for number in moved))
-        now = {number: self._judged(number) for number in touched}
+        done = self.board.move(mover, target)
+        moved = {run_index for _, _, chain in done for run_index in chain}
+        touched = moved.union(*(self._after[run_index] for run_index in moved))
+        now = {run_index: self._judged(run_index) for run_index in touched}
         change = [
             new - old
             for new, old in zip(
-                _sum(now.values()), _sum(self._cost[number] for number in touched), strict=True
+                _sum(now.values()), _sum(self._cost[run_index] for run_index in touched), strict=True
             )
         ]
         if tuple(change) >= NOTHING:
             self.board.undo(done)
             return False
-        for number, cost in now.items():
-            self._cost[number] = cost
+        for run_index, cost in now.items():
+            self._cost[run_index] = cost
         self.total = Levels(*(old + by for old, by in zip(self.total, change, strict=True)))
         return True
 

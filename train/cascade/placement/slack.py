@@ -36,11 +36,11 @@ def least_slack_first(schedule: Schedule, near: float) -> Places:
     slack_R, window_s = slack_s(schedule), near * schedule.makespan_s
     givers = needs(schedule.runs)
 
-    def key(number: int) -> tuple[float, float, int]:
-        start_s = schedule.runs[number].start_s
-        return (start_s // window_s if window_s else start_s, float(slack_R[number]), number)
+    def key(run_index: int) -> tuple[float, float, int]:
+        start_s = schedule.runs[run_index].start_s
+        return (start_s // window_s if window_s else start_s, float(slack_R[run_index]), run_index)
 
     first: dict[int, None] = {}
-    for number in sorted(range(len(schedule.runs)), key=key):
-        first.update(dict.fromkeys([*givers[number], number]))
+    for run_index in sorted(range(len(schedule.runs)), key=key):
+        first.update(dict.fromkeys([*givers[run_index], run_index]))
     return np.array(list(first), np.int64)

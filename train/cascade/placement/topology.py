@@ -118,24 +118,24 @@ class Topology(Settings):
     def _cumulative(self) -> dict[tuple[int, ...], int]:
         return {}
 
-    def cumulative_distance(self, own: tuple[int, ...]) -> int:
+    def cumulative_distance(self, gpus: tuple[int, ...]) -> int:
         """Return the distance in `STEPS` from each of some GPUs of a node to the cards of all of them."""
-        if own not in self._cumulative:
-            cards = [self.card_of_gpu[gpu] for gpu in own]
-            self._cumulative[own] = sum(STEPS[self.distances[gpu][card]] for gpu in own for card in cards)
-        return self._cumulative[own]
+        if gpus not in self._cumulative:
+            cards = [self.card_of_gpu[gpu] for gpu in gpus]
+            self._cumulative[gpus] = sum(STEPS[self.distances[gpu][card]] for gpu in gpus for card in cards)
+        return self._cumulative[gpus]
 
     def by_node(self, gpus: Iterable[int]) -> dict[int, list[int]]:
         """Group GPUs by node, as numbers within the node, in the given order."""
-        found: dict[int, list[int]] = {}
+        gpus_by_node: dict[int, list[int]] = {}
         size = self.gpus_per_node
         for gpu in gpus:
             node = gpu // size
-            if node in found:
-                found[node].append(gpu - node * size)
+            if node in gpus_by_node:
+                gpus_by_node[node].append(gpu - node * size)
             else:
-                found[node] = [gpu - node * size]
-        return found
+                gpus_by_node[node] = [gpu - node * size]
+        return gpus_by_node
 
 
 def _card_each(gpus: int) -> tuple[tuple[Distance, ...], ...]:

@@ -83,7 +83,7 @@ def anneal(
     """
     order_CN, count_C, degree_SM = state
     size_C, samples = cells.size_C, len(degree_SM)
-    number, room = order_CN.shape
+    num_cells, room = order_CN.shape
     shape = CascadeTable(
         np.zeros(samples * MODULES, np.int64),
         np.zeros(samples * MODULES),
@@ -93,15 +93,15 @@ def anneal(
         for module in range(MODULES):
             set_degree(degree_SM, shape, tables, sample, module, degree_SM[sample, module])
     by_size_S, rank_S = _ranked(tables)
-    cell_S, makespan_C, energy_C = np.empty(samples, np.int64), np.empty(number), np.empty(number)
-    for cell in range(number):
-        for place in range(count_C[cell]):
-            cell_S[order_CN[cell, place] // MODULES] = cell
+    cell_S, makespan_C, energy_C = np.empty(samples, np.int64), np.empty(num_cells), np.empty(num_cells)
+    for cell in range(num_cells):
+        for index in range(count_C[cell]):
+            cell_S[order_CN[cell, index] // MODULES] = cell
         cost_s = lay(order_CN[cell], count_C[cell], shape, cell, cells, np.inf, scratch)
         makespan_C[cell], energy_C[cell] = scratch.makespan[0], _energy(cost_s, target_s)
     best_s = makespan_C.max()
     best = State(order_CN.copy(), count_C.copy(), degree_SM.copy())
-    differs_C = np.zeros(number, np.bool_)  # cell differs from the best state
+    differs_C = np.zeros(num_cells, np.bool_)  # cell differs from the best state
     own_N, its_N = np.empty_like(order_CN[0]), np.empty_like(order_CN[0])
     log = np.empty((LOG, 3), np.int64)
     heat, cools = cooling.first, (cooling.last / cooling.first) ** (1 / max(cooling.moves, 1))
@@ -109,19 +109,19 @@ def anneal(
         heat *= cools
         if best_s <= cooling.enough_s:
             break
-        own, other = below(bits, number), below(bits, number)
-        if makespan_C[other] > makespan_C[own]:
-            own = other
-        own_count, its_count = count_C[own], 0
+        own_cell, other = below(bits, num_cells), below(bits, num_cells)
+        if makespan_C[other] > makespan_C[own_cell]:
+            own_cell = other
+        own_count, its_count = count_C[own_cell], 0
         if own_count == 0:
             continue
-        sample = order_CN[own, below(bits, own_count)] // MODULES
-        changed, partner, within = 0, -1, number == 1 or chance(bits) < _WITHIN
+        sample = order_CN[own_cell, below(bits, own_count)] // MODULES
+        changed, partner, within = 0, -1, num_cells == 1 or chance(bits) < _WITHIN
         if within:
             kind = chance(bits)
-            copy(order_CN[own], own_count, own_N)
+            copy(order_CN[own_cell], own_count, own_N)
             if kind < _DEGREES:
-                changed = step(degree_SM, shape, tables, own_N, own_count, size_C[own], bits, log)
+                changed = step(degree_SM, shape, tables, own_N, own_count, size_C[own_cell], bits, log)
                 if changed == 0:
                     continue
             elif kind < _DEGREES + _TURN:
@@ -137,18 +137,20 @@ def anneal(
                 continue
             partner = by_size_S[near]
             other = cell_S[partner]
-            if other == own:
+            if other == own_cell:
                 continue
             its_count = count_C[other]
-            replaced(order_CN[own], own_count, sample, partner, own_N)
+            replaced(order_CN[own_cell], own_count, sample, partner, own_N)
             replaced(order_CN[other], its_count, partner, sample, its_N)
-            changed = exchange(degree_SM, shape, tables, sample, partner, size_C[own], size_C[other], log)
+            changed = exchange(
+                degree_SM, shape, tables, sample, partner, size_C[own_cell], size_C[other], log
+            )
         else:
-            other = below(bits, number)
+            other = below(bits, num_cells)
             its_count = count_C[other]
-            if other == own or its_count + MODULES > room:
+            if other == own_cell or its_count + MODULES > room:
                 continue
-            own_count = without(order_CN[own], own_count, sample, own_N)
+            own_count = without(order_CN[own_cell], own_count, sample, own_N)
             its_count = with_one(order_CN[other], its_count, sample, bits, its_N)
             changed = fit(degree_SM, shape, tables, sample, size_C[other], log)
         if changed < 0:
@@ -156,11 +158,11 @@ def anneal(
             continue
 
         allowed = -math.log(chance(bits) + 1e-300) * heat
-        energy = energy_C[own]
+        energy = energy_C[own_cell]
         if not within:
             energy += energy_C[other]
         energy = energy * math.exp(allowed) + allowed
-        own_s = lay(own_N, own_count, shape, own, cells, _cost(energy, target_s), scratch)
+        own_s = lay(own_N, own_count, shape, own_cell, cells, _cost(energy, target_s), scratch)
         its_s, own_energy, own_makespan_s = own_s, 0.0, scratch.makespan[0]
         if own_s < np.inf:
             own_energy = _energy(own_s, target_s)
@@ -171,9 +173,9 @@ def anneal(
             undo(degree_SM, shape, tables, log, changed)
             continue
 
-        copy(own_N, own_count, order_CN[own])
-        differs_C[own] = True
-        makespan_C[own], count_C[own], energy_C[own] = own_makespan_s, own_count, own_energy
+        copy(own_N, own_count, order_CN[own_cell])
+        differs_C[own_cell] = True
+        makespan_C[own_cell], count_C[own_cell], energy_C[own_cell] = own_makespan_s, own_count, own_energy
         if not within:
             copy(its_N, its_count, order_CN[other])
             differs_C[other] = True
@@ -181,7 +183,7 @@ def anneal(
             energy_C[other] = _energy(its_s, target_s)
             cell_S[sample] = other
             if partner >= 0:
-                cell_S[partner] = own
+                cell_S[partner] = own_cell
         if own_makespan_s < best_s and makespan_C.max() < best_s - 1e-9:
             best_s = makespan_C.max()
             _keep(best, state, differs_C)
@@ -196,9 +198,9 @@ def _keep(best: State, state: State, differs_C: Flags) -> None:
         if differs_C[cell]:
             differs_C[cell] = False
             best.count_C[cell] = state.count_C[cell]
-            for place in range(state.count_C[cell]):
-                cascade = state.order_CN[cell, place]
-                best.order_CN[cell, place] = cascade
+            for index in range(state.count_C[cell]):
+                cascade = state.order_CN[cell, index]
+                best.order_CN[cell, index] = cascade
                 sample = cascade // MODULES
                 module = cascade - MODULES * sample
                 best.degree_SM[sample, module] = state.degree_SM[sample, module]
@@ -213,8 +215,8 @@ def _ranked(tables: Tables) -> tuple[Places, Places]:
         least_S[sample] = (tables.times_SMK[sample, -1] * tables.degrees_K).min()
     by_size_S = np.argsort(least_S)
     rank_S = np.empty(samples, np.int64)
-    for number in range(samples):
-        rank_S[by_size_S[number]] = number
+    for rank in range(samples):
+        rank_S[by_size_S[rank]] = rank
     return by_size_S, rank_S
 
 

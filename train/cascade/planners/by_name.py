@@ -20,8 +20,8 @@ def _random(degree: int) -> Planner:
 
 
 def _lpt(problem: Problem, seed: int) -> Schedule | None:  # noqa: ARG001
-    found = best_static(problem)
-    return found[0] if found else None
+    best = best_static(problem)
+    return best[0] if best else None
 
 
 def _ours(problem: Problem, seed: int) -> Schedule:

@@ -165,9 +165,9 @@ def _runs(problem: Problem, state: State, cells: Cells, scratch: SerialScratch) 
             yield from in_blocks(problem, members, state.degree_SM, scratch)
             continue
         timed = (
-            TimedCascade(float(scratch.start_N[number]), cascade, int(state.degree_SM[cascade]))
-            for number in members
-            for cascade in [Cascade(number // MODULES, Module(number % MODULES))]
+            TimedCascade(float(scratch.start_N[n]), cascade, int(state.degree_SM[cascade]))
+            for n in members
+            for cascade in [Cascade(n // MODULES, Module(n % MODULES))]
             if state.degree_SM[cascade] >= 0
         )
         yield from assign_gpus(problem, timed, range(first, first + size))

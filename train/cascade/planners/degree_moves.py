@@ -21,10 +21,10 @@ def _possible(tables: Tables, sample: int, module: int, k: int, size: int) -> bo
 
 
 @compiled
-def _nearest(tables: Tables, sample: int, module: int, wanted: int, size: int) -> int:
+def _nearest(tables: Tables, sample: int, module: int, target_k: int, size: int) -> int:
     """Return the index of the feasible degree nearest to one, the lower of two; -1 if there is none."""
     for off in range(len(tables.degrees_K)):
-        for k in (wanted - off, wanted + off):
+        for k in (target_k - off, target_k + off):
             if 0 <= k < len(tables.degrees_K) and _possible(tables, sample, module, k, size):
                 return k
     return -1
@@ -132,14 +132,14 @@ def exchange(
     """Swap the degrees of two samples, as far as their cells allow; returns as `fit`."""
     changed = 0
     for module in range(MODULES):
-        own, its = degree_SM[sample, module], degree_SM[partner, module]
+        own_degree, its = degree_SM[sample, module], degree_SM[partner, module]
         if its >= 0:
-            k = _nearest(tables, partner, module, own if own >= 0 else its, own_size)
+            k = _nearest(tables, partner, module, own_degree if own_degree >= 0 else its, own_size)
             if k < 0:
                 return -1 - changed
             changed = _change(degree_SM, shape, tables, partner, module, k, log, changed)
-        if own >= 0:
-            k = _nearest(tables, sample, module, its if its >= 0 else own, its_size)
+        if own_degree >= 0:
+            k = _nearest(tables, sample, module, its if its >= 0 else own_degree, its_size)
             if k < 0:
                 return -1 - changed
             changed = _change(degree_SM, shape, tables, sample, module, k, log, changed)

@@ -76,10 +76,8 @@ def exact(problem: Problem, known_s: float, budget: int, menu: GroupMenu | None 
         schedule = Schedule.of(runs, problem.gpus)
         return Searched(schedule, complete, branches, min(schedule.makespan_s, refused_s))
     timed = (
-        TimedCascade(
-            float(start_N[number]), Cascade(number // MODULES, Module(number % MODULES)), int(k_N[number])
-        )
-        for number in np.flatnonzero(k_N >= 0).tolist()
+        TimedCascade(float(start_N[n]), Cascade(n // MODULES, Module(n % MODULES)), int(k_N[n]))
+        for n in np.flatnonzero(k_N >= 0).tolist()
     )
     schedule = Schedule.of(assign_gpus(problem, timed, range(problem.gpus)), problem.gpus)
     return Searched(schedule, complete, branches, schedule.makespan_s)
@@ -156,8 +154,8 @@ def _branch(
     """
     count, degrees = times_NK.shape
     least_N = np.empty(count)
-    for number in range(count):
-        least_N[number] = times_NK[number].min()
+    for n in range(count):
+        least_N[n] = times_NK[n].min()
     order_P = _ordered(least_N)
     total = len(order_P)
     begun_N, chosen_N = np.zeros(count, np.bool_), np.full(count, -1)
@@ -177,7 +175,7 @@ def _branch(
     before_s_D[0], free_D[0], cascade_D[0], k_D[0] = -1.0, gpus, -1, degrees - 1
     branches, entered, depth, refused_s = 0, True, 0, np.inf
     while depth >= 0:
-        now_s, left = now_s_D[depth], 0.0
+        now_s, remaining_work = now_s_D[depth], 0.0
         if entered:
             branches += 1
             if branches > budget:
@@ -187,67 +185,67 @@ def _branch(
                     if begun_N[dit]:
                         continue
                     ready_s = now_s
-                    for number in range(dit - MODULES + 1, dit):
-                        if least_N[number] == np.inf:
+                    for n in range(dit - MODULES + 1, dit):
+                        if least_N[n] == np.inf:
                             continue
-                        if begun_N[number]:
-                            ready_s = max(ready_s, end_N[number])
+                        if begun_N[n]:
+                            ready_s = max(ready_s, end_N[n])
                             continue
-                        ready_s = max(ready_s, now_s + least_N[number])
-                        within_s, least = limit_s - now_s - least_N[dit], np.inf
+                        ready_s = max(ready_s, now_s + least_N[n])
+                        within_s, min_work = limit_s - now_s - least_N[dit], np.inf
                         for k in range(degrees):
-                            if times_NK[number, k] < within_s:
-                                least = min(least, times_NK[number, k] * degrees_K[k])
-                        left += least
-                    within_s, least = limit_s - ready_s, np.inf
+                            if times_NK[n, k] < within_s:
+                                min_work = min(min_work, times_NK[n, k] * degrees_K[k])
+                        remaining_work += min_work
+                    within_s, min_work = limit_s - ready_s, np.inf
                     for k in range(degrees):
                         if times_NK[dit, k] < within_s:
-                            least = min(least, times_NK[dit, k] * degrees_K[k])
-                    left += least
-                    if left == np.inf:
+                            min_work = min(min_work, times_NK[dit, k] * degrees_K[k])
+                    remaining_work += min_work
+                    if remaining_work == np.inf:
                         break
             else:
-                left = np.inf  # there is nothing to branch at
+                remaining_work = np.inf  # there is nothing to branch at
                 makespan_s = 0.0
-                for number in order_P:
-                    makespan_s = max(makespan_s, end_N[number])
+                for n in order_P:
+                    makespan_s = max(makespan_s, end_N[n])
                 if makespan_s < limit_s:
-                    placed = len(cells.block_B) == 0
-                    if not placed:
+                    fits = len(cells.block_B) == 0
+                    if not fits:
                         by_start_P = order_P.copy()
                         _sort(by_start_P, start_N)
                         k_P, first_P = _numbers(total), _numbers(total)
                         starts_P, ends_P = np.zeros(total), np.zeros(total)
                         for at in range(total):
-                            number = by_start_P[at]
+                            n = by_start_P[at]
                             starts_P[at], ends_P[at], k_P[at] = (
-                                start_N[number],
-                                end_N[number],
-                                chosen_N[number],
+                                start_N[n],
+                                end_N[n],
+                                chosen_N[n],
                             )
-                        placed = blocks_for(starts_P, ends_P, k_P, degrees_K, cells, first_P)
-                        if placed:
+                        fits = blocks_for(starts_P, ends_P, k_P, degrees_K, cells, first_P)
+                        if fits:
                             for at in range(total):
                                 best.first_N[by_start_P[at]] = first_P[at]
                         else:
                             refused_s = min(refused_s, makespan_s)
-                    if placed:
+                    if fits:
                         limit_s = makespan_s * (1 - _CLOSE)
-                        for number in range(count):
-                            best.start_N[number], best.k_N[number] = start_N[number], chosen_N[number]
-        cut = spent_D[depth] + left > gpus * limit_s
+                        for n in range(count):
+                            best.start_N[n], best.k_N[n] = start_N[n], chosen_N[n]
+        cut = spent_D[depth] + remaining_work > gpus * limit_s
         under = depth + 1
-        place, k = total, -1
+        position, k = total, -1
         if not cut:
-            place, k, free = place_D[depth], k_D[depth], free_D[depth]
+            position, k, free = place_D[depth], k_D[depth], free_D[depth]
             before_s, free_before = before_s_D[depth], free_before_D[depth]
-            found = False
-            while place < total:
-                number = order_P[place]
-                if not begun_N[number] and (twin_N[number] < 0 or begun_N[twin_N[number]]):
-                    dit = number - number % MODULES + MODULES - 1
+            has_branch = False
+            while position < total:
+                n = order_P[position]
+                if not begun_N[n] and (twin_N[n] < 0 or begun_N[twin_N[n]]):
+                    dit = n - n % MODULES + MODULES - 1
                     ready_s, after_s = 0.0, least_N[dit]
-                    if number == dit:
+                    if n == dit:
                         after_s = 0.0
                         for needed in range(dit - MODULES + 1, dit):
                             if least_N[needed] < np.inf:
@@ -256,41 +254,41 @@ def _branch(
                         # With GPUs that were free all the time it could have started at the end before.
                         too_few = free_before if ready_s <= before_s + _TOGETHER_S else 0
                         while k >= 0:
-                            in_time = now_s + times_NK[number, k] + after_s < limit_s
+                            in_time = now_s + times_NK[n, k] + after_s < limit_s
                             if too_few < degrees_K[k] <= free and in_time:
-                                found = True
+                                has_branch = True
                                 break
                             k -= 1
-                    if found:
+                    if has_branch:
                         break
-                place += 1
+                position += 1
                 k = degrees - 1
-            place_D[depth], k_D[depth] = place, k - 1
-        if place < total:
-            number, width = order_P[place], degrees_K[k]
-            seconds = times_NK[number, k]
-            begun_N[number], chosen_N[number] = True, k
-            start_N[number], end_N[number] = now_s, now_s + seconds
+            place_D[depth], k_D[depth] = position, k - 1
+        if position < total:
+            n, width = order_P[position], degrees_K[k]
+            seconds = times_NK[n, k]
+            begun_N[n], chosen_N[n] = True, k
+            start_N[n], end_N[n] = now_s, now_s + seconds
             now_s_D[under], before_s_D[under] = now_s, before_s_D[depth]
             free_D[under], free_before_D[under] = free_D[depth] - width, free_before_D[depth]
             spent_D[under] = spent_D[depth] + width * seconds
-            begun_D[under], cascade_D[under], place_D[under] = begun_D[depth] + 1, number, place + 1
+            begun_D[under], cascade_D[under], place_D[under] = begun_D[depth] + 1, n, position + 1
         else:
             next_s = np.inf
             if not cut and not went_on_D[depth]:
                 went_on_D[depth] = True
-                for number in range(count):
-                    if begun_N[number] and end_N[number] > now_s + _TOGETHER_S:
-                        next_s = min(next_s, end_N[number])
+                for n in range(count):
+                    if begun_N[n] and end_N[n] > now_s + _TOGETHER_S:
+                        next_s = min(next_s, end_N[n])
             if next_s == np.inf:
                 if cascade_D[depth] >= 0:
                     begun_N[cascade_D[depth]] = False
                 depth, entered = depth - 1, False
                 continue
             free = free_D[depth]
-            for number in range(count):
-                if begun_N[number] and now_s + _TOGETHER_S < end_N[number] <= next_s + _TOGETHER_S:
-                    free += degrees_K[chosen_N[number]]
+            for n in range(count):
+                if begun_N[n] and now_s + _TOGETHER_S < end_N[n] <= next_s + _TOGETHER_S:
+                    free += degrees_K[chosen_N[n]]
             now_s_D[under], before_s_D[under] = next_s, now_s
             free_D[under], free_before_D[under] = free, free_D[depth]
             spent_D[under] = spent_D[depth] + free_D[depth] * (next_s - now_s)
@@ -304,9 +302,9 @@ def _branch(
 def _ordered(least_N: Floats) -> Places:
     """Return the existing cascades, longest first; equal ones by number."""
     key_N, order_P, total = np.zeros(len(least_N)), _numbers(len(least_N)), 0
-    for number in range(len(least_N)):
-        if least_N[number] < np.inf:
-            key_N[number], order_P[total] = -least_N[number], number
+    for n in range(len(least_N)):
+        if least_N[n] < np.inf:
+            key_N[n], order_P[total] = -least_N[n], n
             total += 1
     order_P = order_P[:total]
     _sort(order_P, key_N)
@@ -320,11 +318,11 @@ def _sort(number_P: Places, key_N: Floats) -> None:
     Numba compiles its own sorts, and lists of numbers as indices, for four seconds.
     """
     for end in range(1, len(number_P)):
-        number, at = number_P[end], end
-        while at > 0 and key_N[number_P[at - 1]] > key_N[number]:
+        n, at = number_P[end], end
+        while at > 0 and key_N[number_P[at - 1]] > key_N[n]:
             number_P[at] = number_P[at - 1]
             at -= 1
-        number_P[at] = number
+        number_P[at] = n
 
 
 @compiled

@@ -75,19 +75,19 @@ def _degrees(
     degree_SM = np.full((samples, modules), -1)
     last = modules - 1
     for sample in range(samples):
-        here = 0  # number of degrees that the cell allows
-        while here < len(degrees_K) and degrees_K[here] <= size_S[sample]:
-            here += 1
-        times_MK = times_SMK[sample, :, :here]
+        num_degrees = 0  # number of degrees that the cell allows
+        while num_degrees < len(degrees_K) and degrees_K[num_degrees] <= size_S[sample]:
+            num_degrees += 1
+        times_MK = times_SMK[sample, :, :num_degrees]
         before_s = 0.0
         for module in range(modules):
             if has_SM[sample, module] and times_MK[module].min() == np.inf:
-                times_MK = all_SMK[sample, :, :here]
+                times_MK = all_SMK[sample, :, :num_degrees]
         for module in range(last):
             if has_SM[sample, module]:
                 before_s = max(before_s, times_MK[module].min())
         chosen = -1
-        for k in range(here):
+        for k in range(num_degrees):
             in_time = times_MK[last, k] + before_s <= end_s and parts * degrees_K[k] >= size_S[sample]
             if in_time and chosen < 0:
                 chosen = k

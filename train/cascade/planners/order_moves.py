@@ -9,53 +9,53 @@ from reelweave.train.cascade.scheduling.serial import MODULES
 @compiled
 def copy(order_N: Numbers, count: int, found_N: Numbers) -> None:
     """Copy an order; a loop, since slice assignment costs more for ten numbers."""
-    for place in range(count):
-        found_N[place] = order_N[place]
+    for index in range(count):
+        found_N[index] = order_N[index]
 
 
 @compiled
 def reorder(order_N: Numbers, count: int, bits: Bits) -> None:
     """Move one cascade to another position, or swap two."""
-    place, other = below(bits, count), below(bits, count - 1)
-    other += other >= place
-    cascade = order_N[place]
+    index, other = below(bits, count), below(bits, count - 1)
+    other += other >= index
+    cascade = order_N[index]
     if chance(bits) < 0.5:
-        order_N[place], order_N[other] = order_N[other], cascade
+        order_N[index], order_N[other] = order_N[other], cascade
         return
-    way = 1 if other > place else -1
-    while place != other:
-        order_N[place] = order_N[place + way]
-        place += way
+    way = 1 if other > index else -1
+    while index != other:
+        order_N[index] = order_N[index + way]
+        index += way
     order_N[other] = cascade
 
 
 @compiled
 def turn(order_N: Numbers, count: int, sample: int, partner: int) -> None:
     """Swap two samples of a cell."""
-    for place in range(count):
-        if order_N[place] // MODULES == sample:
-            order_N[place] += MODULES * (partner - sample)
-        elif order_N[place] // MODULES == partner:
-            order_N[place] += MODULES * (sample - partner)
+    for index in range(count):
+        if order_N[index] // MODULES == sample:
+            order_N[index] += MODULES * (partner - sample)
+        elif order_N[index] // MODULES == partner:
+            order_N[index] += MODULES * (sample - partner)
 
 
 @compiled
 def replaced(order_N: Numbers, count: int, sample: int, partner: int, found_N: Numbers) -> None:
     """Copy an order with one sample replaced by another."""
-    for place in range(count):
-        cascade = order_N[place]
-        found_N[place] = cascade + MODULES * (partner - sample) if cascade // MODULES == sample else cascade
+    for index in range(count):
+        cascade = order_N[index]
+        found_N[index] = cascade + MODULES * (partner - sample) if cascade // MODULES == sample else cascade
 
 
 @compiled
 def without(order_N: Numbers, count: int, sample: int, found_N: Numbers) -> int:
     """Copy an order without one sample and return its length."""
-    found = 0
-    for place in range(count):
-        if order_N[place] // MODULES != sample:
-            found_N[found] = order_N[place]
-            found += 1
-    return found
+    length = 0
+    for index in range(count):
+        if order_N[index] // MODULES != sample:
+            found_N[length] = order_N[index]
+            length += 1
+    return length
 
 
 @compiled
@@ -65,6 +65,6 @@ def with_one(order_N: Numbers, count: int, sample: int, bits: Bits, found_N: Num
     copy(order_N, at, found_N)
     for module in range(MODULES):
         found_N[at + module] = MODULES * sample + module
-    for place in range(at, count):
-        found_N[place + MODULES] = order_N[place]
+    for index in range(at, count):
+        found_N[index + MODULES] = order_N[index]
     return count + MODULES

@@ -51,8 +51,8 @@ class CascadePlan(NamedTuple):
     @property
     def best(self) -> Schedule:
         """The shortest schedule found, even if it beats the static one by less than ``WORTH``."""
-        found = [one for one in (self.searched, self.static) if one]
-        return min(found, key=lambda one: one.makespan_s)
+        candidates = [schedule for schedule in (self.searched, self.static) if schedule]
+        return min(candidates, key=lambda schedule: schedule.makespan_s)
 
     @property
     def gap(self) -> float:
@@ -73,19 +73,25 @@ def plan(problem: Problem, seed: int = 0, effort: float = 1.0, menu: GroupMenu |
     bound_s, static = lower_bound(problem), best_static(problem, menu)
     few = problem.has_SM.sum() <= _CASCADES
     searched = _onto(problem, sweep(problem), menu) if few and not static else None
-    known_s = min((one.makespan_s for one in (searched, static and static[0]) if one), default=np.inf)
+    known_s = min(
+        (schedule.makespan_s for schedule in (searched, static and static[0]) if schedule), default=np.inf
+    )
     if few:
-        found = exact(problem, known_s, int(_BRANCHES * effort), menu)
-        searched = found.schedule or searched
+        exact_search = exact(problem, known_s, int(_BRANCHES * effort), menu)
+        searched = exact_search.schedule or searched
         known_s = searched.makespan_s if searched else known_s
-        bound_s = found.bound_s if found.complete else bound_s
+        bound_s = exact_search.bound_s if exact_search.complete else bound_s
     if known_s > bound_s:
         searched = search(problem, bound_s, known_s, seed, effort, menu) or searched
         known_s = searched.makespan_s if searched else known_s
     if problem.samples <= FEW and known_s > bound_s * (1 + _FAR):
         baselines = flexsp(problem), sweep(problem), genetic(problem, seed)
-        others = [one for one in (*(_onto(problem, one, menu) for one in baselines), searched) if one]
-        searched = min(others, key=lambda one: one.makespan_s)
+        candidates = [
+            schedule
+            for schedule in (*(_onto(problem, schedule, menu) for schedule in baselines), searched)
+            if schedule
+        ]
+        searched = min(candidates, key=lambda schedule: schedule.makespan_s)
         known_s = min(known_s, searched.makespan_s)
         searched = search_again(problem, bound_s, known_s, seed, effort, menu) or searched
     if static and searched:
@@ -126,7 +132,7 @@ def search(
     size = smallest_cell(problem)
     crowd = problem.samples * min(2 * size / problem.gpus, 1.0)
     moves = _MOVES * problem.samples**_POWER * min(1.0, _CROWD / crowd)
-    searches = next((number for most, number in _SEARCHES if problem.samples <= most), 1)
+    searches = next((count for max_samples, count in _SEARCHES if problem.samples <= max_samples), 1)
     groups = Groups(menu, slow_G)
     return in_cells(problem, size, bound_s, known_s, int(moves * effort), searches, seed, groups)
 
@@ -149,6 +155,6 @@ def search_again(
     return best
 
 
-def kept(found: Schedule, static: Schedule) -> Schedule:
+def kept(searched: Schedule, static: Schedule) -> Schedule:
     """Return the static schedule unless the other one is worth its handoffs and groups."""
-    return static if static.makespan_s <= (1 + WORTH) * found.makespan_s else found
+    return static if static.makespan_s <= (1 + WORTH) * searched.makespan_s else searched

@@ -64,13 +64,13 @@ def _narrow(times_SMK: Floats, degrees_K: Places, has_SM: Flags, room: float, li
                 if not has_SM[sample, module]:
                     continue
                 other_s = before_s if module == last else after_s
-                least = np.inf
+                min_work = np.inf
                 for k in range(degrees):
                     if times_SMK[sample, module, k] + other_s > limit_s:
                         times_SMK[sample, module, k] = np.inf
-                    least = min(least, times_SMK[sample, module, k] * degrees_K[k])
-                least_SM[sample, module] = least
-                work += least
+                    min_work = min(min_work, times_SMK[sample, module, k] * degrees_K[k])
+                least_SM[sample, module] = min_work
+                work += min_work
         if not work <= room:
             return False
         for sample in range(samples):

@@ -41,11 +41,11 @@ def _work(times_SMK: Floats, work_SMK: Floats, has_SM: Flags, limit_s: float) ->
     least_S = np.full(samples, np.inf)
     last = modules - 1
     for sample in range(samples):
-        for own in range(degrees):
-            left_s = limit_s - times_SMK[sample, last, own]
+        for last_k in range(degrees):
+            left_s = limit_s - times_SMK[sample, last, last_k]
             if left_s < 0:
                 continue
-            work = work_SMK[sample, last, own]
+            work = work_SMK[sample, last, last_k]
             for module in range(last):
                 if has_SM[sample, module]:
                     cheapest = np.inf

@@ -19,17 +19,17 @@ def violations(problem: Problem, schedule: Schedule) -> list[str]:
     """
     return [
         *_complete(problem, schedule),
-        *(told for run in schedule.runs for told in _alone(problem, run)),
+        *(message for run in schedule.runs for message in _alone(problem, run)),
         *_in_order(schedule),
         *_one_at_a_time(schedule),
     ]
 
 
 def _complete(problem: Problem, schedule: Schedule) -> list[str]:
-    planned, wanted = Counter(run.cascade for run in schedule.runs), Counter(problem.cascades())
+    planned, required = Counter(run.cascade for run in schedule.runs), Counter(problem.cascades())
     return [
-        *(f"{_name(cascade)} is missing" for cascade in wanted - planned),
-        *(f"{_name(cascade)} is planned too often" for cascade in planned - wanted),
+        *(f"{_name(cascade)} is missing" for cascade in required - planned),
+        *(f"{_name(cascade)} is planned too often" for cascade in planned - required),
     ]
 
 
@@ -38,20 +38,20 @@ def _alone(problem: Problem, run: Run) -> list[str]:
     name, degree = _name(run.cascade), len(run.gpus)
     if len(set(run.gpus)) != degree or not all(0 <= gpu < problem.gpus for gpu in run.gpus):
         return [f"{name} has no GPUs of its own among {problem.gpus}: {run.gpus}"]
-    places = np.flatnonzero(problem.degrees_K == degree)
-    if not len(places):
+    degree_indices = np.flatnonzero(problem.degrees_K == degree)
+    if not len(degree_indices):
         return [f"{name} has {degree} GPUs, which is no degree"]
     sample, module = run.cascade
-    seconds = problem.seconds_SMK[sample, module, places[0]]
-    memory = problem.memory_SMK[sample, module, places[0]]
-    told = []
+    seconds = problem.seconds_SMK[sample, module, degree_indices[0]]
+    memory = problem.memory_SMK[sample, module, degree_indices[0]]
+    messages = []
     if not abs(run.end_s - run.start_s - seconds) <= _TOLERANCE_S:
-        told.append(f"{name} takes {seconds:.6g} s on {degree} GPUs, not {run.end_s - run.start_s:.6g} s")
+        messages.append(f"{name} takes {seconds:.6g} s on {degree} GPUs, not {run.end_s - run.start_s:.6g} s")
     if run.start_s < 0:
-        told.append(f"{name} starts at {run.start_s:.6g} s, before the iteration")
+        messages.append(f"{name} starts at {run.start_s:.6g} s, before the iteration")
     if memory > problem.memory:
-        told.append(f"{name} needs {memory:.3g} bytes on each of {degree} GPUs of {problem.memory:.3g}")
-    return told
+        messages.append(f"{name} needs {memory:.3g} bytes on each of {degree} GPUs of {problem.memory:.3g}")
+    return messages
 
 
 def _in_order(schedule: Schedule) -> list[str]:
@@ -68,14 +68,16 @@ def _in_order(schedule: Schedule) -> list[str]:
 
 
 def _one_at_a_time(schedule: Schedule) -> list[str]:
-    told, free_at, last = [], [0.0] * schedule.gpus, [""] * schedule.gpus
+    messages, free_at, last = [], [0.0] * schedule.gpus, [""] * schedule.gpus
     for run in sorted(schedule.runs, key=lambda run: (run.start_s, run.end_s)):
         for gpu in run.gpus:
             if 0 <= gpu < schedule.gpus:
                 if run.start_s < free_at[gpu] - _TOLERANCE_S:
-                    told.append(f"GPU {gpu} runs {_name(run.cascade)} and {last[gpu]} at {run.start_s:.6g} s")
+                    messages.append(
+                        f"GPU {gpu} runs {_name(run.cascade)} and {last[gpu]} at {run.start_s:.6g} s"
+                    )
                 free_at[gpu], last[gpu] = run.end_s, _name(run.cascade)
-    return told
+    return messages
 
 
 def _name(cascade: tuple[int, Module]) -> str:

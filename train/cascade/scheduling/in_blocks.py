@@ -26,15 +26,15 @@ def onto_menu(problem: Problem, schedule: Schedule, menu: GroupMenu) -> Schedule
     if not menu.strangers(schedule):
         return schedule
     cells = Cells.of(np.array([problem.gpus]), problem.degrees_K, menu)
-    if (kept := _with_blocks(problem, schedule, cells)) is not None:
-        return kept
+    if (on_blocks := _with_blocks(problem, schedule, cells)) is not None:
+        return on_blocks
     order = sorted(
         schedule.runs, key=lambda run: (run.start_s, run.cascade.module == Module.DIT, run.cascade)
     )
     degree_SM = np.full((problem.samples, MODULES), -1)
-    place = {degree: k for k, degree in enumerate(problem.degrees_K.tolist())}
+    degree_index = {degree: k for k, degree in enumerate(problem.degrees_K.tolist())}
     for run in order:
-        degree_SM[run.cascade] = place[len(run.gpus)]
+        degree_SM[run.cascade] = degree_index[len(run.gpus)]
     order_N = np.array([MODULES * run.cascade.sample + run.cascade.module for run in order], np.uint32)
     scratch = SerialScratch.of(problem.samples, problem.gpus)
     cost_s = lay(order_N, len(order_N), table_of(problem, degree_SM), 0, cells, np.inf, scratch)
@@ -46,15 +46,15 @@ def onto_menu(problem: Problem, schedule: Schedule, menu: GroupMenu) -> Schedule
 def _with_blocks(problem: Problem, schedule: Schedule, cells: Cells) -> Schedule | None:
     """Return the same runs on blocks; None if the search for them found none."""
     runs = schedule.runs
-    place = {degree: k for k, degree in enumerate(problem.degrees_K.tolist())}
-    k_P = np.array([place[len(run.gpus)] for run in runs])
+    degree_index = {degree: k for k, degree in enumerate(problem.degrees_K.tolist())}
+    k_P = np.array([degree_index[len(run.gpus)] for run in runs])
     start_P, end_P = np.array([run.start_s for run in runs]), np.array([run.end_s for run in runs])
     first_P = np.zeros(len(runs), np.int64)
     if not blocks_for(start_P, end_P, k_P, problem.degrees_K, cells, first_P):
         return None
-    placed = zip(runs, first_P.tolist(), strict=True)
+    run_starts = zip(runs, first_P.tolist(), strict=True)
     return Schedule.of(
-        (run._replace(gpus=tuple(range(first, first + len(run.gpus)))) for run, first in placed),
+        (run._replace(gpus=tuple(range(first, first + len(run.gpus)))) for run, first in run_starts),
         schedule.gpus,
     )
 
@@ -83,21 +83,21 @@ def blocks_for(
     next_P[0] = cells.offset_CK[0, k_P[0]]
     while depth >= 0:
         k = k_P[depth]
-        width, found = degrees_K[k], -1
-        while found < 0 and next_P[depth] < cells.offset_CK[0, k + 1]:
+        width, start = degrees_K[k], -1
+        while start < 0 and next_P[depth] < cells.offset_CK[0, k + 1]:
             first = cells.block_B[next_P[depth]]
             next_P[depth] += 1
             busy_s = 0.0
             for gpu in range(first, first + width):
                 busy_s = max(busy_s, free_G[gpu])
             if busy_s <= start_P[depth] + _TOGETHER_S:
-                found = first
+                start = first
         tries += 1
         if tries > _TRIES:
             return False
-        if found >= 0:
-            first_P[depth] = found
-            for gpu in range(found, found + width):
+        if start >= 0:
+            first_P[depth] = start
+            for gpu in range(start, start + width):
                 before_PG[depth, gpu] = free_G[gpu]
                 free_G[gpu] = end_P[depth]
             depth += 1
@@ -126,10 +126,10 @@ def in_blocks(
     problem: Problem, members: Iterable[int], degree_SM: Places, scratch: SerialScratch
 ) -> Iterator[Run]:
     """Yield the runs of cascades ``MODULES * sample + module`` that `lay` has placed on blocks."""
-    for number in members:
-        cascade = Cascade(number // MODULES, Module(number % MODULES))
+    for n in members:
+        cascade = Cascade(n // MODULES, Module(n % MODULES))
         k = int(degree_SM[cascade])
         if k >= 0:
-            start_s, first = float(scratch.start_N[number]), int(scratch.first_N[number])
+            start_s, first = float(scratch.start_N[n]), int(scratch.first_N[n])
             end_s = start_s + float(problem.times_SMK[(*cascade, k)])
             yield Run(cascade, start_s, end_s, tuple(range(first, first + int(problem.degrees_K[k]))))

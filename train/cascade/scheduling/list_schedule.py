@@ -94,15 +94,15 @@ def place(
     order, start, ends, running, waits = scratch
     total = ordered(members, count, choice, order, waits)
     start[:total] = -1.0
-    left, active, free, first = total, 0, gpus, 0
+    remaining, active, free, first = total, 0, gpus, 0
     now, makespan = 0.0, 0.0
-    while left > 0:
+    while remaining > 0:
         while start[first] >= 0:
             first += 1
-        for number in range(first, total):
-            if start[number] >= 0:
+        for index in range(first, total):
+            if start[index] >= 0:
                 continue
-            sample, module = order[number] // 3, order[number] % 3
+            sample, module = order[index] // 3, order[index] % 3
             if module == 2 and waits[sample] > 0:
                 continue
             k = choice.degree_SM[sample, module]
@@ -112,26 +112,26 @@ def place(
             if end > limit_s:
                 return np.inf
             makespan = max(makespan, end)
-            start[number] = now
-            running[active], ends[active] = number, end
+            start[index] = now
+            running[active], ends[active] = index, end
             active += 1
-            left -= 1
+            remaining -= 1
             free -= tables.degrees_K[k]
             if free == 0:
                 break
         now = np.inf
-        for place in range(active):
-            now = min(now, ends[place])
-        place = 0
-        while place < active:
-            if ends[place] > now + 1e-9:
-                place += 1
+        for slot in range(active):
+            now = min(now, ends[slot])
+        slot = 0
+        while slot < active:
+            if ends[slot] > now + 1e-9:
+                slot += 1
                 continue
-            sample, module = order[running[place]] // 3, order[running[place]] % 3
+            sample, module = order[running[slot]] // 3, order[running[slot]] % 3
             waits[sample] -= 1
             free += tables.degrees_K[choice.degree_SM[sample, module]]
             active -= 1
-            running[place], ends[place] = running[active], ends[active]
+            running[slot], ends[slot] = running[active], ends[active]
     return makespan
 
 
@@ -139,19 +139,22 @@ def place(
 def ordered(members: Places, count: int, choice: Choice, order_N: Places, waits_S: Places) -> int:
     """Sort the cascades of some samples by urgency, count what each DiT waits for, and return their number."""
     total = 0
-    for number in range(count):
-        sample = members[number]
+    for index in range(count):
+        sample = members[index]
         waits_S[sample] = -1
         for module in range(3):
             if choice.degree_SM[sample, module] < 0:
                 continue
             waits_S[sample] += 1
             urgency = choice.urgency_SM[sample, module]
-            place = total
-            while place > 0 and choice.urgency_SM[order_N[place - 1] // 3, order_N[place - 1] % 3] < urgency:
-                order_N[place] = order_N[place - 1]
-                place -= 1
-            order_N[place] = 3 * sample + module
+            position = total
+            while (
+                position > 0
+                and choice.urgency_SM[order_N[position - 1] // 3, order_N[position - 1] % 3] < urgency
+            ):
+                order_N[position] = order_N[position - 1]
+                position -= 1
+            order_N[position] = 3 * sample + module
             total += 1
     return total
 
@@ -177,12 +180,12 @@ def scheduled(problem: Problem, choice: Choice) -> Schedule:
     scratch = ListScratch.of(problem)
     makespan(problem, choice, scratch)
     timed = (
-        TimedCascade(float(scratch.start_N[number]), cascade, int(choice.degree_SM[cascade]))
-        for number in range(int((choice.degree_SM >= 0).sum()))
-        for cascade in [_cascade(int(scratch.order_N[number]))]
+        TimedCascade(float(scratch.start_N[index]), cascade, int(choice.degree_SM[cascade]))
+        for index in range(int((choice.degree_SM >= 0).sum()))
+        for cascade in [_cascade(int(scratch.order_N[index]))]
     )
     return Schedule.of(assign_gpus(problem, timed, range(problem.gpus)), problem.gpus)
 
 
-def _cascade(number: int) -> Cascade:
-    return Cascade(number // len(Module), Module(number % len(Module)))
+def _cascade(index: int) -> Cascade:
+    return Cascade(index // len(Module), Module(index % len(Module)))

@@ -88,16 +88,16 @@ def _ends(
 ) -> Floats:
     free_G, ready_S = np.zeros(gpus), np.zeros(sample_R.max() + 1 if len(sample_R) else 0)
     ends_R = np.zeros(len(order_R))
-    for number in order_R:
-        sample = sample_R[number]
-        start_s = ready_S[sample] if last_R[number] else 0.0
-        for place in range(first_R[number], first_R[number + 1]):
-            start_s = max(start_s, free_G[gpu_P[place]])
-        end_s = start_s + seconds_R[number]
-        for place in range(first_R[number], first_R[number + 1]):
-            free_G[gpu_P[place]] = end_s
+    for run_index in order_R:
+        sample = sample_R[run_index]
+        start_s = ready_S[sample] if last_R[run_index] else 0.0
+        for index in range(first_R[run_index], first_R[run_index + 1]):
+            start_s = max(start_s, free_G[gpu_P[index]])
+        end_s = start_s + seconds_R[run_index]
+        for index in range(first_R[run_index], first_R[run_index + 1]):
+            free_G[gpu_P[index]] = end_s
         ready_S[sample] = max(ready_S[sample], end_s)
-        ends_R[number] = end_s
+        ends_R[run_index] = end_s
     return ends_R
 
 
@@ -116,14 +116,14 @@ def _latest(
     next_G = np.full(gpus, makespan_s)
     next_S = np.full(sample_R.max() + 1 if len(sample_R) else 0, makespan_s)
     latest_R = np.zeros(len(order_R))
-    for number in order_R[::-1]:
-        sample = sample_R[number]
-        end_s = makespan_s if last_R[number] else next_S[sample]
-        for place in range(first_R[number], first_R[number + 1]):
-            end_s = min(end_s, next_G[gpu_P[place]])
-        for place in range(first_R[number], first_R[number + 1]):
-            next_G[gpu_P[place]] = end_s - seconds_R[number]
-        if last_R[number]:
-            next_S[sample] = end_s - seconds_R[number]
-        latest_R[number] = end_s
+    for run_index in order_R[::-1]:
+        sample = sample_R[run_index]
+        end_s = makespan_s if last_R[run_index] else next_S[sample]
+        for index in range(first_R[run_index], first_R[run_index + 1]):
+            end_s = min(end_s, next_G[gpu_P[index]])
+        for index in range(first_R[run_index], first_R[run_index + 1]):
+            next_G[gpu_P[index]] = end_s - seconds_R[run_index]
+        if last_R[run_index]:
+            next_S[sample] = end_s - seconds_R[run_index]
+        latest_R[run_index] = end_s
     return latest_R

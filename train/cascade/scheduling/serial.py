@@ -78,7 +78,7 @@ class Cells(NamedTuple):
                     starts = menu.firsts.get(degree, ())
                     low, high = bisect_left(starts, first), bisect_right(starts, first + size - degree)
                     blocks += starts[low:high]
-                    slow += [float(pace_G[one : one + degree].max()) for one in starts[low:high]]
+                    slow += [float(pace_G[start : start + degree].max()) for start in starts[low:high]]
                 offset_CK[cell, k + 1] = len(blocks)
         return cls(size_C, first_C, np.array(blocks, np.int64), np.array(slow, float), offset_CK)
 
@@ -147,8 +147,8 @@ def lay(
     free_s, free, ready_S, start_N = scratch[:4]
     gpus, in_blocks = cells.size_C[cell], len(cells.block_B) > 0
     work = 0.0
-    for place in range(count):
-        cascade = order_N[place]
+    for index in range(count):
+        cascade = order_N[index]
         ready_S[cascade // MODULES] = 0.0
         work += width_N[cascade] * seconds_N[cascade]
     # The mean end of GPUs is at least work / gpus, which bounds the makespan that the limit allows.
@@ -161,8 +161,8 @@ def lay(
         cost_s = (1 - MEAN) * scratch.makespan[0] + MEAN * total_s / gpus
         return cost_s if cost_s <= limit_s else np.inf
     free_s[0], free[0], steps, makespan = 0.0, gpus, 1, 0.0
-    for place in range(count):
-        cascade = order_N[place]
+    for index in range(count):
+        cascade = order_N[index]
         width = width_N[cascade]
         if width == 0:
             continue
@@ -170,10 +170,10 @@ def lay(
         last = cascade - MODULES * sample == MODULES - 1
         if not last and ready_S[sample] < 0:
             return np.inf
-        step, found = 0, free[0]
-        while found < width:
+        step, num_free = 0, free[0]
+        while num_free < width:
             step += 1
-            found += free[step]
+            num_free += free[step]
         start_s = free_s[step]
         if last:
             start_s = max(start_s, ready_S[sample])
@@ -189,10 +189,10 @@ def lay(
             step += 1
         after, needed = step + 1, width
         while needed > 0:
-            taken = min(needed, free[step])
-            spare -= taken * (start_s - free_s[step])
-            needed -= taken
-            free[step] -= taken
+            used = min(needed, free[step])
+            spare -= used * (start_s - free_s[step])
+            needed -= used
+            free[step] -= used
             if free[step] == 0:
                 step -= 1
         if spare < -1e-9:
@@ -227,8 +227,8 @@ def _in_blocks(
     makespan = 0.0
     for gpu in range(begin, stop):
         free_G[gpu] = 0.0
-    for place in range(count):
-        cascade = order_N[place]
+    for index in range(count):
+        cascade = order_N[index]
         width = shape.width_N[cascade]
         if width == 0:
             continue
@@ -239,13 +239,13 @@ def _in_blocks(
         ready_s = ready_S[sample] if last else 0.0
         chosen, start_s, end_s, used_s = -1, 0.0, np.inf, 0.0
         k, seconds = shape.k_N[cascade], shape.seconds_N[cascade]
-        for number in range(cells.offset_CK[cell, k], cells.offset_CK[cell, k + 1]):
-            first = cells.block_B[number]
+        for block in range(cells.offset_CK[cell, k], cells.offset_CK[cell, k + 1]):
+            first = cells.block_B[block]
             own_s, sum_s = ready_s, 0.0
             for gpu in range(first, first + width):
                 sum_s += free_G[gpu]
                 own_s = max(own_s, free_G[gpu])
-            its_s = own_s + seconds * cells.slow_B[number]
+            its_s = own_s + seconds * cells.slow_B[block]
             if its_s < end_s or (its_s == end_s and sum_s > used_s):
                 chosen, start_s, end_s, used_s = first, own_s, its_s, sum_s
         if not end_s <= latest_s or chosen < 0:
@@ -270,25 +270,25 @@ def _release(
     free_s: Floats, free: Places, begin: int, after: int, steps: int, end_s: float, width: int
 ) -> int:
     """Drop steps ``begin`` to ``after``, free GPUs again at ``end_s``, and return the number of steps."""
-    place = begin
+    position = begin
     while after < steps and free_s[after] < end_s:
-        free_s[place], free[place] = free_s[after], free[after]
-        place += 1
+        free_s[position], free[position] = free_s[after], free[after]
+        position += 1
         after += 1
     if after < steps and free_s[after] == end_s:
         free[after] += width
-    elif place < after:
-        free_s[place], free[place] = end_s, width
-        place += 1
+    elif position < after:
+        free_s[position], free[position] = end_s, width
+        position += 1
     else:
-        for behind in range(steps, place, -1):
+        for behind in range(steps, position, -1):
             free_s[behind], free[behind] = free_s[behind - 1], free[behind - 1]
-        free_s[place], free[place] = end_s, width
+        free_s[position], free[position] = end_s, width
         return steps + 1
-    if place < after:
+    if position < after:
         while after < steps:
-            free_s[place], free[place] = free_s[after], free[after]
-            place += 1
+            free_s[position], free[position] = free_s[after], free[after]
+            position += 1
             after += 1
-        return place
+        return position
     return steps

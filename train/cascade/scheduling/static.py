@@ -27,11 +27,11 @@ def static(
         The schedule; None if a sample is infeasible at this degree.
     """
     choice_SM, chain_S = chains(problem, degree, menu)
-    placed = _placed(chain_S, problem.gpus // degree, largest_first)
-    if placed is None:
+    assignments = _placed(chain_S, problem.gpus // degree, largest_first)
+    if assignments is None:
         return None
     runs: list[Run] = []
-    for sample, group, start_s in placed:
+    for sample, group, start_s in assignments:
         gpus = range(group * degree, (group + 1) * degree)
         runs.extend(chain(problem, sample, choice_SM[sample], start_s, gpus, menu))
     return Schedule.of(runs, problem.gpus)
@@ -45,9 +45,9 @@ def best_static(problem: Problem, menu: GroupMenu | None = None) -> tuple[Schedu
     best: tuple[float, int] | None = None
     for degree in problem.degrees_K.tolist():
         chain_S = chains(problem, degree, menu)[1]
-        placed = _placed(chain_S, problem.gpus // degree, largest_first=True)
-        if placed is not None:
-            makespan_s = max((start_s + chain_S[sample] for sample, _, start_s in placed), default=0.0)
+        assignments = _placed(chain_S, problem.gpus // degree, largest_first=True)
+        if assignments is not None:
+            makespan_s = max((start_s + chain_S[sample] for sample, _, start_s in assignments), default=0.0)
             best = min(best, (makespan_s, degree)) if best else (makespan_s, degree)
     if best is None:
         return None
@@ -63,16 +63,16 @@ def _placed(chain_S: Floats, groups: int, largest_first: bool) -> list[tuple[int
     loads = [(0.0, group) for group in range(groups)]
     order_S = np.argsort(-chain_S, kind="stable") if largest_first else np.arange(len(chain_S))
     seconds_S = chain_S.tolist()
-    placed = []
-    for number, sample in enumerate(order_S.tolist()):
-        start_s, group = loads[0] if largest_first else loads[number % groups]
-        placed.append((sample, group, start_s))
+    assignments = []
+    for index, sample in enumerate(order_S.tolist()):
+        start_s, group = loads[0] if largest_first else loads[index % groups]
+        assignments.append((sample, group, start_s))
         load = (start_s + seconds_S[sample], group)
         if largest_first:
             heapq.heapreplace(loads, load)
         else:
             loads[group] = load
-    return placed
+    return assignments
 
 
 def chains(problem: Problem, degree: int, menu: GroupMenu | None = None) -> tuple[Places, Floats]:
@@ -83,8 +83,10 @@ def chains(problem: Problem, degree: int, menu: GroupMenu | None = None) -> tupl
     times_SMK = np.where(problem.degrees_K <= degree, problem.times_SMK, np.inf)
     if menu is not None:
         firsts = range(0, problem.gpus - degree + 1, degree)
-        for k, own in enumerate(problem.degrees_K.tolist()):
-            if own <= degree and any(menu.within(first, first + degree, own) is None for first in firsts):
+        for k, module_degree in enumerate(problem.degrees_K.tolist()):
+            if module_degree <= degree and any(
+                menu.within(first, first + degree, module_degree) is None for first in firsts
+            ):
                 times_SMK[:, :, k] = np.inf
     times_SMK[:, Module.DIT, problem.degrees_K != degree] = np.inf
     chain_S: Floats = np.where(problem.has_SM, times_SMK.min(axis=2), 0.0).sum(axis=1)
@@ -104,8 +106,8 @@ def chain(
         k = int(choice_M[module])
         if k >= 0:
             end_s = start_s + float(problem.times_SMK[sample, module, k])
-            own = int(problem.degrees_K[k])
-            first = None if menu is None else menu.within(gpus[0], gpus[-1] + 1, own)
-            chosen = gpus[:own] if first is None else range(first, first + own)
+            module_degree = int(problem.degrees_K[k])
+            first = None if menu is None else menu.within(gpus[0], gpus[-1] + 1, module_degree)
+            chosen = gpus[:module_degree] if first is None else range(first, first + module_degree)
             yield Run(Cascade(sample, module), start_s, end_s, tuple(chosen))
             start_s = end_s

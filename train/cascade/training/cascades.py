@@ -121,12 +121,12 @@ class Cascades:
             weigh: adds a microbatch to the step; called on the rank that reports it.
             clock: clock that times this rank's activities.
         """
-        own, before = list(batches), self._online.found
+        local_batches, before = list(batches), self._online.found
         with clock.part("sync"):
-            entries = exchange(own, self._contexts, self._world)
+            entries = exchange(local_batches, self._contexts, self._world)
             if self.last and self._config.cascade.correction:
                 self._online.observe(self.last.planned, all_runs(self.last.runs, self._world))
-        shapes, step = list(map(shape_of, entries)), own[0].step
+        shapes, step = list(map(shape_of, entries)), local_batches[0].step
         with clock.part("other"):
             # Ranks prefetch unequally; a rank without a prepared plan must plan from what was learned `before`,
             # so that all plans agree.
@@ -134,13 +134,15 @@ class Cascades:
             self._regroup(planned.order)
             self._look_ahead(step + 1)
         work = TrainingOps(
-            *(self._bundle, self._config, entries, own),
+            *(self._bundle, self._config, entries, local_batches),
             *(self._world.rank, self._world.device, weigh, clock),
         )
         if self._config.cascade.gradient_sum == "representatives":
-            self._chosen = Representatives.of(planned.placed)
-        whole = work if self._chosen is None else WholeGradients(work, list(self._bundle.trained().values()))
-        report = self._executor.run(planned.placed, whole, clock)
+            self._chosen = Representatives.of(planned.schedule)
+        step_ops = (
+            work if self._chosen is None else WholeGradients(work, list(self._bundle.trained().values()))
+        )
+        report = self._executor.run(planned.schedule, step_ops, clock)
         self.last = ExecutedStep(planned, report.runs)
         yield from work.reported
 
@@ -161,12 +163,12 @@ class Cascades:
         Returns:
             A log line; None if no timeline is due.
         """
-        every, last = self._config.cascade.timeline_every_steps, self.last
-        if last is None or every is None or step % every:
+        interval, last = self._config.cascade.timeline_every_steps, self.last
+        if last is None or interval is None or step % interval:
             return None
         runs = all_runs(last.runs, self._world)
         planned, measured = last.planned, self._config.cascade.costs is not None
-        drawn = StepTimeline(step, planned.plan, planned.placed, runs, measured)
+        drawn = StepTimeline(step, planned.plan, planned.schedule, runs, measured)
         if self._world.rank == 0:
             drawn.write(out / FOLDER, self.topology.gpus_per_node)
         return "; ".join(
@@ -185,7 +187,9 @@ class Cascades:
         coming = None if self._stream is None else self._stream.upcoming()
         if coming is not None:
             encoded = not isinstance(self._config.text, HashedTextConfig)
-            self.prefetcher.begin([announced_shape(one, encoded) for one in coming], step, self._online.found)
+            self.prefetcher.begin(
+                [announced_shape(batch, encoded) for batch in coming], step, self._online.found
+            )
 
     def _regroup(self, order: RankOrder) -> None:
         """Make the groups of another order of ranks; a collective, since all ranks have the same plan."""
@@ -193,12 +197,12 @@ class Cascades:
             self._order = order
             self._pool.use(order.groups(self._menu))
 
-    def _planned(self, shapes: Sequence[BatchShape], step: int, found: Learned) -> PlacedPlan:
+    def _planned(self, shapes: Sequence[BatchShape], step: int, learned: Learned) -> PlacedPlan:
         problem = problem_of(
             *(shapes, self._costs, self._world.size, self._degrees),
             *(self._memory_bytes, self._places, self._block),
         )
-        return self._online.planned(problem, (self._config.seed + step) % _SEEDS, found)
+        return self._online.planned(problem, (self._config.seed + step) % _SEEDS, learned)
 
 
 def degrees_of(config: TrainConfig, bundle: Bundle, ranks: int) -> tuple[int, ...]:
@@ -207,17 +211,17 @@ def degrees_of(config: TrainConfig, bundle: Bundle, ranks: int) -> tuple[int, ..
     Raises:
         UsageError: there are none, or the model supports no context parallelism.
     """
-    asked = config.cascade.degrees
-    if asked is None:
+    requested = config.cascade.degrees
+    if requested is None:
         if not isinstance(bundle.dit, Cuttable):
             return (1,)
         return tuple(2**power for power in range(ranks.bit_length()))
-    found = tuple(sorted({degree for degree in asked if degree <= ranks}))
-    if not found:
-        raise UsageError(f"train.cascade.degrees={asked}: all are above the {ranks} ranks of this run")
-    if max(found) > 1:
+    degrees = tuple(sorted({degree for degree in requested if degree <= ranks}))
+    if not degrees:
+        raise UsageError(f"train.cascade.degrees={requested}: all are above the {ranks} ranks of this run")
+    if max(degrees) > 1:
         cuttable(bundle.dit)
-    return found
+    return degrees
 
 
 def topology_of(name: str | None, ranks: int) -> Topology:

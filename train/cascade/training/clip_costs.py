@@ -174,5 +174,7 @@ def _lengths(clips: Sequence[ClipShape]) -> tuple[Places, Places]:
 
 def _videos(clips: Sequence[ClipShape]) -> tuple[Places, Places, Places]:
     """Return B = 1, sizes (frames, height, width) and degree 1 of each clip."""
-    size_n3 = np.array([(one.bucket.frames, one.bucket.height, one.bucket.width) for one in clips], np.int64)
+    size_n3 = np.array(
+        [(clip.bucket.frames, clip.bucket.height, clip.bucket.width) for clip in clips], np.int64
+    )
     return np.ones(len(clips), np.int64), size_n3, np.array([1])

@@ -17,13 +17,13 @@ class PlacedPlan(NamedTuple):
 
     Attributes:
         plan: the planner's result, with its own GPU numbers.
-        placed: schedule to execute, on ranks.
+        schedule: schedule to execute, on ranks.
         problem: planning problem by the cost model, without online corrections.
         order: ranks of the planner's GPUs.
     """
 
     plan: CascadePlan
-    placed: Schedule
+    schedule: Schedule
     problem: Problem
     order: RankOrder
 
@@ -54,26 +54,26 @@ class PlanPrefetcher:
         self._coming: tuple[_Wanted, Future[PlacedPlan]] | None = None
         self.steps = self.prefetched = 0
 
-    def begin(self, shapes: Sequence[BatchShape], step: int, found: Learned) -> None:
+    def begin(self, shapes: Sequence[BatchShape], step: int, learned: Learned) -> None:
         """Start to plan a coming step."""
-        wanted = _Wanted(tuple(shapes), step)
-        self._coming = wanted, self._thread.submit(self._planner, *wanted, found)
+        request = _Wanted(tuple(shapes), step)
+        self._coming = request, self._thread.submit(self._planner, *request, learned)
 
-    def take(self, shapes: Sequence[BatchShape], step: int, found: Learned) -> PlacedPlan:
+    def take(self, shapes: Sequence[BatchShape], step: int, learned: Learned) -> PlacedPlan:
         """Return the prefetched plan of a step, or plan it now.
 
         Args:
             shapes: microbatches of the step.
             step: step number.
-            found: measured results when prefetching could have begun.
+            learned: measured results when prefetching could have begun.
         """
-        wanted, coming = _Wanted(tuple(shapes), step), self._coming
+        request, coming = _Wanted(tuple(shapes), step), self._coming
         self._coming = None
         self.steps += 1
-        if coming is not None and coming[0] == wanted:
+        if coming is not None and coming[0] == request:
             self.prefetched += 1
             return coming[1].result()
-        return self._planner(*wanted, found)
+        return self._planner(*request, learned)
 
     def summary(self) -> str:
         """Return the number of prefetched plans since the last call, as a log line."""

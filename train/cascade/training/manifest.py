@@ -43,21 +43,21 @@ class ManifestEntry(NamedTuple):
 
 
 def exchange(
-    own: Sequence[Microbatch | Pack],
+    local_batches: Sequence[Microbatch | Pack],
     contexts: Callable[[Microbatch | Pack], Sequence[TensorSpec]],
     world: World,
 ) -> list[ManifestEntry]:
     """Gather all microbatches of a step, ordered by rank and identical on every rank; a collective.
 
     Args:
-        own: microbatches of this rank.
+        local_batches: microbatches of this rank.
         contexts: returns the context shapes that the text encoder makes if none are stored; empty if the DiT's
             ranks embed words themselves.
         world: all ranks.
     """
-    said = world.gather_text(json.dumps([_said(batch, contexts) for batch in own]))
-    after = own[-1].after
-    return [_entry(row, owner, after) for owner, rows in enumerate(said) for row in json.loads(rows)]
+    rank_texts = world.gather_text(json.dumps([_said(batch, contexts) for batch in local_batches]))
+    after = local_batches[-1].after
+    return [_entry(row, owner, after) for owner, rows in enumerate(rank_texts) for row in json.loads(rows)]
 
 
 def clips_of(batch: Microbatch | Pack) -> Sequence[torch.Tensor]:
@@ -75,14 +75,14 @@ def part_of(tensor: torch.Tensor) -> TensorSpec:
 def _said(
     batch: Microbatch | Pack, contexts: Callable[[Microbatch | Pack], Sequence[TensorSpec]]
 ) -> dict[str, Any]:
-    made = contexts(batch) if batch.contexts is None else list(map(part_of, batch.contexts))
+    context_specs = contexts(batch) if batch.contexts is None else list(map(part_of, batch.contexts))
     return {name: getattr(batch, name) for name in _SAID} | {
         "bad": list(map(asdict, batch.bad)),
         "packed": isinstance(batch, Pack),
         "buckets": list(map(asdict, batch.buckets if isinstance(batch, Pack) else [batch.bucket])),
         "lengths": batch.lengths if isinstance(batch, Pack) else [batch.length],
         "videos": [_part_said(part_of(clip)) for clip in clips_of(batch)],
-        "contexts": list(map(_part_said, made)),
+        "contexts": list(map(_part_said, context_specs)),
         "text_stored": batch.contexts is not None,
     }
 
@@ -90,8 +90,8 @@ def _said(
 def _entry(row: dict[str, Any], owner: int, after: Position) -> ManifestEntry:
     common = {name: row[name] for name in _SAID}
     common |= {name: tuple(row[name]) for name in ("keys", "captions", "passes")}
-    common |= {"bad": tuple(BadSample(**one) for one in row["bad"]), "after": after}
-    buckets, nothing = [Bucket(**one) for one in row["buckets"]], torch.empty(0, dtype=torch.uint8)
+    common |= {"bad": tuple(BadSample(**fields) for fields in row["bad"]), "after": after}
+    buckets, nothing = [Bucket(**fields) for fields in row["buckets"]], torch.empty(0, dtype=torch.uint8)
     batch: Microbatch | Pack
     if row["packed"]:
         batch = Pack(buckets=tuple(buckets), lengths=tuple(row["lengths"]), videos=(), **common)
@@ -105,6 +105,6 @@ def _part_said(part: TensorSpec) -> list[Any]:
     return [list(part.shape), str(part.dtype).removeprefix("torch.")]
 
 
-def _part(said: list[Any]) -> TensorSpec:
-    shape, dtype = said
+def _part(shape_and_dtype: list[Any]) -> TensorSpec:
+    shape, dtype = shape_and_dtype
     return TensorSpec(tuple(shape), getattr(torch, dtype))

@@ -42,37 +42,37 @@ class OnlineCorrection:
     def observe(self, planned: PlacedPlan, runs: Sequence[Sequence[RankRun]]) -> None:
         """Update the correction by the measured runs of all ranks in a step."""
         if self._config:
-            took = measurements(planned.problem, computed(planned.placed, runs))
+            took = measurements(planned.problem, computed(planned.schedule, runs))
             self._window = self._window.with_iteration(took, self._config.iterations)
-            found = correction(self._window, self._config)
-            self.found = Learned(self._order.observe(found.slow), found)
+            estimate = correction(self._window, self._config)
+            self.found = Learned(self._order.observe(estimate.slow), estimate)
 
-    def planned(self, problem: Problem, seed: int, found: Learned) -> PlacedPlan:
+    def planned(self, problem: Problem, seed: int, learned: Learned) -> PlacedPlan:
         """Plan a step; a pure function.
 
         Args:
             problem: planning problem by the cost model alone.
             seed: seed of the search.
-            found: results of measured steps.
+            learned: results of measured steps.
         """
-        known, order = found.correction, found.order
-        believed = corrected(problem, known.factors_of(problem.degrees_K)) if known.factors else problem
-        made = plan(believed, seed, menu=self._menu)
-        schedule = made.schedule
-        if known.slow:
-            slow = {order.places[rank]: factor for rank, factor in known.slow.items()}
-            schedule = around(believed, made, slow, self._menu, seed)
-        return PlacedPlan(made, order.on_ranks(schedule), problem, order)
+        estimate, order = learned.correction, learned.order
+        believed = corrected(problem, estimate.factors_of(problem.degrees_K)) if estimate.factors else problem
+        cascade_plan = plan(believed, seed, menu=self._menu)
+        schedule = cascade_plan.schedule
+        if estimate.slow:
+            slow = {order.places[rank]: factor for rank, factor in estimate.slow.items()}
+            schedule = around(believed, cascade_plan, slow, self._menu, seed)
+        return PlacedPlan(cascade_plan, order.on_ranks(schedule), problem, order)
 
 
-def computed(placed: Schedule, runs: Sequence[Sequence[RankRun]]) -> Schedule:
+def computed(schedule: Schedule, runs: Sequence[Sequence[RankRun]]) -> Schedule:
     """Return compute times without waiting: from the latest begin of a cascade's ranks to the latest end."""
     starts: dict[Cascade, float] = {}
     ends: dict[Cascade, float] = {}
-    for cascade, start_s, end_s in (run for own in runs for run in own):
+    for cascade, start_s, end_s in (run for rank_runs in runs for run in rank_runs):
         starts[cascade] = max(starts.get(cascade, start_s), start_s)
         ends[cascade] = max(ends.get(cascade, end_s), end_s)
     return Schedule.of(
-        (run._replace(start_s=starts[run.cascade], end_s=ends[run.cascade]) for run in placed.runs),
-        placed.gpus,
+        (run._replace(start_s=starts[run.cascade], end_s=ends[run.cascade]) for run in schedule.runs),
+        schedule.gpus,
     )

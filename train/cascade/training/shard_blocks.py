@@ -33,13 +33,13 @@ def check_blocks(block: int, menu: GroupMenu, topology: Topology) -> None:
             f"{shards}: weights are gathered for every block of the model, and {block} ranks do not divide a node of"
             f" {topology.gpus_per_node}: take a divisor"
         )
-    whole = [degree for degree in menu.degrees if degree % block == 0]
-    if not whole:
+    nesting = [degree for degree in menu.degrees if degree % block == 0]
+    if not nesting:
         raise UsageError(
             f"{shards}: a DiT runs on multiples of {block} ranks, and train.cascade.degrees has none: add {block}"
         )
     for ranks in menu.groups():
-        if len(ranks) in whole and len({rank // block for rank in ranks}) * block != len(ranks):
+        if len(ranks) in nesting and len({rank // block for rank in ranks}) * block != len(ranks):
             raise UsageError(
                 f"{shards}: ranks {ranks[0]} to {ranks[-1]}, which cascades of {len(ranks)} may have, share a block of"
                 f" {block} with others: take powers of two for dp_shard and train.cascade.degrees"

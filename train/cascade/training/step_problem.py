@@ -99,7 +99,7 @@ def problem_of(
     gpus: int,
     degrees: Sequence[int],
     memory_bytes: float,
-    places: int,
+    pixels_per_token: int,
     block: int = 1,
 ) -> Problem:
     """Return the planning problem of a step.
@@ -114,7 +114,7 @@ def problem_of(
         gpus: number of GPUs.
         degrees: degrees of DiTs; other modules use these or one GPU.
         memory_bytes: memory of one GPU.
-        places: pixels per token within a frame; a DiT has at most as many GPUs as tokens in a frame, so that
+        pixels_per_token: pixels per token within a frame; a DiT has at most as many GPUs as tokens in a frame, so that
             none is empty.
         block: number of neighbouring GPUs that shard the DiT's weights, so that it runs on multiples of them.
 
@@ -126,17 +126,20 @@ def problem_of(
     seconds_SMK, memory_SMK = np.full(size, np.inf), np.empty(size)
     memory_SMK[:] = np.array([costs.resident_bytes(module) for module in Module])[:, None]
     clips = list(dict.fromkeys(clip for shape in shapes for clip in shape.clips))
-    numbers = {clip: number for number, clip in enumerate(clips)}
+    clip_indices = {clip: index for index, clip in enumerate(clips)}
     dit_nK, bytes_nK = costs.dit_s(clips, degrees_K), costs.dit_bytes(clips, degrees_K)
     pixels_n = np.array([clip.pixels for clip in clips])
     vae_n, vae_bytes_n = (
         np.where(pixels_n, costs.vae_s(clips), 0.0),
         np.where(pixels_n, costs.vae_bytes(clips), 0.0),
     )
-    frame_n = np.array([clip.bucket.height * clip.bucket.width // places for clip in clips])
+    frame_n = np.array([clip.bucket.height * clip.bucket.width // pixels_per_token for clip in clips])
     for sample, shape in enumerate(shapes):
-        own = np.array([numbers[clip] for clip in shape.clips])
-        dit_K, tokens = np.isin(degrees_K, degrees) & (degrees_K % block == 0), int(frame_n[own].sum())
+        sample_clips = np.array([clip_indices[clip] for clip in shape.clips])
+        dit_K, tokens = (
+            np.isin(degrees_K, degrees) & (degrees_K % block == 0),
+            int(frame_n[sample_clips].sum()),
+        )
         cut_K = dit_K & (degrees_K <= max(1, tokens))
         if not cut_K.any():
             raise UsageError(
@@ -145,18 +148,20 @@ def problem_of(
                 " ranks (train.cascade.degrees, parallel.dp_shard)"
             )
         seconds_SMK[sample, Module.DIT] = np.where(
-            cut_K, costs.call_s(Module.DIT) + dit_nK[own].sum(axis=0), np.inf
+            cut_K, costs.call_s(Module.DIT) + dit_nK[sample_clips].sum(axis=0), np.inf
         )
-        memory_SMK[sample, Module.DIT] += bytes_nK[own].sum(axis=0)
+        memory_SMK[sample, Module.DIT] += bytes_nK[sample_clips].sum(axis=0)
         if any(clip.pixels for clip in shape.clips):
-            for place, degree in enumerate(degrees_K.tolist()):
-                if degree <= len(own):
-                    shares = [own[first::degree] for first in range(degree)]
+            for degree_index, degree in enumerate(degrees_K.tolist()):
+                if degree <= len(sample_clips):
+                    shares = [sample_clips[first::degree] for first in range(degree)]
                     longest_s = max(vae_n[share].sum() for share in shares)
-                    seconds_SMK[sample, Module.VAE, place] = costs.call_s(Module.VAE) + longest_s
-                    memory_SMK[sample, Module.VAE, place] += max(vae_bytes_n[share].sum() for share in shares)
+                    seconds_SMK[sample, Module.VAE, degree_index] = costs.call_s(Module.VAE) + longest_s
+                    memory_SMK[sample, Module.VAE, degree_index] += max(
+                        vae_bytes_n[share].sum() for share in shares
+                    )
         if shape.captions:
             seconds_SMK[sample, Module.TEXT, degrees_K == 1] = costs.call_s(
                 Module.TEXT
-            ) + costs.caption_s * len(own)
+            ) + costs.caption_s * len(sample_clips)
     return Problem(gpus, degrees_K, seconds_SMK, memory_SMK, memory_bytes)

@@ -26,15 +26,17 @@ class RankRun(NamedTuple):
     end_s: float
 
 
-def all_runs(own: Sequence[Executed], world: World) -> list[list[RankRun]]:
+def all_runs(local_runs: Sequence[Executed], world: World) -> list[list[RankRun]]:
     """Gather the runs of all ranks, ordered by rank; a collective."""
-    said = world.gather_text(json.dumps([(one.run.cascade, one.start_s, one.end_s) for one in own]))
+    rank_texts = world.gather_text(
+        json.dumps([(executed.run.cascade, executed.start_s, executed.end_s) for executed in local_runs])
+    )
     return [
         [
             RankRun(Cascade(sample, Module(module)), start_s, end_s)
             for (sample, module), start_s, end_s in json.loads(rows)
         ]
-        for rows in said
+        for rows in rank_texts
     ]
 
 
@@ -45,14 +47,14 @@ class StepTimeline:
     Attributes:
         step: step number, from 1.
         plan: plan of the step.
-        placed: schedule on real GPUs.
+        schedule: schedule on real GPUs.
         runs: executed runs, rank by rank.
         measured: True if planned seconds come from measured costs; otherwise only their ratios matter.
     """
 
     step: int
     plan: CascadePlan
-    placed: Schedule
+    schedule: Schedule
     runs: Sequence[Sequence[RankRun]]
     measured: bool
 
@@ -70,25 +72,25 @@ class StepTimeline:
             starts[cascade] = min(starts.get(cascade, start_s), start_s)
             ends[cascade] = max(ends.get(cascade, end_s), end_s)
         runs = (
-            run._replace(start_s=starts[run.cascade], end_s=ends[run.cascade]) for run in self.placed.runs
+            run._replace(start_s=starts[run.cascade], end_s=ends[run.cascade]) for run in self.schedule.runs
         )
-        return Schedule.of(runs, self.placed.gpus)
+        return Schedule.of(runs, self.schedule.gpus)
 
     @property
     def idle(self) -> float:
         """Idle share of rank time until the last cascade ended."""
         busy_s = sum(run.end_s - run.start_s for runs in self.runs for run in runs)
-        whole_s = self.placed.gpus * self.executed.makespan_s
+        whole_s = self.schedule.gpus * self.executed.makespan_s
         return 1 - busy_s / whole_s if whole_s else 0.0
 
     @property
     def summary(self) -> str:
         """Summary of the step as a log line."""
-        planned = f"{self.placed.makespan_s:.2f} s planned, " if self.measured else ""
+        planned = f"{self.schedule.makespan_s:.2f} s planned, " if self.measured else ""
         # Rounding may leave a tiny negative number.
-        idle = f"{abs(self.placed.idle):.1%} idle planned, {self.idle:.1%} executed"
+        idle = f"{abs(self.schedule.idle):.1%} idle planned, {self.idle:.1%} executed"
         return (
-            f"step {self.step}: {len(self.placed.runs)} cascades: {planned}{self.executed.makespan_s:.2f} s executed;"
+            f"step {self.step}: {len(self.schedule.runs)} cascades: {planned}{self.executed.makespan_s:.2f} s executed;"
             f" {idle}; plan {self.plan.gap:.1%} above the bound"
         )
 
@@ -101,11 +103,11 @@ class StepTimeline:
         (folder / f"{self.name}.html").write_text(html, encoding="utf-8")
 
     def _planned(self) -> Panel:
-        if self.measured or not self.placed.makespan_s:
-            return Panel("planned", self.placed)
+        if self.measured or not self.schedule.makespan_s:
+            return Panel("planned", self.schedule)
         # Scale nominal seconds, which are not comparable to measured ones.
-        scale = self.executed.makespan_s / self.placed.makespan_s
+        scale = self.executed.makespan_s / self.schedule.makespan_s
         runs = (
-            run._replace(start_s=run.start_s * scale, end_s=run.end_s * scale) for run in self.placed.runs
+            run._replace(start_s=run.start_s * scale, end_s=run.end_s * scale) for run in self.schedule.runs
         )
-        return Panel("planned, to the same scale", Schedule.of(runs, self.placed.gpus))
+        return Panel("planned, to the same scale", Schedule.of(runs, self.schedule.gpus))

@@ -30,7 +30,7 @@ class TrainingOps:
         bundle: modules of the run.
         config: configuration of the run.
         entries: manifest of the step; a sample's number is its index.
-        own: this rank's batches, in order.
+        local_batches: this rank's batches, in order.
         rank: rank of this process.
         device: compute device.
         weigh: adds a reported microbatch to the step and returns its weighted loss.
@@ -45,7 +45,7 @@ class TrainingOps:
         bundle: Bundle,
         config: TrainConfig,
         entries: Sequence[ManifestEntry],
-        own: Sequence[Microbatch | Pack],
+        local_batches: Sequence[Microbatch | Pack],
         rank: int,
         device: torch.device,
         weigh: Weigh,
@@ -53,8 +53,8 @@ class TrainingOps:
     ) -> None:
         self.reported: list[tuple[Microbatch | Pack, Losses]] = []
         self._bundle, self._config, self._entries = bundle, config, entries
-        places = [place for place, entry in enumerate(entries) if entry.owner == rank]
-        self._own = dict(zip(places, own, strict=True))
+        indices = [index for index, entry in enumerate(entries) if entry.owner == rank]
+        self._own = dict(zip(indices, local_batches, strict=True))
         self._device, self._weigh, self._clock = device, weigh, clock
         # Weighs microbatches that another rank reports.
         self._aside = StepLosses(config.denominator)
@@ -81,37 +81,37 @@ class TrainingOps:
 
     @torch.no_grad()
     def make(
-        self, cascade: Cascade, numbers: Sequence[int], taken: Sequence[torch.Tensor]
+        self, cascade: Cascade, part_indices: Sequence[int], inputs: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        if not numbers:
+        if not part_indices:
             return []
         entry = self._entries[cascade.sample]
         if cascade.module == Module.TEXT:
-            return self._contexts(entry, numbers)
+            return self._contexts(entry, part_indices)
         encode = self._bundle.tokenizer.encode
         if isinstance(entry.batch, Pack):
-            return [clip.float() if clip.is_floating_point() else encode(clip[None])[0] for clip in taken]
-        return list(encode(torch.stack(list(taken))).unbind())
+            return [clip.float() if clip.is_floating_point() else encode(clip[None])[0] for clip in inputs]
+        return list(encode(torch.stack(list(inputs))).unbind())
 
     def train(
         self,
         sample: int,
-        given: MutableMapping[Module, list[torch.Tensor]],
+        module_outputs: MutableMapping[Module, list[torch.Tensor]],
         context: ContextParallel | None,
         first: bool,
     ) -> None:
         batch, clock = self._entries[sample].batch, self._clock
         errors = whole_model_errors if context is None else ContextParallelErrors(context)
         with clock.part("forward"):
-            inputs = self._inputs(sample, given)
-            found = losses_of(
+            inputs = self._inputs(sample, module_outputs)
+            sample_losses = losses_of(
                 self._bundle, self._config, batch, inputs, self._device, None, errors, clock.part
             )
-            loss = (self._weigh if first else self._aside.add)(batch, found)
+            loss = (self._weigh if first else self._aside.add)(batch, sample_losses)
             with clock.part("backward"):
                 loss.backward()  # type: ignore[no-untyped-call]  # torch's own
         if first:
-            self.reported.append((batch, replace(found, each=found.each.detach())))
+            self.reported.append((batch, replace(sample_losses, each=sample_losses.each.detach())))
 
     def _latents(self, video: TensorSpec) -> TensorSpec:
         if video.dtype.is_floating_point:
@@ -119,29 +119,29 @@ class TrainingOps:
         tokenizer = self._bundle.tokenizer
         return TensorSpec((tokenizer.channels, *tokenizer.latent_size(video.shape[1:])), torch.float32)
 
-    def _contexts(self, entry: ManifestEntry, numbers: Sequence[int]) -> list[torch.Tensor]:
+    def _contexts(self, entry: ManifestEntry, part_indices: Sequence[int]) -> list[torch.Tensor]:
         batch, config = entry.batch, self._config
         dropped = draw_dropped(config.objective.caption_dropout, config.seed, batch.keys, batch.passes)
         captions = captions_of(batch.captions, dropped)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
-            context_BMD, _ = self._bundle.text([captions[number] for number in numbers])
-        rows = [entry.contexts[number].shape[0] for number in numbers]
+            context_BMD, _ = self._bundle.text([captions[index] for index in part_indices])
+        rows = [entry.contexts[index].shape[0] for index in part_indices]
         return [context_MD[:count] for context_MD, count in zip(context_BMD, rows, strict=True)]
 
-    def _inputs(self, sample: int, given: MutableMapping[Module, list[torch.Tensor]]) -> InputSource:
-        """Return the DiT's inputs; popped from ``given``, so that they live no longer than without cascades."""
+    def _inputs(self, sample: int, module_outputs: MutableMapping[Module, list[torch.Tensor]]) -> InputSource:
+        """Return the inputs of the DiT, popped from ``module_outputs``, to live no longer than without cascades."""
         entry = self._entries[sample]
         bundle, packed = self._bundle, isinstance(entry.batch, Pack)
 
         def clean(_place: int) -> torch.Tensor:
             if packed:
-                return given[Module.VAE].pop(0)[None].float()
-            return torch.stack(given.pop(Module.VAE)).float()
+                return module_outputs[Module.VAE].pop(0)[None].float()
+            return torch.stack(module_outputs.pop(Module.VAE)).float()
 
         def encoded(dropped: Sequence[bool]) -> EncodedText:
             if not entry.contexts:
                 return bundle.text.encode(captions_of(entry.batch.captions, dropped))
-            contexts = given.pop(Module.TEXT)
+            contexts = module_outputs.pop(Module.TEXT)
             if entry.text_stored:
                 return stored_text(bundle, contexts, dropped, self._device)
             return padded(contexts)

@@ -25,13 +25,13 @@ def test_slow_ranks_are_last_in_their_node_and_so_are_their_nodes(slow, per_node
 
 
 def test_only_stragglers_that_stay_move_and_none_moves_back():
-    order = SettledOrder(8, 8, most=2)
+    order = SettledOrder(8, 8, max_changes=2)
     seen = [order.observe(slow).ranks[-2:] for slow in ({1}, {1}, set(), {2}, {3}, {2}, {2}, {4}, {4}, {4})]
     assert seen == [(6, 7), (6, 1), (6, 1), (6, 1), (6, 1), (6, 1), *[(1, 2)] * 4]
     assert order.changes == 2
 
 
 def test_a_straggler_that_is_last_anyway_costs_no_new_order():
-    order = SettledOrder(8, 8, most=1)
+    order = SettledOrder(8, 8, max_changes=1)
     assert [order.observe(slow).ranks[-2:] for slow in ({7}, {7}, {3}, {3, 7})] == [(6, 7)] * 3 + [(3, 7)]
     assert order.changes == 1
