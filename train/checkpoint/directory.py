@@ -48,31 +48,33 @@ class Wanted:
     def __init__(self, group: str, targets: Tensors, shapes: Shapes, paths: Sequence[str]) -> None:
         self._group, self._shapes, self._paths = group, shapes, paths
         self.names = sorted(shapes)
-        self._number = {name: number for number, name in enumerate(self.names)}
-        self._part = {path: number for number, path in enumerate(paths)}
+        self._number = {name: index for index, name in enumerate(self.names)}
+        self._part = {path: index for index, path in enumerate(paths)}
         self._dims = max((len(shape) for _, shape in shapes.values()), default=0)
         self._boxes = {
-            name: box for name, one in targets.items() if (box := piece_of(group, name, one)).bytes
+            name: box for name, target in targets.items() if (box := piece_of(group, name, target)).bytes
         }
         self._low_ND = np.zeros((len(self.names), self._dims), np.int64)
         self._high_ND = np.zeros_like(self._low_ND)
         self._is_wanted_N = np.zeros(len(self.names), np.bool_)
         for name, box in self._boxes.items():
-            number = self._number[name]
-            self._is_wanted_N[number] = True
-            self._low_ND[number], sizes_D = self._padded(box)
-            self._high_ND[number] = self._low_ND[number] + sizes_D
+            index = self._number[name]
+            self._is_wanted_N[index] = True
+            self._low_ND[index], sizes_D = self._padded(box)
+            self._high_ND[index] = self._low_ND[index] + sizes_D
         self.found: dict[str, list[StoredPiece]] = {}
 
     def rows(self, stored: Sequence[StoredPiece]) -> tuple[Rows, Rows]:
         """Return pieces as rows of numbers, and the checksums of all their blocks, one after the other."""
         rows = np.zeros((len(stored), _HEAD + 2 * self._dims), np.int64)
-        for row, one in zip(rows, stored, strict=True):
-            number, part = self._number[one.piece.name], self._part[one.path]
-            row[:_HEAD] = number, part, one.start, len(one.blocks)
-            offsets_D, sizes_D = self._padded(one.piece)
+        for row, stored_piece in zip(rows, stored, strict=True):
+            tensor_index, part = self._number[stored_piece.piece.name], self._part[stored_piece.path]
+            row[:_HEAD] = tensor_index, part, stored_piece.start, len(stored_piece.blocks)
+            offsets_D, sizes_D = self._padded(stored_piece.piece)
             row[_HEAD:] = [*offsets_D, *sizes_D]
-        return rows, np.array([int(block, 16) for one in stored for block in one.blocks], np.int64)
+        return rows, np.array(
+            [int(block, 16) for stored_piece in stored for block in stored_piece.blocks], np.int64
+        )
 
     def take(self, rows: Rows, blocks: Rows) -> None:
         """Keep the pieces that overlap with a box of this rank.
@@ -83,30 +85,36 @@ class Wanted:
         """
         begins = np.concatenate([[0], np.cumsum(rows[:, 3])])
         near = np.flatnonzero(self._is_wanted_N[rows[:, 0]])
-        numbers, low = rows[near, 0], rows[near, _HEAD : _HEAD + self._dims]
+        tensor_indices, low = rows[near, 0], rows[near, _HEAD : _HEAD + self._dims]
         high = low + rows[near, _HEAD + self._dims :]
-        shared = np.maximum(low, self._low_ND[numbers]) < np.minimum(high, self._high_ND[numbers])
-        for place in near[shared.all(axis=1)].tolist():
-            number, part, start, count = rows[place, :_HEAD].tolist()
-            name = self.names[number]
+        shared = np.maximum(low, self._low_ND[tensor_indices]) < np.minimum(
+            high, self._high_ND[tensor_indices]
+        )
+        for row_index in near[shared.all(axis=1)].tolist():
+            tensor_index, part, start, count = rows[row_index, :_HEAD].tolist()
+            name = self.names[tensor_index]
             dtype, shape = self._shapes[name]
-            box = rows[place, _HEAD:].reshape(2, self._dims)[:, : len(shape)].tolist()
-            own = blocks[begins[place] : begins[place] + count].tolist()
+            box = rows[row_index, _HEAD:].reshape(2, self._dims)[:, : len(shape)].tolist()
+            piece_blocks = blocks[begins[row_index] : begins[row_index] + count].tolist()
             piece = Piece(self._group, name, dtype, shape, tuple(box[0]), tuple(box[1]))
-            found = StoredPiece(piece, self._paths[part], start, [f"{block:08x}" for block in own])
-            self.found.setdefault(name, []).append(found)
+            stored_piece = StoredPiece(
+                piece, self._paths[part], start, [f"{block:08x}" for block in piece_blocks]
+            )
+            self.found.setdefault(name, []).append(stored_piece)
 
     def gap(self) -> str | None:
         """Return the name of a tensor whose pieces do not make this rank's box whole; None if all do."""
         for name, box in self._boxes.items():
-            pieces = {one.piece.offsets: one.piece for one in self.found.get(name, ())}
+            pieces = {
+                stored_piece.piece.offsets: stored_piece.piece for stored_piece in self.found.get(name, ())
+            }
             if len(pieces) != len(self.found.get(name, ())):
                 return name
             volume = 0
             for piece in pieces.values():
                 shared = overlap(piece, box)
                 assert shared is not None
-                volume += math.prod(own.stop - own.start for own in shared.of_target)
+                volume += math.prod(extent.stop - extent.start for extent in shared.of_target)
             if volume != math.prod(box.sizes):
                 return name
         return None
@@ -142,48 +150,59 @@ def locate(
         RunError: a part is missing or damaged, or pieces leave a gap.
         UsageError: the checkpoint has no such group, or its tensors do not match ``shapes``.
     """
-    wanted = Wanted(group, targets, shapes, [f"{folder}/{part}" for part in state.parts(group)])
+    rank_boxes = Wanted(group, targets, shapes, [f"{folder}/{part}" for part in state.parts(group)])
     share = slice(world.rank, None, world.size)
 
     def parsed() -> list[StoredPiece]:
         headers = read_headers(storage, folder, state, group, len(shapes), share)
         return [
-            one
+            stored_piece
             for path, header in headers.items()
-            for one in pieces_in(storage, path, group, header, state.checked)
+            for stored_piece in pieces_in(storage, path, group, header, state.checked)
         ]
 
-    own = together(parsed)
-    if difference := _difference(own, wanted.names, shapes, world):
+    local_pieces = together(parsed)
+    if difference := _difference(local_pieces, rank_boxes.names, shapes, world):
         raise UsageError(f"{group} in {storage.uri(folder)} does not fit this configuration: {difference}")
     at_once = max(1, ROWS // world.size)
-    for begin in range(0, world.largest(len(own)), at_once):
+    for begin in range(0, world.largest(len(local_pieces)), at_once):
         rows, blocks = (
-            torch.from_numpy(one).to(world.device) for one in wanted.rows(own[begin : begin + at_once])
+            torch.from_numpy(array).to(world.device)
+            for array in rank_boxes.rows(local_pieces[begin : begin + at_once])
         )
-        wanted.take(world.gather(rows).cpu().numpy(), world.gather(blocks[:, None]).flatten().cpu().numpy())
+        rank_boxes.take(
+            world.gather(rows).cpu().numpy(), world.gather(blocks[:, None]).flatten().cpu().numpy()
+        )
 
     def whole() -> None:
-        if (name := wanted.gap()) is not None:
-            path = next((one.path for one in wanted.found.get(name, ())), f"{folder}/{state.parts(group)[0]}")
+        if (name := rank_boxes.gap()) is not None:
+            path = next(
+                (stored_piece.path for stored_piece in rank_boxes.found.get(name, ())),
+                f"{folder}/{state.parts(group)[0]}",
+            )
             raise damaged(storage, path, ValueError(f"the pieces of {name} do not make it whole"))
 
     together(whole)
-    return wanted.found
+    return rank_boxes.found
 
 
-def _difference(own: Sequence[StoredPiece], names: Sequence[str], shapes: Shapes, world: World) -> str | None:
+def _difference(
+    local_pieces: Sequence[StoredPiece], names: Sequence[str], shapes: Shapes, world: World
+) -> str | None:
     """Describe the difference between stored and expected tensors; a collective, the same on all ranks."""
-    told = {
+    summary = {
         name: text
-        for name, dtype, shape in {(one.piece.name, one.piece.dtype, one.piece.shape) for one in own}
+        for name, dtype, shape in {
+            (stored_piece.piece.name, stored_piece.piece.dtype, stored_piece.piece.shape)
+            for stored_piece in local_pieces
+        }
         if (text := difference_of(name, (dtype, shape), shapes.get(name)))
     }
-    stored = {one.piece.name for one in own}
+    stored = {stored_piece.piece.name for stored_piece in local_pieces}
     counts_N = torch.tensor([name in stored for name in names], dtype=torch.int64, device=world.device)
     world.sum_([counts_N])
     all_told: dict[str, str] = {}
-    for text in world.gather_text(json.dumps(told)):
+    for text in world.gather_text(json.dumps(summary)):
         all_told = json.loads(text) | all_told
     missing = {name for name, count in zip(names, counts_N.tolist(), strict=True) if not count}
     all_told |= {name: text for name in missing if (text := difference_of(name, None, shapes[name]))}

@@ -54,12 +54,14 @@ def export(
         RunError: the checkpoint is damaged.
         UsageError: it has no such group.
     """
-    found = find(storage, folder, state, group, _MOST_TENSORS)
+    stored_pieces = find(storage, folder, state, group, _MOST_TENSORS)
     wholes = []
-    for name, stored in found.items():
-        own = stored[0].piece
-        rounded = dtype if dtype and own.torch_dtype.is_floating_point else own.dtype
-        wholes.append(Piece(group, name, rounded, own.shape, (0,) * len(own.shape), own.shape))
+    for name, stored in stored_pieces.items():
+        first_piece = stored[0].piece
+        rounded = dtype if dtype and first_piece.torch_dtype.is_floating_point else first_piece.dtype
+        wholes.append(
+            Piece(group, name, rounded, first_piece.shape, (0,) * len(first_piece.shape), first_piece.shape)
+        )
     wholes = in_order(wholes)
     head = header(
         wholes,
@@ -70,16 +72,16 @@ def export(
     def content() -> Iterator[bytes | memoryview]:
         yield head
         for piece in wholes:
-            yield from data_of([_assembled(storage, piece, found[piece.name])])
+            yield from data_of([_assembled(storage, piece, stored_pieces[piece.name])])
 
     target.write_chunks(path, content(), size)
     return Exported(len(wholes), sum(math.prod(piece.shape) for piece in wholes), size)
 
 
-def _assembled(storage: Storage, whole: Piece, parts: list[StoredPiece]) -> torch.Tensor:
-    tensor = torch.empty(whole.shape, dtype=whole.torch_dtype)
+def _assembled(storage: Storage, target: Piece, parts: list[StoredPiece]) -> torch.Tensor:
+    tensor = torch.empty(target.shape, dtype=target.torch_dtype)
     for stored in parts:
-        shared = overlap(stored.piece, whole)
+        shared = overlap(stored.piece, target)
         assert shared is not None  # an empty piece is not stored
         rows = stored.piece.sizes[0] if stored.piece.sizes else 1
         tensor[shared.of_target] = read_rows(storage, stored, 0, rows).to(tensor.dtype)

@@ -188,7 +188,7 @@ def pieces_in(storage: Storage, path: str, group: str, header: Header, checked: 
         entries = _ENTRIES.validate_python(content)
         offsets = _OFFSETS.validate_json(metadata.get(_SHARDING, "{}"))
         shapes = _WHOLE.validate_json(metadata.get(_SHAPES, "{}"))
-        found = []
+        pieces = []
         for name, entry in entries.items():
             begin, end = entry.data_offsets
             sizes = tuple(entry.shape)
@@ -197,16 +197,16 @@ def pieces_in(storage: Storage, path: str, group: str, header: Header, checked: 
             piece = Piece(group, name, _TORCH[entry.dtype], shape, start, sizes)
             if end - begin != piece.bytes or data + end > size or not _lies_within(piece):
                 raise ValueError(f"{name} does not lie within it")
-            found.append(StoredPiece(piece, path, data + begin))
-        sizes_of = {one.piece.name: one.piece.bytes for one in found}
+            pieces.append(StoredPiece(piece, path, data + begin))
+        sizes_of = {stored_piece.piece.name: stored_piece.piece.bytes for stored_piece in pieces}
         if data + sum(sizes_of.values()) != size:
             raise ValueError(f"its {size} bytes are not those of its tensors")
         blocks = blocks_of(metadata, sizes_of)
-        if checked and len(blocks) < len(found):
+        if checked and len(blocks) < len(pieces):
             raise ValueError("it has lost its checksums")
     except (ValidationError, ValueError, KeyError, AttributeError, RecursionError) as error:
         raise damaged(storage, path, error) from error
-    return [one._replace(blocks=blocks.get(one.piece.name, ())) for one in found]
+    return [stored_piece._replace(blocks=blocks.get(stored_piece.piece.name, ())) for stored_piece in pieces]
 
 
 def read_pieces(
@@ -243,4 +243,4 @@ def _lies_within(piece: Piece) -> bool:
     if not len(piece.shape) == len(piece.offsets) == len(piece.sizes):
         return False
     boxes = zip(piece.shape, piece.offsets, piece.sizes, strict=True)
-    return all(begin + size <= whole for whole, begin, size in boxes)
+    return all(begin + size <= length for length, begin, size in boxes)

@@ -26,9 +26,9 @@ def located(named: str, config: StorageConfig = StorageConfig()) -> tuple[Storag
     if storage.stat(STATE) is not None:
         above, _, folder = storage.root.rpartition("/")
         return open_storage(above or "/", config), folder
-    for place in (storage, open_storage(f"{named}/checkpoints", config)):
-        if (step := latest(place)) is not None:
-            return place, folder_of(step)
+    for root in (storage, open_storage(f"{named}/checkpoints", config)):
+        if (step := latest(root)) is not None:
+            return root, folder_of(step)
     raise UsageError(f"{named} holds no checkpoint; give the folder of a run, or its checkpoints/step-000500")
 
 
@@ -41,11 +41,11 @@ def all_of(named: str, config: StorageConfig = StorageConfig()) -> tuple[Storage
     """
     storage = open_storage(named, config)
     if storage.stat(STATE) is not None:
-        place, folder = located(named, config)
-        return place, [folder]
-    for place in (storage, open_storage(f"{named}/checkpoints", config)):
-        if whole := steps_of(place)[0]:
-            return place, [folder_of(step) for step in sorted(whole)]
+        root, folder = located(named, config)
+        return root, [folder]
+    for root in (storage, open_storage(f"{named}/checkpoints", config)):
+        if steps := steps_of(root)[0]:
+            return root, [folder_of(step) for step in sorted(steps)]
     return storage, []
 
 
@@ -57,8 +57,8 @@ def expendable(steps: Iterable[int], keep_last: int, keep_every: int | None) -> 
 
 def prune(storage: Storage, keep_last: int, keep_every: int | None) -> None:
     """Remove expendable checkpoints, each one's state first, and unfinished ones."""
-    whole, _ = steps_of(storage)
-    for step in expendable(whole, keep_last, keep_every):
+    steps, _ = steps_of(storage)
+    for step in expendable(steps, keep_last, keep_every):
         storage.delete(f"{folder_of(step)}/{STATE}")
     sweep(storage)
 

@@ -19,13 +19,13 @@ def part(group: str, rank: int, writers: int) -> str:
 
 def steps_of(storage: Storage) -> tuple[set[int], set[int]]:
     """Return the steps of complete and of unfinished checkpoints."""
-    seen, whole = set(), set()
-    for found in storage.list("step-"):
-        if match := re.fullmatch(r"step-(\d{6,18})/(.+)", found.path):
-            seen.add(int(match[1]))
+    all_steps, complete = set(), set()
+    for file in storage.list("step-"):
+        if match := re.fullmatch(r"step-(\d{6,18})/(.+)", file.path):
+            all_steps.add(int(match[1]))
             if match[2] == STATE:
-                whole.add(int(match[1]))
-    return whole, seen - whole
+                complete.add(int(match[1]))
+    return complete, all_steps - complete
 
 
 def folder_before(storage: Storage, folder: str) -> str | None:

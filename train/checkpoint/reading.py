@@ -51,7 +51,7 @@ def read_headers(
             f"{storage.uri(folder)} holds no {group}, only {', '.join(state.groups)};"
             " resume with the configuration that wrote it"
         )
-    sizes = {found.path: found.size for found in storage.list(f"{folder}/{group}")}
+    sizes = {file.path: file.size for file in storage.list(f"{folder}/{group}")}
     paths = [f"{folder}/{part}" for part in state.parts(group)]
     if missing := [path for path in paths if path not in sizes]:
         raise damaged(storage, missing[0], FileNotFoundError("it is missing"))
@@ -85,15 +85,15 @@ def find(
         UsageError: the checkpoint has no such group.
     """
     headers = read_headers(storage, folder, state, group, most_tensors)
-    found: dict[str, list[StoredPiece]] = {}
+    by_name: dict[str, list[StoredPiece]] = {}
     for path, header in headers.items():
-        for one in pieces_in(storage, path, group, header, state.checked):
-            found.setdefault(one.piece.name, []).append(one)
-    for name, parts in found.items():
+        for stored_piece in pieces_in(storage, path, group, header, state.checked):
+            by_name.setdefault(stored_piece.piece.name, []).append(stored_piece)
+    for name, parts in by_name.items():
         pieces, shape = [stored.piece for stored in parts], parts[0].piece.shape
         if any(piece.shape != shape for piece in pieces) or uncovered(pieces, shape):
             raise damaged(storage, parts[0].path, ValueError(f"the pieces of {name} do not make it whole"))
-    return found
+    return by_name
 
 
 def load_(
@@ -118,14 +118,16 @@ def load_(
         RunError: the checkpoint is damaged.
         UsageError: its tensors do not match ``shapes``.
     """
-    found = find(storage, folder, state, group, len(shapes))
-    stored_shapes = {name: (s[0].piece.dtype, s[0].piece.shape) for name, s in found.items()}
+    pieces = find(storage, folder, state, group, len(shapes))
+    stored_shapes = {name: (s[0].piece.dtype, s[0].piece.shape) for name, s in pieces.items()}
     if difference := _difference(stored_shapes, shapes):
         raise UsageError(f"{group} in {storage.uri(folder)} does not fit this configuration: {difference}")
-    copy_(storage, group, targets, found)
+    copy_(storage, group, targets, pieces)
 
 
-def copy_(storage: Storage, group: str, targets: Tensors, found: Mapping[str, Sequence[StoredPiece]]) -> None:
+def copy_(
+    storage: Storage, group: str, targets: Tensors, pieces: Mapping[str, Sequence[StoredPiece]]
+) -> None:
     """Copy a group's tensors into ``targets`` from pieces that make them whole.
 
     Raises:
@@ -141,17 +143,17 @@ def copy_(storage: Storage, group: str, targets: Tensors, found: Mapping[str, Se
         target.copy_(rows)
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        list(pool.map(copy, _reads(group, targets, found)))
+        list(pool.map(copy, _reads(group, targets, pieces)))
 
 
 def _reads(
-    group: str, targets: Tensors, found: Mapping[str, Sequence[StoredPiece]]
+    group: str, targets: Tensors, pieces: Mapping[str, Sequence[StoredPiece]]
 ) -> Iterator[tuple[torch.Tensor, StoredPiece, Overlap, int, int]]:
     """Yield target, piece, intersection and the range of rows per read."""
     for name, target in targets.items():
-        wanted = piece_of(group, name, target)
-        for stored in found.get(name, ()):
-            if (shared := overlap(stored.piece, wanted)) is None:
+        box = piece_of(group, name, target)
+        for stored in pieces.get(name, ()):
+            if (shared := overlap(stored.piece, box)) is None:
                 continue
             rows = shared.of_source[0] if shared.of_source else slice(0, 1)
             row_bytes = stored.piece.bytes // (stored.piece.sizes[0] if stored.piece.sizes else 1)
@@ -177,9 +179,9 @@ def difference_of(
 
 def described(differences: Mapping[str, str]) -> str | None:
     """Describe differences by tensor, the first three in words; None without any."""
-    found = [differences[name] for name in sorted(differences)]
-    more = f", and {len(found) - 3} more" if len(found) > 3 else ""
-    return ", ".join(found[:3]) + more or None
+    messages = [differences[name] for name in sorted(differences)]
+    more = f", and {len(messages) - 3} more" if len(messages) > 3 else ""
+    return ", ".join(messages[:3]) + more or None
 
 
 def _difference(stored: Shapes, expected: Shapes) -> str | None:

@@ -78,12 +78,14 @@ class Checkpoints:
             # Before any rank can write, since they wait in the following collective.
             storage.sweep()
             sweep(storage)
-        own = [piece_of(group, name, t) for group, tensors in groups.items() for name, t in tensors.items()]
-        everywhere = shapes_everywhere(own, world)
+        local_pieces = [
+            piece_of(group, name, t) for group, tensors in groups.items() for name, t in tensors.items()
+        ]
+        everywhere = shapes_everywhere(local_pieces, world)
         self._shapes = {
             group: shapes_of([tensor[1:] for tensor in everywhere if tensor[0] == group]) for group in groups
         }
-        mine = in_order(pieces_of_rank(own, world))
+        mine = in_order(pieces_of_rank(local_pieces, world))
         self._mine = {group: [piece for piece in mine if piece.group == group] for group in groups}
         self._staged: dict[Piece, torch.Tensor] = {}
         self._flight: _Flight | None = None
@@ -98,9 +100,11 @@ class Checkpoints:
             RunError: a rank cannot see it, or it is damaged; then on every rank.
         """
         step = (latest(self._storage) if self._world.rank == 0 else None) or 0
-        found = int(self._world.sums([step])[0])
+        newest = int(self._world.sums([step])[0])
         return (
-            self._together(lambda: read_checkpoint_state(self._storage, folder_of(found))) if found else None
+            self._together(lambda: read_checkpoint_state(self._storage, folder_of(newest)))
+            if newest
+            else None
         )
 
     def load_(self, state: CheckpointState) -> None:
@@ -117,8 +121,8 @@ class Checkpoints:
             )
         for group, targets in self._groups.items():
             shapes, folder = self._shapes[group], folder_of(state.step)
-            found = locate(self._storage, folder, state, group, targets, shapes, self._world, self._together)
-            self._together(partial(copy_, self._storage, group, targets, found))
+            pieces = locate(self._storage, folder, state, group, targets, shapes, self._world, self._together)
+            self._together(partial(copy_, self._storage, group, targets, pieces))
 
     def _together(self, act: Callable[[], T]) -> T:
         """Run an action that may fail on a single rank, and fail on all ranks if it does; a collective."""
@@ -127,10 +131,10 @@ class Checkpoints:
             result = act()
         except (RunError, UsageError) as error:
             failure = error
-        said = self._world.gather_text("" if failure is None else str(failure))
+        rank_errors = self._world.gather_text("" if failure is None else str(failure))
         if failure is not None:
             raise failure
-        for rank, text in enumerate(said):
+        for rank, text in enumerate(rank_errors):
             if text:
                 raise RankError(f"rank {rank}: {text}", self._world.global_rank(rank))
         return cast(T, result)
@@ -200,8 +204,8 @@ class Checkpoints:
             self._flight, self._failed_before = None, False
             self.published = flight.state.step
         else:
-            said = self._world.gather_text(json.dumps(flight.headers))
-            headers = {path: crc for text in said for path, crc in json.loads(text).items()}
+            rank_headers = self._world.gather_text(json.dumps(flight.headers))
+            headers = {path: crc for text in rank_headers for path, crc in json.loads(text).items()}
             flight.state = flight.state.model_copy(update={"headers": headers})
             first = self._world.rank == 0
             flight.publish(self._publish if first else lambda *_: None)
@@ -219,8 +223,8 @@ class Checkpoints:
 
     def _leave_out(self, step: int) -> None:
         """Tell which ranks are late, and with what; a collective."""
-        said = self._world.gather_text("" if self._flight is None else self._flight.unfinished())
-        late = [f"rank {rank} still writes {uri}" for rank, uri in enumerate(said) if uri]
+        unfinished = self._world.gather_text("" if self._flight is None else self._flight.unfinished())
+        late = [f"rank {rank} still writes {uri}" for rank, uri in enumerate(unfinished) if uri]
         if self._world.rank == 0:
             _log.warning(
                 "%s is left out, since after %g s %s; training goes on, and the next one counts",
@@ -283,7 +287,7 @@ class Checkpoints:
         """Wait until this rank sees all ranks' files, which network file systems may show late."""
         folder, deadline = folder_of(state.step), time.monotonic() + _LATE_S
         expected = {f"{folder}/{path}" for group in state.groups for path in state.parts(group)}
-        while missing := expected - {found.path for found in self._storage.list(f"{folder}/")}:
+        while missing := expected - {file.path for file in self._storage.list(f"{folder}/")}:
             if time.monotonic() > deadline:
                 raise RunError(
                     f"{self._storage.uri(min(missing))} was written, but cannot be seen from rank 0;"
@@ -292,8 +296,8 @@ class Checkpoints:
             time.sleep(1.0)
 
     def _report(self, flight: "_Flight") -> None:
-        said = self._world.gather_text(flight.complaint())
-        reasons = [f"rank {rank}: {text}" for rank, text in enumerate(said) if text]
+        complaints = self._world.gather_text(flight.complaint())
+        reasons = [f"rank {rank}: {text}" for rank, text in enumerate(complaints) if text]
         message = f"{self.uri(flight.state.step)} could not be written ({'; '.join(reasons[:3])})"
         if self._world.rank == 0:
             # In a thread: storage that failed a moment ago may stall, and no step waits for it.

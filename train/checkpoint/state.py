@@ -99,8 +99,8 @@ def read_checkpoint_state(storage: Storage, folder: str) -> CheckpointState:
         ) from error
     except ValidationError as error:
         first = error.errors()[0]
-        said = ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
-        raise damaged(storage, path, said) from error
+        reason = ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+        raise damaged(storage, path, reason) from error
     except ValueError as error:
         raise damaged(storage, path, error) from error
     return state

@@ -44,12 +44,12 @@ def verify(storage: Storage, folder: str, progress: Callable[[str], None] = lamb
         state = read_checkpoint_state(storage, folder)
     except RunError as error:
         return Verified(folder, 0, True, (str(error),))
-    sizes = {found.path: found.size for found in storage.list(f"{folder}/")}
-    known = {f"{folder}/{path}" for path in (STATE, *state.all_parts)}
+    sizes = {file.path: file.size for file in storage.list(f"{folder}/")}
+    expected = {f"{folder}/{path}" for path in (STATE, *state.all_parts)}
     problems = [
         f"{storage.uri(path)} belongs to no part of the checkpoint; remove it"
         for path in sizes
-        if path not in known
+        if path not in expected
     ]
     for group in state.groups:
         stored: list[StoredPiece] = []
@@ -68,36 +68,40 @@ def verify(storage: Storage, folder: str, progress: Callable[[str], None] = lamb
         if not problems:
             problems += _gaps(storage, folder, group, stored)
     return Verified(
-        folder, sum(sizes[path] for path in sizes if path in known), state.checked, tuple(problems)
+        folder, sum(sizes[path] for path in sizes if path in expected), state.checked, tuple(problems)
     )
 
 
 def _data(storage: Storage, stored: list[StoredPiece]) -> list[str]:
     """Check the blocks of all tensors and return the first fault of each file."""
 
-    def read(one: StoredPiece) -> str | None:
-        rows = one.piece.sizes[0] if one.piece.sizes else 1
-        step = max(1, _AT_ONCE // max(1, one.piece.bytes // max(1, rows)))
+    def read(stored_piece: StoredPiece) -> str | None:
+        rows = stored_piece.piece.sizes[0] if stored_piece.piece.sizes else 1
+        step = max(1, _AT_ONCE // max(1, stored_piece.piece.bytes // max(1, rows)))
         try:
             for begin in range(0, rows, step):
-                read_rows(storage, one, begin, min(begin + step, rows))
+                read_rows(storage, stored_piece, begin, min(begin + step, rows))
         except RunError as error:
             return str(error)
         return None
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        said = list(pool.map(read, stored))
-    first = {one.path: text for one, text in reversed(list(zip(stored, said, strict=True))) if text}
+        faults = list(pool.map(read, stored))
+    first = {
+        stored_piece.path: text
+        for stored_piece, text in reversed(list(zip(stored, faults, strict=True)))
+        if text
+    }
     return [first[path] for path in sorted(first)]
 
 
 def _gaps(storage: Storage, folder: str, group: str, stored: list[StoredPiece]) -> Iterator[str]:
     """Describe tensors whose pieces leave gaps."""
     by_name: dict[str, list[StoredPiece]] = {}
-    for one in stored:
-        by_name.setdefault(one.piece.name, []).append(one)
+    for stored_piece in stored:
+        by_name.setdefault(stored_piece.piece.name, []).append(stored_piece)
     for name, parts in by_name.items():
         shape = parts[0].piece.shape
-        pieces = [one.piece for one in parts]
+        pieces = [stored_piece.piece for stored_piece in parts]
         if any(piece.shape != shape for piece in pieces) or uncovered(pieces, shape):
             yield f"{storage.uri(folder)}: the pieces of {name} in {group} do not make it whole"

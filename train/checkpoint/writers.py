@@ -12,38 +12,42 @@ from reelweave.train.checkpoint.pieces import Piece
 from reelweave.train.distributed.world import World
 
 
-def pieces_of_rank(own: Sequence[Piece], world: World) -> list[Piece]:
+def pieces_of_rank(local_pieces: Sequence[Piece], world: World) -> list[Piece]:
     """Return the pieces that this rank writes, so that every piece is written once; a collective.
 
     Args:
-        own: distinct pieces that this rank holds.
+        local_pieces: distinct pieces that this rank holds.
         world: all ranks.
     """
-    rows = [(*_words(piece), piece.bytes, world.rank) for piece in own]
+    rows = [(*_words(piece), piece.bytes, world.rank) for piece in local_pieces]
     held_N4 = torch.tensor(rows, dtype=torch.int64, device=world.device).reshape(-1, 4)
     all_N4 = world.gather(held_N4).cpu().numpy()
     written_N = written(all_N4, world.size)
     return [
         piece
-        for piece, is_written in zip(own, written_N[all_N4[:, 3] == world.rank], strict=True)
+        for piece, is_written in zip(local_pieces, written_N[all_N4[:, 3] == world.rank], strict=True)
         if is_written
     ]
 
 
-def shapes_everywhere(own: Sequence[Piece], world: World) -> list[tuple[str, str, str, tuple[int, ...]]]:
+def shapes_everywhere(
+    local_pieces: Sequence[Piece], world: World
+) -> list[tuple[str, str, str, tuple[int, ...]]]:
     """Return group, name, dtype and whole shape of all ranks' tensors; a collective.
 
     Only ranks that differ from all before them, such as pipeline stages, send theirs.
     """
-    text = json.dumps(sorted({(piece.group, piece.name, piece.dtype, piece.shape) for piece in own}))
+    text = json.dumps(sorted({(piece.group, piece.name, piece.dtype, piece.shape) for piece in local_pieces}))
     digest = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
     digests = world.gather(torch.tensor([[digest]], device=world.device)).flatten().tolist()
-    said = [text]
+    rank_texts = [text]
     if len(set(digests)) > 1:
         first = digests.index(digest) == world.rank
-        said = [one for one in world.gather_text(text if first else "") if one]
+        rank_texts = [rank_text for rank_text in world.gather_text(text if first else "") if rank_text]
     return [
-        (group, name, dtype, tuple(shape)) for one in said for group, name, dtype, shape in json.loads(one)
+        (group, name, dtype, tuple(shape))
+        for rank_text in rank_texts
+        for group, name, dtype, shape in json.loads(rank_text)
     ]
 
 

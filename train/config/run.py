@@ -141,8 +141,8 @@ class TrainConfig(Settings):
 
     @model_validator(mode="after")
     def _only_frozen_encoders_are_placed(self) -> "TrainConfig":
-        placed = self.parallel.text_encoder in ("shard", "offload")
-        if placed and isinstance(self.text, HashedTextConfig):
+        is_placed = self.parallel.text_encoder in ("shard", "offload")
+        if is_placed and isinstance(self.text, HashedTextConfig):
             raise ValueError(
                 f"parallel.text_encoder {self.parallel.text_encoder} is for a published text encoder; hashed words have"
                 " a small table that is trained: leave it out"

@@ -17,16 +17,16 @@ def on_first(world: World, work: Callable[[], Any]) -> Any:
         UsageError: the work raised it; on all ranks, so that none says that another was lost.
         RunError: likewise.
     """
-    failure, told = None, ""
+    failure, message = None, ""
     if world.rank == 0:
         try:
-            told = json.dumps({"made": work()})
+            message = json.dumps({"made": work()})
         except _ERRORS as error:
             failure = error
-            told = json.dumps({"kind": int(isinstance(error, RunError)), "said": str(error)})
-    found = json.loads(world.gather_text(told)[0])
+            message = json.dumps({"kind": int(isinstance(error, RunError)), "said": str(error)})
+    reply = json.loads(world.gather_text(message)[0])
     if failure is not None:
         raise failure
-    if "kind" in found:
-        raise _ERRORS[found["kind"]](found["said"])
-    return found["made"]
+    if "kind" in reply:
+        raise _ERRORS[reply["kind"]](reply["said"])
+    return reply["made"]

@@ -122,10 +122,10 @@ class Heartbeat:
     def _wait_for_others(self) -> None:
         """Wait until every rank that is not lost knows which one is; on rank 0, and no longer than the timeout."""
         until = time.monotonic() + self._lost_after_s
-        others = set(range(1, self._size)) - set(self._named)
-        while self._rank == 0 and others and time.monotonic() < until:
-            beats = self._read(others)
-            others -= {rank for rank, beat in beats.items() if beat in (_ENDED, _TOLD)}
+        waiting = set(range(1, self._size)) - set(self._named)
+        while self._rank == 0 and waiting and time.monotonic() < until:
+            beats = self._read(waiting)
+            waiting -= {rank for rank, beat in beats.items() if beat in (_ENDED, _TOLD)}
             time.sleep(self._every_s / 10)
 
     def _beat(self) -> None:

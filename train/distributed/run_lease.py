@@ -14,12 +14,12 @@ _log = logging.getLogger(__name__)
 
 
 @contextmanager
-def alone(world: World, places: Sequence[Storage], command: str) -> Iterator[list[Storage]]:
+def alone(world: World, storages: Sequence[Storage], command: str) -> Iterator[list[Storage]]:
     """Hold the leases of a run's places; rank 0 takes them and the others receive the result. A collective.
 
     Args:
         world: all ranks.
-        places: folder of the run, and the separate place of its checkpoints, if any.
+        storages: folder of the run, and the separate place of its checkpoints, if any.
         command: command line, shown to later runs that are refused.
 
     Yields:
@@ -29,18 +29,21 @@ def alone(world: World, places: Sequence[Storage], command: str) -> Iterator[lis
         RunError: another run holds one; on every rank.
     """
     with ExitStack() as stack:
-        ids = on_first(world, lambda: [_taken(stack, place, command) for place in places])
-        fences = zip(places, ids, strict=True)
-        yield [place if name == _NONE else FencedStorage(place, Fence(place, name)) for place, name in fences]
+        ids = on_first(world, lambda: [_taken(stack, storage, command) for storage in storages])
+        fences = zip(storages, ids, strict=True)
+        yield [
+            storage if name == _NONE else FencedStorage(storage, Fence(storage, name))
+            for storage, name in fences
+        ]
 
 
 _NONE = "-"
 
 
-def _taken(stack: ExitStack, place: Storage, command: str) -> str:
+def _taken(stack: ExitStack, storage: Storage, command: str) -> str:
     """Take a lease, and return the name of its holder."""
     try:
-        held = stack.enter_context(leased(place, command))
+        held = stack.enter_context(leased(storage, command))
     except NoLocksError as error:  # scratch file systems often lack locks, and training does not need them
         _log.warning("%s", error)
         return _NONE

@@ -79,10 +79,10 @@ class SentBytes:
             totals[kind] = totals.get(kind, 0) + sent.bytes
         return totals
 
-    def add(self, group: str, kind: Kind, number: int) -> None:
+    def add(self, group: str, kind: Kind, num_bytes: int) -> None:
         with self._lock:
             calls, sent = self.by_group.get((group, kind), Sent())
-            self.by_group[group, kind] = Sent(calls + 1, sent + number)
+            self.by_group[group, kind] = Sent(calls + 1, sent + num_bytes)
 
 
 @contextmanager
@@ -137,8 +137,8 @@ def _all_reduce(arguments: Sequence[Any], rank: int, size: int) -> int:
     def one(tensor: torch.Tensor) -> int:
         elements = tensor.numel()
         # Rank r owns chunk r: it passes on all others while summing, then all but that of the next rank.
-        own, following = (_chunk(elements, chunk % size, size) for chunk in (rank, rank + 1))
-        return (2 * elements - own - following) * tensor.element_size()
+        local_chunk, following = (_chunk(elements, chunk % size, size) for chunk in (rank, rank + 1))
+        return (2 * elements - local_chunk - following) * tensor.element_size()
 
     return sum(map(one, arguments[0]))
 
@@ -147,30 +147,30 @@ def _chunk(elements: int, rank: int, size: int) -> int:
     return elements // size + (rank < elements % size)
 
 
-def _to_others(place: int) -> _Count:
-    """Return the count of this rank's tensors (argument ``place``), once for each other rank."""
-    return lambda arguments, _rank, size: (size - 1) * sum(x.nbytes for x in _flat(arguments[place]))
+def _to_others(index: int) -> _Count:
+    """Return the count of this rank's tensors (argument ``index``), once for each other rank."""
+    return lambda arguments, _rank, size: (size - 1) * sum(x.nbytes for x in _flat(arguments[index]))
 
 
-def _all_but_own(place: int) -> _Count:
+def _all_but_own(index: int) -> _Count:
     """Return the count of lists with a tensor for each rank, but for this rank's own."""
 
     def count(arguments: Sequence[Any], rank: int, _size: int) -> int:
-        lists = arguments[place] if isinstance(arguments[place][0], list) else [arguments[place]]
+        lists = arguments[index] if isinstance(arguments[index][0], list) else [arguments[index]]
         return sum(sum(x.nbytes for x in parts) - parts[rank].nbytes for parts in lists)
 
     return count
 
 
-def _own_share_stays(place: int) -> _Count:
+def _own_share_stays(index: int) -> _Count:
     """Return the count of tensors with equal shares for each rank, but for this rank's own."""
-    return lambda arguments, _rank, size: sum(x.nbytes // size * (size - 1) for x in _flat(arguments[place]))
+    return lambda arguments, _rank, size: sum(x.nbytes // size * (size - 1) for x in _flat(arguments[index]))
 
 
 def _all_to_all_rows(arguments: Sequence[Any], rank: int, size: int) -> int:
     rows, splits = arguments[1], arguments[4]
-    kept = splits[rank] if splits else len(rows) // size
-    return int((len(rows) - kept) * rows[:1].nbytes)
+    local_rows = splits[rank] if splits else len(rows) // size
+    return int((len(rows) - local_rows) * rows[:1].nbytes)
 
 
 def _broadcast(arguments: Sequence[Any], rank: int, size: int) -> int:

@@ -50,21 +50,21 @@ class World:
         """Replace tensors of one dtype by their sums over all ranks, in one collective."""
         self._together(tensors, lambda flat: dist.all_reduce(flat, group=self.group))
 
-    def sums(self, numbers: Sequence[float]) -> list[float]:
+    def sums(self, addends: Sequence[float]) -> list[float]:
         """Return the sums of numbers over all ranks, as float64, in one collective."""
         if self.size == 1:
-            return [float(number) for number in numbers]
-        totals = self._sent(torch.tensor(numbers, dtype=torch.float64))
+            return [float(addend) for addend in addends]
+        totals = self._sent(torch.tensor(addends, dtype=torch.float64))
         self.sum_([totals])
         return totals.tolist()
 
-    def largest(self, number: int) -> int:
+    def largest(self, local: int) -> int:
         """Return the maximum of a number over all ranks."""
         if self.size == 1:
-            return number
-        found = self._sent(torch.tensor(number))
-        dist.all_reduce(found, dist.ReduceOp.MAX, group=self.group)
-        return int(found)
+            return local
+        maximum = self._sent(torch.tensor(local))
+        dist.all_reduce(maximum, dist.ReduceOp.MAX, group=self.group)
+        return int(maximum)
 
     def broadcast_(self, tensors: Sequence[torch.Tensor]) -> None:
         """Replace tensors of one dtype by those of rank 0, in one collective."""
@@ -93,8 +93,8 @@ class World:
         if self.size == 1:
             return [text]
         own_n1 = torch.frombuffer(bytearray(text.encode() + b"\0"), dtype=torch.uint8).reshape(-1, 1)
-        said = self.gather(self._sent(own_n1)).cpu().numpy().tobytes()
-        return said.decode().split("\0")[:-1]
+        text_bytes = self.gather(self._sent(own_n1)).cpu().numpy().tobytes()
+        return text_bytes.decode().split("\0")[:-1]
 
     def barrier(self) -> None:
         """Block until every rank has called it."""
@@ -141,10 +141,10 @@ def join(device: Literal["auto", "cpu", "cuda"], lost_after_s: float = 60.0) -> 
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device=cuda, but torch finds no GPU here; use device=cpu or device=auto")
     if device == "cpu" or not torch.cuda.is_available():
-        place = torch.device("cpu")
+        rank_device = torch.device("cpu")
     else:
-        place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        torch.cuda.set_device(place)
+        rank_device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(rank_device)
     if "OMP_NUM_THREADS" not in os.environ:
         # PyTorch counts the machine's processors: under a quota of one, 64 threads wait for each other.
         share = max(1, processors() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
@@ -159,20 +159,20 @@ def join(device: Literal["auto", "cpu", "cuda"], lost_after_s: float = 60.0) -> 
         store, rank, size = next(rendezvous("env://"))
         store = meet(store, rank, size)
         dist.init_process_group(
-            "nccl" if place.type == "cuda" else "gloo", store=store, rank=rank, world_size=size
+            "nccl" if rank_device.type == "cuda" else "gloo", store=store, rank=rank, world_size=size
         )
         if launcher and (size > 1 or launcher.watched):
             heartbeat = Heartbeat(store, rank, size, lost_after_s, launcher)
-    own = dist.get_rank() if dist.is_initialized() else 0
-    failed: int | None = own
+    global_rank = dist.get_rank() if dist.is_initialized() else 0
+    failed: int | None = global_rank
     try:
-        yield World(own, dist.get_world_size() if dist.is_initialized() else 1, place)
+        yield World(global_rank, dist.get_world_size() if dist.is_initialized() else 1, rank_device)
         failed = None
     except (RuntimeError, RunError) as error:
         causes = list(_causes(error))
-        told = [cause.rank for cause in causes if isinstance(cause, RankError)]
-        if told:
-            failed = told[0]
+        failed_ranks = [cause.rank for cause in causes if isinstance(cause, RankError)]
+        if failed_ranks:
+            failed = failed_ranks[0]
         elif heartbeat is not None and _may_be_broken(causes) and (who := heartbeat.lost()):
             raise RunError(lost_message(who, first_line(error))) from error
         raise
@@ -180,7 +180,7 @@ def join(device: Literal["auto", "cpu", "cuda"], lost_after_s: float = 60.0) -> 
         if heartbeat is not None:
             heartbeat.end(failed)
         # After an error NCCL would wait for ranks that may never come; the process ends and torchrun sees it.
-        if started and (failed is None or place.type != "cuda"):
+        if started and (failed is None or rank_device.type != "cuda"):
             dist.destroy_process_group()
         if launcher is not None:
             launcher.end()

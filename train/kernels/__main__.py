@@ -126,8 +126,8 @@ def _which(_options: argparse.Namespace) -> int:
 def _one_of_each() -> list[torch.device]:
     """Return one GPU of each architecture here."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    found = {torch.cuda.get_device_capability(index): torch.device("cuda", index) for index in range(count)}
-    return list(found.values())
+    devices = {torch.cuda.get_device_capability(index): torch.device("cuda", index) for index in range(count)}
+    return list(devices.values())
 
 
 def _fail(message: object, status: int) -> int:

@@ -25,11 +25,11 @@ def with_references(kernels: Kernels) -> Kernels:
     """Return these operators with the reference in place of a missing kernel, as models see them."""
 
     def whole(operator: str) -> Callable[..., Any]:
-        own, reference = getattr(kernels, operator), getattr(EAGER, operator)
+        kernel, reference = getattr(kernels, operator), getattr(EAGER, operator)
 
         def run(*arguments: Any) -> Any:
-            found = own(*arguments)
-            return reference(*arguments) if found is None else found
+            outputs = kernel(*arguments)
+            return reference(*arguments) if outputs is None else outputs
 
         return run
 

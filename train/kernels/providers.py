@@ -91,9 +91,9 @@ def load(providers: Sequence[Provider], forced: str | None) -> LoadedProvider:
         UsageError: as `choose`.
         RunError: a forced provider does not load, or is wrong.
     """
-    left = list(providers)
+    candidates = list(providers)
     while True:
-        provider, reason = choose(left, forced)
+        provider, reason = choose(candidates, forced)
         try:
             kernels = provider.load()
             problem = provider.wrong()
@@ -105,7 +105,7 @@ def load(providers: Sequence[Provider], forced: str | None) -> LoadedProvider:
         if forced:
             raise RunError(f"{VARIABLE}={forced} cannot be used: {problem}")
         _log.warning("kernels: %s is not used: %s", provider.name, problem)
-        left.remove(provider)
+        candidates.remove(provider)
 
 
 def run(
@@ -122,11 +122,11 @@ def run(
         reference: the same in plain PyTorch, for all tensors.
         arguments: arguments of both; the last one is the rounding mode.
     """
-    kernels, found = chosen().kernels, None
+    kernels, outputs = chosen().kernels, None
     with _without_autocast(x):
         if kernels is not None and kernels.serves(x, arguments[-1]):
-            found = getattr(kernels, operator)(*arguments)
-        return reference(*arguments) if found is None else tuple(found)
+            outputs = getattr(kernels, operator)(*arguments)
+        return reference(*arguments) if outputs is None else tuple(outputs)
 
 
 def call(

@@ -66,8 +66,8 @@ def choose(facts: BucketFacts, config: LatentsConfig) -> tuple[bool, str]:
         return True, "latents.device_hour_price is not set"
     if facts.encode_s is None:
         return True, "it has no samples"
-    found = prices(facts, config)
-    stored = found.stored <= found.on_the_fly
+    costs = prices(facts, config)
+    stored = costs.stored <= costs.on_the_fly
     return stored, (
-        f"1000 samples cost {1000 * found.stored:.4g} stored, {1000 * found.on_the_fly:.4g} on the fly"
+        f"1000 samples cost {1000 * costs.stored:.4g} stored, {1000 * costs.on_the_fly:.4g} on the fly"
     )

@@ -82,12 +82,12 @@ class Encoders:
     def encode_s(self, frames: int, height: int, width: int) -> float:
         """Return the seconds of encoding one sample: the median of several, after a warm-up."""
         video_CTHW = np.random.default_rng(0).integers(0, 256, (3, frames, height, width), np.uint8)
-        taken = []
+        durations_s = []
         for _ in range(1 + self._stored.measurements):
             began = time.perf_counter()
             self.latent(video_CTHW)  # ends with a copy to the CPU, which synchronizes
-            taken.append(time.perf_counter() - began)
-        return float(median(taken[1:]))
+            durations_s.append(time.perf_counter() - began)
+        return float(median(durations_s[1:]))
 
     def _array(self, values: torch.Tensor, what: str) -> NDArray[Any]:
         if not bool(values.isfinite().all()):

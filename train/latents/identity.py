@@ -25,8 +25,8 @@ def tokenizer_identity(config: PatchTransformConfig | DiffusersVAEConfig) -> dic
         added = {name for name in ("kept", "normalized") if not getattr(config, name)}
         return config.model_dump(mode="json", exclude=added)
     folder = part_folder(config.name, config.subfolder, "tokenizer.name")
-    own = config.model_dump(mode="json", exclude=_PLACE | {"slicing"})
-    return {**own, "files": _model(folder, "tokenizer.name")}
+    identity = config.model_dump(mode="json", exclude=_PLACE | {"slicing"})
+    return {**identity, "files": _model(folder, "tokenizer.name")}
 
 
 def text_identity(config: TrainConfig) -> dict[str, Any] | None:
@@ -38,34 +38,34 @@ def text_identity(config: TrainConfig) -> dict[str, Any] | None:
     text = config.text
     if not isinstance(text, TransformersTextConfig):
         return None
-    own = text.model_dump(mode="json", exclude=_PLACE | {"pooled"})
+    identity = text.model_dump(mode="json", exclude=_PLACE | {"pooled"})
     pooled = None
     if text.pooled is not None:
         pooled = text.pooled.model_dump(mode="json", exclude=_PLACE) | _encoder(
             text.pooled, "text.pooled.name"
         )
     # Activations of the encoder have the dtype of training.
-    return {**own, **_encoder(text, "text.name"), "pooled": pooled, "activations": config.dtype}
+    return {**identity, **_encoder(text, "text.name"), "pooled": pooled, "activations": config.dtype}
 
 
 def _encoder(config: PublishedTextConfig, key: str) -> dict[str, str]:
     files = _model(part_folder(config.name, config.subfolder, key), key)
     words = Path(config.name) / config.tokenizer_subfolder
     # On the hub, tokenizer and weights share one repository.
-    found = (
+    tokenizer_files = (
         sorted(path for path in words.glob("*") if path.suffix in _TOKENIZER_FILES) if words.is_dir() else []
     )
-    return {"files": files, "tokenizer_files": files_sha256(found)}
+    return {"files": files, "tokenizer_files": files_sha256(tokenizer_files)}
 
 
 def _model(folder: Path, key: str) -> str:
     """Return the sha256 of a model's config, without authorship fields, and of its weights."""
-    said = description(folder, key)
-    kept = {
+    model_config = description(folder, key)
+    hashed_config = {
         name: value
-        for name, value in said.items()
+        for name, value in model_config.items()
         if name == "_class_name" or not (name.startswith("_") or name == "transformers_version")
     }
     return files_sha256(
-        sorted(folder.glob("*.safetensors")), described=json.dumps(kept, sort_keys=True).encode()
+        sorted(folder.glob("*.safetensors")), described=json.dumps(hashed_config, sort_keys=True).encode()
     )

@@ -31,10 +31,10 @@ class StoredParts(NamedTuple):
     clip: NDArray[np.bool_]
     size: Places
 
-    def at(self, places: Places) -> "StoredParts":
+    def at(self, indices: Places) -> "StoredParts":
         """Return what is stored of some of the samples."""
-        own = (self.bucket[places], self.views[places], self.context[places], self.clip[places])
-        return StoredParts(*own, self.size[places])
+        columns = (self.bucket[indices], self.views[indices], self.context[indices], self.clip[indices])
+        return StoredParts(*columns, self.size[indices])
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,6 @@ class PlannedShard:
             index: rows of the source's index at ``rows``.
         """
         bucket, views, context, clip, _ = (column.tolist() for column in self.stored)
-        for place, row in enumerate(TableRows(index)):
-            size = None if bucket[place] < 0 else self.buckets[bucket[place]]
-            yield PlannedSample(row, size, views[place], context[place], clip[place])
+        for i, row in enumerate(TableRows(index)):
+            size = None if bucket[i] < 0 else self.buckets[bucket[i]]
+            yield PlannedSample(row, size, views[i], context[i], clip[i])

@@ -23,23 +23,37 @@ def stored(config: TrainConfig, latents: Sequence[Latents | None], empty: bytes 
     Raises:
         UsageError: latents or contexts come from other encoders than configured.
     """
-    present = [one for one in latents if one is not None]
-    for one in present:
-        if one.channels is not None:
-            _check(one.tokenizer, tokenizer_identity(config.tokenizer), "train.tokenizer", one.source)
-        if one.text is not None:
-            _check(one.text.encoder, text_identity(config) or {}, "train.text", one.source)
+    present = [dataset_latents for dataset_latents in latents if dataset_latents is not None]
+    for dataset_latents in present:
+        if dataset_latents.channels is not None:
+            _check(
+                dataset_latents.tokenizer,
+                tokenizer_identity(config.tokenizer),
+                "train.tokenizer",
+                dataset_latents.source,
+            )
+        if dataset_latents.text is not None:
+            _check(
+                dataset_latents.text.encoder,
+                text_identity(config) or {},
+                "train.text",
+                dataset_latents.source,
+            )
     all_there = len(present) == len(latents)
-    channels = present[0].channels if all_there and all(one.complete for one in present) else None
-    texts = [one.text for one in present if one.text is not None]
+    channels = (
+        present[0].channels
+        if all_there and all(dataset_latents.complete for dataset_latents in present)
+        else None
+    )
+    texts = [dataset_latents.text for dataset_latents in present if dataset_latents.text is not None]
     if len(texts) < len(latents) or empty is None:
         return StoredEncoders(channels)
     array = array_of(empty, present[0].dtype, (None, texts[0].width), texts[0].empty)
     return StoredEncoders(channels, torch.from_numpy(array.copy()), texts[0].pooled_width)
 
 
-def _check(made_with: dict[str, object], asked: dict[str, object], key: str, source: str) -> None:
-    if differs := first_difference(made_with, asked):
+def _check(made_with: dict[str, object], required: dict[str, object], key: str, source: str) -> None:
+    if differs := first_difference(made_with, required):
         raise UsageError(
             f"the latents made from {source} are of another encoder: {key}.{differs}; train with the one they were"
             " made with, or make another version with `reelweave latents`"

@@ -92,8 +92,8 @@ class DenoiserTask:
         clock: StepClock,
     ) -> Iterator[Microbatch | Pack]:
         """Run the microbatches as the layout or the plan of cascades has them; note the loss of each sample."""
-        for batch, found in self._layout.passes(batches, losses.add, clock):
-            self._rows.add(batch, found)
+        for batch, sample_losses in self._layout.passes(batches, losses.add, clock):
+            self._rows.add(batch, sample_losses)
             yield batch
 
     def updated(self) -> Iterable[nn.Parameter]:
@@ -124,9 +124,9 @@ class DenoiserTask:
             log.add_losses(step, "train", self._rows.take(self.data))
         if self._held_out and step % self._held_out.every_steps == 0:
             layout = self._layout
-            found = self._held_out.losses(
+            breakdown = self._held_out.losses(
                 layout.bundle, self._config, self.data, layout.run_dummy_steps, layout.errors
             )
-            log.add_losses(step, "held_out", found)
+            log.add_losses(step, "held_out", breakdown)
         if self._validator and step % self._validator.every_steps == 0:
             self._validator.run(step, log)

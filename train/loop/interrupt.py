@@ -23,7 +23,7 @@ class Interrupt:
     def __init__(self) -> None:
         self.asked = False
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - as `signal` calls it
+    def _hear(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002 - as `signal` calls it
         self.asked = True
 
 
@@ -34,9 +34,9 @@ def interrupts() -> Iterator[Interrupt]:
     if threading.current_thread() is not threading.main_thread():
         yield interrupt
         return
-    before = {number: signal.signal(number, interrupt._hear) for number in SIGNALS}
+    before = {signum: signal.signal(signum, interrupt._hear) for signum in SIGNALS}
     try:
         yield interrupt
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

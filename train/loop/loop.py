@@ -222,16 +222,16 @@ class _Steps(Generic[Config]):
         last = done
         for step in range(done + 1, total_steps + 1):
             profiler.before(step)
-            made = self._train_step(step)
+            outcome = self._train_step(step)
             profiler.behind(step)
-            log.add(made.metrics)
-            self._stop_when_not_finite(made)
+            log.add(outcome.metrics)
+            self._stop_when_not_finite(outcome)
             task.after_step(step, log)
             if config.recalibrate and step % config.recalibrate.every_steps == 0:
                 self._recalibrate(step, config.recalibrate)
-            self._checkpoints.advance(made.total.checkpoint)
+            self._checkpoints.advance(outcome.total.checkpoint)
             log.add_checkpoint(self._checkpoints.published)
-            ends = step == total_steps or made.total.stops > 0
+            ends = step == total_steps or outcome.total.stops > 0
             saves = ends or step % config.checkpoint.every_steps == 0
             if saves or step % self._rank_steps == 0:
                 log.add_ranks(step, self._times.taken())
@@ -255,18 +255,18 @@ class _Steps(Generic[Config]):
         with clock.part("sync"):
             task.sum_gradients()
         norms, terms = task.norms(), task.terms()
-        found: _Numbers = self._exchange(losses, norms, terms or {})
-        loss, work = losses.mean(found.total.losses, self._world.size, task.data.size)
-        norm = found.norms[0] * losses.scale
+        readout: _Numbers = self._exchange(losses, norms, terms or {})
+        loss, work = losses.mean(readout.total.losses, self._world.size, task.data.size)
+        norm = readout.norms[0] * losses.scale
         with clock.part("optimizer"):
-            finite = all(map(math.isfinite, (loss, norm, *found.norms)))
+            finite = all(map(math.isfinite, (loss, norm, *readout.norms)))
             if finite:
                 losses.normalise_(task.weights.values())
                 task.clip([each * losses.scale for each in norms])
                 losses.spread_(task.updated())
                 task.update(step)
         clock.pause()
-        times = self._times.add(found.total.clock)
+        times = self._times.add(readout.total.clock)
         metrics = StepMetrics(
             step=step,
             loss=loss if math.isfinite(loss) else None,
@@ -277,13 +277,13 @@ class _Steps(Generic[Config]):
             samples=losses.step_samples,
             tokens=work.tokens,
             flops=work.flops or None,
-            read_retries=found.total.reads.retries,
-            cache_hits=found.total.reads.cache_hits,
-            cache_misses=found.total.reads.cache_misses,
+            read_retries=readout.total.reads.retries,
+            cache_hits=readout.total.reads.cache_hits,
+            cache_misses=readout.total.reads.cache_misses,
             mfu=utilisation(work.flops, times.step_s, self._peak) if self._peak else None,
-            parts=None if terms is None else _finite(found.terms),
+            parts=None if terms is None else _finite(readout.terms),
         )
-        return _Step(metrics, found.total, losses)
+        return _Step(metrics, readout.total, losses)
 
     def _counted(self, batches: Iterator[Microbatch | Pack]) -> Iterator[Microbatch | Pack]:
         self._reads = NO_READS
@@ -297,23 +297,25 @@ class _Steps(Generic[Config]):
         """Read a step's numbers from the device, and sum over the ranks all that they know of it by now."""
         means: list[torch.Tensor] = losses.means
         # One process waits for its device here and nowhere else in a step.
-        numbers = iter(read([*means, *norms, *terms.values()]))
-        read_means, read_norms = list(islice(numbers, len(means))), list(islice(numbers, len(norms)))
+        floats = iter(read([*means, *norms, *terms.values()]))
+        read_means, read_norms = list(islice(floats, len(means))), list(islice(floats, len(norms)))
         # Behind the read, when the device has reached all of the clock's marks.
         spent = self._clock.read()
-        own = StepMessage(
+        message = StepMessage(
             losses=losses.sums(read_means),
             stops=float(self._interrupt.asked),
             checkpoint=self._checkpoints.progress(),
             reads=self._reads,
             clock=self._times.own(spent),
         )
-        return _Numbers(own.summed(self._world), read_norms, dict(zip(terms, numbers, strict=True)))
+        return _Numbers(message.summed(self._world), read_norms, dict(zip(terms, floats, strict=True)))
 
-    def _stop_when_not_finite(self, made: _Step) -> None:
-        self._nonfinite_steps = self._nonfinite_steps + 1 if made.metrics.skipped else 0
+    def _stop_when_not_finite(self, outcome: _Step) -> None:
+        self._nonfinite_steps = self._nonfinite_steps + 1 if outcome.metrics.skipped else 0
         if self._nonfinite_steps == self._config.max_nonfinite_steps:
-            raise RunError(made.losses.nonfinite(made.metrics.step, self._nonfinite_steps, self._world.rank))
+            raise RunError(
+                outcome.losses.nonfinite(outcome.metrics.step, self._nonfinite_steps, self._world.rank)
+            )
 
     def _recalibrate(self, step: int, config: RecalibrateConfig) -> None:
         """Plan further steps with measured costs, where they differ from the cost so far."""

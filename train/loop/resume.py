@@ -47,16 +47,16 @@ def resume(checkpoints: Checkpoints, stream: BatchStream, config: BaseModel) -> 
 
 def _refused(state: CheckpointState, stream: BatchStream, uri: str, error: UsageError) -> UsageError:
     """Return the error of a stream that refuses a state, which knows digests alone, in words if the keys are known."""
-    own = plan_keys_of(stream)
+    plan_keys = plan_keys_of(stream)
     if state.stream.get("dataset") != stream.state_dict().get("dataset"):
         return _other_datasets(state, stream, uri, error)
-    if own is None or state.stream.get("config") == stream.state_dict().get("config"):
+    if plan_keys is None or state.stream.get("config") == stream.state_dict().get("config"):
         return error
     if state.plans is None:
         return UsageError(f"{error}. {uri} is of an earlier version, which did not store the keys to compare")
     differ = [
         f"stream.{key} was {before!r} and is {now!r} now"
-        for key, before, now in differences(state.plans, own)
+        for key, before, now in differences(state.plans, plan_keys)
         if not key.startswith(DATASETS)
     ]
     if not differ:
@@ -72,7 +72,10 @@ def _other_datasets(state: CheckpointState, stream: BatchStream, uri: str, error
     was, now = (state.plans or {}).get(DATASETS), dataset_names_of(stream)
     if not was or not now:
         return error
-    gone, new = ([one for one in some if one not in others] for some, others in ((was, now), (now, was)))
+    gone, new = (
+        [dataset for dataset in some if dataset not in reference]
+        for some, reference in ((was, now), (now, was))
+    )
     if not gone and not new:
         return UsageError(
             f"{error}. {uri} names the same datasets ({'; '.join(was[:_MOST_KEYS])}): one was made anew, or is mixed"

@@ -64,7 +64,7 @@ class Validator:
     and drop it. The text encoder and the VAE are loaded for this alone where the run has stored latents and contexts.
 
     Args:
-        asked: the request.
+        validation: the request.
         train: configuration of the run.
         layout: model in the layout of the run.
         ema: average of its weights.
@@ -75,12 +75,12 @@ class Validator:
     """
 
     def __init__(
-        self, asked: Validation, train: TrainConfig, layout: ParallelModel, ema: Ema, out: Path
+        self, validation: Validation, train: TrainConfig, layout: ParallelModel, ema: Ema, out: Path
     ) -> None:
-        self.every_steps = asked.config.every_steps
-        self._fps = asked.config.fps or file_fps(frame_rate(train.model))
-        self._asked, self._layout, self._ema = asked, layout, ema
-        self._weights = asked.config.weights or ("ema" if train.ema else "model")
+        self.every_steps = validation.config.every_steps
+        self._fps = validation.config.fps or file_fps(frame_rate(train.model))
+        self._asked, self._layout, self._ema = validation, layout, ema
+        self._weights = validation.config.weights or ("ema" if train.ema else "model")
         if self._weights == "ema" and not train.ema:
             raise UsageError(
                 "validation.weights=ema: this run keeps no average; set train.ema, or weights=model"
@@ -88,21 +88,21 @@ class Validator:
         ranks = layout.ranks
         self._data, self._video = ranks.along(*DATA), ranks.along(*MODEL)
         self._files = ValidationFiles(
-            out, asked.config.model_copy(update={"fps": self._fps}), asked.rows, self._weights
+            out, validation.config.model_copy(update={"fps": self._fps}), validation.rows, self._weights
         )
         self._tokenizer, self._loaded = _tokenizer(layout, train)
         decoder = FittingDecoder(TiledDecoder(self._tokenizer, self._video))
-        self._experts = _experts(layout, train, asked.config)
+        self._experts = _experts(layout, train, validation.config)
         runner, low_noise = expert_runners(layout.bundle.dit, ranks, self._experts)
         self._sampler = VideoSampler(
             layout.bundle,
             train,
-            asked.config,
+            validation.config,
             VideoLayout(runner, decoder, video=self._video, low_noise=low_noise),
         )
-        for row in asked.rows:
+        for row in validation.rows:
             self._sampler.check_first_frames(row.image_frames if row.image else 0)
-        self._own = range(self._data.rank, len(asked.rows), self._data.size)
+        self._own = range(self._data.rank, len(validation.rows), self._data.size)
         self._given = self._encode_pictures()
         self._stored_text = self._encode_now(train) if isinstance(layout.bundle.text, StoredText) else {}
 
@@ -116,8 +116,8 @@ class Validator:
         world.barrier()
         with self._untouched(), self._averaged():
             self._layout.join_texts(self._layout.missing_texts(len(self._own) + missing))
-            for number in self._own:
-                self._make(step, number)
+            for index in self._own:
+                self._make(step, index)
             for _ in range(missing):
                 self._denoise(self._own[0] if self._own else 0)
         self._layout.refresh()
@@ -125,10 +125,10 @@ class Validator:
         world.barrier()
         if world.rank == 0:
             seconds = time.monotonic() - began
-            found, pictures = self._files.publish(step)
-            said = found.pop("said")
-            log.add_validation(step, found | {"seconds": seconds}, pictures)
-            log.say(f"step {step}: {said} in {self._files.folder(step)}, {seconds:.1f} s")
+            record, pictures = self._files.publish(step)
+            message = record.pop("said")
+            log.add_validation(step, record | {"seconds": seconds}, pictures)
+            log.say(f"step {step}: {message} in {self._files.folder(step)}, {seconds:.1f} s")
 
     def _leave(self) -> None:
         """Bring the expert that is not in training back to the host, unless ranks hold parts of it."""
@@ -138,32 +138,32 @@ class Validator:
             if dit is not self._layout.bundle.dit and not isinstance(dit, FSDPModule):
                 dit.to("cpu")
 
-    def _make(self, step: int, number: int) -> None:
+    def _make(self, step: int, index: int) -> None:
         """Sample one caption, and write its video or the reason why there is none."""
         try:
-            latents_BCTHW = self._denoise(number)
+            latents_BCTHW = self._denoise(index)
         except RunError as error:  # the same on all ranks of the video: they hold the same latents
             if self._video.rank == 0:
-                self._files.failed(step, number, first_line(error))
+                self._files.failed(step, index, first_line(error))
             return
         video_BCTHW = self._decode(latents_BCTHW)
         if video_BCTHW is not None:
             video_CTHW = video_BCTHW[0].cpu().numpy()
-            self._files.add(step, number, video_CTHW, self._asked.encode(video_CTHW, self._fps))
+            self._files.add(step, index, video_CTHW, self._asked.encode(video_CTHW, self._fps))
 
-    def _denoise(self, number: int) -> torch.Tensor:
+    def _denoise(self, index: int) -> torch.Tensor:
         device = self._layout.ranks.world.device
-        stored = self._stored_text.get(number)
+        stored = self._stored_text.get(index)
         passes = (
             [Conditions(*(part.to(device) for part in each)) for each in stored]
             if stored
-            else self._sampler.encode([self._asked.rows[number].prompt])
+            else self._sampler.encode([self._asked.rows[index].prompt])
         )
-        given = self._given.get(number)
+        first_frames = self._given.get(index)
         return self._sampler.denoise(
             passes,
-            [(self._asked.config.seed + number) % SEEDS],
-            first_frames_BCTHW=None if given is None else given.to(device),
+            [(self._asked.config.seed + index) % SEEDS],
+            first_frames_BCTHW=None if first_frames is None else first_frames.to(device),
         )
 
     def _decode(self, latents_BCTHW: torch.Tensor) -> torch.Tensor | None:
@@ -182,11 +182,11 @@ class Validator:
             bundle.text = build_text_encoder(train.text).to(device).eval()
         try:
             return {
-                number: [
+                index: [
                     Conditions(*(part.cpu() for part in each))
-                    for each in self._sampler.encode([self._asked.rows[number].prompt])
+                    for each in self._sampler.encode([self._asked.rows[index].prompt])
                 ]
-                for number in (self._own or range(1))
+                for index in (self._own or range(1))
             }
         finally:
             bundle.text = stored
@@ -197,11 +197,11 @@ class Validator:
         rows = {n: self._asked.rows[n] for n in (self._own or range(1)) if self._asked.rows[n].image}
         if not rows:
             return {}
-        own, bundle.tokenizer = bundle.tokenizer, self._tokenizer.to(device)
+        original, bundle.tokenizer = bundle.tokenizer, self._tokenizer.to(device)
         try:
             with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
                 return {
-                    number: self._sampler.encode_frames(
+                    index: self._sampler.encode_frames(
                         read_first_frames(
                             row.image,
                             row.image_frames,
@@ -209,11 +209,11 @@ class Validator:
                             f"validation.prompts: image {row.image}",
                         )
                     ).cpu()
-                    for number, row in rows.items()
+                    for index, row in rows.items()
                     if row.image is not None
                 }
         finally:
-            bundle.tokenizer = own
+            bundle.tokenizer = original
             if self._loaded:
                 self._tokenizer.to("cpu")
 
@@ -247,25 +247,25 @@ class Validator:
             torch.cuda.empty_cache()
 
 
-def _experts(layout: ParallelModel, train: TrainConfig, asked: ValidationConfig) -> Experts | None:
+def _experts(layout: ParallelModel, train: TrainConfig, config: ValidationConfig) -> Experts | None:
     """Return both experts, of which the run trains one; None: its model is for all times."""
     dit = layout.bundle.dit
     if dit.times == ALL_TIMES:
-        if asked.lora_2 or asked.checkpoint_2:
+        if config.lora_2 or config.checkpoint_2:
             raise UsageError(
                 "validation.lora_2 and checkpoint_2 are of a second expert, which this model lacks"
             )
         return None
     with torch.random.fork_rng(devices=[]):
-        other, _ = other_expert_on(layout.bundle, train, layout.ranks, asked.lora_2, asked.checkpoint_2)
+        other, _ = other_expert_on(layout.bundle, train, layout.ranks, config.lora_2, config.checkpoint_2)
     # Optimizers hold the trained expert's tensors: it stays on the device.
     return pair(dit, other, train, layout.ranks.world.device, together=True)
 
 
 def _tokenizer(layout: ParallelModel, train: TrainConfig) -> tuple[Tokenizer, bool]:
     """Return a tokenizer that decodes, and whether it was loaded for that, on the host."""
-    own = layout.bundle.tokenizer
-    if not isinstance(own, StoredLatents | LatentSizes):
-        return own, False
+    tokenizer = layout.bundle.tokenizer
+    if not isinstance(tokenizer, StoredLatents | LatentSizes):
+        return tokenizer, False
     with torch.random.fork_rng(devices=[]):
         return build_tokenizer(train.tokenizer), True

@@ -73,21 +73,19 @@ class ValidationConfig(SampleConfig):
             UsageError: the file cannot be read, their number is 0 or too large, or image guidance lacks a picture.
         """
         if isinstance(self.prompts, Path):
-            found = tuple(_rows_of(self.prompts))
+            rows = tuple(_rows_of(self.prompts))
         else:
-            found = tuple(
+            rows = tuple(
                 ValidationPrompt(prompt=row) if isinstance(row, str) else row for row in self.prompts
             )
-        if not 0 < len(found) <= MOST_PROMPTS:
-            raise UsageError(
-                f"validation.prompts are {len(found)} captions; 1 to {MOST_PROMPTS} are possible"
-            )
+        if not 0 < len(rows) <= MOST_PROMPTS:
+            raise UsageError(f"validation.prompts are {len(rows)} captions; 1 to {MOST_PROMPTS} are possible")
         if isinstance(self.prompts, Path):
             try:
-                self._check_images(found)
+                self._check_images(rows)
             except ValueError as error:
                 raise UsageError(f"validation.prompts={str(self.prompts)!r}: {error}") from error
-        return found
+        return rows
 
     def _check_images(self, rows: tuple[ValidationPrompt, ...]) -> None:
         if self.image_guidance is not None and not all(row.image for row in rows):
@@ -98,7 +96,7 @@ class ValidationConfig(SampleConfig):
 
 def _rows_of(path: Path) -> Iterator[ValidationPrompt]:
     named = f"validation.prompts={str(path)!r}"
-    for number, line in enumerate(lines_of(read_named_text(path, _MOST_PROMPT_BYTES, named)), 1):
+    for line_number, line in enumerate(lines_of(read_named_text(path, _MOST_PROMPT_BYTES, named)), 1):
         if not line.strip():
             continue
         if path.suffix != ".jsonl":
@@ -109,7 +107,7 @@ def _rows_of(path: Path) -> Iterator[ValidationPrompt]:
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the line"
-            raise UsageError(f"{named}, line {number}: {where}: {first['msg']}") from error
+            raise UsageError(f"{named}, line {line_number}: {where}: {first['msg']}") from error
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"{named}, line {number}: is no JSON: {error}") from error
+            raise UsageError(f"{named}, line {line_number}: is no JSON: {error}") from error
         yield row.model_copy(update={"image": row.image and path.parent / row.image})

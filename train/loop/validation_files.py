@@ -49,20 +49,20 @@ class ValidationFiles:
         except OSError as error:
             raise RunError(f"validation cannot write {self._root}: {error}") from error
 
-    def add(self, step: int, number: int, video_CTHW: NDArray[np.uint8], mp4: bytes) -> None:
+    def add(self, step: int, index: int, video_CTHW: NDArray[np.uint8], mp4: bytes) -> None:
         """Write a video and a strip of its frames."""
-        self._write(step, f"{number:03d}.mp4", mp4)
-        self._write(step, f"{number:03d}.png", png(filmstrip(video_CTHW, FRAMES)))
+        self._write(step, f"{index:03d}.mp4", mp4)
+        self._write(step, f"{index:03d}.png", png(filmstrip(video_CTHW, FRAMES)))
 
-    def failed(self, step: int, number: int, why: str) -> None:
+    def failed(self, step: int, index: int, why: str) -> None:
         """Write why there is no video."""
-        self._write(step, f"{number:03d}.txt", why.encode())
+        self._write(step, f"{index:03d}.txt", why.encode())
 
     def publish(self, step: int) -> tuple[dict[str, Any], dict[str, NDArray[np.uint8]]]:
         """Publish the folder of a step and the sheet; return a record of both, and the strips by number of prompt."""
         aside, folder = self._aside(step), self.folder(step)
-        numbers = range(len(self._rows))
-        failed = {n: path.read_text() for n in numbers if (path := aside / f"{n:03d}.txt").exists()}
+        indices = range(len(self._rows))
+        failed = {n: path.read_text() for n in indices if (path := aside / f"{n:03d}.txt").exists()}
         manifest = {
             "step": step,
             "weights": self._weights,
@@ -74,41 +74,41 @@ class ValidationFiles:
                     "file": None if n in failed else f"{n:03d}.mp4",
                     "failed": failed.get(n),
                 }
-                for n in numbers
+                for n in indices
             ],
         }
         self._write(step, MANIFEST, json.dumps(manifest, indent=1).encode())
         try:
             shutil.rmtree(folder, ignore_errors=True)
             aside.rename(folder)
-            pictures = {n: Image.open(folder / f"{n:03d}.png") for n in numbers if n not in failed}
+            pictures = {n: Image.open(folder / f"{n:03d}.png") for n in indices if n not in failed}
             self._write_sheet(step)
         except OSError as error:
             raise RunError(f"validation cannot write {folder}: {error}") from error
-        said = f"{len(numbers) - len(failed)} validation videos"
+        message = f"{len(indices) - len(failed)} validation videos"
         if failed:
-            said += f" ({len(failed)} failed: {next(iter(failed.values()))})"
-        found = {"videos": len(pictures), "failed": len(failed), "weights": self._weights, "said": said}
-        return found, {f"{n:03d}": np.asarray(picture.convert("RGB")) for n, picture in pictures.items()}
+            message += f" ({len(failed)} failed: {next(iter(failed.values()))})"
+        record = {"videos": len(pictures), "failed": len(failed), "weights": self._weights, "said": message}
+        return record, {f"{n:03d}": np.asarray(picture.convert("RGB")) for n, picture in pictures.items()}
 
     def _write_sheet(self, step: int) -> None:
         """Write the middle frames of all prompts, a row each, at the steps up to this one."""
         steps = sorted(
-            int(found[1]) for path in self._root.iterdir() if (found := _STEP.fullmatch(path.name))
+            int(match[1]) for path in self._root.iterdir() if (match := _STEP.fullmatch(path.name))
         )
         columns = [each for each in steps if each <= step][-COLUMNS:]
         rows = [[self._middle(each, n) for each in columns] for n in range(len(self._rows))]
         with whole_file(self._root / SHEET) as aside:
             aside.write_bytes(png(sheet(rows)))
 
-    def _middle(self, step: int, number: int) -> Image.Image | None:
-        path, width = self.folder(step) / f"{number:03d}.png", self._config.width
+    def _middle(self, step: int, index: int) -> Image.Image | None:
+        path, width = self.folder(step) / f"{index:03d}.png", self._config.width
         if not path.exists():
             return None
         with Image.open(path) as strip:
             frames = (strip.width + GAP_PX) // (width + GAP_PX)
-            left = frames // 2 * (width + GAP_PX)
-            return strip.convert("RGB").crop((left, 0, left + width, strip.height))
+            left_px = frames // 2 * (width + GAP_PX)
+            return strip.convert("RGB").crop((left_px, 0, left_px + width, strip.height))
 
     def _aside(self, step: int) -> Path:
         return self._root / f".step-{step:06d}"

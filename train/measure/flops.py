@@ -81,16 +81,16 @@ def utilisation(flops: float, seconds: float, peak_flops_per_s: float) -> float:
 
 def _blocks(config: ModelConfig, grid: tuple[int, int], text_tokens: int) -> tuple[int, int]:
     """Return FLOPs of layers and attention in the blocks of a DiT or ST-DiT."""
-    frames, places = grid
-    tokens = frames * places
-    seen = [tokens]
+    frames, spatial = grid
+    tokens = frames * spatial
+    key_counts = [tokens]
     if isinstance(config, STDiTConfig):
-        seen = [tokens] * config.full_attention + [places, frames]
-    layers = _modulation(config, 3 * len(seen) + 6)
-    layers += len(seen) * 4 * _linear(tokens, config.hidden, config.hidden)
+        key_counts = [tokens] * config.full_attention + [spatial, frames]
+    layers = _modulation(config, 3 * len(key_counts) + 6)
+    layers += len(key_counts) * 4 * _linear(tokens, config.hidden, config.hidden)
     layers += 2 * _linear(tokens, config.hidden, config.hidden) + _mlp(config, tokens)
     layers += 2 * _linear(text_tokens, config.hidden, config.hidden)
-    attention = sum(_attention(config, tokens, keys) for keys in (*seen, text_tokens))
+    attention = sum(_attention(config, tokens, keys) for keys in (*key_counts, text_tokens))
     return config.layers * layers, config.layers * attention
 
 

@@ -18,8 +18,8 @@ def peak_flops_per_s(peak: Peak, world: World) -> float | None:
     """Return the peak of all ranks together, the same on every rank; None if unknown. A collective."""
     if peak is None:
         return None
-    own = measured_flops_per_s(world.device) if peak == "measure" else peak * 1e12
-    return world.sums([own])[0]
+    local_flops_per_s = measured_flops_per_s(world.device) if peak == "measure" else peak * 1e12
+    return world.sums([local_flops_per_s])[0]
 
 
 def measured_flops_per_s(device: torch.device) -> float:

@@ -62,9 +62,9 @@ class WaitSums:
     def take(self) -> RankWaits:
         """Return the sums, which begin anew."""
         peak = [peak / 2**30 for peak in self._peak_R] if any(self._peak_R) else None
-        found = RankWaits(self._steps, self._seconds, self._wait_R, self._last_R, peak)
+        waits = RankWaits(self._steps, self._seconds, self._wait_R, self._last_R, peak)
         self._clear()
-        return found
+        return waits
 
     def _clear(self) -> None:
         self._steps, self._seconds = 0, 0.0
@@ -76,9 +76,9 @@ def told(waits: RankWaits) -> str:
     """Return waits as the end of a sentence; empty for one rank."""
     if len(waits.wait_s) == 1 or not waits.seconds:
         return ""
-    mean, most = fmean(waits.wait_s) / waits.seconds, max(waits.wait_s) / waits.seconds
+    mean, largest = fmean(waits.wait_s) / waits.seconds, max(waits.wait_s) / waits.seconds
     slowest = waits.last.index(max(waits.last))
     return (
-        f"; ranks waited {mean:.1%} of the time (rank {waits.wait_s.index(max(waits.wait_s))} {most:.1%}),"
+        f"; ranks waited {mean:.1%} of the time (rank {waits.wait_s.index(max(waits.wait_s))} {largest:.1%}),"
         f" in {waits.last[slowest]} of {sum(waits.last)} steps for rank {slowest}"
     )

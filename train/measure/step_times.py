@@ -52,8 +52,8 @@ class StepTimes:
     @property
     def shares(self) -> dict[str, float]:
         """Share of the step for each known part."""
-        known = ((name, getattr(self, f"{name}_s")) for name in SHOWN)
-        return {name: seconds / self.step_s for name, seconds in known if seconds is not None}
+        parts = ((name, getattr(self, f"{name}_s")) for name in SHOWN)
+        return {name: seconds / self.step_s for name, seconds in parts if seconds is not None}
 
     @property
     def wait_max_share(self) -> float | None:
@@ -84,11 +84,11 @@ class ClockSums:
         return [*(self.mean_s[part] for part in PARTS), *self.sync_s, *self.peak_bytes]
 
     @classmethod
-    def from_numbers(cls, numbers: Sequence[float]) -> Self:
-        """Return the sums whose `numbers` these are."""
-        of_ranks = numbers[len(PARTS) :]
+    def from_numbers(cls, flat: Sequence[float]) -> Self:
+        """Return the sums whose `flat` these are."""
+        of_ranks = flat[len(PARTS) :]
         size = len(of_ranks) // 2
-        return cls(dict(zip(PARTS, numbers, strict=False)), of_ranks[:size], of_ranks[size:])
+        return cls(dict(zip(PARTS, flat, strict=False)), of_ranks[:size], of_ranks[size:])
 
 
 class RankTimes:

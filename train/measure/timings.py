@@ -110,11 +110,11 @@ class StepClock:
         self._turn(self._at)
         seconds = self._seconds()
         spent = dict.fromkeys(PARTS, 0.0)
-        for (name, _), taken in zip(self._marks, np.diff(seconds).tolist(), strict=False):
-            spent[name] += taken
+        for (name, _), elapsed_s in zip(self._marks, np.diff(seconds).tolist(), strict=False):
+            spent[name] += elapsed_s
         for size, length, first, last in self._batches[: _MOST - len(self._timings)]:
-            taken = float(seconds[last] - seconds[first])
-            self._timings.append((size, length, taken, self._world.rank))
+            elapsed_s = float(seconds[last] - seconds[first])
+            self._timings.append((size, length, elapsed_s, self._world.rank))
         self._marks, self._batches = self._marks[-1:], []
         return spent
 

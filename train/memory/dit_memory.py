@@ -28,8 +28,8 @@ def kept_by_operators(
     size = Size(tokens, config.hidden, dtype, samples, dtype)
     plain, gated = norm_modulate.saved_bytes(size), gate_norm_modulate.saved_bytes(size)
     heads = config.heads, config.heads, config.hidden // config.heads
-    own, cross = (
+    self_attention, cross = (
         qk_norm.saved_bytes(PairSize(tokens, sources, *heads, dtype)) for sources in (tokens, text_tokens)
     )
     # A block has one plain norm and two after a gated residual; one more plain norm precedes the head.
-    return config.layers * (plain + 2 * gated + own + cross) + plain
+    return config.layers * (plain + 2 * gated + self_attention + cross) + plain

@@ -95,31 +95,32 @@ class _DryRun:
     def footprints(self, shapes: Sequence[StepShape]) -> list[Footprint]:
         """Return the footprint of each shape."""
         lengths = equal_runs(self._bundle(encodes=False).dit)
-        long = [place for place, length in enumerate(lengths) if length > _FEW + 3]
+        long = [index for index, length in enumerate(lengths) if length > _FEW + 3]
         # Copies of ZeRO-1's buckets grow with the model up to a bound, which few blocks do not show.
         if not long or self._kind is ZeRO1:
             return [phases.footprint() for phases in self._measured(shapes, lengths)]
-        few = [_FEW if place in long else length for place, length in enumerate(lengths)]
-        least = self._measured(shapes, few, encodes=False)
+        few = [_FEW if index in long else length for index, length in enumerate(lengths)]
+        base = self._measured(shapes, few, encodes=False)
         longer = {
-            place: [
-                self._measured(shapes, [*few[:place], _FEW + more, *few[place + 1 :]], encodes=False)
+            index: [
+                self._measured(shapes, [*few[:index], _FEW + more, *few[index + 1 :]], encodes=False)
                 for more in (1, 2)
             ]
-            for place in long
+            for index in long
         }
-        found, encodings = [], self._encodings(shapes)
-        for number, shape in enumerate(shapes):
+        footprints, encodings = [], self._encodings(shapes)
+        for shape_index, shape in enumerate(shapes):
             runs = [
-                (lengths[place] - _FEW, longer[place][0][number], longer[place][1][number]) for place in long
+                (lengths[index] - _FEW, longer[index][0][shape_index], longer[index][1][shape_index])
+                for index in long
             ]
-            whole = extrapolated(least[number], runs)
-            if whole is None:
+            step_phases = extrapolated(base[shape_index], runs)
+            if step_phases is None:
                 [found_whole] = self._measured([shape], lengths)
-                found.append(found_whole.footprint())
+                footprints.append(found_whole.footprint())
             else:
-                found.append(whole.footprint(*encodings[number]))
-        return found
+                footprints.append(step_phases.footprint(*encodings[shape_index]))
+        return footprints
 
     def _bundle(self, encodes: bool = True) -> Bundle:
         bundle = Bundle(self._config, meta=True, unread=True)
@@ -147,13 +148,13 @@ class _DryRun:
             layout = self._kind(bundle.to_empty(device=_FAKE), config, grid)
             average = Ema(config.ema, layout.weights)
             layout.share()
-            found = [_step(layout, config, shape, memory, self._overlapped) for shape in shapes]
+            phases = [_step(layout, config, shape, memory, self._overlapped) for shape in shapes]
             del average
-            return found
+            return phases
 
     def _encodings(self, shapes: Sequence[StepShape]) -> list[tuple[int, int]]:
         """Return the bytes of the tokenizer and those that it adds while it encodes each shape."""
-        found, tokenizer = [], self._bundle().tokenizer
+        encodings, tokenizer = [], self._bundle().tokenizer
         with FakeTensorMode(allow_non_fake_inputs=True), LiveMemory() as memory:
             tokenizer = tokenizer.to_empty(device=_FAKE)
             weights = memory.live
@@ -161,8 +162,8 @@ class _DryRun:
                 memory.peak = weights
                 with torch.no_grad():
                     tokenizer.encode(torch.empty(_pixels(shape), dtype=torch.uint8))
-                found.append((weights, memory.peak - weights))
-        return found
+                encodings.append((weights, memory.peak - weights))
+        return encodings
 
 
 def _step(
@@ -176,7 +177,7 @@ def _step(
     errors, inside, text = _errors(layout, config, shape, memory)
     loss = errors.mean()
     del errors
-    kept, forward = memory.live - before, memory.peak
+    kept_bytes, forward = memory.live - before, memory.peak
     memory.peak = memory.live
     layout.before_backward(last=overlapped)
     loss.backward()  # type: ignore[no-untyped-call]  # torch's own
@@ -186,7 +187,7 @@ def _step(
         state=state,
         held=before - state,
         inside=inside - before,
-        kept=kept,
+        kept=kept_bytes,
         text=text,
         forward=forward,
         backward=backward,
@@ -223,8 +224,10 @@ def _errors(
         before, memory.peak = memory.peak, memory.live
         context, mask = _text(bundle, config, shape.batch)
         text, memory.peak = memory.peak, max(before, memory.live)
-        asked = DenoisingInputs([inputs], [targets], torch.empty(shape.batch), context, mask, packed=False)
-        errors = layout.errors(bundle.dit, asked)
+        denoising_inputs = DenoisingInputs(
+            [inputs], [targets], torch.empty(shape.batch), context, mask, packed=False
+        )
+        errors = layout.errors(bundle.dit, denoising_inputs)
         return errors, memory.live, text
 
 
@@ -236,7 +239,7 @@ def _pixels(shape: StepShape) -> tuple[int, ...]:
 
 def _text(bundle: Bundle, config: TrainConfig, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the longest captions' context and mask."""
-    longest = " ".join(f"word{number}" for number in range(config.text.max_text_tokens))
+    longest = " ".join(f"word{index}" for index in range(config.text.max_text_tokens))
     context, mask = bundle.text([longest] * samples)
     return context, mask
 

@@ -25,9 +25,9 @@ def cut_runs(dit: Denoiser, lengths: Sequence[int]) -> None:
     for length, (_, run) in zip(lengths, groupby(dit.repeated(), key=_description), strict=True):
         dropped |= {id(block) for block in list(run)[length:]}
     for blocks in [module for module in dit.modules() if isinstance(module, nn.ModuleList)]:
-        for place in reversed(range(len(blocks))):
-            if id(blocks[place]) in dropped:
-                del blocks[place]
+        for index in reversed(range(len(blocks))):
+            if id(blocks[index]) in dropped:
+                del blocks[index]
 
 
 def _description(block: nn.Module) -> tuple[Any, ...]:

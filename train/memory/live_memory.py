@@ -38,11 +38,11 @@ class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         if any(_wraps_others(kind) for kind in types):
             return NotImplemented
         out = func(*args, **(kwargs or {}))
-        taken = _storages((args, kwargs))
+        arg_storages = _storages((args, kwargs))
         # FSDP frees gathered weights by resizing storages to 0, which no operator reports.
         elastic = func.namespace == "fsdp"
-        for key, storage in (_storages(out) | (taken if elastic else {})).items():
-            if key in self._seen or key not in taken:
+        for key, storage in (_storages(out) | (arg_storages if elastic else {})).items():
+            if key in self._seen or key not in arg_storages:
                 self._see(key, storage, elastic)
         # Gathered storages shrink unseen, and only FSDP's operators grow them.
         if elastic or self._bytes + self._gathered > self.peak:
@@ -70,17 +70,17 @@ class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
 
 def _storages(tree: Any) -> dict[int, torch.UntypedStorage]:
     """Return the storages of all tensors in tuples, lists and dictionaries, faster than a general walk."""
-    found, left = {}, [tree]
-    while left:
-        one = left.pop()
-        if isinstance(one, torch.Tensor):
-            storage = one.untyped_storage()
-            found[storage._cdata] = storage
-        elif isinstance(one, tuple | list):
-            left.extend(one)
-        elif isinstance(one, dict):
-            left.extend(one.values())
-    return found
+    storages, pending = {}, [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, torch.Tensor):
+            storage = node.untyped_storage()
+            storages[storage._cdata] = storage
+        elif isinstance(node, tuple | list):
+            pending.extend(node)
+        elif isinstance(node, dict):
+            pending.extend(node.values())
+    return storages
 
 
 def _wraps_others(kind: type) -> bool:

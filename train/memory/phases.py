@@ -82,21 +82,21 @@ class StepPhases(NamedTuple):
         )
 
 
-def extrapolated(least: StepPhases, runs: Sequence[tuple[int, StepPhases, StepPhases]]) -> StepPhases | None:
+def extrapolated(base: StepPhases, runs: Sequence[tuple[int, StepPhases, StepPhases]]) -> StepPhases | None:
     """Return the phases of a model with more equal blocks; None if the measured ones do not tell them.
 
     Args:
-        least: phases of the fewest blocks.
+        base: phases of the fewest blocks.
         runs: each run's excess of equal blocks over the fewest, and phases with one and two more.
     """
-    found = least
-    for more, one, two in runs:
-        added = StepPhases(*(b - a for a, b in zip(least, one, strict=True)))
+    total = base
+    for more, with_one, two in runs:
+        added = StepPhases(*(b - a for a, b in zip(base, with_one, strict=True)))
         common = added.state + added.held
         bounds = (common + added.inside, common + added.kept)
-        if added != tuple(b - a for a, b in zip(one, two, strict=True)):
+        if added != tuple(b - a for a, b in zip(with_one, two, strict=True)):
             return None
         if (added.forward, added.backward) != bounds or added.sums < added.state:
             return None
-        found = StepPhases(*(own + more * each for own, each in zip(found, added, strict=True)))
-    return found
+        total = StepPhases(*(phase + more * each for phase, each in zip(total, added, strict=True)))
+    return total

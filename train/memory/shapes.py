@@ -69,13 +69,13 @@ class MeasuredShape(NamedTuple):
 
 def shapes(buckets: BucketConfig) -> list[StepShape]:
     """Return each bucket with B = 1, 2, 4, ... and the maximum that ``memory_tokens`` allow, smallest first."""
-    found = []
+    shapes = []
     for bucket in buckets_of(buckets):
         length = bucket_length(bucket, buckets)
-        most = max(1, buckets.memory_tokens // length)
-        sizes = {2**power for power in range(most.bit_length())} | {most}
-        found += [StepShape(bucket, size, length) for size in sizes]
-    return sorted(found, key=lambda shape: (shape.batch * shape.length, shape.length))
+        max_batch = max(1, buckets.memory_tokens // length)
+        sizes = {2**power for power in range(max_batch.bit_length())} | {max_batch}
+        shapes += [StepShape(bucket, size, length) for size in sizes]
+    return sorted(shapes, key=lambda shape: (shape.batch * shape.length, shape.length))
 
 
 def measure(
@@ -98,7 +98,7 @@ def measure(
     layout.share()
     for shape in shapes(buckets):
         try:
-            times = [step_s(layout, config, shape, world, number) for number in range(WARM_UP + rounds)]
+            times = [step_s(layout, config, shape, world, step) for step in range(WARM_UP + rounds)]
         except torch.OutOfMemoryError as error:
             raise RunError(
                 f"B = {shape.batch} of {shape.bucket} ({shape.batch * shape.length} tokens) does not fit the GPU:"
@@ -109,31 +109,31 @@ def measure(
         yield MeasuredShape(shape.batch, shape.length, *size, slowest, _peak_gib(world))
 
 
-def step_s(layout: ParallelModel, config: TrainConfig, shape: StepShape, world: World, number: int) -> float:
+def step_s(layout: ParallelModel, config: TrainConfig, shape: StepShape, world: World, step: int) -> float:
     """Return the seconds of one training step; also resets the GPU's peak memory at its begin."""
     data_ranks = layout.ranks.along(*DATA).size
-    batch = noise(config, shape, data_ranks, number)
+    batch = noise(config, shape, data_ranks, step)
     take_peak_bytes(world.device)
     _wait(world)
     began = time.perf_counter()
     layout.zero_gradients()
-    own = StepLosses(config.denominator)
-    for _ in layout.passes([batch], own.add, StepClock(world)):
+    losses = StepLosses(config.denominator)
+    for _ in layout.passes([batch], losses.add, StepClock(world)):
         pass
     layout.sum_gradients()
     norm = layout.norm()
-    *means, _ = read([*own.means, norm])
-    own.mean(LossSums(*world.sums(own.sums(means))), world.size, data_ranks)
-    own.normalise_(layout.weights.values())
-    layout.clip(config.optimizer.grad_clip, norm * own.scale)
+    *means, _ = read([*losses.means, norm])
+    losses.mean(LossSums(*world.sums(losses.sums(means))), world.size, data_ranks)
+    losses.normalise_(layout.weights.values())
+    layout.clip(config.optimizer.grad_clip, norm * losses.scale)
     layout.update()
     _wait(world)
     return time.perf_counter() - began
 
 
-def noise(config: TrainConfig, shape: StepShape, data_ranks: int, number: int) -> Microbatch:
+def noise(config: TrainConfig, shape: StepShape, data_ranks: int, step: int) -> Microbatch:
     """Return noise clips with the longest captions as one microbatch of a step on ``data_ranks`` ranks."""
-    draw = torch.Generator().manual_seed(number)
+    draw = torch.Generator().manual_seed(step)
     bucket, words = shape.bucket, range(config.text.max_text_tokens)
     size = (shape.batch, 3, bucket.frames, bucket.height, bucket.width)
     return Microbatch(
@@ -142,15 +142,15 @@ def noise(config: TrainConfig, shape: StepShape, data_ranks: int, number: int) -
         keys=tuple(f"noise{sample}" for sample in range(shape.batch)),
         captions=(" ".join(f"word{word}" for word in words),) * shape.batch,
         video_BCTHW=torch.randint(256, size, dtype=torch.uint8, generator=draw),
-        passes=(number,) * shape.batch,
-        step=number,
+        passes=(step,) * shape.batch,
+        step=step,
         epoch=0,
         weight=1 / data_ranks,
         step_samples=shape.batch * data_ranks,
         mean_samples=float(shape.batch * data_ranks),
         slot=0,
         slots=1,
-        after=Position(number + 1, 0, ()),
+        after=Position(step + 1, 0, ()),
     )
 
 
@@ -166,5 +166,5 @@ def _largest(seconds: float, world: World) -> float:
 
 
 def _peak_gib(world: World) -> float | None:
-    own = take_peak_bytes(world.device)
-    return None if own is None else world.largest(own) / 2**30
+    peak = take_peak_bytes(world.device)
+    return None if peak is None else world.largest(peak) / 2**30

@@ -59,12 +59,12 @@ def _published(
     config: DiffusersConfig, channels: int, text_width: int, first_frames: FirstFramesConfig | None
 ) -> DiffusersDenoiser:
     folder = part_folder(config.name, config.subfolder, "model.name")
-    found = description(folder, "model.name").get("_class_name")
+    class_name = description(folder, "model.name").get("_class_name")
     for family in PUBLISHED:
-        if family.source == found:
+        if family.source == class_name:
             return family(config, folder, channels, text_width, first_frames)
-    known = ", ".join(family.source for family in PUBLISHED)
-    raise UsageError(f"model.name={config.name!r} is a {found}; supported are {known}")
+    sources = ", ".join(family.source for family in PUBLISHED)
+    raise UsageError(f"model.name={config.name!r} is a {class_name}; supported are {sources}")
 
 
 def initial_weights(model: nn.Module, drawn: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
@@ -77,10 +77,10 @@ def initial_weights(model: nn.Module, drawn: torch.Tensor) -> Iterator[tuple[str
         drawn: CPU random state before construction (`torch.get_rng_state`).
     """
     for path, module in model.named_modules():
-        if own := dict(module.named_parameters(path, recurse=False)):
+        if parameters := dict(module.named_parameters(path, recurse=False)):
             layer = copy.deepcopy(module).to_empty(device="cpu")
             with torch.random.fork_rng(devices=[]):
                 torch.set_rng_state(drawn)
                 layer.reset_parameters()
                 drawn = torch.get_rng_state()
-            yield from zip(own, (parameter.detach() for parameter in layer.parameters()), strict=True)
+            yield from zip(parameters, (parameter.detach() for parameter in layer.parameters()), strict=True)

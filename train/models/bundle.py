@@ -76,8 +76,8 @@ class Bundle(nn.Module):
         if isinstance(self.dit, DiffusersDenoiser):
             return chain(self.dit.initial_weights(), self._initial_adapters().items())
         if self._config.lora:
-            whole = Bundle(self._config, stored=self._stored).dit
-            named = chain(whole.named_parameters(), whole.named_buffers())
+            dit = Bundle(self._config, stored=self._stored).dit
+            named = chain(dit.named_parameters(), dit.named_buffers())
             return ((name, tensor.detach()) for name, tensor in named)
         with torch.device("meta"):
             twin = self._build()

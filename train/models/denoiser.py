@@ -81,14 +81,14 @@ class Denoiser(nn.Module):
         """
         raise NotImplementedError
 
-    def condition(self, latents_BCTHW: torch.Tensor, given: Sequence[int]) -> torch.Tensor:
+    def condition(self, latents_BCTHW: torch.Tensor, num_given: Sequence[int]) -> torch.Tensor:
         """Return the condition channels of given first frames, [B, condition_channels, T, H, W].
 
         Args:
             latents_BCTHW: clean latents, of which given frames are read; see `reads_picture`.
-            given: number of given latent frames of each sample.
+            num_given: number of given latent frames of each sample.
         """
-        return first_frame_condition(latents_BCTHW, given)
+        return first_frame_condition(latents_BCTHW, num_given)
 
     def forward_packed(
         self,

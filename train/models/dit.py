@@ -163,8 +163,8 @@ def through(
     """
     vectors = vectors_BV.chunk(3 * len(branches), dim=1)
     h_BLD = modulate(x_BLD, vectors[0], vectors[1], samples)
-    for number, branch in enumerate(branches[:-1]):
-        gate, shift, scale = vectors[3 * number + 2 : 3 * number + 5]
+    for index, branch in enumerate(branches[:-1]):
+        gate, shift, scale = vectors[3 * index + 2 : 3 * index + 5]
         x_BLD, h_BLD = gate_residual_modulate(x_BLD, branch(h_BLD), gate, shift, scale, samples)
     return gate_residual(x_BLD, branches[-1](h_BLD), vectors[-1], samples)
 
@@ -214,20 +214,20 @@ class DiT(Denoiser):
     def repeated(self) -> Sequence[nn.Module]:
         return [block for block in self.blocks if not isinstance(block, nn.Identity)]
 
-    def keep(self, places: Container[int]) -> None:
+    def keep(self, indices: Container[int]) -> None:
         """Drop all other blocks, and the embedding and head unless their neighbouring block stays.
 
         Remaining weights keep their names. Times and text, inputs of every block, are embedded as before.
         """
         last = len(self.blocks) - 1
-        for place in range(last + 1):
-            if place not in places:
-                self.blocks[place] = nn.Identity()
-        if 0 not in places:
+        for index in range(last + 1):
+            if index not in indices:
+                self.blocks[index] = nn.Identity()
+        if 0 not in indices:
             del self.embed
             if self.changes_text:
                 del self.embed_text
-        if last not in places:
+        if last not in indices:
             del self.modulation, self.head
 
     @property
@@ -256,11 +256,11 @@ class DiT(Denoiser):
         window: Window | None = None,
     ) -> torch.Tensor:
         grid, patch = self.grid(x_BCTHW.shape[2:]), self.config.patch
-        whole, pack = grid, WHOLE_SAMPLES
+        full_grid, pack = grid, WHOLE_SAMPLES
         if window is not None:
-            whole, here = self.placed(x_BCTHW.shape[2:], window)
-            pack = TokenLayout(here=send_one(here, x_BCTHW.device), grids=[grid])
-        values_BLV = self.denoise(tokens(x_BCTHW, patch), t_B, context_BMD, mask_BM, [whole], pack)
+            full_grid, local = self.placed(x_BCTHW.shape[2:], window)
+            pack = TokenLayout(here=send_one(local, x_BCTHW.device), grids=[grid])
+        values_BLV = self.denoise(tokens(x_BCTHW, patch), t_B, context_BMD, mask_BM, [full_grid], pack)
         return join(values_BLV.reshape(len(t_B), *grid, self.channels, -1), patch)
 
     def forward_packed(
@@ -315,7 +315,7 @@ class DiT(Denoiser):
         values_BLV: torch.Tensor,
         context_BMD: torch.Tensor,
         grids: Sequence[tuple[int, int, int]],
-        here: slice | torch.Tensor,
+        local: slice | torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Embed the tokens of video, [B, L, D], and of text, [B, M, D].
 
@@ -323,27 +323,27 @@ class DiT(Denoiser):
             values_BLV: the same as in `denoise`.
             context_BMD: the same as in `denoise`.
             grids: the same as in `denoise`.
-            here: local tokens of the grids' sequence.
+            local: local tokens of the grids' sequence.
         """
         x_BLD = self.embed(values_BLV)
-        places_LD = self.places(grids, here, x_BLD.device)
+        places_LD = self.places(grids, local, x_BLD.device)
         x_BLD = x_BLD if places_LD is None else x_BLD + places_LD.to(x_BLD.dtype)
         return x_BLD, self.embed_text(context_BMD)
 
     def places(
-        self, grids: Sequence[tuple[int, int, int]], here: slice | torch.Tensor, device: torch.device
+        self, grids: Sequence[tuple[int, int, int]], local: slice | torch.Tensor, device: torch.device
     ) -> torch.Tensor | None:
         """Return what embeddings of some tokens of the grids' sequence get added for their places, [L, D]."""
         if not self.config.absolute_positions:
             return None
-        return torch.cat([place_features(grid, self.config.hidden, device) for grid in grids])[here]
+        return torch.cat([place_features(grid, self.config.hidden, device) for grid in grids])[local]
 
     def rotation(
-        self, grids: Sequence[tuple[int, int, int]], here: slice | torch.Tensor, device: torch.device
+        self, grids: Sequence[tuple[int, int, int]], local: slice | torch.Tensor, device: torch.device
     ) -> Rotation:
         """Return cosines and sines of some tokens of the grids' sequence, [L, head width / 2]."""
         head_width = self.config.hidden // self.config.heads
-        angles_LR = torch.cat([rotary_angles(grid, head_width, device) for grid in grids])[here]
+        angles_LR = torch.cat([rotary_angles(grid, head_width, device) for grid in grids])[local]
         return angles_LR.cos(), angles_LR.sin()
 
     def through_blocks(

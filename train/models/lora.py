@@ -78,9 +78,11 @@ def load_adapters(denoiser: Denoiser, weights: dict[str, torch.Tensor]) -> None:
 
 def check_adapters(denoiser: Denoiser, weights: dict[str, torch.Tensor]) -> None:
     """Check that adapters are those of a model; errors as in `load_adapters`."""
-    own = adapter_weights(denoiser)
-    other = sorted(own.keys() ^ weights.keys())
-    other += sorted(name for name in own.keys() & weights.keys() if own[name].shape != weights[name].shape)
+    expected = adapter_weights(denoiser)
+    other = sorted(expected.keys() ^ weights.keys())
+    other += sorted(
+        name for name in expected.keys() & weights.keys() if expected[name].shape != weights[name].shape
+    )
     if other:
         raise UsageError(
             f"the adapters are of another model: {other[0]} is missing or differs in one of both"

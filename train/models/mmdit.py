@@ -88,21 +88,21 @@ class JointBlock(nn.Module):
         pack: TokenLayout,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return both streams, [B, L, D] and [B, M, D]."""
-        own = self.video.modulation(condition_BD).chunk(6, dim=1)
-        h_BLD = modulate(x_BLD, own[0], own[1], pack.samples)
+        video_vectors = self.video.modulation(condition_BD).chunk(6, dim=1)
+        h_BLD = modulate(x_BLD, video_vectors[0], video_vectors[1], pack.samples)
         q_BHLD, *kv = self.video.attend.project(h_BLD, h_BLD, rotation)
         if isinstance(self.text, TextSource):
             shift, scale = self.text.modulation(condition_BD).chunk(2, dim=1)
             text_kv = self.text.project(modulate(text_BMD, shift, scale, pack.captions))
             y_BHLD = joint.last.attend(q_BHLD, *map(joint.join, kv, text_kv))
-            return self.video.finish(x_BLD, y_BHLD, own[2:], pack.samples), text_BMD
-        others = self.text.modulation(condition_BD).chunk(6, dim=1)
-        g_BMD = modulate(text_BMD, others[0], others[1], pack.captions)
+            return self.video.finish(x_BLD, y_BHLD, video_vectors[2:], pack.samples), text_BMD
+        text_vectors = self.text.modulation(condition_BD).chunk(6, dim=1)
+        g_BMD = modulate(text_BMD, text_vectors[0], text_vectors[1], pack.captions)
         text_qkv = self.text.attend.project(g_BMD, g_BMD, None)
         joint_qkv = map(joint.join, (q_BHLD, *kv), text_qkv)
         y_BHLD, z_BHMD = joint.part(joint.both.attend(*joint_qkv))
-        x_BLD = self.video.finish(x_BLD, y_BHLD, own[2:], pack.samples)
-        return x_BLD, self.text.finish(text_BMD, z_BHMD, others[2:], pack.captions)
+        x_BLD = self.video.finish(x_BLD, y_BHLD, video_vectors[2:], pack.samples)
+        return x_BLD, self.text.finish(text_BMD, z_BHMD, text_vectors[2:], pack.captions)
 
 
 class MMDiT(DiT):
@@ -113,7 +113,7 @@ class MMDiT(DiT):
 
     def make_blocks(self) -> list[nn.Module]:
         last = self.config.layers - 1
-        return [JointBlock(self.config, number == last) for number in range(self.config.layers)]
+        return [JointBlock(self.config, index == last) for index in range(self.config.layers)]
 
     def through_blocks(
         self,

@@ -49,9 +49,9 @@ class STBlock(nn.Module):
     ) -> torch.Tensor:
         """Map tokens [B, L, D] to [B, L, D]."""
 
-        def own(attention: MultiHeadAttention, h_BLD: torch.Tensor, seen: Attend | None) -> torch.Tensor:
+        def own(attention: MultiHeadAttention, h_BLD: torch.Tensor, attend: Attend | None) -> torch.Tensor:
             # Scores depend on position differences, which a slice preserves.
-            y_BLD: torch.Tensor = attention(h_BLD, h_BLD, rotation, blocks=seen)
+            y_BLD: torch.Tensor = attention(h_BLD, h_BLD, rotation, blocks=attend)
             return y_BLD
 
         def spatial(h_BLD: torch.Tensor) -> torch.Tensor:
@@ -59,10 +59,10 @@ class STBlock(nn.Module):
                 return pack.within_frames(self.spatial, h_BLD)
             return own(self.spatial, h_BLD, SpatialTemporalAttention(pack.grids, "frame"))
 
-        place, full = SpatialTemporalAttention(pack.grids, "place"), self.full
+        within_place, full = SpatialTemporalAttention(pack.grids, "place"), self.full
         branches: Branches = (
             spatial,
-            lambda h_BLD: own(self.temporal, h_BLD, place),
+            lambda h_BLD: own(self.temporal, h_BLD, within_place),
             lambda h_BLD: self.cross_attend(h_BLD, context_BMD, mask_BM=mask_BM, blocks=pack.text),
             self.mlp,
         )

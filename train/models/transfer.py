@@ -21,12 +21,12 @@ def send(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Te
     """
     if device.type == "cpu":
         return list(tensors)
-    found = {place: tensor for place, tensor in enumerate(tensors) if tensor.device.type != "cpu"}
+    moved = {index: tensor for index, tensor in enumerate(tensors) if tensor.device.type != "cpu"}
     ready = {
-        place: tensor for place, tensor in enumerate(tensors) if place not in found and tensor.is_pinned()
+        index: tensor for index, tensor in enumerate(tensors) if index not in moved and tensor.is_pinned()
     }
     rest = {
-        place: tensor for place, tensor in enumerate(tensors) if place not in found and place not in ready
+        index: tensor for index, tensor in enumerate(tensors) if index not in moved and index not in ready
     }
     if not ready and not rest:
         return list(tensors)
@@ -34,10 +34,10 @@ def send(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Te
     if rest:
         sources.append(_packed(list(rest.values())))
     copies = _copied(sources, device)
-    found |= zip(ready, copies, strict=False)
+    moved |= zip(ready, copies, strict=False)
     if rest:
-        found |= zip(rest, _unpacked(copies[-1], list(rest.values())), strict=True)
-    return [found[place] for place in range(len(tensors))]
+        moved |= zip(rest, _unpacked(copies[-1], list(rest.values())), strict=True)
+    return [moved[index] for index in range(len(tensors))]
 
 
 def send_one(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -45,11 +45,11 @@ def send_one(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return send([tensor], device)[0]
 
 
-def read(numbers: Sequence[torch.Tensor]) -> list[float]:
+def read(scalars: Sequence[torch.Tensor]) -> list[float]:
     """Return scalars of a device in one transfer, for which the host waits."""
-    if not numbers:
+    if not scalars:
         return []
-    return torch.stack([number.detach().double() for number in numbers]).tolist()
+    return torch.stack([scalar.detach().double() for scalar in scalars]).tolist()
 
 
 class Pace:
@@ -102,12 +102,12 @@ def _packed(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def _unpacked(buffer: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return views of a buffer with the shapes and dtypes of tensors."""
-    found, at = [], 0
+    views, at = [], 0
     for tensor in like:
         size = math.prod(tensor.shape) * tensor.itemsize
-        found.append(buffer[at : at + size].view(tensor.dtype).view(tensor.shape))
+        views.append(buffer[at : at + size].view(tensor.dtype).view(tensor.shape))
         at += _room(tensor)
-    return found
+    return views
 
 
 def _room(tensor: torch.Tensor) -> int:

@@ -40,14 +40,16 @@ class DDPM:
     def level(self, times_B: torch.Tensor) -> Level:
         """Return levels whose timestep input is n / timesteps; weights by `min_snr`."""
         config, product = self.config, self.products.to(times_B.device)[times_B.long()]
-        signal, noise, one = product.sqrt(), (1 - product).sqrt(), torch.ones_like(product)
+        signal, noise, ones = product.sqrt(), (1 - product).sqrt(), torch.ones_like(product)
         timestep_input = times_B.double() / config.timesteps
         weight = (
-            one if config.min_snr_gamma is None else min_snr(product, config.min_snr_gamma, config.prediction)
+            ones
+            if config.min_snr_gamma is None
+            else min_snr(product, config.min_snr_gamma, config.prediction)
         )
         if config.prediction == "epsilon":
-            return Level(signal, noise, one, timestep_input, torch.zeros_like(one), one, weight)
-        return Level(signal, noise, one, timestep_input, -noise, signal, weight)
+            return Level(signal, noise, ones, timestep_input, torch.zeros_like(ones), ones, weight)
+        return Level(signal, noise, ones, timestep_input, -noise, signal, weight)
 
     def schedule(self, steps: int, tokens: int) -> torch.Tensor:  # noqa: ARG002 - of the protocol
         """Return evenly spaced levels from the last one on ("trailing", Lin et al. 2024, section 3.3)."""
@@ -66,8 +68,8 @@ def betas(config: DDPMConfig) -> torch.Tensor:
         return torch.linspace(start, end, count, dtype=torch.float64)
     if config.schedule == "scaled_linear":
         return torch.linspace(math.sqrt(start), math.sqrt(end), count, dtype=torch.float64) ** 2
-    place = torch.arange(count + 1, dtype=torch.float64) / count
-    product = torch.cos((place + _COSINE_OFFSET) / (1 + _COSINE_OFFSET) * math.pi / 2) ** 2
+    fraction = torch.arange(count + 1, dtype=torch.float64) / count
+    product = torch.cos((fraction + _COSINE_OFFSET) / (1 + _COSINE_OFFSET) * math.pi / 2) ** 2
     return (1 - product[1:] / product[:-1]).clamp(max=_LARGEST_BETA)
 
 

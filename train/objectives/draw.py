@@ -44,13 +44,13 @@ def draw(
         frames: latent frames of a sample.
         first_frames: frames to give; None: none.
     """
-    dropped, normals, given = [], [], []
+    dropped, normals, num_given = [], [], []
     for key, passed in zip(keys, passes, strict=True):
         generator = _generator(seed, key, passed)
         dropped.append(_drops(caption_dropout, generator))
         normals.append(torch.randn((), generator=generator))
-        given.append(_given(first_frames, frames, generator) if first_frames else 0)
-    return Draw(torch.stack(normals), dropped, given)
+        num_given.append(_given(first_frames, frames, generator) if first_frames else 0)
+    return Draw(torch.stack(normals), dropped, num_given)
 
 
 def draw_dropped(caption_dropout: float, seed: int, keys: Sequence[str], passes: Sequence[int]) -> list[bool]:
@@ -74,8 +74,8 @@ def _generator(seed: int, key: str, passed: int) -> torch.Generator:
 def _given(config: FirstFramesConfig, frames: int, generator: torch.Generator) -> int:
     """Draw the number of given latent frames; at least one of the sample's is left to the model."""
     drops = torch.rand((), generator=generator).item() < config.dropout
-    number = int(torch.randint(1, config.max_latent_frames + 1, (), generator=generator))
-    return 0 if drops else min(number, frames - 1)
+    count = int(torch.randint(1, config.max_latent_frames + 1, (), generator=generator))
+    return 0 if drops else min(count, frames - 1)
 
 
 def _drops(caption_dropout: float, generator: torch.Generator) -> bool:

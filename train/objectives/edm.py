@@ -30,8 +30,8 @@ class EDM:
     def level(self, times_B: torch.Tensor) -> Level:
         """Return levels; targets (x_0 - c_skip x) / c_out are expanded in x_0 and eps to avoid cancellation."""
         sigma, data = times_B.double(), self.config.sigma_data
-        both, one = (sigma**2 + data**2).sqrt(), torch.ones_like(sigma)
-        return Level(one, sigma, 1 / both, sigma.log() / 4, sigma / (data * both), -data / both, one)
+        both, ones = (sigma**2 + data**2).sqrt(), torch.ones_like(sigma)
+        return Level(ones, sigma, 1 / both, sigma.log() / 4, sigma / (data * both), -data / both, ones)
 
     def schedule(self, steps: int, tokens: int) -> torch.Tensor:  # noqa: ARG002 - of the protocol
         """Return sigmas by equation 5."""

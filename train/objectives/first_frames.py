@@ -14,17 +14,17 @@ def first_frame_channels(channels: int) -> int:
     return 1 + channels
 
 
-def first_frame_condition(clean_BCTHW: torch.Tensor, given: Sequence[int]) -> torch.Tensor:
+def first_frame_condition(clean_BCTHW: torch.Tensor, num_given: Sequence[int]) -> torch.Tensor:
     """Return the condition, [B, 1 + C, T, H, W]: ones and latents in given frames, zeros behind them.
 
     Args:
         clean_BCTHW: clean latents; only their given frames are read.
-        given: number of given latent frames of each sample, 0 to T.
+        num_given: number of given latent frames of each sample, 0 to T.
     """
     B, T = len(clean_BCTHW), clean_BCTHW.shape[2]
     mask_B1T11 = torch.zeros(B, 1, T, 1, 1, dtype=torch.bool, device=clean_BCTHW.device)
-    for number, count in enumerate(given):
-        mask_B1T11[number, :, :count] = True
+    for index, count in enumerate(num_given):
+        mask_B1T11[index, :, :count] = True
     mask_B1THW = mask_B1T11.to(clean_BCTHW.dtype).expand(-1, -1, -1, *clean_BCTHW.shape[3:])
     return torch.cat([mask_B1THW, clean_BCTHW.where(mask_B1T11, 0)], dim=1)
 

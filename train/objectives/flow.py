@@ -32,15 +32,15 @@ class RectifiedFlow:
         if self.times == (0.0, 1.0):
             return self._time(normal, tokens)
         low, high = self.times
-        least, most = (self._share_below(t, tokens) for t in self.times)
-        inside = torch.special.ndtri(least + quantile(normal) * (most - least))
+        share_low, share_high = (self._share_below(t, tokens) for t in self.times)
+        inside = torch.special.ndtri(share_low + quantile(normal) * (share_high - share_low))
         return self._time(inside, tokens).clamp(low, high).to(normal.dtype)
 
     def level(self, times_B: torch.Tensor) -> Level:
         """Return levels; cosmap weights are SD3's eq. 21."""
-        t, one = times_B.double(), torch.ones_like(times_B, dtype=torch.float64)
-        weight = one if self.config.weighting == "none" else 2 / (math.pi * (1 - 2 * t + 2 * t**2))
-        return Level(1 - t, t, one, t, -one, one, weight)
+        t, ones = times_B.double(), torch.ones_like(times_B, dtype=torch.float64)
+        weight = ones if self.config.weighting == "none" else 2 / (math.pi * (1 - 2 * t + 2 * t**2))
+        return Level(1 - t, t, ones, t, -ones, ones, weight)
 
     def schedule(self, steps: int, tokens: int) -> torch.Tensor:
         """Return even steps from 1 to 0, shifted as in training."""

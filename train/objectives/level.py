@@ -47,9 +47,9 @@ class Level:
         """Return the levels of `stacked`."""
         return cls(*stacked_NB.unbind())
 
-    def __getitem__(self, number: int) -> "Level":
+    def __getitem__(self, index: int) -> "Level":
         """Return one level, [1] each."""
-        return Level(*(getattr(self, field.name)[number : number + 1] for field in fields(self)))
+        return Level(*(getattr(self, field.name)[index : index + 1] for field in fields(self)))
 
 
 class Objective(Protocol):

@@ -45,7 +45,7 @@ def parallelize(model: Denoiser, ranks: Ranks, config: TrainConfig) -> None:
         if parallel.compile:
             compile_block(block, parallel.memory_budget, as_eager=rowwise)
     if sharded:
-        shard(model, ranks, config.dtype, apart=parallel.schedule == "cascade")
+        shard(model, ranks, config.dtype, independent=parallel.schedule == "cascade")
 
 
 def summed_over_tensor_ranks(name: str) -> bool:

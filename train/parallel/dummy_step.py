@@ -22,6 +22,8 @@ def dummy_step(bundle: Bundle, config: TrainConfig, ranks: Ranks, errors: Square
     context = torch.zeros(1, 2, bundle.text.width, device=device)
     mask = torch.ones(1, 2, dtype=torch.bool, device=device)
     inputs = torch.cat([latents, condition], dim=1)
-    asked = DenoisingInputs([inputs], [latents], torch.zeros(1, device=device), context, mask, packed=False)
+    dit_inputs = DenoisingInputs(
+        [inputs], [latents], torch.zeros(1, device=device), context, mask, packed=False
+    )
     with torch.autocast(device.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
-        return 0 * errors(bundle.dit, asked).sum()
+        return 0 * errors(bundle.dit, dit_inputs).sum()

@@ -31,14 +31,14 @@ def check(config: Fp8Config, device: torch.device) -> None:
         raise UsageError("train.fp8 needs torchao: pip install 'reelweave[fp8]', or leave train.fp8 out")
     if config.emulate:
         return
-    found = "no GPU"
+    gpu = "no GPU"
     if device.type == "cuda":
         capability = torch.cuda.get_device_capability(device)
         if capability >= CAPABILITY:
             return
-        found = f"one of sm_{capability[0]}{capability[1]}"
+        gpu = f"one of sm_{capability[0]}{capability[1]}"
     raise UsageError(
-        f"train.fp8 needs a GPU of sm_89 or newer and finds {found}: leave train.fp8 out, or set train.fp8.emulate=true"
+        f"train.fp8 needs a GPU of sm_89 or newer and finds {gpu}: leave train.fp8 out, or set train.fp8.emulate=true"
         " to rehearse, slowly"
     )
 

@@ -52,12 +52,12 @@ class Mesh(RankGrid):
         """
         degrees = {field.name: getattr(config, field.name) for field in fields(cls)}
         fixed = math.prod(degree for degree in degrees.values() if degree != "rest")
-        told = " x ".join(f"parallel.{name}={degree}" for name, degree in degrees.items() if degree != 1)
+        layout = " x ".join(f"parallel.{name}={degree}" for name, degree in degrees.items() if degree != 1)
         rest, over = divmod(world_size, fixed)
         if over or (rest > 1 and "rest" not in degrees.values()):
-            whole = "divide" if "rest" in degrees.values() else "multiply to"
+            verb = "divide" if "rest" in degrees.values() else "multiply to"
             raise UsageError(
-                f"{told or 'parallel: one rank'} must {whole} the {world_size} ranks of this run, and make {fixed};"
+                f"{layout or 'parallel: one rank'} must {verb} the {world_size} ranks of this run, and make {fixed};"
                 " change a degree, or start another number of ranks"
             )
         return cls(**{name: rest if degree == "rest" else degree for name, degree in degrees.items()})
@@ -96,9 +96,9 @@ class Ranks(GridRanks[Mesh]):
         size = self.node_size or int(os.environ.get("LOCAL_WORLD_SIZE", world.size))
         if world.largest(size) != -world.largest(-size):
             size = world.size
-        others = [field.name for field in fields(self.mesh) if field.name != "pp"]
+        dimensions = [field.name for field in fields(self.mesh) if field.name != "pp"]
         groups: dict[tuple[int, int], list[int]] = {}
-        for stage, members in enumerate(self.mesh.partition(others)):
+        for stage, members in enumerate(self.mesh.partition(dimensions)):
             for rank in members:
                 groups.setdefault((stage, rank // size), []).append(rank)
         return self._world_of(list(groups.values()))

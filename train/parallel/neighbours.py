@@ -71,8 +71,8 @@ class Neighbours:
     def _receive(
         like: Sequence[torch.Tensor], group: dist.ProcessGroup, stage: int
     ) -> tuple[torch.Tensor, ...]:
-        received = tuple(torch.empty_like(one, memory_format=torch.contiguous_format) for one in like)
-        works = [dist.irecv(one, group=group, group_src=stage) for one in received]
+        received = tuple(torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in like)
+        works = [dist.irecv(tensor, group=group, group_src=stage) for tensor in received]
         for work in works:
             assert work is not None, "this rank is in the group"
             work.wait()

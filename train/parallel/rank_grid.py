@@ -33,11 +33,11 @@ class RankGrid:
         names = [field.name for field in fields(self)]
         groups: dict[tuple[int, ...], list[int]] = {}
         for rank in range(self.size):
-            left, place = rank, {}
+            remaining, coordinates = rank, {}
             for name in reversed(names):
-                left, place[name] = divmod(left, getattr(self, name))
-            others = tuple(place[name] for name in names if name not in dimensions)
-            groups.setdefault(others, []).append(rank)
+                remaining, coordinates[name] = divmod(remaining, getattr(self, name))
+            key = tuple(coordinates[name] for name in names if name not in dimensions)
+            groups.setdefault(key, []).append(rank)
         return list(groups.values())
 
 
@@ -89,8 +89,8 @@ class GridRanks(Generic[Grid]):
 
     def _world_of(self, groups: list[list[int]]) -> World:
         """Return this rank's of groups that partition all ranks; a collective of all processes."""
-        own = next(ranks for ranks in groups if self.world.rank in ranks)
-        if len(own) == self.world.size:
+        group_ranks = next(ranks for ranks in groups if self.world.rank in ranks)
+        if len(group_ranks) == self.world.size:
             return self.world
-        group: Any = dist.new_subgroups_by_enumeration(groups)[0] if len(own) > 1 else None
-        return World(own.index(self.world.rank), len(own), self.world.device, group)
+        group: Any = dist.new_subgroups_by_enumeration(groups)[0] if len(group_ranks) > 1 else None
+        return World(group_ranks.index(self.world.rank), len(group_ranks), self.world.device, group)

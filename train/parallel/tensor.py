@@ -28,26 +28,31 @@ def share_inputs(module: nn.Module, mesh: DeviceMesh) -> None:
     """Wrap the first two arguments of a module once for all its layers, so that their gradients are summed once."""
 
     def take(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        x, source, *others = inputs
+        x, source, *rest = inputs
         shared = _wrap(x, mesh, Replicate())
-        return (shared, shared if source is x else _wrap(source, mesh, Replicate()), *others)
+        return (shared, shared if source is x else _wrap(source, mesh, Replicate()), *rest)
 
     module.register_forward_pre_hook(take)
 
 
 def _divide(
-    layer: nn.Linear, mesh: DeviceMesh, weight: Placement, bias: Placement, taken: Placement, given: Placement
+    layer: nn.Linear,
+    mesh: DeviceMesh,
+    weight: Placement,
+    bias: Placement,
+    input_placement: Placement,
+    output_placement: Placement,
 ) -> None:
-    whole: Callable[[torch.Tensor], Any] = layer.forward
+    full_forward: Callable[[torch.Tensor], Any] = layer.forward
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         if not x.numel():
             # DTensor cannot reshape empty tensors, and there is nothing to sum.
             parts = (x, layer.weight, layer.bias)
             return F.linear(*(part.to_local() if isinstance(part, DTensor) else part for part in parts))
-        output = whole(_wrap(x, mesh, taken))
+        output = full_forward(_wrap(x, mesh, input_placement))
         # Wait for the sum, since kernels would read an unfinished tensor.
-        local: torch.Tensor = output.redistribute(placements=[given]).to_local()
+        local: torch.Tensor = output.redistribute(placements=[output_placement]).to_local()
         return local
 
     # Every rank has the whole weight, drawn from the run's seed.

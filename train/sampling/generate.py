@@ -52,7 +52,7 @@ def generate(
         RunError: a prediction is not finite.
     """
     sampler = VideoSampler(bundle, train, config, VideoLayout.alone(bundle))
-    seeds = [(config.seed + number) % SEEDS for number in range(len(captions))]
+    seeds = [(config.seed + index) % SEEDS for index in range(len(captions))]
     video = sampler.decode(sampler.denoise(sampler.encode(captions), seeds, progress))
     assert video is not None  # a single process is the first rank
     return video
@@ -125,8 +125,8 @@ class VideoSampler:
         trained, config = self.train.first_frames, self.config
         check_trained(trained, frames > 0, config.image_guidance is not None)
         if frames:
-            given = self.bundle.tokenizer.latent_size((frames, config.height, config.width))[0]
-            check_given(trained, given, self.latent_size[0])
+            num_given = self.bundle.tokenizer.latent_size((frames, config.height, config.width))[0]
+            check_given(trained, num_given, self.latent_size[0])
 
     @torch.no_grad()
     def encode_frames(self, frames_BCTHW: torch.Tensor) -> torch.Tensor:
@@ -190,14 +190,14 @@ class VideoSampler:
         )
         predict = self._predictor(passes, channels, times)
 
-        def estimate(x_BCTHW: torch.Tensor, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-            point = SchedulePoint(number, len(points), levels[number])
+        def estimate(x_BCTHW: torch.Tensor, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+            point = SchedulePoint(index, len(points), levels[index])
             with self._autocast():
                 prediction_BCTHW = predict(x_BCTHW, point)
             return solve(point.level, x_BCTHW, prediction_BCTHW)
 
-        def noise(number: int) -> torch.Tensor:
-            return step_noise(seeds, number, shape).to(device, dtype)
+        def noise(index: int) -> torch.Tensor:
+            return step_noise(seeds, index, shape).to(device, dtype)
 
         latents_BCTHW = sample(
             estimate, points[0][1] * noise_BCTHW, points, self.config.solver, progress, noise

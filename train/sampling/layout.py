@@ -128,20 +128,20 @@ def _divided(
     dit: Denoiser,
     ranks: SamplingRanks,
     config: SampleLayoutConfig,
-    placed: Callable[[ModelRunner], ModelRunner],
+    distribute: Callable[[ModelRunner], ModelRunner],
 ) -> Divide:
     """Return the division of latents over `lp` groups of ranks; a ring of all of them runs undivided steps."""
     rules, groups, video = Rules.of(config.latent_parallel), ranks.along("lp"), ranks.video
-    whole = None
+    undivided = None
     if rules.exact_steps:
-        whole = placed(ContextParallelModel(dit, ranks.context_with("lp")))
+        undivided = distribute(ContextParallelModel(dit, ranks.context_with("lp")))
     return lambda guided: LatentParallel(
         guided,
         rules,
         dit.patch,
         groups,
         video,
-        None if whole is None else replace(guided, run=whole),
+        None if undivided is None else replace(guided, run=undivided),
     )
 
 
@@ -158,12 +158,12 @@ def together(world_size: int, dit: Denoiser, passes: int, tokens: int) -> Sample
         tokens: number of tokens of the smallest video.
     """
     cfg = math.gcd(world_size, passes)
-    left = world_size // cfg
+    remaining = world_size // cfg
     try:
         heads = cuttable(dit).full_heads
     except UsageError:
         return SampleLayoutConfig(cfg=cfg)
-    used = max(degree for degree in range(1, left + 1) if left % degree == 0 and degree <= tokens)
+    used = max(degree for degree in range(1, remaining + 1) if remaining % degree == 0 and degree <= tokens)
     ulysses = math.gcd(used, heads)
     return SampleLayoutConfig(cfg=cfg, ulysses=ulysses, ring=used // ulysses)
 

@@ -48,13 +48,13 @@ class CompactAdamW(torch.optim.Optimizer):
             self.state[weight]["step"] = torch.zeros(())
             for name, moments in zip(_MOMENTS, of_weight, strict=True):
                 stored = moments.zeros(weight)
-                self.state[weight] |= {_named(name, place): tensor for place, tensor in enumerate(stored)}
+                self.state[weight] |= {_named(name, index): tensor for index, tensor in enumerate(stored)}
 
     @property
     def update_bytes(self) -> int:
         """Bytes that an update takes beside weights, gradients and state, at most."""
         buckets = chain.from_iterable(_buckets(group["params"]) for group in self.param_groups)
-        return _COPIES * 4 * max((sum(one.numel() for one in bucket) for bucket in buckets), default=0)
+        return _COPIES * 4 * max((sum(tensor.numel() for tensor in bucket) for bucket in buckets), default=0)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no loss is computed here
@@ -101,15 +101,15 @@ class CompactAdamW(torch.optim.Optimizer):
 
     def _stored(self, weight: torch.Tensor, moment: int) -> list[torch.Tensor]:
         state = self.state[weight]
-        return [state[key] for key in (_named(_MOMENTS[moment], place) for place in (0, 1)) if key in state]
+        return [state[key] for key in (_named(_MOMENTS[moment], index) for index in (0, 1)) if key in state]
 
 
 _COPIES = 8  # of a bucket in float32: gradient, moments, and what rounding one of them takes
 _SPREAD = 2654435761  # Knuth's multiplicative hash
 
 
-def _named(name: str, place: int) -> str:
-    return f"{name}_scales" if place else name
+def _named(name: str, index: int) -> str:
+    return f"{name}_scales" if index else name
 
 
 def _buckets(weights: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:

@@ -8,21 +8,21 @@ import torch
 Key = TypeVar("Key")
 
 
-def bucketed(sizes: Sequence[tuple[Key, torch.dtype, int]], most: int) -> list[list[Key]]:
+def bucketed(sizes: Sequence[tuple[Key, torch.dtype, int]], max_values: int) -> list[list[Key]]:
     """Divide tensors into buckets of one dtype, in their order.
 
     Args:
         sizes: name or other key, dtype and number of values of each tensor.
-        most: number of values of a bucket, unless one tensor alone has more.
+        max_values: number of values of a bucket, unless one tensor alone has more.
     """
     buckets: list[list[Key]] = []
-    for wanted in dict.fromkeys(dtype for _, dtype, _ in sizes):
+    for bucket_dtype in dict.fromkeys(dtype for _, dtype, _ in sizes):
         bucket: list[Key] = []
         total = 0
         for key, dtype, values in sizes:
-            if dtype != wanted:
+            if dtype != bucket_dtype:
                 continue
-            if bucket and total + values > most:
+            if bucket and total + values > max_values:
                 buckets.append(bucket)
                 bucket, total = [], 0
             bucket.append(key)

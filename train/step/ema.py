@@ -24,8 +24,8 @@ class Ema:
 
     def __init__(self, config: EmaConfig | None, weights: Mapping[str, torch.Tensor]) -> None:
         self._config = config
-        kept = weights.items() if config else ()
-        self.tensors = {name: weight.detach().to(torch.float32, copy=True) for name, weight in kept}
+        averaged = weights.items() if config else ()
+        self.tensors = {name: weight.detach().to(torch.float32, copy=True) for name, weight in averaged}
 
     @torch.no_grad()
     def update_(self, weights: Iterable[torch.Tensor], step: int) -> None:
@@ -55,11 +55,11 @@ class Ema:
             self._exchange_(weights, wide)
 
     @torch.no_grad()
-    def _exchange_(self, weights: Mapping[str, torch.Tensor], kept: Mapping[str, torch.Tensor]) -> None:
+    def _exchange_(self, weights: Mapping[str, torch.Tensor], exact: Mapping[str, torch.Tensor]) -> None:
         for name, average in self.tensors.items():
             weight = weights[name]
             if weight.dtype != average.dtype:
-                weight.copy_(kept.get(name, average))
+                weight.copy_(exact.get(name, average))
                 continue
             before = weight.detach().clone()
             weight.copy_(average)

@@ -25,16 +25,20 @@ def learning_rate(step: int, optimizer: OptimizerConfig, schedule: ScheduleConfi
 def _share(behind: int, schedule: ScheduleConfig) -> float:
     """Return the share of the way from the least rate to the full one, ``behind`` steps after the warm-up."""
     after = schedule.total_steps - schedule.warmup_steps
-    left = max(0.0, 1 - behind / after) if after > 0 else 0.0
+    remaining = max(0.0, 1 - behind / after) if after > 0 else 0.0
     if schedule.kind == "constant":
         return 1.0
     if schedule.kind == "linear":
-        return left
+        return remaining
     if schedule.kind == "wsd":
         decay = schedule.decay_steps or max(1, round(_DECAY * schedule.total_steps))
         return min(1.0, max(0.0, (after - behind) / min(decay, max(1, after))))
     if schedule.kind == "inverse_sqrt":
-        full, least = max(1, schedule.warmup_steps), schedule.min_lr_ratio
+        full, min_ratio = max(1, schedule.warmup_steps), schedule.min_lr_ratio
         # The rate itself falls as 1 / sqrt(step), and not the part of it above the least.
-        return 1.0 if least == 1 else max(0.0, (math.sqrt(full / (full + behind)) - least) / (1 - least))
-    return (1 + math.cos(math.pi * (1 - left))) / 2
+        return (
+            1.0
+            if min_ratio == 1
+            else max(0.0, (math.sqrt(full / (full + behind)) - min_ratio) / (1 - min_ratio))
+        )
+    return (1 + math.cos(math.pi * (1 - remaining))) / 2

@@ -80,22 +80,22 @@ def losses(
     """
     (clips, stored), contexts = _clips(batch), batch.contexts
     moved = send([*clips, *(contexts or ())], device)
-    here = dict(enumerate(moved[: len(clips)]))
+    device_clips = dict(enumerate(moved[: len(clips)]))
     contexts = None if contexts is None else tuple(moved[len(clips) :])
-    given = InputSource(
-        partial(_latents, bundle, here, stored, part),
+    source = InputSource(
+        partial(_latents, bundle, device_clips, stored, part),
         partial(_told, bundle, batch.captions, contexts, device),
-        partial(_picture, bundle, here, stored, part),
+        partial(_picture, bundle, device_clips, stored, part),
     )
     del clips, moved
-    return losses_of(bundle, config, batch, given, device, quantile, errors, part)
+    return losses_of(bundle, config, batch, source, device, quantile, errors, part)
 
 
 def losses_of(
     bundle: Bundle,
     config: TrainConfig,
     batch: Microbatch | Pack,
-    given: InputSource,
+    source: InputSource,
     device: torch.device,
     quantile: float | None = None,
     errors: SquaredErrors = whole_model_errors,
@@ -104,23 +104,23 @@ def losses_of(
     """Compute `losses` with latents and text from elsewhere; uses only keys and passes of the batch."""
     # Keep no reference to clean latents, which would live through the forward.
     posed = [
-        _pose(bundle, config, batch.keys[own], batch.passes[own], given, place, quantile)
-        for place, own in enumerate(alike(batch))
+        _pose(bundle, config, batch.keys[rows], batch.passes[rows], source, index, quantile)
+        for index, rows in enumerate(alike(batch))
     ]
-    dropped = [drop for one in posed for drop in one.dropped]
-    told_B = torch.cat([one.level.timestep_input for one in posed])
+    dropped = [drop for pose in posed for drop in pose.dropped]
+    told_B = torch.cat([pose.level.timestep_input for pose in posed])
     with torch.autocast(device.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
         with part("text"):
-            text = given.text(dropped)
-        inputs, targets = [one.inputs for one in posed], [one.targets for one in posed]
-        asked = DenoisingInputs(
+            text = source.text(dropped)
+        inputs, targets = [pose.inputs for pose in posed], [pose.targets for pose in posed]
+        dit_inputs = DenoisingInputs(
             inputs, targets, told_B, text.context, text.mask, isinstance(batch, Pack), text.host_mask
         )
-        errors_B = errors(bundle.dit, asked)
-    each = torch.cat([one.level.weight for one in posed]) * errors_B
-    video_tokens = tuple(count for one in posed for count in [one.tokens] * len(one.dropped))
-    normals_B = torch.cat([one.normals for one in posed])
-    work = bundle.dit.work([one.inputs.shape[2:] for one in posed for _ in one.dropped], text.host_mask)
+        errors_B = errors(bundle.dit, dit_inputs)
+    each = torch.cat([pose.level.weight for pose in posed]) * errors_B
+    video_tokens = tuple(count for pose in posed for count in [pose.tokens] * len(pose.dropped))
+    normals_B = torch.cat([pose.normals for pose in posed])
+    work = bundle.dit.work([pose.inputs.shape[2:] for pose in posed for _ in pose.dropped], text.host_mask)
     return Losses(each, normals_B, video_tokens, work)
 
 
@@ -135,7 +135,7 @@ def no_picture() -> UsageError:
 def alike(batch: Microbatch | Pack) -> list[slice]:
     """Return the slices of samples that share an encoder call: all of equal shape, or one each in a pack."""
     if isinstance(batch, Pack):
-        return [slice(place, place + 1) for place in range(len(batch.keys))]
+        return [slice(index, index + 1) for index in range(len(batch.keys))]
     return [slice(None)]
 
 
@@ -156,8 +156,8 @@ def stored_text(
         empty_MD = bundle.text([""])[0][0].float()
     return padded(
         [
-            own.float() if empty_MD is None or not drop else empty_MD
-            for drop, own in zip(dropped, send(contexts, device), strict=True)
+            context.float() if empty_MD is None or not drop else empty_MD
+            for drop, context in zip(dropped, send(contexts, device), strict=True)
         ]
     )
 
@@ -193,22 +193,22 @@ def _told(
 
 
 def _latents(
-    bundle: Bundle, clips: dict[int, torch.Tensor], stored: Sequence[bool], part: Timed, place: int
+    bundle: Bundle, clips: dict[int, torch.Tensor], stored: Sequence[bool], part: Timed, index: int
 ) -> torch.Tensor:
     """Return clean latents, float32 [B, C, T, H, W], from pixels or stored latents, which are not kept."""
     with torch.no_grad(), part("vae"):
-        given = clips[place] if bundle.dit.reads_picture else clips.pop(place)
-        return given.float() if stored[place] else bundle.tokenizer.encode(given)
+        clip = clips[index] if bundle.dit.reads_picture else clips.pop(index)
+        return clip.float() if stored[index] else bundle.tokenizer.encode(clip)
 
 
 def _picture(
-    bundle: Bundle, clips: dict[int, torch.Tensor], stored: Sequence[bool], part: Timed, place: int
+    bundle: Bundle, clips: dict[int, torch.Tensor], stored: Sequence[bool], part: Timed, index: int
 ) -> torch.Tensor:
     """Return the latents of a clip's first frame with grey frames behind it, float32 [B, C, T, H, W]."""
-    if stored[place]:
+    if stored[index]:
         raise no_picture()
     with torch.no_grad(), part("vae"):
-        video_BCTHW = clips.pop(place)
+        video_BCTHW = clips.pop(index)
         return bundle.tokenizer.encode(picture_video(video_BCTHW, video_BCTHW.shape[2]))
 
 
@@ -227,11 +227,11 @@ def _pose(
     config: TrainConfig,
     keys: Sequence[str],
     passes: Sequence[int],
-    given: InputSource,
-    place: int,
+    source: InputSource,
+    index: int,
     quantile: float | None,
 ) -> _Posed:
-    clean_BCTHW = given.clean(place)
+    clean_BCTHW = source.clean(index)
     tokens = bundle.dit.tokens(clean_BCTHW.shape[2:])
     drawn = draw(
         config.objective.caption_dropout,
@@ -252,15 +252,15 @@ def _pose(
     if config.first_frames and bundle.dit.keeps_given:
         # A loss is the mean over the frames that the model makes.
         frames = clean_BCTHW.shape[2]
-        made_B = torch.tensor([frames - one for one in drawn.given])
+        made_B = torch.tensor([frames - num_given for num_given in drawn.given])
         level = replace(level, weight=level.weight * frames / made_B)
     level = Level.of(send_one(level.stacked(), clean_BCTHW.device))
     input_BCTHW, target_BCTHW = pose(level, clean_BCTHW, noise_BCTHW)
     if config.first_frames:
         read_BCTHW = clean_BCTHW
         if bundle.dit.reads_picture:
-            assert given.picture is not None, "see `run_by_cascades`"
-            read_BCTHW = given.picture(place)
+            assert source.picture is not None, "see `run_by_cascades`"
+            read_BCTHW = source.picture(index)
         condition_BKTHW = bundle.dit.condition(read_BCTHW, drawn.given)
         input_BCTHW = torch.cat([input_BCTHW, condition_BKTHW.to(input_BCTHW.dtype)], dim=1)
     return _Posed(input_BCTHW, target_BCTHW, level, normals_B, dropped, tokens)

@@ -35,9 +35,9 @@ class StepMessage:
         return [*self.losses, self.stops, *self.checkpoint, *self.reads, *self.clock.numbers()]
 
     @classmethod
-    def from_numbers(cls, numbers: Sequence[float]) -> Self:
-        """Return the message whose `numbers` these are."""
-        rest = iter(numbers)
+    def from_numbers(cls, flat: Sequence[float]) -> Self:
+        """Return the message whose `flat` these are."""
+        rest = iter(flat)
         losses = LossSums(*islice(rest, len(LossSums._fields)))
         stops = next(rest)
         checkpoint = SaveProgress(*islice(rest, len(SaveProgress._fields)))

@@ -123,7 +123,7 @@ def _log(u: torch.Tensor) -> torch.Tensor:
 
 def _polynomial(coefficients: Sequence[float], x: torch.Tensor) -> torch.Tensor:
     """Evaluate a polynomial by Horner's rule; coefficients from the constant one."""
-    found = torch.full_like(x, coefficients[-1])
-    for one in reversed(coefficients[:-1]):
-        found.mul_(x).add_(one)
-    return found
+    total = torch.full_like(x, coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        total.mul_(x).add_(coefficient)
+    return total

@@ -45,22 +45,22 @@ class DenoisingInputs(NamedTuple):
 class SquaredErrors(Protocol):
     """Function that runs a model and returns its squared errors."""
 
-    def __call__(self, dit: Denoiser, asked: DenoisingInputs) -> torch.Tensor:
+    def __call__(self, dit: Denoiser, inputs: DenoisingInputs) -> torch.Tensor:
         """Return each sample's mean squared error, at least float32 [B]."""
 
 
-def whole_model_errors(dit: Denoiser, asked: DenoisingInputs) -> torch.Tensor:
+def whole_model_errors(dit: Denoiser, inputs: DenoisingInputs) -> torch.Tensor:
     """Return each sample's mean squared error, with all tokens on this process."""
-    conditions = (asked.timestep_input, asked.context)
-    if asked.packed:
-        latents = [x_1CTHW[0] for x_1CTHW in asked.inputs]
-        packed = dit.forward_packed(latents, *conditions, asked.known_mask)
+    conditions = (inputs.timestep_input, inputs.context)
+    if inputs.packed:
+        latents = [x_1CTHW[0] for x_1CTHW in inputs.inputs]
+        packed = dit.forward_packed(latents, *conditions, inputs.known_mask)
         predictions = [prediction_CTHW[None] for prediction_CTHW in packed]
     else:
-        [x_BCTHW] = asked.inputs
-        predictions = [dit(x_BCTHW, *conditions, asked.padding_mask)]
+        [x_BCTHW] = inputs.inputs
+        predictions = [dit(x_BCTHW, *conditions, inputs.padding_mask)]
     squares = (
         (at_least_float32(prediction) - target).square()
-        for prediction, target in zip(predictions, asked.targets, strict=True)
+        for prediction, target in zip(predictions, inputs.targets, strict=True)
     )
     return torch.cat([square.flatten(1).mean(dim=1) for square in squares])

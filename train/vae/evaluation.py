@@ -61,9 +61,11 @@ class Evaluation:
             if not batch.weight:  # a filler, whose samples count elsewhere
                 continue
             with torch.autocast(world.device.type, torch.bfloat16, enabled=narrow):
-                found = reconstruct(vae, batch, world.device, seed=None)
-            quality.add(measures(found.made, found.video, perceptual))
-            pairs += list(zip(found.video, found.made, strict=True))[: self.shown - len(pairs)]
+                reconstruction = reconstruct(vae, batch, world.device, seed=None)
+            quality.add(measures(reconstruction.made, reconstruction.video, perceptual))
+            pairs += list(zip(reconstruction.video, reconstruction.made, strict=True))[
+                : self.shown - len(pairs)
+            ]
         vae.train()
         names = ("psnr", "ssim", *(["lpips"] if perceptual else []))
         return EvaluationResult(quality.over(world, names), side_by_side(pairs) if pairs else None)

@@ -85,22 +85,23 @@ class GanTerm:
             )
 
     def discriminator_loss(
-        self, share: float, found: Reconstruction, accumulator: Accumulator
+        self, share: float, reconstruction: Reconstruction, accumulator: Accumulator
     ) -> torch.Tensor:
         """Return the discriminator's weighted loss on clips and their reconstructions.
 
         Args:
             share: share of the step's samples.
-            found: clips and reconstructions.
+            reconstruction: clips and reconstructions.
             accumulator: sums over the step.
         """
         config = self.config
         real_BP, made_BP = (
-            at_least_float32(self.discriminator(x_BCTHW)) for x_BCTHW in (found.video, found.made.detach())
+            at_least_float32(self.discriminator(x_BCTHW))
+            for x_BCTHW in (reconstruction.video, reconstruction.made.detach())
         )
         loss_B = told_B = to_tell_apart(real_BP, made_BP, config.loss)
         if config.r1:
-            video_BCTHW = found.video.detach().requires_grad_()
+            video_BCTHW = reconstruction.video.detach().requires_grad_()
             # Second-order gradients need more precision than bfloat16.
             with torch.autocast(video_BCTHW.device.type, enabled=False):
                 loss_B = loss_B + config.r1 * r1(self.discriminator(video_BCTHW), video_BCTHW)

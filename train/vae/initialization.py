@@ -70,20 +70,20 @@ def checked(kind: type[nn.Module], published: VaeSettings, changed: VaeSettings)
         raise UsageError(
             f"{_KEY} is a {changed['_class_name']}, and model.name a {family}: they must be of one class"
         )
-    known = set(inspect.signature(kind.__init__).parameters) - {"self"}
-    own = {name: value for name, value in changed.items() if not name.startswith("_")}
-    for name in own.keys() - known - published.keys():
-        close = get_close_matches(name, known, 1)
+    parameters = set(inspect.signature(kind.__init__).parameters) - {"self"}
+    changes = {name: value for name, value in changed.items() if not name.startswith("_")}
+    for name in changes.keys() - parameters - published.keys():
+        close = get_close_matches(name, parameters, 1)
         meant = f"; did you mean {close[0]}?" if close else ""
         raise UsageError(f"{_KEY}: {family} knows no {name}{meant}")
-    whole = {name: value for name, value in published.items() if name in known} | own
+    merged = {name: value for name, value in published.items() if name in parameters} | changes
     for name in _FIXED[family]:
-        if _plain(whole.get(name)) != _plain(published.get(name)):
+        if _plain(merged.get(name)) != _plain(published.get(name)):
             raise UsageError(
                 f"{_KEY} changes {name}, by which blocks of a {family} would no longer do what their published weights"
                 f" were trained for; leave it at {_plain(published.get(name))}"
             )
-    return whole
+    return merged
 
 
 def origin(family: str, published: VaeSettings, changed: VaeSettings) -> Origin:
@@ -103,16 +103,16 @@ def origin(family: str, published: VaeSettings, changed: VaeSettings) -> Origin:
 @torch.no_grad()
 def initialise_(model: nn.Module, published: Mapping[str, torch.Tensor], of: Origin) -> Initialization:
     """Copy published weights whose name and shape match; others keep their drawn values."""
-    taken, new, used = [], [], set()
+    copied, new, used = [], [], set()
     for name, weight in model.state_dict().items():
         source = of(name)
         if source is not None and source in published and published[source].shape == weight.shape:
             weight.copy_(published[source])
-            taken.append(name)
+            copied.append(name)
             used.add(source)
         else:
             new.append(name)
-    return Initialization(tuple(taken), tuple(new), tuple(sorted(published.keys() - used)))
+    return Initialization(tuple(copied), tuple(new), tuple(sorted(published.keys() - used)))
 
 
 def _of_wan(published: VaeSettings, changed: VaeSettings) -> Origin:
@@ -139,18 +139,18 @@ def _of_wan(published: VaeSettings, changed: VaeSettings) -> Origin:
             " of temperal_downsample to false"
         )
     numbered = not changed["is_residual"]
-    places = {place: number for number, place in enumerate(_layers_of_wan(published))}
+    layer_indices = {layer: index for index, layer in enumerate(_layers_of_wan(published))}
     layers = _layers_of_wan(changed)
 
     def published_name(name: str) -> str | None:
         part, _, rest = name.partition("_blocks.")
-        number, _, inner = rest.partition(".")
+        index_text, _, inner = rest.partition(".")
         if part == "decoder.up":
-            found = int(number) - (now - before)
-            return f"{part}_blocks.{found}.{inner}" if found >= 0 else None
+            block = int(index_text) - (now - before)
+            return f"{part}_blocks.{block}.{inner}" if block >= 0 else None
         if part == "encoder.down" and numbered:
-            place = places.get(layers[int(number)])
-            return None if place is None else f"{part}_blocks.{place}.{inner}"
+            index = layer_indices.get(layers[int(index_text)])
+            return None if index is None else f"{part}_blocks.{index}.{inner}"
         return name
 
     return published_name
@@ -158,15 +158,15 @@ def _of_wan(published: VaeSettings, changed: VaeSettings) -> Origin:
 
 def _layers_of_wan(settings: VaeSettings) -> list[tuple[int, str, int]]:
     """Return level, kind and index in its level for each of Wan 2.1's ``encoder.down_blocks``, in order."""
-    found: list[tuple[int, str, int]] = []
+    layers: list[tuple[int, str, int]] = []
     for level in range(len(settings["dim_mult"])):
-        for number in range(settings["num_res_blocks"]):
-            found.append((level, "residual", number))
+        for block in range(settings["num_res_blocks"]):
+            layers.append((level, "residual", block))
             if 0.5**level in settings["attn_scales"]:
-                found.append((level, "attention", number))
+                layers.append((level, "attention", block))
         if level < len(settings["dim_mult"]) - 1:
-            found.append((level, "resample", 0))
-    return found
+            layers.append((level, "resample", 0))
+    return layers
 
 
 def _plain(value: Any) -> Any:

@@ -104,10 +104,10 @@ class VideoVae(nn.Module):
 
     def encode(self, video_BCTHW: torch.Tensor) -> Posterior:
         """Return the posterior of clips with pixels in [-1, 1]."""
-        found = self.vae.encode(video_BCTHW).latent_dist
+        distribution = self.vae.encode(video_BCTHW).latent_dist
         if not self.variational:
-            return Posterior(found.mode(), None)
-        return Posterior(found.mean, found.logvar)
+            return Posterior(distribution.mode(), None)
+        return Posterior(distribution.mean, distribution.logvar)
 
     def decode(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
         """Return clips, [B, 3, frames, height, width], not clipped, so that pixels beyond [-1, 1] get gradients."""
@@ -123,27 +123,27 @@ class VideoVae(nn.Module):
         vae = self.vae
         vae.clear_cache()
         x_BCTHW = vae.post_quant_conv(latents_BCTHW)
-        made = []
-        for number in range(x_BCTHW.shape[2]):
+        chunks = []
+        for frame in range(x_BCTHW.shape[2]):
             vae._conv_idx = [0]
-            made.append(
+            chunks.append(
                 vae.decoder(
-                    x_BCTHW[:, :, number : number + 1],
+                    x_BCTHW[:, :, frame : frame + 1],
                     feat_cache=vae._feat_map,
                     feat_idx=vae._conv_idx,
-                    first_chunk=number == 0,
+                    first_chunk=frame == 0,
                 )
             )
         vae.clear_cache()
-        video_BCTHW: torch.Tensor = unpatchify(torch.cat(made, dim=2), vae.config.patch_size or 1)
+        video_BCTHW: torch.Tensor = unpatchify(torch.cat(chunks, dim=2), vae.config.patch_size or 1)
         return video_BCTHW
 
     def _check_compression(self) -> None:
-        config, found = self.config, self.compression
-        if found != (config.frames, config.height, config.width):
+        config, compression = self.config, self.compression
+        if compression != (config.frames, config.height, config.width):
             raise UsageError(
-                f"the VAE compresses frames, height and width by {found}: set model.frames={found[0]},"
-                f" model.height={found[1]} and model.width={found[2]}"
+                f"the VAE compresses frames, height and width by {compression}: set model.frames={compression[0]},"
+                f" model.height={compression[1]} and model.width={compression[2]}"
             )
 
     def _checkpoint_activations(self) -> None:
@@ -169,19 +169,19 @@ def _changed(published: Any, config: VaeModelConfig, seed: int) -> tuple[Any, In
             raise UsageError(
                 f"model.architecture={str(config.architecture)!r} is none that diffusers can build: {first_line(error)}"
             ) from error
-    found = initialise_(vae, published.state_dict(), of)
+    initialisation = initialise_(vae, published.state_dict(), of)
     _check_sizes(vae)
-    return vae, found
+    return vae, initialisation
 
 
 @torch.no_grad()
 def _check_sizes(vae: Any) -> None:
     """Run a small clip, since a configuration may claim factors that its blocks do not have."""
     frames, height, width = compression_of(vae)
-    told = vae.config.get("scale_factor_spatial")
-    if told is not None and told != height:
+    claimed = vae.config.get("scale_factor_spatial")
+    if claimed is not None and claimed != height:
         raise UsageError(
-            f"model.architecture: scale_factor_spatial is {told}, but its levels make it {height}"
+            f"model.architecture: scale_factor_spatial is {claimed}, but its levels make it {height}"
         )
     clip_1CTHW = torch.zeros(1, 3, 1 + 2 * frames, 2 * height, 2 * width)
     latents = vae.encode(clip_1CTHW).latent_dist.mode()

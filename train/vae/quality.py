@@ -73,11 +73,11 @@ def measures(
 ) -> dict[str, torch.Tensor]:
     """Return each metric per frame by name, [B, T]; pixels in [-1, 1], clipped as for viewing."""
     made_BCTHW = made_BCTHW.clamp(-1, 1)
-    made, video = (made_BCTHW + 1) / 2, (video_BCTHW + 1) / 2
-    found = {"psnr": psnr(made, video), "ssim": ssim(made, video)}
+    reconstructed, video = (made_BCTHW + 1) / 2, (video_BCTHW + 1) / 2
+    metrics = {"psnr": psnr(reconstructed, video), "ssim": ssim(reconstructed, video)}
     if perceptual:
-        found["lpips"] = perceptual(made_BCTHW, video_BCTHW)
-    return found
+        metrics["lpips"] = perceptual(made_BCTHW, video_BCTHW)
+    return metrics
 
 
 class Quality:
@@ -86,9 +86,9 @@ class Quality:
     def __init__(self) -> None:
         self._sums_T: dict[str, torch.Tensor] = {}
 
-    def add(self, found: Mapping[str, torch.Tensor]) -> None:
+    def add(self, metrics: Mapping[str, torch.Tensor]) -> None:
         """Add the metrics of some clips, [B, T] each, always with the same names."""
-        for name, each_BT in found.items():
+        for name, each_BT in metrics.items():
             own_T = torch.stack(
                 [each_BT.double().sum(dim=0), torch.full_like(each_BT[0], len(each_BT)).double()]
             )

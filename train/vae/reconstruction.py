@@ -51,9 +51,9 @@ def reconstruct(vae: VideoVae, batch: Microbatch, device: torch.device, seed: in
         UsageError: reconstructions have another size than the clips.
     """
     video_BCTHW = pixels(batch.video_BCTHW.to(device))
-    found = vae.encode(video_BCTHW)
-    scale = found.log_variance
-    posterior = Posterior(at_least_float32(found.mean), None if scale is None else at_least_float32(scale))
+    encoded = vae.encode(video_BCTHW)
+    scale = encoded.log_variance
+    posterior = Posterior(at_least_float32(encoded.mean), None if scale is None else at_least_float32(scale))
     latents_BCTHW = posterior.mean
     if seed is not None:
         shape = latents_BCTHW.shape[1:]
@@ -95,19 +95,21 @@ class ReconstructionLoss(nn.Module):
         self._config = config
         self.perceptual = Perceptual(config.lpips) if config.lpips else None
 
-    def terms(self, found: Reconstruction, step: int) -> dict[str, torch.Tensor]:
+    def terms(self, reconstruction: Reconstruction, step: int) -> dict[str, torch.Tensor]:
         """Return the active terms of a step, unweighted, [B] each."""
         config, terms = self._config, {}
         if _counts(config.mse, step):
-            terms["mse"] = squared_error(found.made, found.video)
+            terms["mse"] = squared_error(reconstruction.made, reconstruction.video)
         if _counts(config.l1, step):
-            terms["l1"] = absolute_error(found.made, found.video)
+            terms["l1"] = absolute_error(reconstruction.made, reconstruction.video)
         if config.kl and _counts(config.kl, step):
-            log_variance = found.posterior.log_variance
+            log_variance = reconstruction.posterior.log_variance
             assert log_variance is not None
-            terms["kl"] = kl_to_standard_normal(found.posterior.mean, log_variance, config.kl.per)
+            terms["kl"] = kl_to_standard_normal(reconstruction.posterior.mean, log_variance, config.kl.per)
         if self.perceptual and _counts(config.lpips, step):
-            terms["lpips"] = at_least_float32(self.perceptual(found.made, found.video)).mean(dim=1)
+            terms["lpips"] = at_least_float32(
+                self.perceptual(reconstruction.made, reconstruction.video)
+            ).mean(dim=1)
         return terms
 
     def compared(self, terms: Mapping[str, torch.Tensor]) -> torch.Tensor:

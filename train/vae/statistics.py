@@ -20,15 +20,15 @@ class LatentStatistics:
     def __init__(self, channels: int, device: torch.device) -> None:
         self.tensors = {name: torch.zeros(channels, device=device) for name in ("mean", "square")}
 
-    def note(self, share: float, found: Reconstruction, accumulator: Accumulator) -> None:
+    def note(self, share: float, reconstruction: Reconstruction, accumulator: Accumulator) -> None:
         """Add the moments of a microbatch to the sums of its step.
 
         Args:
             share: share of the step's samples.
-            found: reconstructed samples.
+            reconstruction: reconstructed samples.
             accumulator: sums over the step.
         """
-        x_BCTHW = found.posterior.mean.detach()
+        x_BCTHW = reconstruction.posterior.mean.detach()
         accumulator.add(
             latent_mean=share * x_BCTHW.mean(dim=(0, 2, 3, 4)),
             latent_square=share * x_BCTHW.square().mean(dim=(0, 2, 3, 4)),

@@ -86,27 +86,27 @@ class VaeTask:
         return f"{sum(weight.numel() for weight in self.weights.values()):,} weights of {self.vae.family}"
 
     def state(self) -> Mapping[str, Tensors]:
-        own: dict[str, Tensors] = {
+        tensors: dict[str, Tensors] = {
             "model": {name: weight.detach() for name, weight in self.weights.items()},
             "optimizer": self._trainable.optimizer_state(),
             "latents": self._statistics.tensors,
         }
         gan_term = self._gan_term.state() if self._gan_term else {}
-        return own | gan_term | ({"ema": self._ema.tensors} if self._ema.tensors else {})
+        return tensors | gan_term | ({"ema": self._ema.tensors} if self._ema.tensors else {})
 
     def start(self, done: int, log: MetricLog) -> None:
         """Give all ranks the same weights; report how they were initialised; evaluate them before the first step."""
         for trainable in self._trainables:
             self._world.broadcast_(list(trainable.weights.values()))
-        found = self.vae.initialisation
-        if found.new:
+        initialisation = self.vae.initialisation
+        if initialisation.new:
             log.say(
-                f"{len(found.taken)} tensors begin as published, {len(found.new)} are new,"
-                f" {len(found.left_over)} were left over: {self._out / INITIALISATION}"
+                f"{len(initialisation.taken)} tensors begin as published, {len(initialisation.new)} are new,"
+                f" {len(initialisation.left_over)} were left over: {self._out / INITIALISATION}"
             )
         if self._world.rank == 0:
             with whole_file(self._out / INITIALISATION) as aside:
-                aside.write_text(json.dumps(asdict(found), indent=1), encoding="utf-8")
+                aside.write_text(json.dumps(asdict(initialisation), indent=1), encoding="utf-8")
         if done == 0:
             self._evaluate(0, log)
 
@@ -134,24 +134,24 @@ class VaeTask:
     def _learn(self, batch: Microbatch, step: int, losses: StepLosses, clock: StepClock) -> None:
         share, gan_term, accumulator = batch.share, self._gan_term, self._accumulator
         with clock.part("forward"), self._autocast():
-            found = reconstruct(self.vae, batch, self._world.device, self._config.seed)
-            terms = self._objective.terms(found, step)
+            reconstruction = reconstruct(self.vae, batch, self._world.device, self._config.seed)
+            terms = self._objective.terms(reconstruction, step)
             each_B = self._objective.whole(terms)
             if gan_term and gan_term.counts(step):
-                fooled_B = gan_term.generator_loss(found.made)
+                fooled_B = gan_term.generator_loss(reconstruction.made)
                 compared_B = self._objective.compared(terms)
                 gan_term.measure(share, compared_B, fooled_B, self.vae.last_layer, accumulator)
                 each_B = each_B + gan_term.weight() * fooled_B
                 terms = terms | {"gan": fooled_B}
         with clock.part("backward"):
-            _backward(losses.add(batch, VaeLosses(each_B, ComputeTotals(found.latents, 0))))
+            _backward(losses.add(batch, VaeLosses(each_B, ComputeTotals(reconstruction.latents, 0))))
         if gan_term and gan_term.trains_discriminator(step):
             with clock.part("forward"), self._autocast():
-                discriminator_loss = gan_term.discriminator_loss(share, found, accumulator)
+                discriminator_loss = gan_term.discriminator_loss(share, reconstruction, accumulator)
             with clock.part("backward"):
                 _backward(discriminator_loss)
         accumulator.add(**{name: share * term_B.mean() for name, term_B in terms.items()})
-        self._statistics.note(share, found, accumulator)
+        self._statistics.note(share, reconstruction, accumulator)
 
     def updated(self) -> Iterable[nn.Parameter]:
         """Return the weights of the tokenizer and of the discriminator."""
@@ -196,16 +196,16 @@ class VaeTask:
         if self._look is None:
             return
         narrow = self._config.dtype == "bfloat16"
-        seen = self._look.see(self.vae, self._objective.perceptual, self._world, narrow)
-        if not seen.measured:
+        evaluation = self._look.see(self.vae, self._objective.perceptual, self._world, narrow)
+        if not evaluation.measured:
             raise UsageError("held_out.dataset has no clip that fits stream.buckets; take another one")
-        log.add_reconstruction(step, {name: asdict(values) for name, values in seen.measured.items()})
-        told = ", ".join(f"{name} {values.mean:.4g}" for name, values in seen.measured.items())
-        first = seen.measured["psnr"]
-        log.say(f"step {step}: held-out {told}; first frames' psnr {first.first:.4g}")
-        if self._world.rank == 0 and seen.picture:
+        log.add_reconstruction(step, {name: asdict(values) for name, values in evaluation.measured.items()})
+        text = ", ".join(f"{name} {values.mean:.4g}" for name, values in evaluation.measured.items())
+        first = evaluation.measured["psnr"]
+        log.say(f"step {step}: held-out {text}; first frames' psnr {first.first:.4g}")
+        if self._world.rank == 0 and evaluation.picture:
             with whole_file(self._out / PICTURES / f"step-{step:06d}.png") as aside:
-                aside.write_bytes(seen.picture)
+                aside.write_bytes(evaluation.picture)
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(

@@ -21,9 +21,9 @@ def double(values: tuple[Any, ...]) -> tuple[Any, ...]:
     )
 
 
-def units(found: torch.Tensor, exact: torch.Tensor) -> float:
+def units(actual: torch.Tensor, exact: torch.Tensor) -> float:
     """Return the largest error in units of the rounding tolerance; inf if either value is not finite."""
     if not exact.numel():
         return 0.0
-    allowed = ROUNDING[found.dtype] * exact.abs() + SUMS * exact.abs().max()
-    return float(((found.double() - exact).abs() / allowed.clamp_min(1e-30)).nan_to_num(torch.inf).max())
+    allowed = ROUNDING[actual.dtype] * exact.abs() + SUMS * exact.abs().max()
+    return float(((actual.double() - exact).abs() / allowed.clamp_min(1e-30)).nan_to_num(torch.inf).max())

@@ -68,18 +68,18 @@ class Case:
 
 def cases(shapes: Iterable[tuple[int, int]] = SHAPES) -> Iterator[Case]:
     """Yield both operators with every form and dtype in every shape, and other choices in rotation."""
-    others = list(product((False, True), (False, True), LAYOUTS))
-    for number, (length, dim) in enumerate(shapes):
-        every = product((False, True), FORMS, TYPES)
-        for turn, (is_gated, form, (x, modulation)) in enumerate(every, start=number):
+    choices = list(product((False, True), (False, True), LAYOUTS))
+    for shape_index, (length, dim) in enumerate(shapes):
+        combinations = product((False, True), FORMS, TYPES)
+        for turn, (is_gated, form, (x, modulation)) in enumerate(combinations, start=shape_index):
             # 7 and 16 are coprime, so that all combinations occur, in another order for each shape.
-            rms, affine, layout = others[(7 * turn + number) % 16]
+            rms, affine, layout = choices[(7 * turn + shape_index) % 16]
             yield Case(is_gated, form, length, dim, x, modulation, rms, affine, layout)
 
 
-def failures(kernels: Kernels, device: torch.device, wanted: Iterable[Case | PairCase]) -> Iterator[str]:
+def failures(kernels: Kernels, device: torch.device, cases: Iterable[Case | PairCase]) -> Iterator[str]:
     """Yield a sentence for each case whose error exceeds rounding, or that differs between two runs."""
-    for case in wanted:
+    for case in cases:
         with torch.no_grad():
             off = worst(kernels, device, case)
         if not off <= 1:
@@ -93,12 +93,12 @@ def worst(kernels: Kernels, device: torch.device, case: Case | PairCase) -> floa
     """
     if isinstance(case, PairCase):
         return check_qk.worst(kernels, device, case)
-    given = _given(case, device)
-    kernels = with_references(kernels) if kernels.serves(given.residual, "fp32") else EAGER
+    case_inputs = _given(case, device)
+    kernels = with_references(kernels) if kernels.serves(case_inputs.residual, "fp32") else EAGER
     scale, shift, rest = (
-        given.scale,
-        given.shift,
-        (given.weight, given.bias, given.cu_seqlens, EPS, case.rms, "fp32"),
+        case_inputs.scale,
+        case_inputs.shift,
+        (case_inputs.weight, case_inputs.bias, case_inputs.cu_seqlens, EPS, case.rms, "fp32"),
     )
     compared = []
     backward: Callable[..., Any]
@@ -106,23 +106,26 @@ def worst(kernels: Kernels, device: torch.device, case: Case | PairCase) -> floa
     upstream: tuple[Any, ...]
     vectors: tuple[Any, ...]
     if case.gated:
-        inputs = (given.residual, given.y, given.gate, scale, shift, *rest)
+        inputs = (case_inputs.residual, case_inputs.y, case_inputs.gate, scale, shift, *rest)
         h, out, *statistics = kernels.gate_norm_modulate(*inputs)
         compared.append((h, gated.forward(*double(inputs))[0]))
         backward, reference = kernels.gate_norm_modulate_backward, gated.backward
-        upstream, vectors = (given.dh, given.dout, h, given.y), (given.gate, scale, *rest)
+        upstream, vectors = (
+            (case_inputs.dh, case_inputs.dout, h, case_inputs.y),
+            (case_inputs.gate, scale, *rest),
+        )
     else:
-        h = given.residual
+        h = case_inputs.residual
         out, *statistics = kernels.norm_modulate(h, scale, shift, *rest)
         backward, reference = kernels.norm_modulate_backward, plain.backward
-        upstream, vectors = (given.dout, h), (scale, *rest)
+        upstream, vectors = (case_inputs.dout, h), (scale, *rest)
     # Compare what follows for the stored h, which is rounded on purpose.
     exact, *exact_statistics = plain.forward(*double((h, scale, shift, *rest)))
     compared.append((out, exact))
-    found, again = (backward(*upstream, *statistics, *vectors) for _ in range(2))
-    if not all(map(torch.equal, found, again)):
+    grads, again = (backward(*upstream, *statistics, *vectors) for _ in range(2))
+    if not all(map(torch.equal, grads, again)):
         return float("inf")
-    compared += zip(found, reference(*double(upstream), *exact_statistics, *double(vectors)), strict=True)
+    compared += zip(grads, reference(*double(upstream), *exact_statistics, *double(vectors)), strict=True)
     return max(units(*pair) for pair in compared)
 
 

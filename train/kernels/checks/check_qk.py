@@ -64,15 +64,15 @@ class PairCase:
 
 def cases(shapes: Iterable[PairShape] = SHAPES) -> Iterator[PairCase]:
     """Yield every kind of norm, rotation and dtype in every shape, and other choices in rotation."""
-    others = list(product((True, False), (False, True), PAIR_LAYOUTS))
-    for number, shape in enumerate(shapes):
-        every = product((False, True), TURNS, TYPES)
-        for place, (across, turn, (x, weight)) in enumerate(every, start=number):
+    choices = list(product((True, False), (False, True), PAIR_LAYOUTS))
+    for shape_index, shape in enumerate(shapes):
+        combinations = product((False, True), TURNS, TYPES)
+        for index, (across, turn, (x, weight)) in enumerate(combinations, start=shape_index):
             # Same rotation of choices as in `reelweave.train.kernels.checks.check.cases`.
-            weighted, per_sample, layout = others[(7 * place + number) % 16]
+            weighted, per_sample, layout = choices[(7 * index + shape_index) % 16]
             # One rotation cannot serve queries and keys of different lengths.
-            kept = turn if shape[0] == shape[1] else "none"
-            yield PairCase(shape, x, weight if weighted else None, across, kept, per_sample, layout)
+            rotation = turn if shape[0] == shape[1] else "none"
+            yield PairCase(shape, x, weight if weighted else None, across, rotation, per_sample, layout)
 
 
 def worst(kernels: Kernels, device: torch.device, case: PairCase) -> float:
@@ -96,12 +96,12 @@ def worst(kernels: Kernels, device: torch.device, case: PairCase) -> float:
     kernels = with_references(kernels) if kernels.serves(q, "fp32") else EAGER
     *outs, rstd_q, rstd_k = kernels.qk_norm(q, k, *how)
     *exact, exact_rstd_q, exact_rstd_k = qk_norm.forward(*double((q, k, *how)))
-    found, again = (kernels.qk_norm_backward(*upstream, q, k, rstd_q, rstd_k, *how) for _ in range(2))
-    if not all(map(torch.equal, found, again)):
+    grads, again = (kernels.qk_norm_backward(*upstream, q, k, rstd_q, rstd_k, *how) for _ in range(2))
+    if not all(map(torch.equal, grads, again)):
         return float("inf")
     wide = double((*upstream, q, k, exact_rstd_q, exact_rstd_k, *how))
     exact += qk_norm.backward(*wide)
-    return max(units(*pair) for pair in zip((*outs, *found), exact, strict=True))
+    return max(units(*pair) for pair in zip((*outs, *grads), exact, strict=True))
 
 
 def _laid(x_BL3Hd: torch.Tensor, d: int, layout: PairLayout) -> torch.Tensor:

@@ -39,18 +39,18 @@ class Built:
     checked: str | None
 
 
-def build(wanted: Sequence[int] = (), out: Path | None = None) -> Built:
+def build(targets: Sequence[int] = (), out: Path | None = None) -> Built:
     """Compile, check and install the library; an older one stays until the new one is complete and correct.
 
     Args:
-        wanted: architectures, such as 90; empty: those of the GPUs here, or else `DEFAULT`.
+        targets: architectures, such as 90; empty: those of the GPUs here, or else `DEFAULT`.
         out: target folder; None: `cache_folder`, which is searched at run time.
 
     Raises:
         UsageError: the kernels or nvcc do not support an architecture.
         RunError: the compiler is missing or fails, the folder is not writable, or a check fails.
     """
-    built = sorted(set(wanted)) or architectures() or list(DEFAULT)
+    built = sorted(set(targets)) or architectures() or list(DEFAULT)
     compiler = _compiler(built)
     for gpu in architectures():
         if not library.runs_on(built, gpu):
@@ -78,7 +78,7 @@ def sources() -> list[Path]:
 def command(compiler: Path, built: Sequence[int], path: Path, sources: Sequence[Path]) -> list[str]:
     """Return the nvcc command that builds the library `path`; architectures in rising order."""
     torch_root = Path(torch.__file__).parent
-    codes = [f"arch=compute_{one},code=sm_{one}" for one in built]
+    codes = [f"arch=compute_{arch},code=sm_{arch}" for arch in built]
     codes.append(f"arch=compute_{built[-1]},code=compute_{built[-1]}")
     return [
         *(str(compiler), "-shared", "-std=c++17", "-O3", "--threads=0", "-cudart=static"),
@@ -106,13 +106,13 @@ def _compiler(built: Sequence[int]) -> Path:
             f"nvcc {release} is too old: the kernels need {'.'.join(map(str, OLDEST_NVCC))} or newer"
         )
     listed = subprocess.run([compiler, "--list-gpu-arch"], capture_output=True, text=True, check=True).stdout  # noqa: S603
-    known = {int(one) for one in re.findall(r"compute_(\d+)", listed)}
-    for one in built:
-        if one < OLDEST:
-            raise UsageError(f"sm_{one} is too old: the kernels need sm_{OLDEST} or newer")
-        if one not in known:
+    supported = {int(arch) for arch in re.findall(r"compute_(\d+)", listed)}
+    for arch in built:
+        if arch < OLDEST:
+            raise UsageError(f"sm_{arch} is too old: the kernels need sm_{OLDEST} or newer")
+        if arch not in supported:
             raise UsageError(
-                f"nvcc {release} does not know sm_{one}; it knows {', '.join(map(str, sorted(known)))}"
+                f"nvcc {release} does not know sm_{arch}; it knows {', '.join(map(str, sorted(supported)))}"
             )
     return compiler
 

@@ -76,8 +76,8 @@ class TorchLauncher:
     ) -> int:
         """Return the number of clusters of such blocks that are resident on the device at once."""
         key = kernel, _index(device), threads, shared_bytes, cluster
-        found = self._resident.get(key)
-        if found is None:
+        num_clusters = self._resident.get(key)
+        if num_clusters is None:
             function, count = self._function(kernel, device), ctypes.c_int()
             with self._current(device):
                 if shared_bytes > _WITHOUT_ASKING:
@@ -92,9 +92,11 @@ class TorchLauncher:
                     self._call(query, ctypes.byref(count), function, threads, ctypes.c_size_t(shared_bytes))
             if count.value == 0:
                 raise RunError(f"{kernel} does not fit a multiprocessor of {device}")
-            found = count.value if cluster > 1 else count.value * self._attribute(_MULTIPROCESSORS, key[1])
-            self._resident[key] = found
-        return found
+            num_clusters = (
+                count.value if cluster > 1 else count.value * self._attribute(_MULTIPROCESSORS, key[1])
+            )
+            self._resident[key] = num_clusters
+        return num_clusters
 
     def run(
         self,
@@ -156,9 +158,9 @@ class TorchLauncher:
         return value.value
 
     def _ordinal(self, index: int) -> ctypes.c_int:
-        found = ctypes.c_int()
-        self._call("cuDeviceGet", ctypes.byref(found), index)
-        return found
+        ordinal = ctypes.c_int()
+        self._call("cuDeviceGet", ctypes.byref(ordinal), index)
+        return ordinal
 
     def _call(self, name: str, *arguments: object) -> None:
         code = getattr(self._cuda, name)(*arguments)

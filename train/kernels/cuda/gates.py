@@ -52,15 +52,15 @@ class Cubin:
 
 def nvcc() -> Path | None:
     """Return the CUDA compiler, if there is one."""
-    found = shutil.which("nvcc")
-    return Path(found) if found else None
+    path = shutil.which("nvcc")
+    return Path(path) if path else None
 
 
 def cuobjdump() -> Path | None:
     """Return the disassembler of the toolkit or of Triton's wheel."""
-    found = shutil.which("cuobjdump")
-    if found:
-        return Path(found)
+    path = shutil.which("cuobjdump")
+    if path:
+        return Path(path)
     triton = find_spec("triton")
     if triton is None or triton.origin is None:
         return None
@@ -132,7 +132,7 @@ def memory_instructions(cubin: Cubin) -> Iterator[tuple[str, list[str]]]:
     ).stdout
     starts = list(_FUNCTION.finditer(sass))
     for start, end in zip(starts, [*(s.start() for s in starts[1:]), len(sass)], strict=True):
-        opcodes = (found["opcode"] for found in _INSTRUCTION.finditer(sass, start.end(), end))
+        opcodes = (match["opcode"] for match in _INSTRUCTION.finditer(sass, start.end(), end))
         yield (
             start[1],
             [code for code in opcodes if code.split(".")[0] in {"LDG", "STG", "LDGSTS", "LDL", "STL"}],
@@ -175,8 +175,8 @@ def nvcc_release() -> str | None:
     if compiler is None:
         return None
     text = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout  # noqa: S603
-    found = re.search(r"release ([\d.]+)", text)
-    return found[1] if found else None
+    match = re.search(r"release ([\d.]+)", text)
+    return match[1] if match else None
 
 
 def main() -> None:

@@ -36,8 +36,8 @@ def kernels(launcher: Launcher, serves: Callable[[torch.Tensor, str], bool], til
     def backward(
         dy: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor, *rest: Any
     ) -> tuple[torch.Tensor, ...]:
-        dx, _, _, *others = _backward(launcher, tiled, None, dy, x, None, mean, rstd, None, *rest)
-        return dx, *others
+        dx, _, _, *parameter_grads = _backward(launcher, tiled, None, dy, x, None, mean, rstd, None, *rest)
+        return dx, *parameter_grads
 
     return Kernels(
         serves=serves,
@@ -113,8 +113,8 @@ class _Call:
     def aligned(self) -> bool:
         return all(rows.aligned for rows in (self.x, self.branch, *self.vectors))
 
-    def backward_launch(self, *others: _Rows) -> launch.KernelLaunch | None:
-        aligned = self.aligned and all(rows.aligned for rows in others)
+    def backward_launch(self, *operands: _Rows) -> launch.KernelLaunch | None:
+        aligned = self.aligned and all(rows.aligned for rows in operands)
         limit = self.launcher.shared_limit(self.tokens.device)
         clusters = self.launcher.clusters(self.tokens.device)
         return launch.backward_launch(
@@ -281,11 +281,11 @@ def _backward(
     dweight_D = dbias_D = None
     if partials is not None:
         dweight_D, dbias_D = _reduce(call, partials, per_block, affine, dscale, dshift, dgate)
-    given = (x_BLD, branch_BLD, gate, scale, scale, weight_D, bias_D)
-    found = (dx_BLD, dbranch_BLD, dgate, dscale, dshift, dweight_D, dbias_D)
+    forward_inputs = (x_BLD, branch_BLD, gate, scale, scale, weight_D, bias_D)
+    grads = (dx_BLD, dbranch_BLD, dgate, dscale, dshift, dweight_D, dbias_D)
     return tuple(
         x_BLD.new_empty(0) if like is None or gradient is None else gradient.to(like.dtype)
-        for like, gradient in zip(given, found, strict=True)
+        for like, gradient in zip(forward_inputs, grads, strict=True)
     )
 
 

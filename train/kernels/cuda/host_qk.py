@@ -116,7 +116,7 @@ class _Side:
         _, tokens, heads, _ = self.shape
         return Heads(
             *map(pointer, (self.x.tensor, self.dy.tensor, y, rstd, self.weight, partials)),
-            *(HeadStrides(*given.strides) for given in (self.x, self.dy)),
+            *(HeadStrides(*rows.strides) for rows in (self.x, self.dy)),
             self.rows,
             tokens,
             heads,
@@ -204,8 +204,8 @@ def _call(
     """Return the call; None if the kernels do not support it."""
     on_one_device(q_BLHd, k_BMGd, *upstream, weight_q, weight_k, cos, sin)
     device, dtype = q_BLHd.device, q_BLHd.dtype
-    given = zip((q_BLHd, k_BMGd), upstream, (weight_q, weight_k), strict=True)
-    q, k = (_Side(_heads(x, dtype), _heads(dy, dtype), _dense(weight)) for x, dy, weight in given)
+    sides = zip((q_BLHd, k_BMGd), upstream, (weight_q, weight_k), strict=True)
+    q, k = (_Side(_heads(x, dtype), _heads(dy, dtype), _dense(weight)) for x, dy, weight in sides)
     cos, sin = _dense(cos), _dense(sin)
     row_of_angles = cos is None or launch.is_aligned(0, cos.stride(-2), cos.element_size())
     geometry = launch_qk.pair_launch(

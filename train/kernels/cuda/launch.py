@@ -79,7 +79,11 @@ def forward_launch(family: Family, dim: int, x: Dtype, aligned: bool) -> Forward
     """
     size = VECTOR_BYTES // DTYPE_BYTES[x]
     gated = family == "gate_residual_norm_modulate"
-    fitting = [one for one in forward_classes(gated) if dim <= one[0] * one[1] * size]
+    fitting = [
+        kernel_class
+        for kernel_class in forward_classes(gated)
+        if dim <= kernel_class[0] * kernel_class[1] * size
+    ]
     if not aligned or dim % size or not fitting:
         return None
     vectors, largest = fitting[0]
@@ -111,23 +115,24 @@ def backward_launch(
     """
     size = VECTOR_BYTES // DTYPE_BYTES[x]
     fitting = [
-        one
-        for one in backward_classes()
-        if dim <= one.elements * one.largest * one.cluster and (clusters or one.cluster == 1)
+        kernel_class
+        for kernel_class in backward_classes()
+        if dim <= kernel_class.elements * kernel_class.largest * kernel_class.cluster
+        and (clusters or kernel_class.cluster == 1)
     ]
     if not aligned or dim % size or not fitting:
         return None
-    found = fitting[0]
-    vectors = -(-dim // size // found.cluster)
-    threads = -(-vectors * size // (found.elements * WARP)) * WARP
+    chosen = fitting[0]
+    vectors = -(-dim // size // chosen.cluster)
+    threads = -(-vectors * size // (chosen.elements * WARP)) * WARP
     streams, parts = (4, 3) if family == "gate_residual_norm_modulate" else (2, 2)
-    ring, sums = ring_bytes(DTYPE_BYTES[x] * streams, found.elements, threads), parts * 4 * dim
+    ring, sums = ring_bytes(DTYPE_BYTES[x] * streams, chosen.elements, threads), parts * 4 * dim
     if ring > shared_limit:
         return None
-    block = found.token_block if per_token else found.block
+    block = chosen.token_block if per_token else chosen.block
     teams = max(1, min(most_teams, block // threads, (shared_limit - sums) // ring))
     shared_bytes = teams * ring + (sums if teams > 1 else 0)
-    return KernelLaunch(found.elements, found.largest, threads, shared_bytes, found.cluster, teams)
+    return KernelLaunch(chosen.elements, chosen.largest, threads, shared_bytes, chosen.cluster, teams)
 
 
 def rows_per_block(rows: int, resident: int) -> int:
@@ -153,8 +158,8 @@ def reduce_block(groups: int, dim: int, slots: int) -> tuple[int, int]:
     columns, lanes = constant("ReduceColumns"), WARP // constant("ReduceColumns")
     while columns < WARP and groups * tiles(dim, columns) > constant("ReduceBlocks"):
         columns, lanes = 2 * columns, lanes // 2
-    most, some = constant("ReduceThreads"), constant("ReduceAhead") // 2
-    while 2 * columns * lanes <= most and some * lanes * groups < slots:
+    max_threads, some = constant("ReduceThreads"), constant("ReduceAhead") // 2
+    while 2 * columns * lanes <= max_threads and some * lanes * groups < slots:
         lanes *= 2
     return columns, lanes
 
@@ -204,15 +209,15 @@ def row_stride(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
     """Elements between the rows of a tensor [..., D], or None where no one number says it and a copy is due."""
     if strides[-1] != 1 and sizes[-1] != 1:
         return None
-    found, count = None, 1
+    common, count = None, 1
     for size, stride in zip(reversed(sizes[:-1]), reversed(strides[:-1]), strict=True):
         if size == 1:
             continue
-        if found is not None and stride != found * count:
+        if common is not None and stride != common * count:
             return None
-        found = stride if found is None else found
+        common = stride if common is None else common
         count *= size
-    return sizes[-1] if found is None else found
+    return sizes[-1] if common is None else common
 
 
 def is_aligned(pointer: int, stride: int, element_bytes: int) -> bool:

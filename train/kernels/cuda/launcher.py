@@ -37,13 +37,13 @@ class Launcher(Protocol):
         """Launch the kernel on the device's current stream; `args` is copied."""
 
 
-def on_one_device(x: torch.Tensor, *others: torch.Tensor | None) -> None:
+def on_one_device(x: torch.Tensor, *tensors: torch.Tensor | None) -> None:
     """Check that all tensors are on x's device.
 
     Raises:
         UsageError: a tensor is on another device.
     """
-    for tensor in others:
+    for tensor in tensors:
         if tensor is not None and tensor.device != x.device:
             raise UsageError(f"all tensors must be on one device, not on {x.device} and {tensor.device}")
 

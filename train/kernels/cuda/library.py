@@ -28,23 +28,23 @@ def name(built: Sequence[int]) -> str:
 
 def runs_on(built: Sequence[int], architecture: int) -> bool:
     """Return True if a GPU is supported: by machine code of its generation, or by PTX of the newest architecture."""
-    same = any(one // 10 == architecture // 10 and one <= architecture for one in built)
+    same = any(arch // 10 == architecture // 10 and arch <= architecture for arch in built)
     return same or architecture >= max(built)
 
 
 def find(folder: Path, gpus: Sequence[int]) -> Path | str:
     """Return the library for these GPUs, or a sentence with the reason why there is none."""
-    found = [(path, match) for path in sorted(folder.glob("*.so")) if (match := _NAME.match(path.name))]
-    current = [(path, match) for path, match in found if match["digest"] == digest()]
+    libraries = [(path, match) for path in sorted(folder.glob("*.so")) if (match := _NAME.match(path.name))]
+    current = [(path, match) for path, match in libraries if match["digest"] == digest()]
     for path, match in current:
-        built = [int(one) for one in match["built"].split("-")]
+        built = [int(arch) for arch in match["built"].split("-")]
         if all(runs_on(built, gpu) for gpu in gpus):
             return path
     if current:
-        wanted = " ".join(map(str, gpus))
-        return f"{current[0][0].name} in {folder} is for other GPUs: {BUILD} --arch {wanted}"
-    if found:
-        return f"{found[0][0].name} in {folder} is of other sources: {BUILD} again"
+        gpu_list = " ".join(map(str, gpus))
+        return f"{current[0][0].name} in {folder} is for other GPUs: {BUILD} --arch {gpu_list}"
+    if libraries:
+        return f"{libraries[0][0].name} in {folder} is of other sources: {BUILD} again"
     return f"not built: {BUILD}"
 
 
@@ -52,15 +52,15 @@ def lacks() -> str | None:
     """Return the reason why the library cannot be used here; None if it can."""
     if lack := sources.lacks():
         return lack
-    found = find(cache_folder(), architectures())
-    return found if isinstance(found, str) else None
+    library = find(cache_folder(), architectures())
+    return library if isinstance(library, str) else None
 
 
 def load() -> Kernels:
     """Load the operators of the library for the GPUs here."""
-    found = find(cache_folder(), architectures())
-    assert isinstance(found, Path)
-    return loaded(found)
+    library = find(cache_folder(), architectures())
+    assert isinstance(library, Path)
+    return loaded(library)
 
 
 def loaded(path: Path) -> Kernels:
@@ -75,14 +75,16 @@ def loaded(path: Path) -> Kernels:
         raise RunError(f"{path} does not load ({first_line(error)}): {BUILD} again") from error
     problem = ctypes.CDLL(str(path)).reel_problem
     problem.restype = ctypes.c_char_p
-    if found := problem():
-        raise RunError(f"{path} cannot use the GPUs here: {found.decode()}")
+    if reason := problem():
+        raise RunError(f"{path} cannot use the GPUs here: {reason.decode()}")
     return kernels(torch.ops.reelweave_library, serves)
 
 
 def kernels(operators: Any, serves: Callable[[torch.Tensor, str], bool]) -> Kernels:
     """Return the operators in the torch.ops namespace of csrc/binding.cpp and csrc/binding_qk.cpp."""
-    return Kernels(serves=serves, **{one: _called(getattr(operators, one).default) for one in OPERATORS})
+    return Kernels(
+        serves=serves, **{operator: _called(getattr(operators, operator).default) for operator in OPERATORS}
+    )
 
 
 def _called(operator: Any) -> Callable[..., Any]:

@@ -43,9 +43,9 @@ class Unit:
 
 def unit_of(kernel: str) -> Unit:
     """Return the unit of a kernel: its family at its dtypes, or else its whole file of csrc/."""
-    found = _PAIR.match(kernel)
-    if found and found["family"] in _GATED:
-        family, x, m = found["family"], found["x"], found["m"]
+    match = _PAIR.match(kernel)
+    if match and match["family"] in _GATED:
+        family, x, m = match["family"], match["x"], match["m"]
         instances = f"REEL_INSTANCES({family}, {_GATED[family]}, {x}, {_TYPES[x]}, {m}, {_TYPES[m]})"
         return Unit(f"{family}_{x}_{m}", f'#include "instances.cuh"\n{instances}\n')
     file = next(file for beginning, file in _FILES.items() if kernel.startswith(beginning))
@@ -63,17 +63,19 @@ def binary(unit: Unit, architecture: int, folder: Path | None = None) -> bytes:
     Raises:
         RunError: it does not compile.
     """
-    wanted = target(architecture)
-    path = (folder or cache_folder()) / f"{unit.name}-{wanted}-{digest(unit.source, wanted, _version())}.bin"
+    target_name = target(architecture)
+    path = (
+        folder or cache_folder()
+    ) / f"{unit.name}-{target_name}-{digest(unit.source, target_name, _version())}.bin"
     if path.exists():
         return path.read_bytes()
-    made = compile_unit(unit, wanted)
+    compiled = compile_unit(unit, target_name)
     try:
         with whole_file(path) as aside:
-            aside.write_bytes(made)
+            aside.write_bytes(compiled)
     except OSError as error:
         _log.warning("kernels: %s cannot be kept in %s: %s", unit.name, path.parent, error)
-    return made
+    return compiled
 
 
 def compile_unit(unit: Unit, target: str) -> bytes:
@@ -103,11 +105,11 @@ def target(architecture: int) -> str:
     """Return the target: the architecture itself, or PTX of the newest that NVRTC supports."""
     count = ctypes.c_int()
     _checked(_library().nvrtcGetNumSupportedArchs(ctypes.byref(count)))
-    known = (ctypes.c_int * count.value)()
-    _checked(_library().nvrtcGetSupportedArchs(known))
-    if architecture in known:
+    supported = (ctypes.c_int * count.value)()
+    _checked(_library().nvrtcGetSupportedArchs(supported))
+    if architecture in supported:
         return f"sm_{architecture}"
-    return f"compute_{max(older for older in known if older < architecture)}"
+    return f"compute_{max(older for older in supported if older < architecture)}"
 
 
 def lacks() -> str | None:
@@ -132,9 +134,9 @@ def _place() -> Path | None:
 
 def _first(folder: str, pattern: str) -> Path | None:
     wheels = Path(torch.__file__).parents[1] / "nvidia"
-    for place in (*sorted(wheels.glob(f"*/{folder}")), Path("/usr/local/cuda", folder)):
-        if found := sorted(place.glob(pattern)):
-            return place if folder == "include" else found[-1]
+    for root in (*sorted(wheels.glob(f"*/{folder}")), Path("/usr/local/cuda", folder)):
+        if paths := sorted(root.glob(pattern)):
+            return root if folder == "include" else paths[-1]
     return None
 
 

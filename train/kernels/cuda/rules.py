@@ -21,15 +21,15 @@ _TYPES = {"int": ctypes.c_int, "float": ctypes.c_float, "i64": ctypes.c_longlong
 @cache
 def constant(name: str) -> int:
     """Return a constant of rules.h, named without its k."""
-    found: dict[str, str] = dict(_CONSTANT.findall(_read("rules.h")))
-    return int(found[name])
+    constants: dict[str, str] = dict(_CONSTANT.findall(_read("rules.h")))
+    return int(constants[name])
 
 
 @cache
 def forward_classes(gated: bool) -> tuple[tuple[int, int], ...]:
     """Return vectors of a row that a thread holds and the largest block, of each class of D of the forward."""
-    found = (_GATED if gated else _FORWARD).findall(_read("rules.h"))
-    return tuple((int(vectors), int(largest)) for vectors, largest in found)
+    classes = (_GATED if gated else _FORWARD).findall(_read("rules.h"))
+    return tuple((int(vectors), int(largest)) for vectors, largest in classes)
 
 
 class BackwardClass(NamedTuple):
@@ -54,11 +54,11 @@ class BackwardClass(NamedTuple):
 def backward_classes() -> tuple[BackwardClass, ...]:
     """Return the classes of D of the backward, narrow ones first."""
     text = _read("rules.h")
-    narrow = (map(int, one) for one in _CLASS.findall(text))
-    wide = (map(int, one) for one in _CLUSTER.findall(text))
+    narrow = (map(int, groups) for groups in _CLASS.findall(text))
+    wide = (map(int, groups) for groups in _CLUSTER.findall(text))
     return (
         *(BackwardClass(elements, largest, 1, *blocks) for elements, largest, *blocks in narrow),
-        *(BackwardClass(*one) for one in wide),
+        *(BackwardClass(*groups) for groups in wide),
     )
 
 
@@ -66,20 +66,20 @@ def backward_classes() -> tuple[BackwardClass, ...]:
 def struct(name: str) -> type[ctypes.Structure]:
     """Return an argument block of args.h as a structure of ctypes."""
     body = dict(_STRUCT.findall(_read("args.h")))[name]
-    declarations = [found for part in body.split(";") if (found := _DECLARATION.fullmatch(part.strip()))]
-    fields = [field for one in declarations for field in _fields(one)]
+    declarations = [match for part in body.split(";") if (match := _DECLARATION.fullmatch(part.strip()))]
+    fields = [field for declaration in declarations for field in _fields(declaration)]
     return type(name, (ctypes.Structure,), {"_fields_": fields})
 
 
 def _fields(declaration: re.Match[str]) -> list[tuple[str, Any]]:
     fields: list[tuple[str, Any]] = []
     for text in declaration["names"].split(","):
-        found = _NAME.fullmatch(text.strip())
-        assert found, f"args.h: {text}"
+        name_match = _NAME.fullmatch(text.strip())
+        assert name_match, f"args.h: {text}"
         kind: Any = ctypes.c_void_p
-        if not (declaration["pointer"] or found["pointer"]):
+        if not (declaration["pointer"] or name_match["pointer"]):
             kind = _TYPES.get(declaration["type"]) or struct(declaration["type"])
-        fields.append((found["name"], kind * int(found["count"]) if found["count"] else kind))
+        fields.append((name_match["name"], kind * int(name_match["count"]) if name_match["count"] else kind))
     return fields
 
 

@@ -16,12 +16,12 @@ OLDEST = 80
 @cache
 def digest(*more: str) -> str:
     """Return a digest of the sources and of further inputs of the compilation."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for path in sorted(CSRC.iterdir()):
         if path.suffix in (".cu", ".cuh", ".h", ".cpp"):
-            found.update(f"{path.name}\0".encode() + path.read_bytes())
-    found.update("\0".join(more).encode())
-    return found.hexdigest()[:16]
+            hasher.update(f"{path.name}\0".encode() + path.read_bytes())
+    hasher.update("\0".join(more).encode())
+    return hasher.hexdigest()[:16]
 
 
 def cache_folder() -> Path:
@@ -43,15 +43,15 @@ def architectures() -> list[int]:
 
 def lacks() -> str | None:
     """Return the reason why the kernels of csrc/ cannot run on the GPUs here; None if they can."""
-    found = architectures()
-    if not found:
+    gpus = architectures()
+    if not gpus:
         return "no NVIDIA GPU that this PyTorch can use"
-    if found[0] < OLDEST:
-        return f"a GPU here is sm_{found[0]}, and they need sm_{OLDEST} or newer"
+    if gpus[0] < OLDEST:
+        return f"a GPU here is sm_{gpus[0]}, and they need sm_{OLDEST} or newer"
     return None if CSRC.is_dir() else f"their sources are missing: {CSRC}"
 
 
 def serves(x_BLD: torch.Tensor, numerics: str) -> bool:
     """Return True for nonempty GPU tokens in ``fp32`` numerics, which the kernels of csrc/ support."""
-    known = x_BLD.dtype in (torch.bfloat16, torch.float16, torch.float32)
-    return x_BLD.is_cuda and known and numerics == "fp32" and x_BLD.numel() > 0
+    has_dtype = x_BLD.dtype in (torch.bfloat16, torch.float16, torch.float32)
+    return x_BLD.is_cuda and has_dtype and numerics == "fp32" and x_BLD.numel() > 0

@@ -118,8 +118,8 @@ def gate_norm_modulate_backward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Run the registered gradient; signature of the reference's `backward`."""
     tokens = (dh, dout, h, y, mean, rstd)
-    found = _backward(*tokens, gate, scale, weight, bias, cu_seqlens, eps, rms, numerics)
-    dresidual, dy, dgate, dscale, dshift, dweight, dbias = found
+    grads = _backward(*tokens, gate, scale, weight, bias, cu_seqlens, eps, rms, numerics)
+    dresidual, dy, dgate, dscale, dshift, dweight, dbias = grads
     return dresidual, dy, dgate, dscale, dshift, dweight, dbias
 
 

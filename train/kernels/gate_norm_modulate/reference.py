@@ -59,8 +59,10 @@ def backward(
     """
     norm = Norm(weight_D, bias_D, eps, rms, cast(Numerics, numerics))
     h, y, dout = (cut(tokens, gate, cu_seqlens) for tokens in (h_BLD, y_BLD, dout_BLD))
-    total, *others = modulated_backward(dout, h, norm.again(h, mean_BL, rstd_BL), scale, cu_seqlens, norm)
-    dscale, dshift, dweight_D, dbias_D = others
+    total, *parameter_grads = modulated_backward(
+        dout, h, norm.again(h, mean_BL, rstd_BL), scale, cu_seqlens, norm
+    )
+    dscale, dshift, dweight_D, dbias_D = parameter_grads
     if dh_BLD is not None:
         total = total + cut(dh_BLD, gate, cu_seqlens)
     wide = _wide(y_BLD, gate, numerics)

@@ -102,8 +102,8 @@ def norm_modulate_backward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Run the registered gradient; signature of the reference's `backward`."""
     tokens = (dy, x, mean, rstd)
-    found = _backward(*tokens, scale, weight, bias, cu_seqlens, eps, rms, numerics)
-    dx, dscale, dshift, dweight, dbias = found
+    grads = _backward(*tokens, scale, weight, bias, cu_seqlens, eps, rms, numerics)
+    dx, dscale, dshift, dweight, dbias = grads
     return dx, dscale, dshift, dweight, dbias
 
 

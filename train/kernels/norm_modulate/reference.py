@@ -48,8 +48,8 @@ def backward(
     """Return gradients of x, scale, shift, weight and bias (the latter two empty without them)."""
     norm = Norm(weight_D, bias_D, eps, rms, cast(Numerics, numerics))
     x = cut(x_BLD, scale, cu_seqlens)
-    dx, *others = modulated_backward(
+    dx, *parameter_grads = modulated_backward(
         cut(dy_BLD, scale, cu_seqlens), x, norm.again(x, mean_BL, rstd_BL), scale, cu_seqlens, norm
     )
-    dscale, dshift, dweight_D, dbias_D = others
+    dscale, dshift, dweight_D, dbias_D = parameter_grads
     return dx.to(x.dtype).reshape(x_BLD.shape).contiguous(), dscale, dshift, dweight_D, dbias_D

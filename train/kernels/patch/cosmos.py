@@ -78,8 +78,8 @@ class CosmosAdaLayerNorm(theirs.CosmosAdaLayerNorm):  # type: ignore[misc]
     def forward(
         self, hidden_states: torch.Tensor, embedded_timestep: torch.Tensor, temb: torch.Tensor | None = None
     ) -> torch.Tensor:
-        own = None if temb is None else temb[..., : 2 * self.embedding_dim]
-        shift, scale = _vectors(self, embedded_timestep, own)
+        temb_part = None if temb is None else temb[..., : 2 * self.embedding_dim]
+        shift, scale = _vectors(self, embedded_timestep, temb_part)
         return modulate(self.norm, hidden_states, scale, shift)
 
 

@@ -11,18 +11,18 @@ from reelweave.train.kernels.shared.rows import accumulator
 Rotation = tuple[torch.Tensor, torch.Tensor]
 
 
-def served(attention: Any, processor: type, given: dict[str, Any]) -> bool:
+def served(attention: Any, processor: type, kwargs: dict[str, Any]) -> bool:
     """Return True if a fused attention does the work of its processor, with these arguments.
 
     With another processor, positions in another form or norms with a bias it stays diffusers' own. A processor of
     ours for parts of a sequence keeps diffusers' for whole ones.
     """
-    rotation = given.get("image_rotary_emb")
+    rotation = kwargs.get("image_rotary_emb")
     plain = rotation is None or (type(rotation) is tuple and all(x.ndim == 2 for x in rotation))
     norms = [module for name, module in attention.named_children() if name.startswith("norm_")]
     alike = all(norm.bias is None and norm.eps == attention.norm_q.eps for norm in norms)
     used = getattr(attention.processor, "theirs", attention.processor)
-    return type(used) is processor and given.keys() <= {"image_rotary_emb"} and plain and alike
+    return type(used) is processor and kwargs.keys() <= {"image_rotary_emb"} and plain and alike
 
 
 def by_head(attention: Any, x_BLD: torch.Tensor, *layers: Any) -> list[torch.Tensor]:

@@ -33,11 +33,11 @@ class StreamConditions(NamedTuple):
 
     def vectors(self, norm: Any, x_BLD: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return modulation rows [B, D], or [2 B, D] with the first frame's before its sample's."""
-        made = norm.linear(norm.silu(self.per_sample))
+        modulation = norm.linear(norm.silu(self.per_sample))
         if self.per_first is not None:
-            pairs = torch.stack([norm.linear(norm.silu(self.per_first)), made], dim=1)
-            made = pairs.expand(x_BLD.shape[0], -1, -1).flatten(0, 1)
-        return tuple(made.split(norm.norm.normalized_shape[0], dim=1))
+            pairs = torch.stack([norm.linear(norm.silu(self.per_first)), modulation], dim=1)
+            modulation = pairs.expand(x_BLD.shape[0], -1, -1).flatten(0, 1)
+        return tuple(modulation.split(norm.norm.normalized_shape[0], dim=1))
 
     def modulate(
         self, norm: nn.LayerNorm, x_BLD: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor
@@ -63,8 +63,8 @@ class StreamConditions(NamedTuple):
         """Return ``residual + gate * y``, with rows of `vectors`."""
         if self.per_first is None:
             return residual_BLD + sites.over_tokens(gate) * y_BLD
-        n, (first, others) = self.tokens, gate.view(-1, 2, 1, gate.shape[-1]).unbind(1)
-        return residual_BLD + torch.cat([first * y_BLD[:, :n], others * y_BLD[:, n:]], dim=1)
+        n, (first, rest) = self.tokens, gate.view(-1, 2, 1, gate.shape[-1]).unbind(1)
+        return residual_BLD + torch.cat([first * y_BLD[:, :n], rest * y_BLD[:, n:]], dim=1)
 
     def _joined(self, x_BLD: torch.Tensor) -> torch.Tensor:
         return x_BLD if self.per_first is None else x_BLD.reshape(1, -1, x_BLD.shape[-1])
@@ -140,8 +140,10 @@ class HunyuanVideoTransformerBlock(theirs.HunyuanVideoTransformerBlock):  # type
         *_args: Any,
         **_kwargs: Any,
     ) -> Streams:
-        own = StreamConditions(temb)
-        return _dual(self, (hidden_states, encoder_hidden_states), own, own, attention_mask, freqs_cis)
+        conditions = StreamConditions(temb)
+        return _dual(
+            self, (hidden_states, encoder_hidden_states), conditions, conditions, attention_mask, freqs_cis
+        )
 
 
 class HunyuanVideoTokenReplaceTransformerBlock(
@@ -230,9 +232,9 @@ class Attention(theirs.Attention):  # type: ignore[misc]
             angles = heads.extended(angles, M)
         q, k = heads.normed(q, k, self.norm_q, self.norm_k, angles)
         if text_BMD is not None and added:
-            own = heads.by_head(self, text_BMD, self.add_q_proj, self.add_k_proj, self.add_v_proj)
-            text_q, text_k = heads.normed(own[0], own[1], self.norm_added_q, self.norm_added_k)
-            q, k, v = (torch.cat(both, dim=1) for both in ((q, text_q), (k, text_k), (v, own[2])))
+            text_qkv = heads.by_head(self, text_BMD, self.add_q_proj, self.add_k_proj, self.add_v_proj)
+            text_q, text_k = heads.normed(text_qkv[0], text_qkv[1], self.norm_added_q, self.norm_added_k)
+            q, k, v = (torch.cat(both, dim=1) for both in ((q, text_q), (k, text_k), (v, text_qkv[2])))
         processor: Any = getattr(self.processor, "theirs", self.processor)
         y_BND = dispatch_attention_fn(
             q,

@@ -64,7 +64,7 @@ def patch(model: nn.Module) -> PatchReport:
     Raises:
         UsageError: it contains none of these families, or diffusers is missing or incompatible.
     """
-    swapped, already, norms, left = Counter[str](), Counter[str](), 0, dict[str, str]()
+    swapped, already, norms, reasons = Counter[str](), Counter[str](), 0, dict[str, str]()
     for family in _families(model):
         for swap in family.SWAPS:
             strange = not swap.known
@@ -78,12 +78,12 @@ def patch(model: nn.Module) -> PatchReport:
                         swapped[swap.original.__name__] += 1
                         norms += swap.norms(module)
                     else:
-                        left[path] = reason
+                        reasons[path] = reason
         for kind, reason in family.LEFT.items():
-            left |= {path: reason for path, module in model.named_modules() if isinstance(module, kind)}
-    if not (swapped or already or left):
+            reasons |= {path: reason for path, module in model.named_modules() if isinstance(module, kind)}
+    if not (swapped or already or reasons):
         already = _ours(model)
-    return PatchReport(swapped, already, norms, left)
+    return PatchReport(swapped, already, norms, reasons)
 
 
 def unpatch(model: nn.Module) -> int:

@@ -93,15 +93,15 @@ def adaptive(path: str, kind: type[nn.Module]) -> dict[str, tuple[type[nn.Module
 
 def digest(functions: Sequence[Callable[..., Any]]) -> str:
     """Hash the source of functions, in order; empty if one has no source."""
-    whole = hashlib.sha256()
+    hasher = hashlib.sha256()
     for function in functions:
         code: Any = getattr(function, "__code__", None)
         try:
             # Pass the code object, since inspect would unwrap a decorated function.
-            whole.update(inspect.getsource(code).encode())
+            hasher.update(inspect.getsource(code).encode())
         except (AttributeError, OSError, TypeError):
             return ""
-    return whole.hexdigest()
+    return hasher.hexdigest()
 
 
 def _hooked(module: nn.Module) -> bool:

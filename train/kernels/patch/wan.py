@@ -58,8 +58,8 @@ class WanAttention(theirs.WanAttention):  # type: ignore[misc]
         """Map tokens [B, L, D] to [B, L, D]; the positions are cosines and sines, [1, L, 1, d] or [B, L, 1, d]."""
         # A processor of ours for parts of a sequence keeps diffusers' for whole ones.
         processor: Any = getattr(self.processor, "theirs", self.processor)
-        known = type(processor) is theirs.WanAttnProcessor and self.add_k_proj is None and not kwargs
-        if not known or not (rotary_emb is None or _of_all_heads(rotary_emb)):
+        supported = type(processor) is theirs.WanAttnProcessor and self.add_k_proj is None and not kwargs
+        if not supported or not (rotary_emb is None or _of_all_heads(rotary_emb)):
             y_BLD: torch.Tensor = super().forward(
                 hidden_states, encoder_hidden_states, attention_mask, rotary_emb, **kwargs
             )

@@ -92,30 +92,30 @@ def _checked(
         raise UsageError(f"q must be [B, L, H, d] and k [B, M, G, d], not {shapes[0]} and {shapes[1]}")
     if q_BLHd.dtype != k_BMGd.dtype:
         raise UsageError(f"q and k must be of one type, not {q_BLHd.dtype} and {k_BMGd.dtype}")
-    known = (q_BLHd.dtype, accumulator(q_BLHd.dtype))
+    dtypes = (q_BLHd.dtype, accumulator(q_BLHd.dtype))
     weights = {"weight_q": (weight_q, q_BLHd), "weight_k": (weight_k, k_BMGd)}
-    given = {
+    weight_shapes = {
         name: (weight, x.shape[2], x.shape[3]) for name, (weight, x) in weights.items() if weight is not None
     }
-    for name, (weight, heads, d) in given.items():
-        if weight.dtype not in known or len({weight.dtype for weight, _, _ in given.values()}) > 1:
+    for name, (weight, heads, d) in weight_shapes.items():
+        if weight.dtype not in dtypes or len({weight.dtype for weight, _, _ in weight_shapes.values()}) > 1:
             raise UsageError(
-                f"weights must be of one type, {known[1]} or as q, {known[0]}; {name} is {weight.dtype}"
+                f"weights must be of one type, {dtypes[1]} or as q, {dtypes[0]}; {name} is {weight.dtype}"
             )
         if weight.shape not in ((d,), (heads * d,)):
             raise UsageError(
                 f"{name} must be [{d}], of a head, or [{heads * d}], of all, not {list(weight.shape)}"
             )
     # With a single head both kinds coincide.
-    kinds = {len(weight) == heads * d for weight, heads, d in given.values() if heads > 1}
+    kinds = {len(weight) == heads * d for weight, heads, d in weight_shapes.values() if heads > 1}
     if len(kinds) > 1:
         raise UsageError("weight_q and weight_k must both be of a head or both of all heads")
-    found = kinds.pop() if kinds else None
-    if found is not None and across_heads is not None and found != across_heads:
+    weights_across = kinds.pop() if kinds else None
+    if weights_across is not None and across_heads is not None and weights_across != across_heads:
         raise UsageError(
-            f"across_heads={across_heads}, but the weights are of {'all heads' if found else 'a head'}"
+            f"across_heads={across_heads}, but the weights are of {'all heads' if weights_across else 'a head'}"
         )
-    return bool(found if across_heads is None else across_heads)
+    return bool(weights_across if across_heads is None else across_heads)
 
 
 @torch.library.custom_op("reelweave::qk_norm", mutates_args=())

@@ -56,7 +56,9 @@ class LossRows:
     def add(self, batch: Microbatch | Pack, losses: Losses) -> None:
         """Add a batch; fillers, whose samples count elsewhere, are skipped."""
         if batch.weight:
-            shapes_B3 = torch.tensor([(one.frames, one.height, one.width) for one in _buckets(batch)])
+            shapes_B3 = torch.tensor(
+                [(bucket.frames, bucket.height, bucket.width) for bucket in _buckets(batch)]
+            )
             self._known.append(torch.cat([shapes_B3, quantile(losses.normals)[:, None]], dim=1))
             self._losses.append(losses.each.detach())
 
@@ -76,7 +78,7 @@ def break_down(rows_n5: NDArray[np.float64]) -> Breakdown:
     """
     buckets_n = [Bucket(*shape) for shape in rows_n5[:, :3].astype(int).tolist()]
     number_n = np.minimum((rows_n5[:, 3] * BINS).astype(int), BINS - 1)
-    middles_n = [(number + 0.5) / BINS for number in number_n.tolist()]
+    middles_n = [(bin_index + 0.5) / BINS for bin_index in number_n.tolist()]
     loss_n = rows_n5[:, 4]
     return Breakdown(_part(loss_n), _parts(middles_n, loss_n), _parts(buckets_n, loss_n))
 
@@ -89,10 +91,10 @@ def _buckets(batch: Microbatch | Pack) -> Sequence[Bucket]:
 
 
 def _parts(labels: Sequence[Any], loss_n: NDArray[np.float64]) -> dict[str, LossPart]:
-    places: dict[Any, list[int]] = {}
-    for place, label in enumerate(labels):
-        places.setdefault(label, []).append(place)
-    return {str(label): _part(loss_n[places[label]]) for label in sorted(places)}
+    indices: dict[Any, list[int]] = {}
+    for index, label in enumerate(labels):
+        indices.setdefault(label, []).append(index)
+    return {str(label): _part(loss_n[indices[label]]) for label in sorted(indices)}
 
 
 def _part(loss_n: NDArray[np.float64]) -> LossPart:

@@ -135,59 +135,59 @@ class MetricLog:
         with (self._out / CHECKPOINTS).open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, "at": time.time()}) + "\n")
 
-    def add_losses(self, step: int, of: Literal["train", "held_out"], found: Breakdown) -> None:
+    def add_losses(self, step: int, of: Literal["train", "held_out"], breakdown: Breakdown) -> None:
         """Append losses by quantile and bucket to ``losses.jsonl``."""
         if not self._writes:
             return
         with (self._out / LOSSES).open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, "of": of, **asdict(found)}, allow_nan=False) + "\n")
-        if of == "held_out" and found.whole.loss is not None:
-            clips = found.whole.samples // BINS
+            file.write(json.dumps({"step": step, "of": of, **asdict(breakdown)}, allow_nan=False) + "\n")
+        if of == "held_out" and breakdown.whole.loss is not None:
+            clips = breakdown.whole.samples // BINS
             self.say(
-                f"step {step}: held-out loss {found.whole.loss:.4f} over {clips} clips, each at {BINS} times"
+                f"step {step}: held-out loss {breakdown.whole.loss:.4f} over {clips} clips, each at {BINS} times"
             )
-        parts = {"loss": found.whole}
-        parts |= {f"quantile/{name}": part for name, part in found.by_quantile.items()}
-        parts |= {f"bucket/{name}": part for name, part in found.by_bucket.items()}
+        parts = {"loss": breakdown.whole}
+        parts |= {f"quantile/{name}": part for name, part in breakdown.by_quantile.items()}
+        parts |= {f"bucket/{name}": part for name, part in breakdown.by_bucket.items()}
         losses = {name: part.loss for name, part in parts.items()}
         self._show({f"losses_{of}/{name}": loss for name, loss in losses.items() if loss is not None}, step)
 
-    def add_reconstruction(self, step: int, found: Mapping[str, Mapping[str, Any]]) -> None:
+    def add_reconstruction(self, step: int, metrics: Mapping[str, Mapping[str, Any]]) -> None:
         """Append reconstruction metrics to ``reconstruction.jsonl``.
 
         Args:
             step: number of finished steps.
-            found: values by name of each metric; single numbers are also logged as scalars.
+            metrics: values by name of each metric; single numbers are also logged as scalars.
         """
         if not self._writes:
             return
         with (self._out / RECONSTRUCTION).open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **found}, allow_nan=False) + "\n")
-        for measure, values in found.items():
+            file.write(json.dumps({"step": step, **metrics}, allow_nan=False) + "\n")
+        for measure, values in metrics.items():
             single = {name: value for name, value in values.items() if isinstance(value, float)}
             self._show({f"{measure}/{name}": value for name, value in single.items()}, step)
 
     def add_validation(
-        self, step: int, found: Mapping[str, Any], pictures: Mapping[str, NDArray[np.uint8]]
+        self, step: int, record: Mapping[str, Any], pictures: Mapping[str, NDArray[np.uint8]]
     ) -> None:
         """Append what became of validation videos to ``validation.jsonl``, and show pictures of them.
 
         Args:
             step: number of finished steps.
-            found: JSON values by name; single numbers are also logged as scalars.
+            record: JSON values by name; single numbers are also logged as scalars.
             pictures: RGB pictures [height, width, 3] by name.
         """
         if not self._writes:
             return
         with (self._out / VALIDATION).open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **found}, allow_nan=False) + "\n")
-        self._show({f"validation/{name}": x for name, x in found.items() if isinstance(x, float)}, step)
-        for place in self._scalars:
-            place.add_pictures({f"validation/{name}": picture for name, picture in pictures.items()}, step)
+            file.write(json.dumps({"step": step, **record}, allow_nan=False) + "\n")
+        self._show({f"validation/{name}": x for name, x in record.items() if isinstance(x, float)}, step)
+        for writer in self._scalars:
+            writer.add_pictures({f"validation/{name}": picture for name, picture in pictures.items()}, step)
 
     def _show(self, scalars: dict[str, float], step: int) -> None:
-        for place in self._scalars:
-            place.add(scalars, step)
+        for writer in self._scalars:
+            writer.add(scalars, step)
 
     def _describe(self, metrics: StepMetrics) -> str:
         if metrics.skipped or metrics.loss is None or metrics.grad_norm is None:
@@ -195,17 +195,17 @@ class MetricLog:
         began, start_step = self._began
         step_s = (time.monotonic() - began) / (metrics.step - start_step)
         mfu = "" if metrics.mfu is None else f"MFU {metrics.mfu:.1%}  "
-        left = timedelta(seconds=round(step_s * (self._total_steps - metrics.step)))
+        remaining = timedelta(seconds=round(step_s * (self._total_steps - metrics.step)))
         return (
             f"step {metrics.step}/{self._total_steps}  loss {metrics.loss:.4f}  lr {metrics.lr:.2e}  "
             f"grad {metrics.grad_norm:.2f}  {metrics.times.step_s:.2f} s ({_split(metrics.times)})  "
-            f"{metrics.samples_per_s:.1f} samples/s  {metrics.tokens_per_s:,.0f} tokens/s  {mfu}left {left}"
+            f"{metrics.samples_per_s:.1f} samples/s  {metrics.tokens_per_s:,.0f} tokens/s  {mfu}left {remaining}"
         )
 
 
 def _scalars(metrics: StepMetrics) -> dict[str, float]:
     times = metrics.times
-    found = {
+    scalars = {
         "train/loss": metrics.loss,
         "train/lr": metrics.lr,
         "train/grad_norm": metrics.grad_norm,
@@ -214,16 +214,16 @@ def _scalars(metrics: StepMetrics) -> dict[str, float]:
         "train/mfu": metrics.mfu,
         "train/peak_gib": times.peak_gib,
     }
-    found |= {f"time/{name}": value for name, value in asdict(times).items() if name.endswith("_s")}
-    found |= {f"share/{name}": share for name, share in times.shares.items()}
-    found |= {f"parts/{name}": value for name, value in (metrics.parts or {}).items()}
-    found |= {"share/wait_max": times.wait_max_share, "train/slowest_rank": times.slowest_rank}
-    return {name: value for name, value in found.items() if value is not None}
+    scalars |= {f"time/{name}": value for name, value in asdict(times).items() if name.endswith("_s")}
+    scalars |= {f"share/{name}": share for name, share in times.shares.items()}
+    scalars |= {f"parts/{name}": value for name, value in (metrics.parts or {}).items()}
+    scalars |= {"share/wait_max": times.wait_max_share, "train/slowest_rank": times.slowest_rank}
+    return {name: value for name, value in scalars.items() if value is not None}
 
 
 def _split(times: StepTimes) -> str:
     """Format the parts of a step's time."""
-    told = {name: f"{name} {share:.0%}" for name, share in times.shares.items() if share >= _TOLD_SHARE}
-    if "wait" in told:
-        told["wait"] += f" for rank {times.slowest_rank}"
-    return ", ".join(told.values())
+    parts = {name: f"{name} {share:.0%}" for name, share in times.shares.items() if share >= _TOLD_SHARE}
+    if "wait" in parts:
+        parts["wait"] += f" for rank {times.slowest_rank}"
+    return ", ".join(parts.values())

@@ -76,18 +76,20 @@ class Mlflow:
         self._look()
         self._sender.shutdown(wait=False, cancel_futures=True)
 
-    def _begun(self, known: Path, config: MlflowConfig) -> str:
+    def _begun(self, id_file: Path, config: MlflowConfig) -> str:
         """Return the identity of the run, begun now or by the process before."""
-        if known.exists():
-            found = known.read_text(encoding="utf-8").strip()
-            self._client.update_run(found, status="RUNNING")
-            return found
+        if id_file.exists():
+            run_id = id_file.read_text(encoding="utf-8").strip()
+            self._client.update_run(run_id, status="RUNNING")
+            return run_id
         experiment = self._client.get_experiment_by_name(config.experiment)
-        number = experiment.experiment_id if experiment else self._client.create_experiment(config.experiment)
-        found = str(self._client.create_run(number, run_name=config.name).info.run_id)
-        with whole_file(known) as aside:
-            aside.write_text(found, encoding="utf-8")
-        return found
+        experiment_id = (
+            experiment.experiment_id if experiment else self._client.create_experiment(config.experiment)
+        )
+        run_id = str(self._client.create_run(experiment_id, run_name=config.name).info.run_id)
+        with whole_file(id_file) as aside:
+            aside.write_text(run_id, encoding="utf-8")
+        return run_id
 
     def _send(self, request: Callable[[], None]) -> None:
         self._look()

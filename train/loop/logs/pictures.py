@@ -15,9 +15,9 @@ def filmstrip(video_CTHW: NDArray[np.uint8], frames: int) -> Image.Image:
     _, count, height, width = video_CTHW.shape
     chosen = np.linspace(0, count - 1, min(count, frames)).round().astype(int)
     strip = Image.new("RGB", (len(chosen) * (width + GAP_PX) - GAP_PX, height), "white")
-    for number, frame in enumerate(chosen):
+    for index, frame in enumerate(chosen):
         picture_HWC = np.ascontiguousarray(video_CTHW[:, frame].transpose(1, 2, 0))
-        strip.paste(Image.fromarray(picture_HWC), (number * (width + GAP_PX), 0))
+        strip.paste(Image.fromarray(picture_HWC), (index * (width + GAP_PX), 0))
     return strip
 
 
@@ -27,19 +27,19 @@ def sheet(rows: Sequence[Sequence[Image.Image | None]]) -> Image.Image:
         max(picture.width if picture else 0 for picture in column) for column in zip(*rows, strict=True)
     ]
     heights = [max(picture.height if picture else 0 for picture in row) for row in rows]
-    whole = Image.new(
+    canvas = Image.new(
         "RGB", (sum(widths) + GAP_PX * (len(widths) - 1), sum(heights) + GAP_PX * (len(rows) - 1))
     )
-    whole.paste("white", (0, 0, *whole.size))
+    canvas.paste("white", (0, 0, *canvas.size))
     top = 0
     for row, height in zip(rows, heights, strict=True):
-        left = 0
+        left_px = 0
         for picture, width in zip(row, widths, strict=True):
             if picture:
-                whole.paste(picture, (left, top))
-            left += width + GAP_PX
+                canvas.paste(picture, (left_px, top))
+            left_px += width + GAP_PX
         top += height + GAP_PX
-    return whole
+    return canvas
 
 
 def png(picture: Image.Image) -> bytes:

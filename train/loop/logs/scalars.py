@@ -44,8 +44,8 @@ def open_scalars(
         RunError: it is unreachable, or nobody is logged in.
     """
     wandb, mlflow = config.log.wandb, config.log.mlflow
-    for name, asked in (("wandb", wandb), ("mlflow", mlflow)):
-        if asked and find_spec(name) is None:
+    for name, settings in (("wandb", wandb), ("mlflow", mlflow)):
+        if settings and find_spec(name) is None:
             raise UsageError(f"log.{name} needs {name}: pip install 'reelweave[{name}]', or set it to null")
     opened: list[Scalars] = []
     if writes and config.log.tensorboard:

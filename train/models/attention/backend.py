@@ -102,9 +102,9 @@ def first(backend: AttentionBackend) -> Iterator[None]:
                 f"parallel.attention={backend} cannot load its kernels: {first_line(error)}; install {name}, or leave"
                 " parallel.attention at auto"
             ) from error
-    one = _backend(backend)
+    chosen = _backend(backend)
     try:
-        with sdpa_kernel([one, *(other for other in _NAMES if other != one)], set_priority=True):
+        with sdpa_kernel([chosen, *(other for other in _NAMES if other != chosen)], set_priority=True):
             yield
     finally:
         if backend in _REPLACED and hasattr(attention, "restore_flash_attention_impl"):

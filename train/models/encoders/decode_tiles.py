@@ -104,13 +104,13 @@ class TileLayout:
         ]
         if self.frames is None or len(times) == 1:
             return _join(pictures, FRAMES)
-        kept = []
+        parts = []
         cut = [picture.narrow(FRAMES, 1, picture.shape[FRAMES] - 1) for picture in pictures[1:]]
-        for number, picture in enumerate([pictures[0], *cut]):
-            if number:
-                blend_((pictures[0], *cut)[number - 1], picture, self.frames.blend, FRAMES)
-            kept.append(_first(picture, self.frames.keep + (number == 0), FRAMES))
-        return _first(_join(kept, FRAMES), 1 + (size[0] - 1) * self.scale[0], FRAMES)
+        for index, picture in enumerate([pictures[0], *cut]):
+            if index:
+                blend_((pictures[0], *cut)[index - 1], picture, self.frames.blend, FRAMES)
+            parts.append(_first(picture, self.frames.keep + (index == 0), FRAMES))
+        return _first(_join(parts, FRAMES), 1 + (size[0] - 1) * self.scale[0], FRAMES)
 
     def _spans(self, size: Sequence[int]) -> list[list[tuple[int, int]]]:
         frames, height, width = size
@@ -129,20 +129,20 @@ class TileLayout:
         assert self.rows
         assert self.columns
         across = len(self._spans(size)[2])
-        joined = []
-        for number, tile in enumerate(tiles):
-            if number >= across:
-                blend_(tiles[number - across], tile, self.rows.blend, ROWS)
-            if number % across:
-                blend_(tiles[number - 1], tile, self.columns.blend, COLUMNS)
+        bands = []
+        for index, tile in enumerate(tiles):
+            if index >= across:
+                blend_(tiles[index - across], tile, self.rows.blend, ROWS)
+            if index % across:
+                blend_(tiles[index - 1], tile, self.columns.blend, COLUMNS)
         for first in range(0, len(tiles), across):
             row = [
                 _first(_first(tile, self.rows.keep, ROWS), self.columns.keep, COLUMNS)
                 for tile in tiles[first : first + across]
             ]
-            joined.append(_join(row, COLUMNS))
-        whole = _join(joined, ROWS)
-        return _first(_first(whole, size[1] * self.scale[1], ROWS), size[2] * self.scale[2], COLUMNS)
+            bands.append(_join(row, COLUMNS))
+        picture = _join(bands, ROWS)
+        return _first(_first(picture, size[1] * self.scale[1], ROWS), size[2] * self.scale[2], COLUMNS)
 
 
 def blend_(before: torch.Tensor, after: torch.Tensor, extent: int, dim: int) -> None:
@@ -159,8 +159,8 @@ def blend_(before: torch.Tensor, after: torch.Tensor, extent: int, dim: int) -> 
     begin.copy_(fading + (wide * rest.to(wide)).to(after.dtype))
 
 
-def _pieces(whole: int, size: int, step: int) -> list[tuple[int, int]]:
-    return [(first, min(size, whole - first)) for first in range(0, whole, step)]
+def _pieces(length: int, size: int, step: int) -> list[tuple[int, int]]:
+    return [(first, min(size, length - first)) for first in range(0, length, step)]
 
 
 def _first(x: torch.Tensor, count: int, dim: int) -> torch.Tensor:

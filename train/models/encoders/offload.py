@@ -26,8 +26,10 @@ def offload(model: nn.Module, device: torch.device) -> None:
         for name, buffer in module.named_buffers(recurse=False):
             module._buffers[name] = buffer.to(device)
     layers = [_HostWeights(list(layer.parameters()), device) for layer in layers_of(model)]
-    within = {id(one) for layer in layers for one in layer.parameters}
-    rest = _HostWeights([one for one in model.parameters() if id(one) not in within], device)
+    within = {id(parameter) for layer in layers for parameter in layer.parameters}
+    rest = _HostWeights(
+        [parameter for parameter in model.parameters() if id(parameter) not in within], device
+    )
     turns = _Turns(max((layer.bytes for layer in layers), default=0), device)
 
     def enter(*_: object) -> None:
@@ -50,30 +52,30 @@ class _HostWeights:
 
     def __init__(self, parameters: Sequence[nn.Parameter], device: torch.device) -> None:
         self.parameters = list(parameters)
-        self.bytes = sum(_room(one) for one in parameters)
+        self.bytes = sum(_room(parameter) for parameter in parameters)
         self._host = torch.empty(self.bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
         self._own = self._views(self._host)
-        for parameter, own in zip(self.parameters, self._own, strict=True):
-            own.copy_(parameter.detach())
-            parameter.data = own
+        for parameter, host_copy in zip(self.parameters, self._own, strict=True):
+            host_copy.copy_(parameter.detach())
+            parameter.data = host_copy
 
     def lend(self, buffer: torch.Tensor) -> None:
         """Copy the weights into a buffer of the device, and compute with them there; the host does not wait."""
         buffer[: self.bytes].copy_(self._host, non_blocking=True)
-        for parameter, here in zip(self.parameters, self._views(buffer), strict=True):
-            parameter.data = here
+        for parameter, view in zip(self.parameters, self._views(buffer), strict=True):
+            parameter.data = view
 
     def take_back(self) -> None:
-        for parameter, own in zip(self.parameters, self._own, strict=True):
-            parameter.data = own
+        for parameter, host_copy in zip(self.parameters, self._own, strict=True):
+            parameter.data = host_copy
 
     def _views(self, buffer: torch.Tensor) -> list[torch.Tensor]:
-        found, at = [], 0
-        for one in self.parameters:
-            size = math.prod(one.shape) * one.itemsize
-            found.append(buffer[at : at + size].view(one.dtype).view(one.shape))
-            at += _room(one)
-        return found
+        views, at = [], 0
+        for parameter in self.parameters:
+            size = math.prod(parameter.shape) * parameter.itemsize
+            views.append(buffer[at : at + size].view(parameter.dtype).view(parameter.shape))
+            at += _room(parameter)
+        return views
 
 
 class _Turns:
@@ -96,14 +98,14 @@ class _Turns:
 
     def lend(self, weights: _HostWeights) -> None:
         """Fill the buffer that the layer before the last one has left."""
-        place = self._number % 2
+        slot = self._number % 2
         if self._side is None:
-            weights.lend(self._buffers[place])
+            weights.lend(self._buffers[slot])
             return
-        if place in self._used:
-            self._side.wait_event(self._used[place])
+        if slot in self._used:
+            self._side.wait_event(self._used[slot])
         with torch.cuda.stream(self._side):
-            weights.lend(self._buffers[place])
+            weights.lend(self._buffers[slot])
         torch.cuda.current_stream(self._device).wait_stream(self._side)
 
     def take_back(self, weights: _HostWeights) -> None:

@@ -54,8 +54,8 @@ class TextEncoder(nn.Module):
         L fits the longest caption. Every caption, also an empty one, has at least one valid token. Padding
         follows the valid tokens.
         """
-        found = self.encode(captions)
-        return found.context, found.mask
+        encoded = self.encode(captions)
+        return encoded.context, encoded.mask
 
     def encode(self, captions: Sequence[str]) -> EncodedText:
         """Encode captions as `forward` does; the host does not wait for the device."""
@@ -165,8 +165,8 @@ class TransformersTextEncoder(TextEncoder):
         config, tokens = self.config, self._tokens(captions)
         mask_BL = self._counting(tokens["attention_mask"])
         sent_mask_BL, *sent = send([mask_BL, *tokens.values()], self._device or self.model.device)
-        given = dict(zip(tokens, sent, strict=True))
-        output = self.model(**given, output_hidden_states=config.skipped_layers > 0)
+        model_inputs = dict(zip(tokens, sent, strict=True))
+        output = self.model(**model_inputs, output_hidden_states=config.skipped_layers > 0)
         layers = output.hidden_states if config.skipped_layers else [output.last_hidden_state]
         context_BLD = layers[-1 - config.skipped_layers][:, config.template_tokens :].float()
         if self.pooled is not None:
@@ -237,8 +237,8 @@ def _load(config: PublishedTextConfig, key: str, meta: bool) -> tuple[Any, Any]:
         from transformers.utils.logging import disable_progress_bar
 
         disable_progress_bar()
-        place = {"subfolder": config.subfolder}
-        description = load_pretrained(AutoConfig, config.name, **place)
+        location = {"subfolder": config.subfolder}
+        description = load_pretrained(AutoConfig, config.name, **location)
         # The encoder's own class does not load a T5's decoder.
         encoder = type(description) in MODEL_FOR_TEXT_ENCODING_MAPPING
         kind, dtype = AutoModelForTextEncoding if encoder else AutoModel, getattr(torch, config.dtype)
@@ -246,7 +246,7 @@ def _load(config: PublishedTextConfig, key: str, meta: bool) -> tuple[Any, Any]:
             with torch.device("meta"):
                 model = kind.from_config(description, dtype=dtype).eval()
         else:
-            model = load_pretrained(kind, config.name, dtype=dtype, use_safetensors=True, **place)
+            model = load_pretrained(kind, config.name, dtype=dtype, use_safetensors=True, **location)
         tokenizer = load_pretrained(
             AutoTokenizer, config.name, subfolder=config.tokenizer_subfolder, padding_side="right"
         )

@@ -34,5 +34,5 @@ class TileGrid(Settings):
         return np.array(list(itertools.product(times, rows, columns)), np.int64)
 
 
-def _pieces(whole: int, size: int, step: int) -> list[int]:
-    return [min(size, whole - first) for first in range(0, whole, step)]
+def _pieces(length: int, size: int, step: int) -> list[int]:
+    return [min(size, length - first) for first in range(0, length, step)]

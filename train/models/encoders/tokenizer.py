@@ -136,8 +136,10 @@ def natural_deviations(patch: tuple[int, int, int]) -> torch.Tensor:
     Amplitudes fall as 1 / frequency (Field, "Relations between the statistics of natural images", 1987, figure 7).
     The two factors are those of the demo's footage; nine filmed videos have as much of the mean and half of the detail.
     """
-    values, found = math.sqrt(math.prod(patch)), frequencies(patch)
-    return values * torch.where(found == 0, _MEAN_DEVIATION, _DETAIL_DEVIATION / found.clamp(min=1))
+    values, frequency_K = math.sqrt(math.prod(patch)), frequencies(patch)
+    return values * torch.where(
+        frequency_K == 0, _MEAN_DEVIATION, _DETAIL_DEVIATION / frequency_K.clamp(min=1)
+    )
 
 
 class PatchTransform(Tokenizer):

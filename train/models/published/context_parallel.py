@@ -185,11 +185,11 @@ def _added_heads(attn: Any, text_BMD: torch.Tensor) -> Heads:
 
 
 def _projected(attn: Any, x_BLD: torch.Tensor, layers: Sequence[tuple[Any, Any]]) -> Heads:
-    found = []
+    projections = []
     for layer, norm in layers:
         x_BHLD = layer(x_BLD).unflatten(2, (attn.heads, -1)).transpose(1, 2)
-        found.append(x_BHLD if norm is None else norm(x_BHLD))
-    q_BHLD, k_BHLD, v_BHLD = found
+        projections.append(x_BHLD if norm is None else norm(x_BHLD))
+    q_BHLD, k_BHLD, v_BHLD = projections
     # Norms may be wider than the values, as attention operators would narrow them under autocast.
     return q_BHLD.type_as(v_BHLD), k_BHLD.type_as(v_BHLD), v_BHLD
 

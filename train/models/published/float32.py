@@ -34,14 +34,14 @@ def keep_float32(model: nn.Module) -> list[nn.Module]:
         model: transformer of diffusers.
     """
     names = _names(model)
-    kept = [
+    float32_modules = [
         module
         for path, module in model.named_modules()
         if path.split(".")[-1] in names and type(module) in (TimestepEmbedding, Float32TimestepEmbedding)
     ]
-    for module in kept:
+    for module in float32_modules:
         module.__class__ = Float32TimestepEmbedding
-    return kept
+    return float32_modules
 
 
 def vectors_in_float32(model: nn.Module, layers: Sequence[nn.Module]) -> list[nn.Parameter]:

@@ -30,8 +30,8 @@ def frame_rate(model: ModelConfig | DiffusersConfig) -> float | None:
     if not isinstance(model, DiffusersConfig):
         return None
     described = part_description(model.name, model.subfolder, _KEY)
-    found = _RATES.get(str(described.get("_class_name")))
-    return None if found is None else found(model, described)
+    rate_of = _RATES.get(str(described.get("_class_name")))
+    return None if rate_of is None else rate_of(model, described)
 
 
 def file_fps(rate: float | None) -> int:
@@ -39,9 +39,9 @@ def file_fps(rate: float | None) -> int:
     return DEFAULT_FPS if rate is None else max(1, round(rate))
 
 
-def same_rate(one: float, other: float) -> bool:
+def same_rate(rate: float, other: float) -> bool:
     """Return whether two rates are one in practice: 23.976 and 24, 29.97 and 30."""
-    return abs(one - other) <= 0.01 * other
+    return abs(rate - other) <= 0.01 * other
 
 
 def _wan(model: DiffusersConfig, described: dict[str, Any]) -> float:
@@ -53,7 +53,7 @@ def _wan(model: DiffusersConfig, described: dict[str, Any]) -> float:
 
 _RATES: dict[str, Callable[[DiffusersConfig, dict[str, Any]], float | None]] = {
     "WanTransformer3DModel": _wan,
-    "CogVideoXTransformer3DModel": lambda _, told: 8.0 if told.get("patch_size_t") is None else 16.0,
+    "CogVideoXTransformer3DModel": lambda _, config: 8.0 if config.get("patch_size_t") is None else 16.0,
     "HunyuanVideoTransformer3DModel": lambda _, __: 24.0,
     "CosmosTransformer3DModel": lambda model, _: model.fps or _COSMOS_BASE_FPS,
 }

@@ -156,7 +156,7 @@ class DiffusersDenoiser(Denoiser):
     def grid(self, latent_size: Sequence[int]) -> tuple[int, int, int]:
         """Return the token grid; raises an error beyond the model's positions."""
         grid = super().grid(latent_size)
-        if any(size > most for size, most in zip(grid, self.largest, strict=True)):
+        if any(size > limit for size, limit in zip(grid, self.largest, strict=True)):
             raise UsageError(
                 f"{self.source} has positions for {self.largest} tokens along time, rows and columns, not for {grid}:"
                 " take fewer frames or a smaller size"
@@ -277,21 +277,21 @@ class DiffusersDenoiser(Denoiser):
             )
         self._fits("latents", channels, self.model.config.in_channels)
 
-    def _fits(self, what: str, found: int, wanted: int) -> None:
-        if found != wanted:
+    def _fits(self, what: str, channels: int, expected: int) -> None:
+        if channels != expected:
             raise UsageError(
-                f"{self.config.name} takes {what} of {wanted} channels, and the configuration makes {found}: take the"
-                " encoders that belong to it (of models that are given an image, too, Wan's alone are supported)"
+                f"{self.config.name} takes {what} of {expected} channels, and the configuration makes {channels}: take"
+                " the encoders that belong to it (of models that are given an image, too, Wan's alone are supported)"
             )
 
     def _rows(self, name: str) -> InputRows:
         return next((rows for pattern, rows in self.rows if re.search(pattern, name)), "video")
 
-    def _counted(self, wanted: str) -> dict[InputRows, int]:
+    def _counted(self, pattern: str) -> dict[InputRows, int]:
         """Count weights of the matrices that match a name pattern, by rows."""
         counts: dict[InputRows, int] = {}
         for name, layer in self.model.named_modules():
-            if isinstance(layer, nn.Linear | nn.Conv2d | nn.Conv3d) and re.search(wanted, name):
+            if isinstance(layer, nn.Linear | nn.Conv2d | nn.Conv3d) and re.search(pattern, name):
                 rows = self._rows(name)
                 counts[rows] = counts.get(rows, 0) + layer.weight.numel()
         return counts

@@ -34,11 +34,11 @@ class DiffusersVAE(Tokenizer):
         if config.tiling:
             self.vae.enable_tiling()
         self.compression = (config.frames, config.height, config.width)
-        found = compression_of(self.vae)
-        if found != self.compression:
-            frames, height, width = found
+        compression = compression_of(self.vae)
+        if compression != self.compression:
+            frames, height, width = compression
             raise UsageError(
-                f"tokenizer.name={config.name!r} compresses frames, height and width by {found}: set"
+                f"tokenizer.name={config.name!r} compresses frames, height and width by {compression}: set"
                 f" tokenizer.frames={frames}, tokenizer.height={height} and tokenizer.width={width}"
             )
         mean_11CT, deviation_11CT = _statistics(self.vae)
@@ -97,10 +97,10 @@ class DiffusersVAE(Tokenizer):
 
     def latent_size(self, size: tuple[int, ...]) -> tuple[int, int, int]:
         """Return the latent size; Cosmos is limited to the latent frames that it has statistics for."""
-        latent, most = super().latent_size(size), self._mean.shape[2]
-        if 1 < most < latent[0]:
+        latent, max_latents = super().latent_size(size), self._mean.shape[2]
+        if 1 < max_latents < latent[0]:
             raise UsageError(
-                f"{size[0]} frames are more than the {1 + (most - 1) * self.compression[0]} that"
+                f"{size[0]} frames are more than the {1 + (max_latents - 1) * self.compression[0]} that"
                 f" {self.config.name} has statistics for; take shorter clips"
             )
         return latent
@@ -132,11 +132,11 @@ def load_vae(name: str, subfolder: str, dtype: torch.dtype, key: str) -> Any:
         UsageError: it is missing, unsupported, or damaged.
     """
     folder = part_folder(name, subfolder, key)
-    found = description(folder, key).get("_class_name")
-    if found not in SUPPORTED:
-        raise UsageError(f"{key}={name!r} is a {found}; supported are {', '.join(SUPPORTED)}")
+    class_name = description(folder, key).get("_class_name")
+    if class_name not in SUPPORTED:
+        raise UsageError(f"{key}={name!r} is a {class_name}; supported are {', '.join(SUPPORTED)}")
     try:
-        return getattr(diffusers(), found).from_pretrained(
+        return getattr(diffusers(), class_name).from_pretrained(
             folder, torch_dtype=dtype, use_safetensors=True, local_files_only=True
         )
     except (OSError, ValueError, RuntimeError) as error:

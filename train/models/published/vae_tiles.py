@@ -38,8 +38,8 @@ def decode_tile(vae: Any, latents_BCTHW: torch.Tensor) -> torch.Tensor:
         return _wan(vae, latents_BCTHW)
     if kind == "AutoencoderKLCogVideoX":
         return _cogvideox(vae, latents_BCTHW)
-    found: torch.Tensor = vae.decoder(vae.post_quant_conv(latents_BCTHW))
-    return found
+    decoded: torch.Tensor = vae.decoder(vae.post_quant_conv(latents_BCTHW))
+    return decoded
 
 
 def finish(vae: Any, decoded_BCTHW: torch.Tensor) -> torch.Tensor:
@@ -56,26 +56,28 @@ def finish(vae: Any, decoded_BCTHW: torch.Tensor) -> torch.Tensor:
 def _wan(vae: Any, latents_BCTHW: torch.Tensor) -> torch.Tensor:
     """Decode frame by frame, with what each convolution has seen of the frames before."""
     vae.clear_cache()
-    found = []
+    chunks = []
     for frame, latent_BC1HW in enumerate(torch.split(latents_BCTHW, 1, dim=2)):
         vae._conv_idx = [0]
         x = vae.post_quant_conv(latent_BC1HW)
-        found.append(vae.decoder(x, feat_cache=vae._feat_map, feat_idx=vae._conv_idx, first_chunk=frame == 0))
+        chunks.append(
+            vae.decoder(x, feat_cache=vae._feat_map, feat_idx=vae._conv_idx, first_chunk=frame == 0)
+        )
     vae.clear_cache()
-    return torch.cat(found, dim=2)
+    return torch.cat(chunks, dim=2)
 
 
 def _cogvideox(vae: Any, latents_BCTHW: torch.Tensor) -> torch.Tensor:
     """Decode two frames at a time, one more at first where their number is odd."""
     frames, each = latents_BCTHW.shape[2], vae.num_latent_frames_batch_size
-    odd, cache, found = frames % each, None, []
+    odd, cache, chunks = frames % each, None, []
     for first in range(0, max(frames - odd, 1), each):
         x = latents_BCTHW[:, :, first + (odd if first else 0) : first + each + odd]
         if vae.post_quant_conv is not None:
             x = vae.post_quant_conv(x)
         x, cache = vae.decoder(x, conv_cache=cache)
-        found.append(x)
-    return torch.cat(found, dim=2)
+        chunks.append(x)
+    return torch.cat(chunks, dim=2)
 
 
 def _layout(vae: Any, compression: tuple[int, int, int], *axes: TileAxis) -> TileLayout:

@@ -47,10 +47,10 @@ class Wan(DiffusersDenoiser):
     def text_length(self) -> int:
         return self.config.text_tokens or 512
 
-    def condition(self, latents_BCTHW: torch.Tensor, given: Sequence[int]) -> torch.Tensor:
+    def condition(self, latents_BCTHW: torch.Tensor, num_given: Sequence[int]) -> torch.Tensor:
         if not self.reads_picture:
-            return super().condition(latents_BCTHW, given)
-        if set(given) != {1}:
+            return super().condition(latents_BCTHW, num_given)
+        if set(num_given) != {1}:
             raise UsageError(
                 f"model.name={self.config.name!r} makes the frames behind a picture, and stills have none: leave 1 out"
                 " of stream.buckets.frames"

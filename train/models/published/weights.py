@@ -111,10 +111,12 @@ class PublishedModel:
         """Return the files of weights, one or those that the index names."""
         if not (self._folder / INDEX).is_file():
             return [self._folder / WEIGHTS]
-        places = read_json(self._folder / INDEX, "model.name").get("weight_map")
-        if not isinstance(places, dict) or any(Path(str(name)).name != name for name in places.values()):
+        weight_map = read_json(self._folder / INDEX, "model.name").get("weight_map")
+        if not isinstance(weight_map, dict) or any(
+            Path(str(name)).name != name for name in weight_map.values()
+        ):
             raise ValueError(f"{INDEX} does not map each tensor to a file beside it")
-        return [self._folder / name for name in sorted(set(places.values()))]
+        return [self._folder / name for name in sorted(set(weight_map.values()))]
 
     @contextmanager
     def _errors_in_words(self) -> Iterator[None]:

@@ -107,18 +107,18 @@ class ContextParallel:
         if mask_BM is not None and device is None:
             device = mask_BM.device
         if dist.get_world_size(self.ring) == 1:
-            seen = None if mask_BM is None or device is None else send_one(mask_BM, device)
-            return self._over_heads(cut, Dense(seen), queries)
+            valid_BM = None if mask_BM is None or device is None else send_one(mask_BM, device)
+            return self._over_heads(cut, Dense(valid_BM), queries)
         blocks = self._blocks(cut)
-        own = dist.get_rank(self.ring)
-        asking = self._blocks(queries or cut).lengths[own]
+        ring_rank = dist.get_rank(self.ring)
+        asking = self._blocks(queries or cut).lengths[ring_rank]
         if mask_BM is None:
             return self._over_heads(cut, Ring(self.ring, [asking], [[n] for n in blocks.lengths]), queries)
         masks = torch.split(mask_BM, list(blocks.lengths), dim=1)
         keys_PB = torch.stack([mask.sum(dim=1) for mask in masks]).tolist()
         ring = Ring(self.ring, [asking] * len(mask_BM), keys_PB)
-        kept = send_one(masks[own].flatten().nonzero()[:, 0], device or mask_BM.device)
-        return self._over_heads(cut, _Unpadded(ring, kept), queries)
+        valid_tokens = send_one(masks[ring_rank].flatten().nonzero()[:, 0], device or mask_BM.device)
+        return self._over_heads(cut, _Unpadded(ring, valid_tokens), queries)
 
     def attend_packed(
         self, cut: Partition, samples: Segments, queries: tuple[Partition, Segments] | None = None
@@ -134,8 +134,8 @@ class ContextParallel:
         only = None if queries is None else asking
         if dist.get_world_size(self.ring) == 1:
             return self._over_heads(cut, BlockDiagonal(of_samples, samples), only)
-        own = dist.get_rank(self.ring)
-        queries_n = self._blocks(asking).counts(of_samples.lengths)[own]
+        ring_rank = dist.get_rank(self.ring)
+        queries_n = self._blocks(asking).counts(of_samples.lengths)[ring_rank]
         keys_Pn = self._blocks(cut).counts(samples.lengths)
         return self._over_heads(cut, Ring(self.ring, queries_n, keys_Pn), only)
 

@@ -26,16 +26,18 @@ class ContextParallelErrors:
 
     ranks: ContextParallel
 
-    def __call__(self, dit: Denoiser, asked: DenoisingInputs) -> torch.Tensor:
+    def __call__(self, dit: Denoiser, inputs: DenoisingInputs) -> torch.Tensor:
         """Return each sample's mean squared error, at least float32 [B]."""
-        model, part = cuttable(dit), part_of(dit, asked, self.ranks)
-        values = at_least_float32(part.denoise(model, asked.inputs))
-        squares = (values - part.of(model, asked.targets)).square().sum(dim=2)
-        if asked.packed:
-            part_B = torch.stack([own.sum() for own in torch.split(squares[0], list(part.counts))])
+        model, part = cuttable(dit), part_of(dit, inputs, self.ranks)
+        values = at_least_float32(part.denoise(model, inputs.inputs))
+        squares = (values - part.of(model, inputs.targets)).square().sum(dim=2)
+        if inputs.packed:
+            part_B = torch.stack(
+                [token_errors.sum() for token_errors in torch.split(squares[0], list(part.counts))]
+            )
         else:
             part_B = squares.sum(dim=1)
-        values_B = torch.tensor([target[0].numel() for target in asked.targets])
+        values_B = torch.tensor([target[0].numel() for target in inputs.targets])
         part_B = part_B / send_one(values_B, part_B.device)
         whole_B = part_B.detach().clone()
         for group in (self.ranks.ulysses, self.ranks.ring):

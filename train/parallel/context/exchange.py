@@ -34,8 +34,8 @@ def exchange(transfers: Sequence[Transfer], group: dist.ProcessGroup) -> list[to
         The received rows of each tensor, ordered by rank, [sum of ``receive``, K].
     """
     counts = [(list(transfer.send), list(transfer.receive)) for transfer in transfers]
-    found = _Exchange.apply(counts, group, *(transfer.rows for transfer in transfers))
-    return list(found)
+    received = _Exchange.apply(counts, group, *(transfer.rows for transfer in transfers))
+    return list(received)
 
 
 def exchange_rows(
@@ -127,13 +127,13 @@ def _exchanged(
             for x_NK, (send, receive) in zip(tensors, counts, strict=True)
         ]
         return tuple(wait_tensor(rows) for rows in pending)  # type: ignore[no-untyped-call]
-    found, works = [], []
+    received, works = [], []
     for x, (send, receive) in zip(tensors, counts, strict=True):
         x_NK = x.contiguous()
         rows = x_NK.new_empty((sum(receive), *x_NK.shape[1:]))
         works.append((x_NK, dist.all_to_all_single(rows, x_NK, receive, send, group=group, async_op=True)))
-        found.append(rows)
+        received.append(rows)
     for _, work in works:
         assert work is not None  # this process is one of the group
         work.wait()
-    return tuple(found)
+    return tuple(received)

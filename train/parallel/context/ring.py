@@ -104,8 +104,8 @@ class _RingAttention(torch.autograd.Function):
         out_BHLD = q_BHLD.new_zeros(q_BHLD.shape, dtype=wide)
         lse_BHL = q_BHLD.new_full(q_BHLD.shape[:3], -torch.inf, dtype=wide)
         kv_2BHMD = torch.stack([k_BHMD, v_BHMD])
-        for (k, v), seen in ring.blocks(kv_2BHMD):
-            for rows, keys in seen:
+        for (k, v), spans in ring.blocks(kv_2BHMD):
+            for rows, keys in spans:
                 more, more_lse = local.forward(q_BHLD[:, :, rows], k[:, :, keys], v[:, :, keys])
                 merge_(out_BHLD[:, :, rows], lse_BHL[:, :, rows], more, more_lse)
         y_BHLD = out_BHLD.to(q_BHLD.dtype)
@@ -125,10 +125,10 @@ class _RingAttention(torch.autograd.Function):
         q_BHLD, kv_2BHMD, y_BHLD, lse_BHL = ctx.saved_tensors
         local = local_attention(q_BHLD)
         dq_BHLD = q_BHLD.new_zeros(q_BHLD.shape, dtype=lse_BHL.dtype)
-        own, travelling = None, None
-        for steps, ((k, v), seen) in enumerate(ring.blocks(kv_2BHMD)):
+        local_grad, travelling = None, None
+        for steps, ((k, v), spans) in enumerate(ring.blocks(kv_2BHMD)):
             dkv_2BHMD = torch.zeros(ring.shape(kv_2BHMD, steps), dtype=lse_BHL.dtype, device=k.device)
-            for rows, keys in seen:
+            for rows, keys in spans:
                 dq, dk, dv = local.backward(
                     dout_BHLD[:, :, rows],
                     q_BHLD[:, :, rows],
@@ -140,13 +140,13 @@ class _RingAttention(torch.autograd.Function):
                 dq_BHLD[:, :, rows] += dq
                 dkv_2BHMD[0][:, :, keys] += dk
                 dkv_2BHMD[1][:, :, keys] += dv
-            if own is None:
-                own = dkv_2BHMD
+            if local_grad is None:
+                local_grad = dkv_2BHMD
                 continue
             if travelling is not None:
                 dkv_2BHMD += travelling.wait()
             travelling = hop(dkv_2BHMD, ring.shape(kv_2BHMD, steps + 1), ring.group)
-        assert own is not None  # a ring has one rank at least
+        assert local_grad is not None  # a ring has one rank at least
         if travelling is not None:
-            own += travelling.wait()
-        return dq_BHLD.to(q_BHLD.dtype), *own.to(q_BHLD.dtype), None
+            local_grad += travelling.wait()
+        return dq_BHLD.to(q_BHLD.dtype), *local_grad.to(q_BHLD.dtype), None

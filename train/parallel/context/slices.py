@@ -48,17 +48,17 @@ class SliceSharding:
             ranks: number of ranks.
         """
         total = sum(math.prod(grid) for grid in grids)
-        before, owners, found = 0, [], []
+        before, owners, rank_grids = 0, [], []
         for T, rows, columns in grids:
-            places = rows * columns
-            count, length = (T, places) if axis == "frame" else (places, T)
+            positions = rows * columns
+            count, length = (T, positions) if axis == "frame" else (positions, T)
             twice_middle = 2 * (before + length * torch.arange(count)) + length
             owner = twice_middle * ranks // (2 * total)
             owners.append(owner.repeat_interleave(length) if axis == "frame" else owner.repeat(length))
-            here = torch.bincount(owner, minlength=ranks).tolist()
-            found.append([(n, rows, columns) if axis == "frame" else (T, 1, n) for n in here])
-            before += T * places
-        return cls(torch.cat(owners), list(zip(*found, strict=True)))
+            counts = torch.bincount(owner, minlength=ranks).tolist()
+            rank_grids.append([(n, rows, columns) if axis == "frame" else (T, 1, n) for n in counts])
+            before += T * positions
+        return cls(torch.cat(owners), list(zip(*rank_grids, strict=True)))
 
     def tokens(self, rank: int) -> torch.Tensor:
         """Return the indices of a rank's tokens, int64."""
@@ -74,10 +74,10 @@ class SliceMoves(NamedTuple):
     arriving: torch.Tensor
 
     @classmethod
-    def between(cls, here: SliceSharding, there: SliceSharding, rank: int) -> "SliceMoves":
+    def between(cls, source: SliceSharding, target: SliceSharding, rank: int) -> "SliceMoves":
         """Return how a rank's tokens move."""
-        ranks = len(here.grids)
-        goals, sources = there.owner[here.tokens(rank)], here.owner[there.tokens(rank)]
+        ranks = len(source.grids)
+        goals, sources = target.owner[source.tokens(rank)], source.owner[target.tokens(rank)]
         return cls(
             torch.bincount(goals, minlength=ranks).tolist(),
             torch.bincount(sources, minlength=ranks).tolist(),
@@ -115,13 +115,13 @@ def slice_orders(grids: tuple[Grid, ...], ranks: int, rank: int) -> SliceOrders:
         ranks: number of ranks.
         rank: this rank.
     """
-    places, frames = (SliceSharding.of(grids, axis, ranks) for axis in ("place", "frame"))
+    by_place, frames = (SliceSharding.of(grids, axis, ranks) for axis in ("place", "frame"))
     return SliceOrders(
-        places,
+        by_place,
         frames,
-        places.owner.argsort(stable=True).argsort(),
-        SliceMoves.between(places, frames, rank),
-        SliceMoves.between(frames, places, rank),
+        by_place.owner.argsort(stable=True).argsort(),
+        SliceMoves.between(by_place, frames, rank),
+        SliceMoves.between(frames, by_place, rank),
     )
 
 

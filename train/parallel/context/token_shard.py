@@ -76,13 +76,13 @@ class TokenShard:
 
 
 def part_of(
-    model: Denoiser, asked: DenoisingInputs, ranks: ContextParallel, window: Window | None = None
+    model: Denoiser, inputs: DenoisingInputs, ranks: ContextParallel, window: Window | None = None
 ) -> TokenShard:
     """Return this rank's part of a batch or a pack, which is the same on every rank.
 
     Args:
         model: the model.
-        asked: inputs of all tokens.
+        inputs: inputs of all tokens.
         ranks: ranks that share the tokens.
         window: place of a batch's latents in a larger video; None: they are whole.
 
@@ -90,11 +90,11 @@ def part_of(
         UsageError: the model supports no context parallelism, or there are too few tokens.
     """
     model = cuttable(model)
-    part = _part_of(model, asked, ranks)
+    part = _part_of(model, inputs, ranks)
     if window is None:
         return part
-    grid, places_L = model.placed(asked.inputs[0].shape[2:], window)
-    places_L = send_one(places_L, asked.timestep_input.device)
+    grid, places_L = model.placed(inputs.inputs[0].shape[2:], window)
+    places_L = send_one(places_L, inputs.timestep_input.device)
     pack = part.pack._replace(here=places_L[part.here], grids=part.pack.grids or part.grids)
     if isinstance(model, STDiT) and isinstance(pack.within_frames, WithinFrames):
         rotation = model.rotation([grid], places_L[pack.within_frames.tokens], places_L.device)
@@ -102,20 +102,20 @@ def part_of(
     return replace(part, grids=[grid], pack=pack)
 
 
-def _part_of(model: Cuttable, asked: DenoisingInputs, ranks: ContextParallel) -> TokenShard:
-    grids = [model.grid(x_BCTHW.shape[2:]) for x_BCTHW in asked.inputs]
+def _part_of(model: Cuttable, inputs: DenoisingInputs, ranks: ContextParallel) -> TokenShard:
+    grids = [model.grid(x_BCTHW.shape[2:]) for x_BCTHW in inputs.inputs]
     if isinstance(model, MMDiT):
-        return _two_streams(grids, asked, ranks)
+        return _two_streams(grids, inputs, ranks)
     if isinstance(model, STDiT):
-        return _by_place(model, grids, asked, ranks)
+        return _by_place(model, grids, inputs, ranks)
     if isinstance(model, DiffusersDenoiser):
-        if asked.packed:
+        if inputs.packed:
             raise model.no_packs()
-        text_BM = model.text_in_sequence(asked.known_mask, ranks.size)
+        text_BM = model.text_in_sequence(inputs.known_mask, ranks.size)
         if text_BM is not None:
-            return _interleaved(grids, text_BM, bool(model.pooled_width), asked, ranks)
+            return _interleaved(grids, text_BM, bool(model.pooled_width), inputs, ranks)
     cut = ranks.cut(sum(map(math.prod, grids)))
-    return _one_stream(grids, cut, TokenLayout(here=cut.part(ranks.rank)), asked, ranks)
+    return _one_stream(grids, cut, TokenLayout(here=cut.part(ranks.rank)), inputs, ranks)
 
 
 def cuttable(model: Denoiser) -> Cuttable:
@@ -154,7 +154,7 @@ def check_heads(model: Cuttable, ulysses: int, tp: int = 1) -> None:
 
 
 def _one_stream(
-    grids: Sequence[Grid], cut: Partition, pack: TokenLayout, asked: DenoisingInputs, ranks: ContextParallel
+    grids: Sequence[Grid], cut: Partition, pack: TokenLayout, inputs: DenoisingInputs, ranks: ContextParallel
 ) -> TokenShard:
     """Return the part of a model with text in cross-attention.
 
@@ -162,11 +162,11 @@ def _one_stream(
         grids: token grids of the samples.
         cut: partition of the tokens; samples follow each other in the order of the ranks.
         pack: local tokens.
-        asked: inputs and targets of all tokens.
+        inputs: inputs and targets of all tokens.
         ranks: ranks that share the tokens.
     """
-    timestep_input, context, mask = asked.timestep_input, asked.context, asked.padding_mask
-    if not asked.packed:
+    timestep_input, context, mask = inputs.timestep_input, inputs.context, inputs.padding_mask
+    if not inputs.packed:
         pack = pack._replace(own=ranks.attend_dense(cut))
         return TokenShard(
             cut, pack.here, grids, pack, [cut.lengths[ranks.rank]], timestep_input, context, mask
@@ -174,26 +174,26 @@ def _one_stream(
     samples = Segments.of(list(map(math.prod, grids)), timestep_input.device)
     counts_n = cut.counts(samples.lengths)[ranks.rank]
     # Drop samples without a local token, with their text.
-    present = [number for number, count in enumerate(counts_n) if count]
-    mask = asked.known_mask[present]
-    places = send_one(torch.tensor(present), timestep_input.device)
-    timestep_input, context = timestep_input.index_select(0, places), context.index_select(0, places)
-    parts = Segments.of([counts_n[number] for number in present], timestep_input.device)
+    present = [index for index, count in enumerate(counts_n) if count]
+    mask = inputs.known_mask[present]
+    indices = send_one(torch.tensor(present), timestep_input.device)
+    timestep_input, context = timestep_input.index_select(0, indices), context.index_select(0, indices)
+    parts = Segments.of([counts_n[index] for index in present], timestep_input.device)
     text = Segments.of(mask.sum(dim=1).tolist(), timestep_input.device)
-    own = ranks.attend_packed(cut, samples)
-    pack = pack._replace(samples=parts, own=own, text=BlockDiagonal(parts, text))
+    self_attend = ranks.attend_packed(cut, samples)
+    pack = pack._replace(samples=parts, own=self_attend, text=BlockDiagonal(parts, text))
     rows = valid_rows(context, mask)
     return TokenShard(cut, pack.here, grids, pack, counts_n, timestep_input, rows, None)
 
 
 def _by_place(
-    model: STDiT, grids: Sequence[Grid], asked: DenoisingInputs, ranks: ContextParallel
+    model: STDiT, grids: Sequence[Grid], inputs: DenoisingInputs, ranks: ContextParallel
 ) -> TokenShard:
     """Return the part of an ST-DiT, sharded by place, with an exchange to whole frames per layer."""
-    rank, device = ranks.rank, asked.timestep_input.device
+    rank, device = ranks.rank, inputs.timestep_input.device
     orders = slice_orders(tuple(grids), ranks.size, rank)
-    places, frames = orders.places, orders.frames
-    tokens_M, here, order = send([frames.tokens(rank), places.tokens(rank), orders.order], device)
+    by_place, frames = orders.places, orders.frames
+    tokens_M, local, order = send([frames.tokens(rank), by_place.tokens(rank), orders.order], device)
     within_frames = WithinFrames(
         go=SliceExchange.of(orders.go, ranks.group, device),
         back=SliceExchange.of(orders.back, ranks.group, device),
@@ -201,20 +201,20 @@ def _by_place(
         tokens=tokens_M,
         rotation=model.rotation(grids, tokens_M, device),
     )
-    pack = TokenLayout(here=here, grids=places.grids[rank], within_frames=within_frames)
-    cut = Partition(tuple(sum(map(math.prod, on_rank)) for on_rank in places.grids))
-    part = _one_stream(grids, cut, pack, asked, ranks)
+    pack = TokenLayout(here=local, grids=by_place.grids[rank], within_frames=within_frames)
+    cut = Partition(tuple(sum(map(math.prod, on_rank)) for on_rank in by_place.grids))
+    part = _one_stream(grids, cut, pack, inputs, ranks)
     return replace(part, order=order)
 
 
-def _two_streams(grids: Sequence[Grid], asked: DenoisingInputs, ranks: ContextParallel) -> TokenShard:
+def _two_streams(grids: Sequence[Grid], inputs: DenoisingInputs, ranks: ContextParallel) -> TokenShard:
     """Return the part of a model with a text stream, which is sharded as well, so that each token counts once.
 
     The sharded sequence is the joint one: each sample's video, then its text. All ranks thus have equally many
     tokens, some of one stream alone.
     """
-    timestep_input, context, mask = asked.timestep_input, asked.context, asked.known_mask
-    text_lengths = mask.sum(dim=1).tolist() if asked.packed else [mask.shape[1]]
+    timestep_input, context, mask = inputs.timestep_input, inputs.context, inputs.known_mask
+    text_lengths = mask.sum(dim=1).tolist() if inputs.packed else [mask.shape[1]]
     videos, texts = (
         Segments.of(n, timestep_input.device) for n in (list(map(math.prod, grids)), text_lengths)
     )
@@ -225,28 +225,28 @@ def _two_streams(grids: Sequence[Grid], asked: DenoisingInputs, ranks: ContextPa
         Partition(tuple(sum(counts[first::2]) for counts in counts_Pn)) for first in (0, 1)
     )
     video, text = video_cut.part(ranks.rank), text_cut.part(ranks.rank)
-    own, own_text = (counts_Pn[ranks.rank][first::2] for first in (0, 1))
-    if asked.packed:
+    video_counts, own_text = (counts_Pn[ranks.rank][first::2] for first in (0, 1))
+    if inputs.packed:
         joint = Segments.of(list(map(sum, pairs)), timestep_input.device)
         both = ranks.attend_packed(cut, joint)
         last = ranks.attend_packed(cut, joint, queries=(video_cut, videos))
-        pack = TokenLayout(_clipped(videos, video, own), captions=_clipped(texts, text, own_text))
+        pack = TokenLayout(_clipped(videos, video, video_counts), captions=_clipped(texts, text, own_text))
         context = valid_rows(context, mask)
     else:
-        padded = asked.padding_mask is not None
+        padded = inputs.padding_mask is not None
         seen_BN = F.pad(mask, (video_cut.tokens, 0), value=True) if padded else None
         both = ranks.attend_dense(cut, seen_BN, None, context.device)
         last = ranks.attend_dense(cut, seen_BN, video_cut, context.device)
         pack = TokenLayout()
-    pack = pack._replace(here=video, joint=JointSequence(own, own_text, both, last))
-    return TokenShard(video_cut, video, grids, pack, own, timestep_input, context[:, text], None)
+    pack = pack._replace(here=video, joint=JointSequence(video_counts, own_text, both, last))
+    return TokenShard(video_cut, video, grids, pack, video_counts, timestep_input, context[:, text], None)
 
 
 def _interleaved(
     grids: Sequence[Grid],
     text_BM: torch.Tensor,
     pooled: bool,
-    asked: DenoisingInputs,
+    inputs: DenoisingInputs,
     ranks: ContextParallel,
 ) -> TokenShard:
     """Return the part of a published model with text in its sequence; each rank has a part of both.
@@ -258,7 +258,7 @@ def _interleaved(
         grids: token grids of the samples.
         text_BM: mask of the text tokens in the sequence.
         pooled: True if the context has a row that is no token.
-        asked: inputs and targets of all tokens.
+        inputs: inputs and targets of all tokens.
         ranks: ranks that share the tokens.
     """
     video, text = ranks.cut(math.prod(grids[0])), Partition.even(text_BM.shape[1], ranks.size)
@@ -269,20 +269,20 @@ def _interleaved(
     )
     cut = Partition(tuple(map(sum, zip(video.lengths, text.lengths, strict=True))))
     padded = not bool(text_BM.all())
-    attend = ranks.attend_dense(cut, seen_BN if padded else None, None, asked.context.device)
-    own, own_text = video.lengths[ranks.rank], text.lengths[ranks.rank]
+    attend = ranks.attend_dense(cut, seen_BN if padded else None, None, inputs.context.device)
+    video_count, own_text = video.lengths[ranks.rank], text.lengths[ranks.rank]
     pack = TokenLayout(
         own=attend,
         here=video.part(ranks.rank),
         here_text=text.part(ranks.rank),
-        joint=JointSequence([own], [own_text], attend, attend),
+        joint=JointSequence([video_count], [own_text], attend, attend),
     )
     # The padding of text that is shorter than the number of ranks.
-    more = max(0, text.tokens + pooled - asked.mask.shape[1])
-    context, mask = F.pad(asked.context, (0, 0, 0, more)), F.pad(asked.mask, (0, more))
-    return TokenShard(video, pack.here, grids, pack, [own], asked.timestep_input, context, mask)
+    more = max(0, text.tokens + pooled - inputs.mask.shape[1])
+    context, mask = F.pad(inputs.context, (0, 0, 0, more)), F.pad(inputs.mask, (0, more))
+    return TokenShard(video, pack.here, grids, pack, [video_count], inputs.timestep_input, context, mask)
 
 
-def _clipped(samples: Segments, here: slice, counts_n: list[int]) -> Segments:
+def _clipped(samples: Segments, span: slice, counts_n: list[int]) -> Segments:
     """Return the segments of some adjacent tokens with their local counts."""
-    return Segments(counts_n, clip_groups(samples.cu_seqlens, here.start, here.stop))
+    return Segments(counts_n, clip_groups(samples.cu_seqlens, span.start, span.stop))

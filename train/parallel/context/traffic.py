@@ -36,9 +36,9 @@ def ulysses_bytes(size: AttentionSize, cut: Partition, rank: int) -> tuple[int, 
     Forward sends queries, keys and values, and returns outputs of one share of the heads; backward reverses
     both with gradients.
     """
-    P, L, own = len(cut.lengths), cut.tokens, cut.lengths[rank]
-    out = own * (P - 1) * (size.token // P) * size.value_bytes
-    back = (L - own) * (size.token // P) * size.value_bytes
+    P, L, local_tokens = len(cut.lengths), cut.tokens, cut.lengths[rank]
+    out = local_tokens * (P - 1) * (size.token // P) * size.value_bytes
+    back = (L - local_tokens) * (size.token // P) * size.value_bytes
     return 3 * out + back, out + 3 * back
 
 
@@ -48,15 +48,15 @@ def ring_bytes(size: AttentionSize, cut: Partition, rank: int) -> tuple[int, int
     Forward: keys and values of every block but that of the receiving rank. Backward: these again, and the
     gradients of every block but its own.
     """
-    L, own, following = cut.tokens, cut.lengths[rank], cut.lengths[(rank + 1) % len(cut.lengths)]
+    L, local_tokens, following = cut.tokens, cut.lengths[rank], cut.lengths[(rank + 1) % len(cut.lengths)]
     forward = 2 * (L - following) * size.token * size.value_bytes
-    return forward, forward + 2 * (L - own) * size.token * size.sum_bytes
+    return forward, forward + 2 * (L - local_tokens) * size.token * size.sum_bytes
 
 
-def slices_bytes(size: AttentionSize, places: SliceSharding, frames: SliceSharding, rank: int) -> int:
+def slices_bytes(size: AttentionSize, by_place: SliceSharding, frames: SliceSharding, rank: int) -> int:
     """Return the bytes that a rank sends in forward, and again in backward, for one spatial-temporal layer.
 
     Tokens move from shards by place to shards by frame, and attention outputs move back.
     """
-    own, wanted = places.owner == rank, frames.owner == rank
-    return int((own != wanted).sum()) * size.token * size.value_bytes
+    has_place, has_frame = by_place.owner == rank, frames.owner == rank
+    return int((has_place != has_frame).sum()) * size.token * size.value_bytes

@@ -50,25 +50,27 @@ class Ulysses:
                 f"{H} heads do not divide over {P} ranks of Ulysses; "
                 f"take a degree of {degrees}, and a ring for the rest"
             )
-        whole = (self.queries or self.cut).lengths
-        parts = zip((q_BHLD, k_BHMD, v_BHMD), (whole, self.cut.lengths, self.cut.lengths), strict=True)
+        query_lengths = (self.queries or self.cut).lengths
+        parts = zip(
+            (q_BHLD, k_BHMD, v_BHMD), (query_lengths, self.cut.lengths, self.cut.lengths), strict=True
+        )
         heads = exchange([_by_heads(part, lengths) for part, lengths in parts], self.group)
         # Received rows are the tokens of one sequence in memory.
         q_BHLD, k_BHMD, v_BHMD = (x_LBHD.permute(1, 2, 0, 3) for x_LBHD in heads)
         y_BHLD = self.inner.attend(q_BHLD, k_BHMD, v_BHMD)
-        rows_LBHD = exchange_rows(y_BHLD.permute(2, 0, 1, 3), whole, [L] * P, self.group)
+        rows_LBHD = exchange_rows(y_BHLD.permute(2, 0, 1, 3), query_lengths, [L] * P, self.group)
         # Keep a token's heads adjacent in memory for the output projection.
         y_BLPHD = rows_LBHD.view(P, L, B, H // P, D).permute(2, 1, 0, 3, 4)
         return y_BLPHD.reshape(B, L, H, D).transpose(1, 2)
 
 
-def _by_heads(x_BHLD: torch.Tensor, whole: Sequence[int]) -> Transfer:
+def _by_heads(x_BHLD: torch.Tensor, lengths: Sequence[int]) -> Transfer:
     """Return the transfer of each rank's heads to it, token by token, [L, B, H/P, D] for each rank.
 
     Args:
         x_BHLD: tokens of this rank.
-        whole: number of tokens of every rank.
+        lengths: number of tokens of every rank.
     """
-    P, (B, H, L, D) = len(whole), x_BHLD.shape
+    P, (B, H, L, D) = len(lengths), x_BHLD.shape
     heads_PLBHD = x_BHLD.reshape(B, P, H // P, L, D).permute(1, 3, 0, 2, 4)
-    return Transfer(heads_PLBHD.flatten(0, 1), [L] * P, whole)
+    return Transfer(heads_PLBHD.flatten(0, 1), [L] * P, lengths)

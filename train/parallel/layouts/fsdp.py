@@ -61,7 +61,7 @@ class FSDP(ParallelModel):
                 dit.set_requires_gradient_sync(last)
 
     def _summed_whole(self) -> list[str]:
-        return [name for name, whole in self._wholes.items() if not isinstance(whole, DTensor)]
+        return [name for name, parameter in self._wholes.items() if not isinstance(parameter, DTensor)]
 
     def refresh(self) -> None:
         refresh(self.bundle.dit, self._fp8)

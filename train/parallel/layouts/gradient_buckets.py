@@ -22,7 +22,7 @@ class GradientBuckets:
         weights: local tensors that hold the gradients, by name.
         parameters: parameters of the model that the weights belong to, by the same names.
         ranks: ranks that hold the same weights.
-        most: number of values of a buffer.
+        max_values: number of values of a buffer.
 
     Attributes:
         buffers: all gradients, in buffers of one dtype; none for one rank.
@@ -33,7 +33,7 @@ class GradientBuckets:
         weights: Mapping[str, torch.Tensor],
         parameters: Mapping[str, nn.Parameter],
         ranks: World,
-        most: int = BUCKET_VALUES,
+        max_values: int = BUCKET_VALUES,
     ) -> None:
         self._ranks = ranks
         self._works: list[dist.Work] = []
@@ -42,13 +42,18 @@ class GradientBuckets:
         names = list(weights)[::-1] if ranks.size > 1 else []
         gradients = {name: _gradient(weights[name]) for name in names}
         sizes = [(name, gradient.dtype, _room(gradient)) for name, gradient in gradients.items()]
-        buckets = bucketed(sizes, most)
+        buckets = bucketed(sizes, max_values)
         for bucket in buckets:
-            own = [gradients.pop(name) for name in bucket]
+            bucket_grads = [gradients.pop(name) for name in bucket]
             buffer = torch.cat(
-                [nn.functional.pad(one.flatten(), (0, _room(one) - one.numel())) for one in own]
+                [
+                    nn.functional.pad(gradient.flatten(), (0, _room(gradient) - gradient.numel()))
+                    for gradient in bucket_grads
+                ]
             )
-            for name, part in zip(bucket, torch.split(buffer, [_room(one) for one in own]), strict=True):
+            for name, part in zip(
+                bucket, torch.split(buffer, [_room(gradient) for gradient in bucket_grads]), strict=True
+            ):
                 weight = weights[name]
                 weight.grad = part[: weight.numel()].view(weight.shape)
             self.buffers.append(buffer)
@@ -61,8 +66,8 @@ class GradientBuckets:
             work.wait()
         self._works.clear()
 
-    def _begin(self, number: int) -> None:
-        work = dist.all_reduce(self.buffers[number], group=self._ranks.group, async_op=True)
+    def _begin(self, index: int) -> None:
+        work = dist.all_reduce(self.buffers[index], group=self._ranks.group, async_op=True)
         assert work is not None, "this rank is in the group"
         self._works.append(work)
 

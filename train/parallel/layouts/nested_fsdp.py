@@ -21,7 +21,9 @@ class NestedFSDP(FSDP):
         parameters = bundle.trained()
         wholes = {name: _replicated(parameter, ranks) for name, parameter in parameters.items()}
         super().__init__(bundle, config, ranks, wholes)
-        sharded = {name: one for name, one in parameters.items() if isinstance(one, DTensor)}
+        sharded = {
+            name: parameter for name, parameter in parameters.items() if isinstance(parameter, DTensor)
+        }
         shards = {name: self.weights[name] for name in sharded}
         self._blocks = GradientBuckets(shards, sharded, ranks.along("dp_replicate"))
         for name, parameter in sharded.items():
@@ -45,7 +47,7 @@ def _replicated(parameter: nn.Parameter, ranks: Ranks) -> nn.Parameter:
     """Return a parameter that FSDP has sharded over a block as a shard of all blocks, in the same memory."""
     if not isinstance(parameter, DTensor):
         return parameter
-    whole = DTensor.from_local(
+    sharded = DTensor.from_local(
         pieces.local(parameter),
         ranks.weights["dp_replicate", "dp_shard"],
         (Replicate(), *parameter.placements),
@@ -53,4 +55,4 @@ def _replicated(parameter: nn.Parameter, ranks: Ranks) -> nn.Parameter:
         shape=parameter.shape,
         stride=parameter.stride(),
     )
-    return nn.Parameter(whole)
+    return nn.Parameter(sharded)

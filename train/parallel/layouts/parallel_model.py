@@ -74,15 +74,17 @@ class ParallelModel:
         self._pipeline = Pipeline(bundle, config, ranks, errors) if staged else None
         self.errors = PipelineErrors(errors, ranks) if staged else errors
         self._wholes = dict(wholes or bundle.trained())
-        self.weights = {name: pieces.local(whole) for name, whole in self._wholes.items()}
+        self.weights = {name: pieces.local(parameter) for name, parameter in self._wholes.items()}
         self.optimizer = build_optimizer(config.optimizer, self.weights)
         replicated = {name: self.weights[name] for name in self._summed_whole()}
         self._buckets = GradientBuckets(replicated, self._wholes, ranks.along(*SUMMED))
-        for name, whole in self._wholes.items():
-            if isinstance(whole, DTensor):
-                whole.grad = pieces.placed(self._gradient(name), whole)
-        own = "\n".join(f"{name} {whole.numel()}" for name, whole in self._wholes.items())
-        held = [line.split() for said in ranks.along("pp").gather_text(own) for line in said.splitlines()]
+        for name, parameter in self._wholes.items():
+            if isinstance(parameter, DTensor):
+                parameter.grad = pieces.placed(self._gradient(name), parameter)
+        local_text = "\n".join(f"{name} {parameter.numel()}" for name, parameter in self._wholes.items())
+        held = [
+            line.split() for text in ranks.along("pp").gather_text(local_text) for line in text.splitlines()
+        ]
         self._holders = Counter(name for name, _ in held)
         self.count = sum(int(values) for values in dict(held).values())
         self.executor: StepExecutor | None = None
@@ -129,12 +131,12 @@ class ParallelModel:
                     self.run_dummy_steps(batch.slots)
             self._pace.begin()
             with clock.microbatch(batch):
-                found = losses(self.bundle, self._config, batch, device, None, self.errors, clock.part)
-                loss = weigh(batch, found)
+                batch_losses = losses(self.bundle, self._config, batch, device, None, self.errors, clock.part)
+                loss = weigh(batch, batch_losses)
                 self.before_backward(batch.ends_step)
                 with clock.part("backward"):
                     loss.backward()  # type: ignore[no-untyped-call]  # torch's own
-            yield batch, found
+            yield batch, batch_losses
 
     @property
     def accumulates(self) -> bool:
@@ -187,14 +189,17 @@ class ParallelModel:
     def norm(self) -> torch.Tensor:
         """Return the norm of the whole gradients, the same on all ranks, on the device; a collective of shards."""
         stages = self.ranks.mesh.pp
-        divided = stages > 1 or any(pieces.parts(whole) > 1 for whole in self._wholes.values())
+        divided = stages > 1 or any(pieces.parts(parameter) > 1 for parameter in self._wholes.values())
         gradients = [weight.grad for weight in self.weights.values() if weight.grad is not None]
         if divided:
             world = self.ranks.world
             return pieces.norm(
                 (
-                    (self._gradient(name), world.size * self._holders[name] // stages // pieces.parts(whole))
-                    for name, whole in self._wholes.items()
+                    (
+                        self._gradient(name),
+                        world.size * self._holders[name] // stages // pieces.parts(parameter),
+                    )
+                    for name, parameter in self._wholes.items()
                 ),
                 world,
             )

@@ -19,33 +19,33 @@ def local(parameter: nn.Parameter) -> nn.Parameter:
     return nn.Parameter(unwrapped(parameter.to_local()).detach())
 
 
-def placed(piece: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-    """Return a shard as part of a tensor placed like ``whole``, in the same memory.
+def placed(piece: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """Return a shard as part of a tensor placed like ``reference``, in the same memory.
 
-    Its rows may have another shape than those of a ``whole`` that is divided by rows.
+    Its rows may have another shape than those of a ``reference`` that is divided by rows.
     """
-    if not isinstance(whole, DTensor):
+    if not isinstance(reference, DTensor):
         return piece
-    shape, stride = whole.shape, whole.stride()
-    if piece.shape != whole.to_local().shape:
-        shape, stride = torch.Size([len(whole), *piece.shape[1:]]), piece.stride()
+    shape, stride = reference.shape, reference.stride()
+    if piece.shape != reference.to_local().shape:
+        shape, stride = torch.Size([len(reference), *piece.shape[1:]]), piece.stride()
     return DTensor.from_local(
         piece.detach(),
-        whole.device_mesh,
-        whole.placements,
+        reference.device_mesh,
+        reference.placements,
         run_check=False,
         shape=shape,
         stride=stride,
     )
 
 
-def parts(whole: torch.Tensor) -> int:
+def parts(tensor: torch.Tensor) -> int:
     """Return the number of distinct shards of a tensor; each may be replicated."""
-    if not isinstance(whole, DTensor):
+    if not isinstance(tensor, DTensor):
         return 1
-    sizes = whole.device_mesh.shape
+    sizes = tensor.device_mesh.shape
     return math.prod(
-        size for size, how in zip(sizes, whole.placements, strict=True) if not how.is_replicate()
+        size for size, how in zip(sizes, tensor.placements, strict=True) if not how.is_replicate()
     )
 
 
@@ -57,15 +57,15 @@ def gathered(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     }
 
 
-def copy_(target: torch.Tensor, whole: torch.Tensor) -> None:
+def copy_(target: torch.Tensor, full: torch.Tensor) -> None:
     """Copy a whole tensor into a possibly sharded one, whose part alone is read; not a collective."""
     if isinstance(target, DTensor):
         piece = piece_of("", "", target)
-        whole = whole[
+        full = full[
             tuple(slice(begin, begin + size) for begin, size in zip(piece.offsets, piece.sizes, strict=True))
         ]
         target = unwrapped(target.to_local())
-    target.copy_(whole)
+    target.copy_(full)
 
 
 def norm(pieces: Iterable[tuple[torch.Tensor, int]], ranks: World) -> torch.Tensor:

@@ -27,9 +27,9 @@ class ReadyBuckets:
         self._begin = begin
         self._missing: list[int] = []
         self._armed, self.begun = False, 0
-        for number, bucket in enumerate(buckets):
+        for index, bucket in enumerate(buckets):
             for parameter in bucket:
-                hook: Any = partial(self._completed, number)
+                hook: Any = partial(self._completed, index)
                 parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]  # torch's own
 
     def arm(self) -> None:
@@ -41,15 +41,15 @@ class ReadyBuckets:
         if not self._armed:
             self.arm()
         self._armed = False
-        for number in range(self.begun, len(self._sizes)):
-            self._begin(number)
+        for index in range(self.begun, len(self._sizes)):
+            self._begin(index)
         self.begun = len(self._sizes)
 
     @torch.no_grad()
-    def _completed(self, number: int, _: torch.Tensor) -> None:
+    def _completed(self, index: int, _: torch.Tensor) -> None:
         if not self._armed:
             return
-        self._missing[number] -= 1
+        self._missing[index] -= 1
         while self.begun < len(self._missing) and self._missing[self.begun] == 0:
             self._begin(self.begun)
             self.begun += 1

@@ -40,7 +40,7 @@ class ZeRO1(ParallelModel):
         wholes, narrowed = {}, narrowed_names(bundle, config)
         for name, parameter in self._parameters.items():
             rows = parameter.detach()[self._rows(parameter)]
-            whole = DTensor.from_local(
+            sharded = DTensor.from_local(
                 # A view would keep all rows in memory.
                 rows.to(_exact(parameter), copy=name in narrowed),
                 mesh,
@@ -49,11 +49,11 @@ class ZeRO1(ParallelModel):
                 shape=parameter.shape,
                 stride=parameter.stride(),
             )
-            wholes[name] = nn.Parameter(whole)
+            wholes[name] = nn.Parameter(sharded)
             hold_(parameter, name in narrowed)
         super().__init__(bundle, config, ranks, wholes)
         # A backward completes the last layers first; updated weights are needed from the first on.
-        sizes = [(name, one.dtype, one.numel()) for name, one in self._parameters.items()]
+        sizes = [(name, parameter.dtype, parameter.numel()) for name, parameter in self._parameters.items()]
         self._gathered = bucketed(sizes, BUCKET_VALUES)
         self._reduced = bucketed(sizes[::-1], BUCKET_VALUES)
         self._scattering: deque[tuple[list[str], dist.Work, torch.Tensor, torch.Tensor]] = deque()
@@ -87,11 +87,11 @@ class ZeRO1(ParallelModel):
         self._summing.clear()
         self._sum_over_model_ranks()
 
-    def _begin(self, number: int) -> None:
+    def _begin(self, index: int) -> None:
         """Begin to reduce-scatter a bucket; only as many are in flight as bound the copies of their gradients."""
         if len(self._scattering) == _IN_FLIGHT:
             self._settle()
-        size, bucket = self._sharing.size, self._reduced[number]
+        size, bucket = self._sharing.size, self._reduced[index]
         sent_WN = torch.cat([_chunks(self._total(self._parameters[name]), size) for name in bucket], dim=1)
         own_N = sent_WN.new_empty(sent_WN.shape[1])
         sent = sent_WN.flatten()

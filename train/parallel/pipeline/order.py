@@ -34,7 +34,7 @@ def turns(schedule: PipelineSchedule, stage: int, stages: int, microbatches: int
         microbatches: number of microbatches in the step.
     """
     ahead = microbatches if schedule == "gpipe" else min(stages - stage - 1, microbatches)
-    order = [Turn(True, number) for number in range(ahead)]
-    for number in range(microbatches - ahead):
-        order += [Turn(True, ahead + number), Turn(False, number)]
-    return order + [Turn(False, number) for number in range(microbatches - ahead, microbatches)]
+    order = [Turn(True, index) for index in range(ahead)]
+    for index in range(microbatches - ahead):
+        order += [Turn(True, ahead + index), Turn(False, index)]
+    return order + [Turn(False, index) for index in range(microbatches - ahead, microbatches)]

@@ -57,16 +57,16 @@ class Pipeline:
             before_backward: function called before each backward, with True for the last one.
         """
         neighbours, device = self.ranks.neighbours, self.ranks.world.device
-        found: list[Losses] = []
+        batch_losses: list[Losses] = []
         alive: dict[int, torch.Tensor] = {}
 
-        def forward(number: int) -> torch.Tensor:
-            if number < dummy_rounds:
+        def forward(index: int) -> torch.Tensor:
+            if index < dummy_rounds:
                 return dummy_step(self.bundle, self.config, self.ranks, self.errors)
-            batch = batches[number - dummy_rounds]
-            own = losses(self.bundle, self.config, batch, device, None, self.errors, clock.part)
-            found.append(replace(own, each=own.each.detach()))
-            return weigh(batch, own) if neighbours.last else own.each.sum()
+            batch = batches[index - dummy_rounds]
+            microbatch_losses = losses(self.bundle, self.config, batch, device, None, self.errors, clock.part)
+            batch_losses.append(replace(microbatch_losses, each=microbatch_losses.each.detach()))
+            return weigh(batch, microbatch_losses) if neighbours.last else microbatch_losses.each.sum()
 
         rounds = dummy_rounds + len(batches)
         # Weights are cast once for all microbatches in flight, since casts live until the outermost context ends.
@@ -81,14 +81,19 @@ class Pipeline:
                         alive.pop(turn.microbatch).backward()  # type: ignore[no-untyped-call]  # torch's own
         with clock.part("sync"):
             neighbours.settle()
-            told = from_last(torch.cat([one.each for one in found]), self.ranks.along("pp"))
-        for batch, own, each in zip(
-            batches, found, torch.split(told, [len(one.each) for one in found]), strict=True
+            last_losses = from_last(
+                torch.cat([sample_losses.each for sample_losses in batch_losses]), self.ranks.along("pp")
+            )
+        for batch, microbatch_losses, each in zip(
+            batches,
+            batch_losses,
+            torch.split(last_losses, [len(sample_losses.each) for sample_losses in batch_losses]),
+            strict=True,
         ):
-            own = replace(own, each=each)
+            microbatch_losses = replace(microbatch_losses, each=each)
             if not neighbours.last:
-                weigh(batch, own)
-            yield batch, own
+                weigh(batch, microbatch_losses)
+            yield batch, microbatch_losses
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,15 +109,15 @@ class PipelineErrors:
     ranks: Ranks
 
     @torch.no_grad()
-    def __call__(self, dit: Denoiser, asked: DenoisingInputs) -> torch.Tensor:
+    def __call__(self, dit: Denoiser, inputs: DenoisingInputs) -> torch.Tensor:
         """Return each sample's mean squared error, the same on all stages, at least float32 [B]."""
-        found_B = from_last(self.errors(dit, asked), self.ranks.along("pp"))
+        found_B = from_last(self.errors(dit, inputs), self.ranks.along("pp"))
         self.ranks.neighbours.settle()
         return found_B
 
 
 def from_last(values: torch.Tensor, stages: World) -> torch.Tensor:
     """Return the values of the last stage on all stages; a collective."""
-    told = values if stages.rank == stages.size - 1 else torch.zeros_like(values)
-    stages.sum_([told])
-    return told
+    summed = values if stages.rank == stages.size - 1 else torch.zeros_like(values)
+    stages.sum_([summed])
+    return summed

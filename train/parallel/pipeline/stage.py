@@ -81,8 +81,8 @@ class _Ends:
         return x_BLK.new_empty((), dtype=dtype).expand(*x_BLK.shape[:2], self._model.config.hidden)
 
     def _take(self, *like: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        taken: tuple[torch.Tensor, ...] = _Enter.apply(self._neighbours, _wanted(), *like)
-        return taken
+        entered: tuple[torch.Tensor, ...] = _Enter.apply(self._neighbours, _wanted(), *like)
+        return entered
 
 
 def _wanted() -> torch.Tensor:

@@ -111,8 +111,8 @@ class BlockCache:
         calls = _Evaluation(self._branches.setdefault(branch, _Branch()), self, len(blocks) - 1)
         before = [block.__dict__.get("forward") for block in blocks]
         try:
-            for place, block in enumerate(blocks):
-                block.forward = calls.around(block, place)
+            for index, block in enumerate(blocks):
+                block.forward = calls.around(block, index)
             yield
         finally:
             for block, forward in zip(blocks, before, strict=True):
@@ -161,42 +161,46 @@ class _Evaluation:
     hit: bool = False
     entered: tuple[torch.Tensor, ...] = field(default=())
 
-    def around(self, block: Any, place: int) -> Callable[..., Any]:
+    def around(self, block: Any, index: int) -> Callable[..., Any]:
         """Return the forward of a block under the cache."""
-        original, whole = block.forward, self.cache.config.kind == "teacache"
+        original, is_teacache = block.forward, self.cache.config.kind == "teacache"
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            if place == 0 and whole:
+            if index == 0 and is_teacache:
                 self.hit = self.cache.decide(self.branch, _modulated(block, *args[:3]))
-            if self.hit and (place or whole):
+            if self.hit and (index or is_teacache):
                 streams = _streams(args, kwargs, len(self.branch.added))
-                if place == self.last:
+                if index == self.last:
                     streams = tuple(x + more for x, more in zip(streams, self.branch.added, strict=True))
                 return streams if len(streams) > 1 else streams[0]
-            found = original(*args, **kwargs)
-            after = found if isinstance(found, tuple) else (found,)
-            if place == 0:
+            outputs = original(*args, **kwargs)
+            after = outputs if isinstance(outputs, tuple) else (outputs,)
+            if index == 0:
                 before = _streams(args, kwargs, len(after))
-                if not whole:
+                if not is_teacache:
                     self.hit = self.cache.decide(self.branch, after[0] - before[0])
-                self.entered = before if whole else after
-            elif place == self.last:
+                self.entered = before if is_teacache else after
+            elif index == self.last:
                 added = tuple(x - entered for x, entered in zip(after, self.entered, strict=True))
                 self.cache.computed(self.branch, added)
-            return found
+            return outputs
 
         return forward
 
 
 def _streams(args: Sequence[Any], kwargs: dict[str, Any], count: int) -> tuple[torch.Tensor, ...]:
     """Return the streams that a block is called with, by position or by keyword."""
-    return tuple(args[place] if place < len(args) else kwargs[_STREAMS[place]] for place in range(count))
+    return tuple(
+        args[position] if position < len(args) else kwargs[_STREAMS[position]] for position in range(count)
+    )
 
 
-def _modulated(block: Any, x_BLD: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+def _modulated(block: Any, x_BLD: torch.Tensor, *conditions: torch.Tensor) -> torch.Tensor:
     """Return the input of the first branch of a block of ours: normalized, scaled and shifted by the time."""
     joint = isinstance(block, JointBlock)
-    modulation, condition_BD = (block.video.modulation, others[1]) if joint else (block.modulation, others[0])
+    modulation, condition_BD = (
+        (block.video.modulation, conditions[1]) if joint else (block.modulation, conditions[0])
+    )
     vectors = modulation(condition_BD)
     shift, scale = vectors.split(x_BLD.shape[2], dim=1)[:2]
     return modulate(x_BLD, shift, scale, None)

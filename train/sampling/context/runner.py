@@ -49,7 +49,7 @@ class ContextParallelModel:
         """Return the prediction, [B, C, T, H, W]; as in `reelweave.train.sampling.prediction.predictor.ModelRunner`."""
         model = cuttable(self.dit)
         grid = model.grid(x_BCTHW.shape[2:])
-        asked = DenoisingInputs([x_BCTHW], [], timestep_input_B, *conditions, packed=False)
-        part = part_of(model, asked, self.ranks, window)
+        inputs = DenoisingInputs([x_BCTHW], [], timestep_input_B, *conditions, packed=False)
+        part = part_of(model, inputs, self.ranks, window)
         values_BLV = part.gather(part.denoise(model, [x_BCTHW]), self.ranks)
         return join(values_BLV.reshape(len(x_BCTHW), *grid, -1, math.prod(model.patch)), model.patch)

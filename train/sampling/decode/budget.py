@@ -92,20 +92,22 @@ def peak_bytes(tokenizer: Tokenizer, layout: TileLayout, size: tuple[int, int, i
     device = next(tokenizer.buffers()).device
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True), LiveMemory() as memory:
         latents = torch.empty(1, tokenizer.channels, *size, device=device)
-        given = memory.live
+        base_bytes = memory.live
         if layout.is_whole(size):
-            made = tokenizer.decode(latents)
-            return int(memory.peak - given + 2 * (videos - 1) * made.nbytes)
+            video = tokenizer.decode(latents)
+            return int(memory.peak - base_bytes + 2 * (videos - 1) * video.nbytes)
         largest = max(tiles, key=lambda tile: math.prod(tile.size))
         part = tokenizer.decode_tile(largest.of(latents))
         decode = memory.peak - memory.live
         parts = [part.new_empty((1, part.shape[1], *layout.decoded_size(tile))) for tile in tiles]
         del part
-        raw, memory.peak = memory.live - given, memory.live
-        made = tokenizer.finish(layout.assemble(parts, size))
-        assembly = memory.peak - given
-    whole = made.nbytes
-    return int(max(videos * raw + decode, (videos - 1) * (raw + whole) + assembly, 2 * videos * whole))
+        raw, memory.peak = memory.live - base_bytes, memory.live
+        video = tokenizer.finish(layout.assemble(parts, size))
+        assembly = memory.peak - base_bytes
+    video_bytes = video.nbytes
+    return int(
+        max(videos * raw + decode, (videos - 1) * (raw + video_bytes) + assembly, 2 * videos * video_bytes)
+    )
 
 
 def free_bytes(device: torch.device) -> int | None:

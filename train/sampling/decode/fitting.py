@@ -36,9 +36,9 @@ class FittingDecoder:
         Raises:
             UsageError: no tiles keep the budget.
         """
-        own = self._planned(size, videos, None)
-        if budget_bytes is None or own.peak_bytes <= budget_bytes:
-            return own
+        plan = self._planned(size, videos, None)
+        if budget_bytes is None or plan.peak_bytes <= budget_bytes:
+            return plan
         return self._planned(size, videos, budget_bytes)
 
     def fits(self, size: tuple[int, int, int], free_bytes: int | None, videos: int = 1) -> bool:

@@ -38,27 +38,27 @@ class TiledDecoder:
         videos, size = len(latents_BCTHW), tuple(latents_BCTHW.shape[2:])
         layout = self._layout
         tiles, owners = layout.tiles(size), self.owners(videos, size)
-        whole = layout.is_whole(size)
-        decode = self.tokenizer.decode if whole else self.tokenizer.decode_tile
+        is_whole = layout.is_whole(size)
+        decode = self.tokenizer.decode if is_whole else self.tokenizer.decode_tile
         decoded: list[torch.Tensor | None] = [None] * len(owners)
-        own = [unit for unit, owner in enumerate(owners) if owner == self.world.rank]
+        local_units = [unit for unit, owner in enumerate(owners) if owner == self.world.rank]
         failure: RuntimeError | None = None
         try:
-            for unit in own:
-                video, number = divmod(unit, len(tiles))
-                decoded[unit] = decode(tiles[number].of(latents_BCTHW[video : video + 1]))
+            for unit in local_units:
+                video, tile = divmod(unit, len(tiles))
+                decoded[unit] = decode(tiles[tile].of(latents_BCTHW[video : video + 1]))
         except RuntimeError as error:  # of which memory is the usual one
             failure = error
         self._agree(failure)
-        made = []
+        finished = []
         like = None if decoded[0] is None else decoded[0].new_empty((1, decoded[0].shape[1], 0, 0, 0))
         for video in range(videos):
             units = slice(video * len(tiles), (video + 1) * len(tiles))
             parts = self._collect(decoded[units], owners[units], layout, tiles, like)
             decoded[units] = [None] * len(tiles)
             if parts is not None:
-                made.append(parts[0] if whole else self.tokenizer.finish(layout.assemble(parts, size)))
-        return torch.cat(made) if made else None
+                finished.append(parts[0] if is_whole else self.tokenizer.finish(layout.assemble(parts, size)))
+        return torch.cat(finished) if finished else None
 
     def owners(self, videos: int, size: tuple[int, ...]) -> list[int]:
         """Return the rank of every tile, video by video."""
@@ -82,14 +82,14 @@ class TiledDecoder:
 
     def _agree(self, failure: RuntimeError | None) -> None:
         """Raise on every rank if one failed, before any waits for its tiles."""
-        said = self.world.gather_text(first_line(failure) if failure else "")
+        rank_errors = self.world.gather_text(first_line(failure) if failure else "")
         if failure:
             raise RankError(
                 f"the decode failed: {first_line(failure)}; where memory is short, take smaller tiles"
                 " (tokenizer.tiling=true, or a tile size)",
                 self.world.global_rank(self.world.rank),
             ) from failure
-        if lost := {rank: text for rank, text in enumerate(said) if text}:
+        if lost := {rank: text for rank, text in enumerate(rank_errors) if text}:
             among_these, text = next(iter(lost.items()))
             rank = self.world.global_rank(among_these)
             raise RankError(
@@ -107,11 +107,11 @@ class TiledDecoder:
         """Return all tiles of a video on the first rank; other ranks send theirs and return None."""
         parts, transfers = list(decoded), []
         first = self.world.rank == 0
-        for number, owner in enumerate(owners):
-            part = parts[number]
+        for index, owner in enumerate(owners):
+            part = parts[index]
             if first and part is None:
                 assert like is not None  # the first rank has the largest tile
-                part = parts[number] = like.new_empty((1, like.shape[1], *layout.decoded_size(tiles[number])))
+                part = parts[index] = like.new_empty((1, like.shape[1], *layout.decoded_size(tiles[index])))
                 transfers.append(self._transfer(dist.irecv, part, owner))
             elif part is not None and not first:
                 transfers.append(self._transfer(dist.isend, part.contiguous(), 0))

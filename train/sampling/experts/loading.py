@@ -39,14 +39,14 @@ def with_experts(
     Raises:
         UsageError: there is no other expert, its folder is missing, or the adapters or the checkpoint are not its own.
     """
-    own, dit = trained.config.model, trained.bundle.dit
-    if dit.times == ALL_TIMES or not isinstance(own, DiffusersConfig):
+    model, dit = trained.config.model, trained.bundle.dit
+    if dit.times == ALL_TIMES or not isinstance(model, DiffusersConfig):
         if lora is not None or checkpoint is not None:
             raise UsageError(
                 f"{trained.checkpoint} is one model for all times: weights of a second expert do not belong to it"
             )
         return trained
-    config = trained.config.model_copy(update={"model": other_expert(own), "lora": None})
+    config = trained.config.model_copy(update={"model": other_expert(model), "lora": None})
     name = trained.checkpoint
     if checkpoint is not None:
         saved, config = trained_weights(checkpoint, weights, storage)
@@ -55,14 +55,14 @@ def with_experts(
         saved.load_(bundle.trained())
         name = f"{name} + {saved.uri}"
     elif lora is not None:
-        adapters, values = read_adapters(lora, other_expert(own).subfolder)
+        adapters, values = read_adapters(lora, other_expert(model).subfolder)
         bundle = _without_encoders(config.model_copy(update={"lora": adapters}), trained.bundle)
         load_adapters(bundle.dit, values)
         name = f"{name} + {lora}"
     else:
         bundle = _without_encoders(config, trained.bundle)
     other = bundle.dit.eval().requires_grad_(False)
-    high, low = (dit, other) if own.subfolder == HIGH_NOISE else (other, dit)
+    high, low = (dit, other) if model.subfolder == HIGH_NOISE else (other, dit)
     return replace(trained, checkpoint=name, experts=Experts.on(high, low, high.times[0], device))
 
 
@@ -72,22 +72,22 @@ def _without_encoders(config: TrainConfig, like: Bundle) -> Bundle:
     return Bundle(config, stored=StoredEncoders(like.tokenizer.channels, empty_MD, like.text.pooled_width))
 
 
-def check_other(own: TrainConfig, other: TrainConfig, uri: str) -> None:
+def check_other(config: TrainConfig, other: TrainConfig, uri: str) -> None:
     """Check that a checkpoint's run is of the other expert, and as the first one's otherwise.
 
     Raises:
         UsageError: it is not.
     """
-    assert isinstance(own.model, DiffusersConfig)
-    asked = other_expert(own.model)
+    assert isinstance(config.model, DiffusersConfig)
+    expected = other_expert(config.model)
     theirs = other.model
     if not isinstance(theirs, DiffusersConfig) or (theirs.name, theirs.subfolder) != (
-        asked.name,
-        asked.subfolder,
+        expected.name,
+        expected.subfolder,
     ):
-        found = f"{theirs.name}, {theirs.subfolder}" if isinstance(theirs, DiffusersConfig) else theirs.kind
-        raise UsageError(f"{uri} is of {found}: take a run of {asked.name}, {asked.subfolder}")
-    if theirs.boundary != own.model.boundary or other.first_frames != own.first_frames:
+        actual = f"{theirs.name}, {theirs.subfolder}" if isinstance(theirs, DiffusersConfig) else theirs.kind
+        raise UsageError(f"{uri} is of {actual}: take a run of {expected.name}, {expected.subfolder}")
+    if theirs.boundary != config.model.boundary or other.first_frames != config.first_frames:
         raise UsageError(
             f"{uri} was trained with another model.boundary or other train.first_frames than the first expert: take"
             " runs that agree"

@@ -51,45 +51,45 @@ def other_expert_on(
         UsageError: its folder is missing, or the adapters or the checkpoint are not its own.
     """
     assert isinstance(config.model, DiffusersConfig)
-    asked = config.model_copy(update={"model": other_expert(config.model), "lora": None})
+    expert_config = config.model_copy(update={"model": other_expert(config.model), "lora": None})
     saved, adapters, name = None, None, ""
     if checkpoint is not None:
-        saved, found = trained_weights(checkpoint, weights, storage)
-        check_other(config, found, saved.uri)
-        asked = found.model_copy(
+        saved, saved_config = trained_weights(checkpoint, weights, storage)
+        check_other(config, saved_config, saved.uri)
+        expert_config = saved_config.model_copy(
             update={"parallel": config.parallel, "dtype": config.dtype, "fp8": config.fp8}
         )
         name = f" + {saved.uri}"
     elif lora is not None:
         settings, adapters = read_adapters(lora, other_expert(config.model).subfolder)
-        asked, name = asked.model_copy(update={"lora": settings}), f" + {lora}"
-    asked = to_sample(asked)
+        expert_config, name = expert_config.model_copy(update={"lora": settings}), f" + {lora}"
+    expert_config = to_sample(expert_config)
     empty_MD = torch.zeros(1, bundle.text.width)
     stored = StoredEncoders(bundle.tokenizer.channels, empty_MD, bundle.text.pooled_width)
-    sharded = issubclass(layout_of(asked, ranks.mesh), FSDP)
-    other = place(asked, ranks, stored) if sharded else Bundle(asked, stored=stored)
+    sharded = issubclass(layout_of(expert_config, ranks.mesh), FSDP)
+    other = place(expert_config, ranks, stored) if sharded else Bundle(expert_config, stored=stored)
     if saved is not None:
         load_part_(saved, other, ranks)
     if adapters is not None:
         set_adapters_(other.dit, adapters)
-    refresh(other.dit, asked.fp8)
+    refresh(other.dit, expert_config.fp8)
     return other.dit.eval().requires_grad_(False), name
 
 
 def pair(
-    own: Denoiser, other: Denoiser, config: TrainConfig, device: torch.device, together: bool | None
+    trained: Denoiser, other: Denoiser, config: TrainConfig, device: torch.device, together: bool | None
 ) -> Experts:
     """Return both experts in their order.
 
     Args:
-        own: the expert of a configuration.
+        trained: the expert of a configuration.
         other: the other one.
-        config: the configuration of `own`.
+        config: the configuration of `trained`.
         device: compute device.
         together: True if the device may hold both; None: as its memory allows.
     """
     assert isinstance(config.model, DiffusersConfig)
-    high, low = (own, other) if config.model.subfolder == HIGH_NOISE else (other, own)
+    high, low = (trained, other) if config.model.subfolder == HIGH_NOISE else (other, trained)
     if together is None:
         return Experts.on(high, low, high.times[0], device)
     return Experts(high, low, high.times[0], device, together)

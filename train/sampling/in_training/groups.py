@@ -38,11 +38,11 @@ class VideoGroups:
         """Return the groups of a training layout: ranks with the same samples share a video."""
         mesh = ranks.mesh
         groups = mesh.partition(MODEL)
-        number = next(n for n, group in enumerate(groups) if ranks.world.rank in group)
+        index = next(n for n, group in enumerate(groups) if ranks.world.rank in group)
         degrees = {"prompts": len(groups), "cfg": 1, "lp": 1}
         degrees |= {name: getattr(mesh, name) for name in (*MODEL, *DATA)}
         lockstep = ranks.along(*SUMMED) if sharded else None
-        return cls(ranks.world, ranks.along(*MODEL), number, len(groups), degrees, lockstep)
+        return cls(ranks.world, ranks.along(*MODEL), index, len(groups), degrees, lockstep)
 
     def missing(self, videos: int) -> int:
         """Return how many videos to make and drop, to match other groups' numbers; a collective of all ranks."""

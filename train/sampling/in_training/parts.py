@@ -25,7 +25,10 @@ def to_sample(config: TrainConfig) -> TrainConfig:
 
 def load_part_(saved: Weights, bundle: Bundle, ranks: Ranks) -> None:
     """Read this rank's part of a checkpoint's weights; a collective."""
-    targets = {name: pieces.placed(pieces.local(whole), whole) for name, whole in bundle.trained().items()}
+    targets = {
+        name: pieces.placed(pieces.local(parameter), parameter)
+        for name, parameter in bundle.trained().items()
+    }
     saved.load_(targets, _shapes(targets, ranks))
 
 
@@ -39,10 +42,10 @@ def set_adapters_(dit: Denoiser, weights: dict[str, torch.Tensor]) -> None:
 
 def _shapes(targets: Mapping[str, torch.Tensor], ranks: Ranks) -> Shapes:
     """Return dtype and shape of the tensors of all stages of a pipeline, whose ranks hold different ones."""
-    own = [
+    local_shapes = [
         (name, piece.dtype, piece.shape)
         for name, tensor in targets.items()
         if 0 not in (piece := piece_of("model", name, tensor)).shape
     ]
-    said = ranks.along("pp").gather_text(json.dumps(own))
-    return {name: (dtype, tuple(shape)) for text in said for name, dtype, shape in json.loads(text)}
+    rank_texts = ranks.along("pp").gather_text(json.dumps(local_shapes))
+    return {name: (dtype, tuple(shape)) for text in rank_texts for name, dtype, shape in json.loads(text)}

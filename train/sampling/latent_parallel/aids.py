@@ -57,18 +57,18 @@ def aided(
         spread: standard deviation of each channel.
         zero_padded: see `smoothed`.
     """
-    *others, last = predictions
+    *leading, last = predictions
     decay = 1 - rising(progress, DECAY_FROM, aids.guidance_decay)
     share = rising(progress, DELTA_FROM, aids.delta_smoothing)
     total = last
-    for prediction, weight in zip(others, weights, strict=False):
+    for prediction, weight in zip(leading, weights, strict=False):
         total = total + decay * weight * smoothed(prediction - last, share, zero_padded)
-    phi = rising(progress, RESCALE_FROM, aids.rescale) if others else 0.0
+    phi = rising(progress, RESCALE_FROM, aids.rescale) if leading else 0.0
     if not phi:
         return total
-    wide, wanted = spread([total, predictions[0]])
+    wide, target = spread([total, predictions[0]])
     # Equal predictions, as of a new model, have no spread to correct.
-    factor = torch.where(wide > 0, wanted / wide, 1.0)
+    factor = torch.where(wide > 0, target / wide, 1.0)
     return total * (phi * factor + (1 - phi))
 
 
@@ -78,13 +78,13 @@ def channel_spread(xs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
 
 
 def shared_spread(
-    share: torch.Tensor, places: int, groups: World, xs: Sequence[torch.Tensor]
+    share: torch.Tensor, positions: int, groups: World, xs: Sequence[torch.Tensor]
 ) -> Sequence[torch.Tensor]:
     """Return the standard deviation of each channel of a video, from a part on each rank; a collective.
 
     Args:
         share: share of each place that this part stands for, broadcast to [B, C, T, H, W]; shares sum to 1.
-        places: number of places of a channel in the whole video.
+        positions: number of places of a channel in the whole video.
         groups: ranks of the parts.
         xs: parts, maybe empty.
     """
@@ -92,5 +92,5 @@ def shared_spread(
     weighted = x_NBCTHW * share
     moments = torch.stack([weighted.sum((3, 4, 5)), (weighted * x_NBCTHW).sum((3, 4, 5))])
     total, squares = gathered(moments, groups).sum(dim=0)
-    variance_NBC = (squares - total.square() / places).clamp(min=0) / (places - 1)
+    variance_NBC = (squares - total.square() / positions).clamp(min=0) / (positions - 1)
     return list(variance_NBC.sqrt().to(xs[0].dtype)[..., None, None, None])

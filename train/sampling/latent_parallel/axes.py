@@ -8,14 +8,14 @@ from reelweave.train.sampling.latent_parallel.rules import Axes
 TIME, ROWS, COLUMNS = range(3)
 
 
-def axis_of(kind: Axes, number: int, total: int, grid: Sequence[int], parts: int) -> int:
+def axis_of(kind: Axes, step: int, total: int, grid: Sequence[int], parts: int) -> int:
     """Return the divided axis: 0 time, 1 rows, 2 columns.
 
     Args:
         kind: rule. strict: time, rows, columns in turn. phases: the same until 70 % of the steps, then rows instead of
             time; from 80 % rows and columns in turn, from 92 % rows. eligible: the axes with a patch for every part,
             in turn. fixed: the first eligible axis.
-        number: index of the step, from 0.
+        step: index of the step, from 0.
         total: number of steps.
         grid: patches along time, rows and columns.
         parts: number of parts, K.
@@ -24,9 +24,9 @@ def axis_of(kind: Axes, number: int, total: int, grid: Sequence[int], parts: int
         UsageError: no axis has a patch for every part.
     """
     if kind == "strict":
-        return number % 3
+        return step % 3
     if kind == "phases":
-        return _phased(number, total, grid, parts)
+        return _phased(step, total, grid, parts)
     eligible = [axis for axis in (TIME, ROWS, COLUMNS) if grid[axis] >= parts]
     if not eligible:
         T, H, W = grid
@@ -34,17 +34,17 @@ def axis_of(kind: Axes, number: int, total: int, grid: Sequence[int], parts: int
             f"lp={parts}: latents of {T}x{H}x{W} patches cannot be divided into {parts} parts; take lp of at most"
             f" {max(grid)}"
         )
-    return eligible[number % len(eligible)] if kind == "eligible" else eligible[0]
+    return eligible[step % len(eligible)] if kind == "eligible" else eligible[0]
 
 
-def _phased(number: int, total: int, grid: Sequence[int], parts: int) -> int:
-    progress = number / max(1, total - 1)
+def _phased(step: int, total: int, grid: Sequence[int], parts: int) -> int:
+    progress = step / max(1, total - 1)
     rows_first = ROWS if grid[ROWS] >= parts else COLUMNS
     if progress >= 0.92:
         return ROWS
     if progress >= 0.80:
-        return COLUMNS if number % 2 else ROWS
-    axis = number % 3
+        return COLUMNS if step % 2 else ROWS
+    axis = step % 3
     if axis == TIME and (progress >= 0.70 or grid[TIME] < parts):
         return rows_first
     return axis if grid[axis] >= parts else rows_first
@@ -59,11 +59,11 @@ def steps_to_mix(axes: Sequence[int | None]) -> int | None:
     Args:
         axes: axes of consecutive steps; None: not divided.
     """
-    seen: set[int] = set()
+    divided: set[int] = set()
     for count, axis in enumerate(axes, 1):
         if axis is None:
             return count
-        seen.add(axis)
-        if len(seen) == 2:
+        divided.add(axis)
+        if len(divided) == 2:
             return count
     return None

@@ -47,9 +47,9 @@ class LatentDivision:
         """Latent rows of each part."""
         return [part.length * self.patch for part in self.parts]
 
-    def rows(self, number: int) -> slice:
+    def rows(self, index: int) -> slice:
         """Return the latent rows of a part (Eq. 9)."""
-        start, end = self.parts[number].reach
+        start, end = self.parts[index].reach
         return slice(start * self.patch, end * self.patch)
 
 
@@ -65,7 +65,7 @@ def divide_axis(patches: int, count: int, overlap: float, cores: Cores) -> tuple
     longest = -(-patches // count)
     reach = math.floor(round(overlap * longest, 9))
     if cores == "ceil":
-        ends = [min(patches, number * longest) for number in range(count + 1)]
+        ends = [min(patches, index * longest) for index in range(count + 1)]
     else:
         ends = list(Partition.even(patches, count).ends)
     return tuple(
@@ -77,7 +77,7 @@ def divide_axis(patches: int, count: int, overlap: float, cores: Cores) -> tuple
 
 
 def divide(
-    rules: Rules, grid: Sequence[int], patch: Sequence[int], count: int, number: int, total: int
+    rules: Rules, grid: Sequence[int], patch: Sequence[int], count: int, step: int, total: int
 ) -> LatentDivision | None:
     """Return the division at a step; None: the latents stay whole.
 
@@ -86,14 +86,14 @@ def divide(
         grid: patches along time, rows and columns.
         patch: latent frames, rows and columns of a patch.
         count: number of parts, K.
-        number: index of the step, from 0.
+        step: index of the step, from 0.
         total: number of steps.
 
     Raises:
         UsageError: no axis has a patch for every part.
     """
-    if count == 1 or number < rules.exact_steps:
+    if count == 1 or step < rules.exact_steps:
         return None
-    axis = axis_of(rules.axes, number, total, grid, count)
-    overlap = rules.overlap_at(number / max(1, total - 1))
+    axis = axis_of(rules.axes, step, total, grid, count)
+    overlap = rules.overlap_at(step / max(1, total - 1))
     return LatentDivision(axis, divide_axis(grid[axis], count, overlap, rules.cores), patch[axis])

@@ -97,31 +97,31 @@ class LatentParallel:
 
     def _blended(self, x_BCTHW: torch.Tensor, point: SchedulePoint, division: LatentDivision) -> torch.Tensor:
         """Return the prediction of all parts."""
-        own, dim = self.groups.rank, 2 + division.axis
+        rank, dim = self.groups.rank, 2 + division.axis
         shares_KN = blend_weights(division, self.rules.ramp).to(x_BCTHW.device, x_BCTHW.dtype)
         shares = [_along(shares_KN[k, division.rows(k)], dim) for k in range(self.groups.size)]
-        rows, window, guided = division.rows(own), None, self.guided
+        rows, window, guided = division.rows(rank), None, self.guided
         if self.rules.global_positions:
             T, H, W = x_BCTHW.shape[2:]
             t, h, w = (rows.start if axis == division.axis else 0 for axis in range(3))
             window = Window((t, h, w), (T, H, W))
         elif guided.channels is not None:
-            guided = replace(guided, channels=[_rows(one, dim, rows) for one in guided.channels])
+            guided = replace(guided, channels=[_rows(channel, dim, rows) for channel in guided.channels])
         spread = channel_spread
         if not self.rules.per_part:
-            spread = partial(shared_spread, shares[own], x_BCTHW[0, 0].numel(), self.groups)
+            spread = partial(shared_spread, shares[rank], x_BCTHW[0, 0].numel(), self.groups)
         part = _rows(x_BCTHW, dim, rows).contiguous()
         part = self._aided(guided, part, point, window, spread)
         blended = torch.zeros_like(x_BCTHW, dtype=part.dtype)
         if self.rules.reduce == "sum":
-            _rows(blended, dim, rows).add_(part * shares[own])
+            _rows(blended, dim, rows).add_(part * shares[rank])
             dist.all_reduce(blended, group=self.groups.group)
             return blended
         group = self.groups.group or dist.group.WORLD
         assert group is not None  # there are several groups
         parts = torch.split(gather(part, division.lengths, group, dim), division.lengths, dim)
-        for number, one in enumerate(parts):
-            _rows(blended, dim, division.rows(number)).add_(one * shares[number])
+        for index, prediction in enumerate(parts):
+            _rows(blended, dim, division.rows(index)).add_(prediction * shares[index])
         return blended
 
 

@@ -48,13 +48,12 @@ class LatentRun:
     def divisions(self, rules: Rules) -> list[LatentDivision | None]:
         """Return the division of every step."""
         return [
-            divide(rules, self.grid, self.patch, self.parts, number, self.steps)
-            for number in range(self.steps)
+            divide(rules, self.grid, self.patch, self.parts, step, self.steps) for step in range(self.steps)
         ]
 
-    def part_bytes(self, division: LatentDivision, number: int) -> int:
+    def part_bytes(self, division: LatentDivision, index: int) -> int:
         """Return the bytes of a part in float32."""
-        return self.latent_bytes * division.lengths[number] // self.size[division.axis]
+        return self.latent_bytes * division.lengths[index] // self.size[division.axis]
 
 
 def paper_worker_bytes(run: LatentRun, overlap: float) -> list[int]:
@@ -67,23 +66,23 @@ def paper_worker_bytes(run: LatentRun, overlap: float) -> list[int]:
     rules = Rules(mode.axes, mode.cores, (overlap, overlap), mode.ramp)
     divisions = [division for division in run.divisions(rules) if division is not None]
     return [
-        2 * sum(run.part_bytes(division, number) for division in divisions) for number in range(1, run.parts)
+        2 * sum(run.part_bytes(division, index) for division in divisions) for index in range(1, run.parts)
     ]
 
 
-def sent_bytes(run: LatentRun, rules: Rules, number: int) -> int:
+def sent_bytes(run: LatentRun, rules: Rules, index: int) -> int:
     """Return the bytes a rank sends in the divided steps of a video, without comparisons of latents.
 
     Args:
         run: shapes.
         rules: the mode's: a ring all-reduce of the whole prediction, or a gather of parts.
-        number: index of the rank's part.
+        index: index of the rank's part.
     """
     divisions = [division for division in run.divisions(rules) if division is not None]
-    others = run.parts - 1
+    num_peers = run.parts - 1
     if rules.reduce == "sum":
-        return len(divisions) * 2 * others * run.latent_bytes // run.parts
-    return sum(others * run.part_bytes(division, number) for division in divisions)
+        return len(divisions) * 2 * num_peers * run.latent_bytes // run.parts
+    return sum(num_peers * run.part_bytes(division, index) for division in divisions)
 
 
 @dataclass(frozen=True)
@@ -144,9 +143,9 @@ def shares(run: LatentRun, rules: Rules) -> Shares:
     for division in run.divisions(rules):
         if division is not None:
             all_ = run.grid[division.axis]
-            seen = [part.length / all_ for part in division.parts]
-            pairs = [share**2 for share in seen]
-            rows.append((max(seen), max(pairs), sum(seen), sum(pairs)))
+            fractions = [part.length / all_ for part in division.parts]
+            pairs = [share**2 for share in fractions]
+            rows.append((max(fractions), max(pairs), sum(fractions), sum(pairs)))
     return Shares(*(sum(column) / len(rows) for column in zip(*rows, strict=True)))
 
 

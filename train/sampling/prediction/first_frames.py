@@ -15,46 +15,46 @@ from reelweave.train.models.denoiser import Denoiser
 _MOST_BYTES = 1 << 30
 
 
-def check_trained(trained: FirstFramesConfig | None, given: bool, image_guidance: bool) -> None:
+def check_trained(trained: FirstFramesConfig | None, has_given: bool, image_guidance: bool) -> None:
     """Check that a model makes videos with or without given first frames.
 
     Args:
         trained: configuration that it was trained with; None: without given frames.
-        given: True if first frames are given.
+        has_given: True if first frames are given.
         image_guidance: True to guide away from the video without them.
 
     Raises:
         UsageError: it was not trained for this.
     """
     if trained is None:
-        if given or image_guidance:
+        if has_given or image_guidance:
             raise UsageError("first frames need a model that was trained with train.first_frames")
-    elif image_guidance and not (given and trained.dropout):
+    elif image_guidance and not (has_given and trained.dropout):
         raise UsageError(
             "image_guidance needs first frames, and a model that was trained with first_frames.dropout above 0"
         )
-    elif not given and not trained.dropout:
+    elif not has_given and not trained.dropout:
         raise UsageError(
             "this model was trained with first_frames.dropout=0 and needs first frames: give some"
         )
 
 
-def check_given(trained: FirstFramesConfig | None, given: int, latent_frames: int) -> None:
+def check_given(trained: FirstFramesConfig | None, num_given: int, latent_frames: int) -> None:
     """Check that a model continues this many latent frames.
 
     Args:
         trained: configuration that it was trained with.
-        given: number of given latent frames.
+        num_given: number of given latent frames.
         latent_frames: number of latent frames of the video.
 
     Raises:
         UsageError: it was trained with fewer, or nothing is left to make.
     """
     assert trained is not None, "see `check_trained`"
-    most = min(trained.max_latent_frames, latent_frames - 1)
-    if given > most:
+    max_given = min(trained.max_latent_frames, latent_frames - 1)
+    if num_given > max_given:
         raise UsageError(
-            f"the first frames are {given} latent frames, and this model takes {most} at most for a video of"
+            f"the first frames are {num_given} latent frames, and this model takes {max_given} at most for a video of"
             f" {latent_frames} (train.first_frames.max_latent_frames={trained.max_latent_frames}): give fewer"
         )
 
@@ -88,10 +88,10 @@ def pass_channels(
     if given_BCTHW is None:
         return [dit.condition(clean_BCTHW, [0] * B)] * passes
     frames = given_BCTHW.shape[2]
-    given = 1 if dit.reads_picture else frames
+    num_given = 1 if dit.reads_picture else frames
     clean_BCTHW[:, :, :frames] = given_BCTHW
-    own = [dit.condition(clean_BCTHW, [given] * B)] * passes
-    return [*own[1:], dit.condition(clean_BCTHW, [0] * B)] if image_guidance else own
+    channels = [dit.condition(clean_BCTHW, [num_given] * B)] * passes
+    return [*channels[1:], dit.condition(clean_BCTHW, [0] * B)] if image_guidance else channels
 
 
 def read_first_frames(path: Path, count: int, size: tuple[int, int], named: str) -> torch.Tensor:

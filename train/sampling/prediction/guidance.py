@@ -99,29 +99,29 @@ class Guided:
         """Return the prediction of every pass, on every rank."""
         B = len(x_BCTHW)
         scaled_BCTHW = point.level.scale * x_BCTHW
-        own = [x_BCTHW[:0]]
+        local_predictions = [x_BCTHW[:0]]
         for batch in _batches(range(*self._own), self.batched):
-            passes = [self.passes[number] for number in batch]
+            passes = [self.passes[index] for index in batch]
             with self.cache.evaluation(batch[0]) if self.cache is not None else nullcontext():
-                found = self.run(
-                    torch.cat([self._with_channels(scaled_BCTHW, number, window) for number in batch]),
+                prediction = self.run(
+                    torch.cat([self._with_channels(scaled_BCTHW, index, window) for index in batch]),
                     point.level.timestep_input.expand(len(batch) * B),
                     Conditions(*(torch.cat(parts) for parts in zip(*passes, strict=True))),
                     window,
                 )
-            own.append(at_least_float32(found))
-        together = torch.cat(own)
+            local_predictions.append(at_least_float32(prediction))
+        together = torch.cat(local_predictions)
         if self._cut is not None and self.ranks is not None:
             group = self.ranks.group or dist.group.WORLD
             assert group is not None  # there are several ranks
             together = gather(together, [B * count for count in self._cut.lengths], group, dim=0)
         return torch.split(together, B)
 
-    def _with_channels(self, x_BCTHW: torch.Tensor, number: int, window: Window | None) -> torch.Tensor:
+    def _with_channels(self, x_BCTHW: torch.Tensor, index: int, window: Window | None) -> torch.Tensor:
         """Return the inputs of a pass: latents and its condition channels."""
         if self.channels is None:
             return x_BCTHW
-        own_BKTHW = self.channels[number]
+        own_BKTHW = self.channels[index]
         if window is not None:
             for dim, (start, size) in enumerate(zip(window.start, x_BCTHW.shape[2:], strict=True), start=2):
                 own_BKTHW = own_BKTHW.narrow(dim, start, size)
@@ -145,9 +145,9 @@ class Guided:
 
 def combine(predictions: Sequence[torch.Tensor], weights: Sequence[float]) -> torch.Tensor:
     """Return the weighted sum of predictions, as the last plus weighted differences to it."""
-    *others, last = predictions
+    *leading, last = predictions
     total = last
-    for prediction, weight in zip(others, weights, strict=False):
+    for prediction, weight in zip(leading, weights, strict=False):
         total = total + weight * (prediction - last)
     return total
 
@@ -173,5 +173,5 @@ def rescaled(guided_BCTHW: torch.Tensor, conditioned_BCTHW: torch.Tensor, share:
 
 def _batches(passes: range, batched: bool) -> Sequence[range]:
     if not batched:
-        return [range(one, one + 1) for one in passes]
+        return [range(index, index + 1) for index in passes]
     return [passes] if passes else []

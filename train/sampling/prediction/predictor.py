@@ -85,6 +85,6 @@ class WholeModel:
         conditions: Conditions,
         window: Window | None = None,
     ) -> torch.Tensor:
-        places = () if window is None else (window,)
-        prediction_BCTHW: torch.Tensor = self.dit(x_BCTHW, timestep_input_B, *conditions, *places)
+        window_args = () if window is None else (window,)
+        prediction_BCTHW: torch.Tensor = self.dit(x_BCTHW, timestep_input_B, *conditions, *window_args)
         return prediction_BCTHW

@@ -23,13 +23,13 @@ def check_same(x: torch.Tensor, world: World, what: str) -> None:
     """
     if world.size == 1:
         return
-    found = gathered(fingerprint(x), world).tolist()
-    if len(set(found)) == 1:
+    fingerprints = gathered(fingerprint(x), world).tolist()
+    if len(set(fingerprints)) == 1:
         return
-    first = found[0]
-    others = ", ".join(str(rank) for rank, one in enumerate(found) if one != first)
+    first = fingerprints[0]
+    differing = ", ".join(str(rank) for rank, bits in enumerate(fingerprints) if bits != first)
     raise RunError(
-        f"ranks differ in {what} (other bits than rank 0: rank {others}), so that they would make different videos;"
+        f"ranks differ in {what} (other bits than rank 0: rank {differing}), so that they would make different videos;"
         " they need the same checkpoint, prompt and seed, and GPUs and libraries of one kind"
     )
 

@@ -41,10 +41,10 @@ class SamplingMesh(RankGrid):
         fixed = math.prod(degree for degree in degrees.values() if degree != "rest")
         rest, over = divmod(world_size, fixed)
         if over or (rest > 1 and "rest" not in degrees.values()):
-            told = " x ".join(f"{name}={degree}" for name, degree in degrees.items() if degree != 1)
-            whole = "divide" if "rest" in degrees.values() else "multiply to"
+            layout = " x ".join(f"{name}={degree}" for name, degree in degrees.items() if degree != 1)
+            verb = "divide" if "rest" in degrees.values() else "multiply to"
             raise UsageError(
-                f"layout {told or 'of one rank'} must {whole} the {world_size} ranks of this run, and makes {fixed};"
+                f"layout {layout or 'of one rank'} must {verb} the {world_size} ranks of this run, and makes {fixed};"
                 f" take degrees among the divisors of {world_size} ({_divisors(world_size)}),"
                 " or start another number of ranks"
             )
@@ -71,5 +71,5 @@ class SamplingRanks(GridRanks[SamplingMesh]):
         return self.world.rank // self.mesh.degree(VIDEO)
 
 
-def _divisors(number: int) -> str:
-    return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)
+def _divisors(size: int) -> str:
+    return ", ".join(str(n) for n in range(1, size + 1) if size % n == 0)

@@ -31,12 +31,12 @@ class JaggedAxis:
         """
         bits = max(1, (ranks - 1).bit_length())
         spread = sorted(range(ranks), key=lambda rank: f"{rank:0{bits}b}"[::-1])
-        place = {rank: number for number, rank in enumerate(spread)}
+        offsets = {rank: index for index, rank in enumerate(spread)}
         lengths: list[int] = []
         first = 0
         for size in Partition.even(length, slices).lengths:
             base, rest = divmod(size, ranks)
-            lengths += [base + ((place[rank] - first) % ranks < rest) for rank in range(ranks)]
+            lengths += [base + ((offsets[rank] - first) % ranks < rest) for rank in range(ranks)]
             first += rest
         return cls(Partition(tuple(lengths)), ranks)
 
@@ -45,13 +45,13 @@ class JaggedAxis:
         """The slices, of all ranks together."""
         return self.cells.joined(self.ranks)
 
-    def part(self, number: int, rank: int) -> slice:
+    def part(self, slice_index: int, rank: int) -> slice:
         """Return a rank's part of a slice."""
-        return self.cells.part(number * self.ranks + rank)
+        return self.cells.part(slice_index * self.ranks + rank)
 
-    def counts(self, number: int) -> Sequence[int]:
+    def counts(self, slice_index: int) -> Sequence[int]:
         """Return the length of each rank's part of a slice."""
-        return self.cells.lengths[number * self.ranks : (number + 1) * self.ranks]
+        return self.cells.lengths[slice_index * self.ranks : (slice_index + 1) * self.ranks]
 
     def total(self, rank: int) -> int:
         """Return the length of all of a rank's parts."""
@@ -71,7 +71,7 @@ class TokenDivision:
     places: JaggedAxis
 
     @classmethod
-    def of(cls, frames: int, places: int, slicing: Slicing, ranks: int) -> "TokenDivision":
+    def of(cls, frames: int, positions: int, slicing: Slicing, ranks: int) -> "TokenDivision":
         """Divide a video's latents into slices.
 
         Raises:
@@ -80,7 +80,7 @@ class TokenDivision:
         slicing.check()
         for name, letter, length, count in (
             ("frames", "T", frames, slicing.temporal),
-            ("places", "S", places, slicing.spatial),
+            ("places", "S", positions, slicing.spatial),
         ):
             if count > length:
                 raise UsageError(
@@ -88,7 +88,8 @@ class TokenDivision:
                     f" N_{letter}"
                 )
         return cls(
-            JaggedAxis.even(frames, slicing.temporal, ranks), JaggedAxis.even(places, slicing.spatial, ranks)
+            JaggedAxis.even(frames, slicing.temporal, ranks),
+            JaggedAxis.even(positions, slicing.spatial, ranks),
         )
 
     @property
@@ -122,5 +123,5 @@ def pass_bytes(division: TokenDivision, rank: int, pairs: int, token_bytes: int,
         value_bytes: size of a token's predicted values, of all samples.
     """
     between = division.layer_tokens("spatial", rank) + division.layer_tokens("temporal", rank)
-    own = division.frames.cells.tokens * division.places.total(rank)
-    return pairs * between * token_bytes + (division.ranks - 1) * own * value_bytes
+    local_tokens = division.frames.cells.tokens * division.places.total(rank)
+    return pairs * between * token_bytes + (division.ranks - 1) * local_tokens * value_bytes

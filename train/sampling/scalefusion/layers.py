@@ -49,27 +49,29 @@ class SlicedLayers:
     ) -> None:
         self.dit, self.division, self.inputs, self.rank = dit, division, inputs, rank
         self.blocks = cast("Sequence[STBlock]", dit.repeated())
-        frames, places = division.frames, division.places
+        frames, positions = division.frames, division.places
         in_frames = (frames.cells.tokens, -1)
         self.places_TSD = None if places_LD is None else torch.unflatten(places_LD, 0, in_frames)
         cos_TSR, sin_TSR = (torch.unflatten(table_LR, 0, in_frames) for table_LR in rotation)
-        cells = [frames.part(number, rank) for number in range(len(frames.slices.lengths))]
-        own = [places.part(number, rank) for number in range(len(places.slices.lengths))]
+        cells = [frames.part(index, rank) for index in range(len(frames.slices.lengths))]
+        position_slices = [positions.part(index, rank) for index in range(len(positions.slices.lengths))]
         self.rotations: dict[LayerKind, list[Rotation]] = {
             "spatial": [(_by_place(cos_TSR[cell]), _by_place(sin_TSR[cell])) for cell in cells],
-            "temporal": [(cos_TSR[:, cell].flatten(0, 1), sin_TSR[:, cell].flatten(0, 1)) for cell in own],
+            "temporal": [
+                (cos_TSR[:, cell].flatten(0, 1), sin_TSR[:, cell].flatten(0, 1)) for cell in position_slices
+            ],
         }
         self.vectors_BVD = torch.empty(0)
 
     def embed(self, values_BTSV: torch.Tensor) -> list[torch.Tensor]:
         """Embed the local places, by slices of a temporal layer."""
-        places = self.division.places
-        cells = [places.part(number, self.rank) for number in range(len(places.slices.lengths))]
+        positions = self.division.places
+        cells = [positions.part(index, self.rank) for index in range(len(positions.slices.lengths))]
         embedded = [self.dit.embed(values_BTSV[:, :, cell]) for cell in cells]
         if self.places_TSD is None:
             return embedded
         added = [self.places_TSD[:, cell] for cell in cells]
-        return [x + places.to(x.dtype) for x, places in zip(embedded, added, strict=True)]
+        return [x + positions.to(x.dtype) for x, positions in zip(embedded, added, strict=True)]
 
     def pack(self, layer: int, x_BWCD: torch.Tensor) -> list[torch.Tensor]:
         """Return a slice's rows for each slice of the next layer, [C * W, B, D], for one rank after the other.
@@ -79,23 +81,23 @@ class SlicedLayers:
         cut, ranks = self.division.cut(layer_kind(layer)), range(self.division.ranks)
         x_CWBD = x_BWCD.permute(2, 1, 0, 3)
         return [
-            torch.cat([x_CWBD[:, cut.part(number, goal)].flatten(0, 1) for goal in ranks])
-            for number in range(len(cut.slices.lengths))
+            torch.cat([x_CWBD[:, cut.part(index, goal)].flatten(0, 1) for goal in ranks])
+            for index in range(len(cut.slices.lengths))
         ]
 
-    def receiver(self, layer: int, number: int, rows: torch.Tensor) -> torch.Tensor:
+    def receiver(self, layer: int, index: int, rows: torch.Tensor) -> torch.Tensor:
         """Return an empty tensor for the rows of a slice, [W, C, B, D]."""
-        cut, whole = self.division.cut(layer_kind(layer)), self.division.whole(layer_kind(layer))
-        return rows.new_empty(whole.cells.tokens, cut.counts(number)[self.rank], *rows.shape[1:])
+        cut, full = self.division.cut(layer_kind(layer)), self.division.whole(layer_kind(layer))
+        return rows.new_empty(full.cells.tokens, cut.counts(index)[self.rank], *rows.shape[1:])
 
-    def compute(self, layer: int, number: int, x_WCBD: torch.Tensor) -> torch.Tensor:
+    def compute(self, layer: int, index: int, x_WCBD: torch.Tensor) -> torch.Tensor:
         """Compute a slice of a layer, [B, W, C, D]; the first slice of a block comes before all others."""
         kind, block = layer_kind(layer), self.blocks[layer // 2]
         W, C, B, D = x_WCBD.shape
-        if kind == "spatial" and number == 0:
+        if kind == "spatial" and index == 0:
             self.vectors_BVD = torch.unflatten(block.modulation(self.inputs.condition_BD), 1, (-1, D))
         vectors_BVD = self.vectors_BVD[:, VECTORS[kind]]
-        branches = self._branches(kind, block, self.rotations[kind][number], (W, 1, C))
+        branches = self._branches(kind, block, self.rotations[kind][index], (W, 1, C))
         y_BLD = through(x_WCBD.flatten(0, 1).transpose(0, 1), branches, vectors_BVD.flatten(1), None)
         return y_BLD.view(B, W, C, D)
 
@@ -109,10 +111,10 @@ class SlicedLayers:
         self, kind: LayerKind, block: STBlock, rotation: Rotation, grid: tuple[int, int, int]
     ) -> Branches:
         # Tokens lie with the attended axis outermost, as time does in temporal attention.
-        seen = SpatialTemporalAttention([grid], "place")
+        attend = SpatialTemporalAttention([grid], "place")
 
         def own(attention: MultiHeadAttention, h_BLD: torch.Tensor) -> torch.Tensor:
-            y_BLD: torch.Tensor = attention(h_BLD, h_BLD, rotation, blocks=seen)
+            y_BLD: torch.Tensor = attention(h_BLD, h_BLD, rotation, blocks=attend)
             return y_BLD
 
         if kind == "spatial":

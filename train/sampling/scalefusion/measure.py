@@ -78,20 +78,20 @@ def measure_costs(
         sharing: number of adjacent ranks that share a link.
         repeats: runs of each measurement, after one that warms up.
     """
-    asked = (x_BCTHW, timestep_input_B, conditions)
-    whole = runner.layers(*asked, DSP)
-    frames, places = whole.division.frames.cells.tokens, whole.division.places.cells.tokens
-    halved = runner.layers(*asked, Slicing(min(2, frames), min(2, places), 0, 0))
+    model_inputs = (x_BCTHW, timestep_input_B, conditions)
+    full = runner.layers(*model_inputs, DSP)
+    frames, positions = full.division.frames.cells.tokens, full.division.places.cells.tokens
+    halved = runner.layers(*model_inputs, Slicing(min(2, frames), min(2, positions), 0, 0))
     values_BLV = tokens(x_BCTHW, runner.dit.patch)[:, :1]
     token_BD = runner.dit.embed(values_BLV)[:, 0]
     # The first layer of a block comes first.
     seconds = [
         _seconds(partial(_compute, layers, layer, token_BD), token_BD.device, repeats)
-        for layers in (whole, halved)
+        for layers in (full, halved)
         for layer in (0, 1)
     ]
     ranks = dist.get_world_size(runner.group)
-    rows = 1 + max(1, whole.division.layer_tokens("spatial", 0) // ranks)
+    rows = 1 + max(1, full.division.layer_tokens("spatial", 0) // ranks)
     seconds += [
         _seconds(partial(_exchange, runner, token_BD, count), token_BD.device, repeats) for count in (rows, 1)
     ]
@@ -100,10 +100,10 @@ def measure_costs(
     *layer_s, large_s, small_s = longest.tolist()
     token_s: dict[LayerKind, float] = {}
     slice_s = 0.0
-    for number, kind in enumerate(KINDS):
+    for index, kind in enumerate(KINDS):
         (more, fewer), (first_s, second_s) = (
-            [_slice_tokens(layers.division, kind) for layers in (whole, halved)],
-            layer_s[number::2],
+            [_slice_tokens(layers.division, kind) for layers in (full, halved)],
+            layer_s[index::2],
         )
         slower = more > fewer and first_s > second_s
         token_s[kind] = (first_s - second_s) / (more - fewer) if slower else first_s / more
@@ -120,8 +120,8 @@ def _slice_tokens(division: TokenDivision, kind: LayerKind) -> int:
 
 def _compute(layers: SlicedLayers, layer: int, token_BD: torch.Tensor) -> None:
     kind = layer_kind(layer)
-    cut, whole = layers.division.cut(kind), layers.division.whole(kind)
-    sizes = (whole.cells.tokens, cut.counts(0)[layers.rank])
+    cut, full = layers.division.cut(kind), layers.division.whole(kind)
+    sizes = (full.cells.tokens, cut.counts(0)[layers.rank])
     layers.compute(layer, 0, token_BD.expand(*sizes, *token_BD.shape).contiguous())
 
 

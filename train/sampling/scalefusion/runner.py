@@ -66,13 +66,13 @@ class ScaleFusion:
     ) -> torch.Tensor:
         dit = self.dit
         layers = self.layers(x_BCTHW, timestep_input_B, conditions, self.slicing, window)
-        frames, places = layers.division.frames, layers.division.places
+        frames, positions = layers.division.frames, layers.division.places
         values_BTSV = torch.unflatten(tokens(x_BCTHW, dit.patch), 1, (frames.cells.tokens, -1))
         outputs = self._run(layers, layers.embed(values_BTSV))
         values_BTSV = torch.cat([layers.leave(x_BWCD) for x_BWCD in outputs], dim=2)
-        ranks = range(places.ranks)
-        values_BTSV = gather(values_BTSV, [places.total(other) for other in ranks], self.group, dim=2)
-        cells = [places.part(number, other) for other in ranks for number in range(self.slicing.spatial)]
+        ranks = range(positions.ranks)
+        values_BTSV = gather(values_BTSV, [positions.total(other) for other in ranks], self.group, dim=2)
+        cells = [positions.part(index, other) for other in ranks for index in range(self.slicing.spatial)]
         order = torch.cat([torch.arange(cell.start, cell.stop) for cell in cells])
         values_BTSV = values_BTSV.index_select(2, order.argsort().to(values_BTSV.device))
         grid = dit.grid(x_BCTHW.shape[2:])
@@ -93,44 +93,44 @@ class ScaleFusion:
         """
         dit, size = self.dit, x_BCTHW.shape[2:]
         grid = dit.grid(size)
-        whole, here = (grid, slice(None)) if window is None else dit.placed(size, window)
+        full_grid, local = (grid, slice(None)) if window is None else dit.placed(size, window)
         inputs = EmbeddedInputs(
             dit.embed_time(time_features(timestep_input_B, TIME_WIDTH)),
             dit.embed_text(conditions.context_BMD),
             conditions.mask_BM,
         )
         division = TokenDivision.of(grid[0], grid[1] * grid[2], slicing, dist.get_world_size(self.group))
-        rotation = dit.rotation([whole], here, x_BCTHW.device)
-        places_LD = dit.places([whole], here, x_BCTHW.device)
+        rotation = dit.rotation([full_grid], local, x_BCTHW.device)
+        places_LD = dit.places([full_grid], local, x_BCTHW.device)
         return SlicedLayers(dit, division, inputs, rotation, places_LD, dist.get_rank(self.group))
 
     def _run(self, layers: SlicedLayers, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Follow the schedule from the parts of the input to those of the last layer."""
         packed = {
-            (0, number, part): rows
+            (0, index, part): rows
             for part, x_BWCD in enumerate(parts)
-            for number, rows in enumerate(layers.pack(0, x_BWCD))
+            for index, rows in enumerate(layers.pack(0, x_BWCD))
         }
         arriving: dict[tuple[int, int], tuple[torch.Tensor, list[Finish]]] = {}
         outputs: list[torch.Tensor] = []
         for operation in schedule(self.slicing, len(layers.blocks)):
-            layer, number = operation.layer, operation.slice
+            layer, index = operation.layer, operation.slice
             if isinstance(operation, PieceLaunch):
-                rows = packed.pop((layer, number, operation.part))
-                if (layer, number) not in arriving:
-                    arriving[layer, number] = (layers.receiver(layer, number, rows), [])
-                received_WCBD, finishes = arriving[layer, number]
+                rows = packed.pop((layer, index, operation.part))
+                if (layer, index) not in arriving:
+                    arriving[layer, index] = (layers.receiver(layer, index, rows), [])
+                received_WCBD, finishes = arriving[layer, index]
                 finishes.append(self._start(layers, operation, rows, received_WCBD))
             elif isinstance(operation, Wait):
-                for finish in arriving[layer, number][1]:
+                for finish in arriving[layer, index][1]:
                     finish()
             else:
-                y_BWCD = layers.compute(layer, number, arriving.pop((layer, number))[0])
+                y_BWCD = layers.compute(layer, index, arriving.pop((layer, index))[0])
                 if layer + 1 == 2 * len(layers.blocks):
                     outputs.append(y_BWCD)
                 else:
                     for other, rows in enumerate(layers.pack(layer + 1, y_BWCD)):
-                        packed[layer + 1, other, number] = rows
+                        packed[layer + 1, other, index] = rows
         return outputs
 
     def _start(

@@ -113,18 +113,18 @@ def schedule(slicing: Slicing, pairs: int) -> list[Operation]:
     """
     slicing.check()
     operations: list[Operation] = [
-        PieceLaunch(0, number, part)
+        PieceLaunch(0, index, part)
         for part in range(slicing.count(-1))
-        for number in range(slicing.lifted(0))
+        for index in range(slicing.lifted(0))
         if pairs
     ]
     for layer in range(2 * pairs):
         count, launched, parts = slicing.count(layer), slicing.lifted(layer), slicing.count(layer - 1)
         following = range(slicing.lifted(layer + 1) if layer + 1 < 2 * pairs else 0)
-        for number in range(count):
-            ahead = range(launched, min(number + 2, count))
+        for index in range(count):
+            ahead = range(launched, min(index + 2, count))
             operations += [PieceLaunch(layer, other, part) for other in ahead for part in range(parts)]
             launched = max(launched, ahead.stop)
-            operations += [Wait(layer, number), Compute(layer, number)]
-            operations += [PieceLaunch(layer + 1, other, number) for other in following]
+            operations += [Wait(layer, index), Compute(layer, index)]
+            operations += [PieceLaunch(layer + 1, other, index) for other in following]
     return operations

@@ -93,7 +93,7 @@ def simulate(slicing: Slicing, division: TokenDivision, pairs: int, costs: Layer
 
 
 def choose(
-    frames: int, places: int, ranks: int, pairs: int, costs: LayerCosts, most_slices: int = 6
+    frames: int, positions: int, ranks: int, pairs: int, costs: LayerCosts, most_slices: int = 6
 ) -> tuple[Slicing, PassTime]:
     """Return the four numbers with the shortest simulated pass, and the pass; the same on ranks with equal costs.
 
@@ -102,22 +102,24 @@ def choose(
 
     Args:
         frames: tokens along time.
-        places: tokens of a frame.
+        positions: tokens of a frame.
         ranks: number of ranks.
         pairs: number of pairs of a spatial and a temporal layer.
         costs: seconds and bytes.
         most_slices: most slices along either axis.
     """
     best, shortest = DSP, float("inf")
-    for N_T, N_S in product(range(1, min(most_slices, frames) + 1), range(1, min(most_slices, places) + 1)):
-        division = TokenDivision.of(frames, places, Slicing(N_T, N_S, 0, 0), ranks)
+    for N_T, N_S in product(
+        range(1, min(most_slices, frames) + 1), range(1, min(most_slices, positions) + 1)
+    ):
+        division = TokenDivision.of(frames, positions, Slicing(N_T, N_S, 0, 0), ranks)
         for lifted in product(range(N_T + 1), range(N_S + 1)):
             slicing = Slicing(N_T, N_S, *lifted)
             two, three = (simulate(slicing, division, count, costs).seconds for count in (2, 3))
             seconds = three + (pairs - 3) * (three - two)
             if seconds < shortest * (1 - 1e-9):
                 best, shortest = slicing, seconds
-    return best, simulate(best, TokenDivision.of(frames, places, best, ranks), pairs, costs)
+    return best, simulate(best, TokenDivision.of(frames, positions, best, ranks), pairs, costs)
 
 
 def buffer_bytes(slicing: Slicing, division: TokenDivision, token_bytes: int) -> int:
@@ -133,8 +135,8 @@ def buffer_bytes(slicing: Slicing, division: TokenDivision, token_bytes: int) ->
         division: slices and ranks.
         token_bytes: size of a token between layers, of all samples.
     """
-    most = max(_most_tokens(slicing, division, rank) for rank in range(division.ranks))
-    return most * token_bytes
+    max_tokens = max(_most_tokens(slicing, division, rank) for rank in range(division.ranks))
+    return max_tokens * token_bytes
 
 
 def blocking_buffer_bytes(division: TokenDivision, token_bytes: int) -> int:
@@ -164,47 +166,47 @@ class _Sizes:
 
     @classmethod
     def of(cls, division: TokenDivision, kind: LayerKind, sharing: int) -> "_Sizes":
-        cut, whole = division.cut(kind), division.whole(kind)
+        cut, full = division.cut(kind), division.whole(kind)
         cut_NP = np.array(cut.cells.lengths).reshape(-1, division.ranks)
-        whole_NP = np.array(whole.cells.lengths).reshape(-1, division.ranks)
+        whole_NP = np.array(full.cells.lengths).reshape(-1, division.ranks)
         sent_NMP = (cut_NP.sum(axis=1, keepdims=True) - cut_NP)[:, None] * whole_NP[None]
         received_NMP = cut_NP[:, None] * (whole_NP.sum(axis=1, keepdims=True) - whole_NP)[None]
         links = np.arange(0, division.ranks, sharing)
         ranks = np.diff([*links, division.ranks])
         busiest = [np.add.reduceat(x, links, axis=2) / ranks for x in (sent_NMP, received_NMP)]
-        return cls(cut_NP * whole.cells.tokens, np.maximum(*busiest).max(axis=2))
+        return cls(cut_NP * full.cells.tokens, np.maximum(*busiest).max(axis=2))
 
 
 def _most_tokens(slicing: Slicing, division: TokenDivision, rank: int) -> int:
     """Return the most tokens beyond its own that a rank holds; two pairs of layers show all states."""
     pairs = 2
 
-    def tokens(kind: LayerKind, number: int) -> int:
-        return division.whole(kind).cells.tokens * division.cut(kind).counts(number)[rank]
+    def tokens(kind: LayerKind, index: int) -> int:
+        return division.whole(kind).cells.tokens * division.cut(kind).counts(index)[rank]
 
-    def packed(layer: int, number: int, part: int) -> int:
+    def packed(layer: int, index: int, part: int) -> int:
         kind = KINDS[layer % 2]
-        return division.cut(kind).slices.lengths[number] * division.whole(kind).counts(part)[rank]
+        return division.cut(kind).slices.lengths[index] * division.whole(kind).counts(part)[rank]
 
     parts = range(slicing.count(-1))
     live: dict[object, int] = {
-        (0, number, part): packed(0, number, part) for number in range(slicing.count(0)) for part in parts
+        (0, index, part): packed(0, index, part) for index in range(slicing.count(0)) for part in parts
     }
-    own = most = sum(live.values())
+    initial = max_tokens = sum(live.values())
     for operation in schedule(slicing, pairs):
-        layer, number = operation.layer, operation.slice
+        layer, index = operation.layer, operation.slice
         kind = KINDS[layer % 2]
         if isinstance(operation, PieceLaunch):
-            live[layer, number] = tokens(kind, number)
+            live[layer, index] = tokens(kind, index)
         elif isinstance(operation, Wait):
             for part in range(slicing.count(layer - 1)):
-                del live[layer, number, part]
+                del live[layer, index, part]
         else:
             # Input and output, then output and pieces.
-            most = max(most, sum(live.values()) + tokens(kind, number))
-            del live[layer, number]
+            max_tokens = max(max_tokens, sum(live.values()) + tokens(kind, index))
+            del live[layer, index]
             for other in range(slicing.count(layer + 1)):
-                live[layer + 1, other, number] = packed(layer + 1, other, number)
-            most = max(most, sum(live.values()) + tokens(kind, number))
-        most = max(most, sum(live.values()))
-    return most - own
+                live[layer + 1, other, index] = packed(layer + 1, other, index)
+            max_tokens = max(max_tokens, sum(live.values()) + tokens(kind, index))
+        max_tokens = max(max_tokens, sum(live.values()))
+    return max_tokens - initial

@@ -45,20 +45,20 @@ class UlyssesSTDiT:
     ) -> torch.Tensor:
         dit, device, ranks = self.dit, x_BCTHW.device, dist.get_world_size(self.group)
         grid, rank = dit.grid(x_BCTHW.shape[2:]), dist.get_rank(self.group)
-        places = SliceSharding.of([grid], "place", ranks)
-        of_ranks = [places.tokens(number) for number in range(ranks)]
+        by_place = SliceSharding.of([grid], "place", ranks)
+        of_ranks = [by_place.tokens(index) for index in range(ranks)]
         cut, order = Partition(tuple(map(len, of_ranks))), torch.cat(of_ranks)
-        whole, positions_L = grid, torch.arange(len(order))
+        full_grid, positions_L = grid, torch.arange(len(order))
         if window is not None:
-            whole, positions_L = dit.placed(x_BCTHW.shape[2:], window)
-        here = positions_L[of_ranks[rank]].to(device)
+            full_grid, positions_L = dit.placed(x_BCTHW.shape[2:], window)
+        local = positions_L[of_ranks[rank]].to(device)
         inner = _Reordered(
             order.argsort().to(device), order.to(device), SpatialTemporalAttention([grid], "frame")
         )
-        within_frames = _OverHeads(Ulysses(self.group, cut, inner), dit.rotation([whole], here, device))
-        pack = TokenLayout(here=here, grids=places.grids[rank], within_frames=within_frames)
+        within_frames = _OverHeads(Ulysses(self.group, cut, inner), dit.rotation([full_grid], local, device))
+        pack = TokenLayout(here=local, grids=by_place.grids[rank], within_frames=within_frames)
         values_BLV = tokens(x_BCTHW, dit.patch)[:, of_ranks[rank].to(device)]
-        values_BLV = dit.denoise(values_BLV, timestep_input_B, *conditions, [whole], pack)
+        values_BLV = dit.denoise(values_BLV, timestep_input_B, *conditions, [full_grid], pack)
         values_BLV = gather(values_BLV, cut.lengths, self.group).index_select(1, inner.inward)
         return join(values_BLV.reshape(len(x_BCTHW), *grid, dit.channels, -1), dit.patch)
 

@@ -35,33 +35,33 @@ def violations(operations: Sequence[Operation], slicing: Slicing, pairs: int) ->
         slicing: its numbers of slices.
         pairs: number of pairs of a spatial and a temporal layer.
     """
-    wanted = _wanted(slicing, pairs)
+    expected = _wanted(slicing, pairs)
     done: set[Operation] = set()
-    found: list[Violation] = []
+    faults: list[Violation] = []
     for operation in operations:
-        if operation not in wanted:
-            found.append(Violation("unknown", operation))
+        if operation not in expected:
+            faults.append(Violation("unknown", operation))
             continue
         if operation in done:
-            found.append(Violation("twice", operation))
+            faults.append(Violation("twice", operation))
         if isinstance(operation, PieceLaunch):
             producer = Compute(operation.layer - 1, operation.part)
             if operation.layer > 0 and producer not in done:
-                found.append(Violation("before its producer", operation))
+                faults.append(Violation("before its producer", operation))
             if Wait(operation.layer, operation.slice) in done:
-                found.append(Violation("after its wait", operation))
+                faults.append(Violation("after its wait", operation))
         if isinstance(operation, Compute) and Wait(operation.layer, operation.slice) not in done:
-            found.append(Violation("without a wait", operation))
+            faults.append(Violation("without a wait", operation))
         done.add(operation)
-    return found + [Violation("missing", operation) for operation in wanted if operation not in done]
+    return faults + [Violation("missing", operation) for operation in expected if operation not in done]
 
 
 def _wanted(slicing: Slicing, pairs: int) -> dict[Operation, None]:
     """Return every operation of a pass once, ordered by layer."""
-    wanted: dict[Operation, None] = {}
+    expected: dict[Operation, None] = {}
     for layer in range(2 * pairs):
-        for number in range(slicing.count(layer)):
+        for index in range(slicing.count(layer)):
             for part in range(slicing.count(layer - 1)):
-                wanted[PieceLaunch(layer, number, part)] = None
-            wanted[Wait(layer, number)] = wanted[Compute(layer, number)] = None
-    return wanted
+                expected[PieceLaunch(layer, index, part)] = None
+            expected[Wait(layer, index)] = expected[Compute(layer, index)] = None
+    return expected

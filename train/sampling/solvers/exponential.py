@@ -31,15 +31,15 @@ class RES:
     points: Sequence[Point]
     _before: torch.Tensor | None = field(default=None, init=False)
 
-    def step(self, x: torch.Tensor, number: int) -> torch.Tensor:
-        clean, _ = self.estimate(x, number)
-        here, there = self.points[number : number + 2]
-        h = there.log_snr - here.log_snr
-        ahead = _with_constant(x, clean, here, there)
+    def step(self, x: torch.Tensor, index: int) -> torch.Tensor:
+        clean, _ = self.estimate(x, index)
+        start, end = self.points[index : index + 2]
+        h = end.log_snr - start.log_snr
+        ahead = _with_constant(x, clean, start, end)
         if self._before is not None and math.isfinite(h):
-            back = (self.points[number - 1].log_snr - here.log_snr) / h
+            back = (self.points[index - 1].log_snr - start.log_snr) / h
             # h phi_2(-h) / c_2, of which phi_1(-h) = (1 - e^-h) / h.
-            weight = there.signal * (1 + math.expm1(-h) / h) / back
+            weight = end.signal * (1 + math.expm1(-h) / h) / back
             ahead = ahead + weight * (self._before - clean)
         self._before = clean
         return ahead
@@ -66,51 +66,51 @@ class UniPC:
     _start: torch.Tensor | None = field(default=None, init=False)
     _last_order: int = field(default=1, init=False)
 
-    def step(self, x: torch.Tensor, number: int) -> torch.Tensor:
-        clean, _ = self.estimate(x, number)
+    def step(self, x: torch.Tensor, index: int) -> torch.Tensor:
+        clean, _ = self.estimate(x, index)
         if self._start is not None:
-            x = self._moved(self._start, number - 1, self._last_order, clean)
+            x = self._moved(self._start, index - 1, self._last_order, clean)
         self._seen = [*self._seen[1 - self.order or len(self._seen) :], clean]
         self._start = x
-        self._last_order = min(self.order, len(self._seen), len(self.points) - 1 - number)
-        return self._moved(x, number, self._last_order, None)
+        self._last_order = min(self.order, len(self._seen), len(self.points) - 1 - index)
+        return self._moved(x, index, self._last_order, None)
 
-    def _moved(self, x: torch.Tensor, number: int, order: int, arrived: torch.Tensor | None) -> torch.Tensor:
+    def _moved(self, x: torch.Tensor, index: int, order: int, arrived: torch.Tensor | None) -> torch.Tensor:
         """Return the state after a step: predicted, or corrected by the clean latent that is seen at its end."""
-        here, there = self.points[number : number + 2]
+        start, end = self.points[index : index + 2]
         clean = self._seen[-1]
-        ahead = _with_constant(x, clean, here, there)
-        back = self.points[number - order + 1 : number][::-1]
-        h = there.log_snr - here.log_snr
+        ahead = _with_constant(x, clean, start, end)
+        back = self.points[index - order + 1 : index][::-1]
+        h = end.log_snr - start.log_snr
         # Points of infinite lambda are infinitely far and say nothing of the slope.
-        places = [(point.log_snr - here.log_snr) / h for point in back if math.isfinite(point.log_snr)]
+        offsets = [(point.log_snr - start.log_snr) / h for point in back if math.isfinite(point.log_snr)]
         differences = [
-            (seen - clean) / place for place, seen in zip(places, self._seen[-2::-1], strict=False)
+            (earlier - clean) / offset for offset, earlier in zip(offsets, self._seen[-2::-1], strict=False)
         ]
         halves = order == (2 if arrived is None else 1)
         if arrived is not None:
-            places.append(1.0)
+            offsets.append(1.0)
             differences.append(arrived - clean)
-        if not places:
+        if not offsets:
             return ahead
-        weights = [0.5] if halves else _weights(places, h)
+        weights = [0.5] if halves else _weights(offsets, h)
         total = sum(weight * difference for weight, difference in zip(weights, differences, strict=True))
-        return ahead - there.signal * math.expm1(-h) * total
+        return ahead - end.signal * math.expm1(-h) * total
 
 
-def _with_constant(x: torch.Tensor, clean: torch.Tensor, here: Point, there: Point) -> torch.Tensor:
+def _with_constant(x: torch.Tensor, clean: torch.Tensor, start: Point, end: Point) -> torch.Tensor:
     """Return the state after a step with a constant clean latent, which is DDIM's."""
-    h = there.log_snr - here.log_snr
-    return there.noise / here.noise * x - there.signal * math.expm1(-h) * clean
+    h = end.log_snr - start.log_snr
+    return end.noise / start.noise * x - end.signal * math.expm1(-h) * clean
 
 
-def _weights(places: Sequence[float], h: float) -> list[float]:
+def _weights(offsets: Sequence[float], h: float) -> list[float]:
     """Return weights of slopes that integrate polynomials exactly (UniPC, eq. 10 and 11, with B_2)."""
     scale = math.expm1(-h)
     phi, factorial, right = scale / -h - 1, 1, []
-    for number in range(1, len(places) + 1):
+    for index in range(1, len(offsets) + 1):
         right.append(phi * factorial / scale)
-        factorial *= number + 1
+        factorial *= index + 1
         phi = phi / -h - 1 / factorial
-    left = [[place**power for place in places] for power in range(len(places))]
-    return [float(weight) for weight in np.linalg.solve(np.array(left), np.array(right))]
+    matrix = [[offset**power for offset in offsets] for power in range(len(offsets))]
+    return [float(weight) for weight in np.linalg.solve(np.array(matrix), np.array(right))]

@@ -25,7 +25,7 @@ class FewStep:
     points: Sequence[Point]
     noise: Callable[[int], torch.Tensor]
 
-    def step(self, x: torch.Tensor, number: int) -> torch.Tensor:
-        clean, _ = self.estimate(x, number)
-        there = self.points[number + 1]
-        return there.signal * clean + there.noise * self.noise(number + 1) if there.noise else clean
+    def step(self, x: torch.Tensor, index: int) -> torch.Tensor:
+        clean, _ = self.estimate(x, index)
+        end = self.points[index + 1]
+        return end.signal * clean + end.noise * self.noise(index + 1) if end.noise else clean

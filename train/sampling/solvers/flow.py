@@ -25,13 +25,13 @@ class Euler:
     estimate: EstimateFn
     points: Sequence[Point]
 
-    def step(self, x: torch.Tensor, number: int) -> torch.Tensor:
-        clean, eps = self.estimate(x, number)
-        return self._moved(x, number, clean, eps)
+    def step(self, x: torch.Tensor, index: int) -> torch.Tensor:
+        clean, eps = self.estimate(x, index)
+        return self._moved(x, index, clean, eps)
 
-    def _moved(self, x: torch.Tensor, number: int, clean: torch.Tensor, eps: torch.Tensor) -> torch.Tensor:
-        here, there = self.points[number : number + 2]
-        return x + (there.signal - here.signal) * clean + (there.noise - here.noise) * eps
+    def _moved(self, x: torch.Tensor, index: int, clean: torch.Tensor, eps: torch.Tensor) -> torch.Tensor:
+        start, end = self.points[index : index + 2]
+        return x + (end.signal - start.signal) * clean + (end.noise - start.noise) * eps
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class Heun(Euler):
     Karras et al. 2022, algorithm 1, without churn; for DDPM, the trapezoidal rule over both signal and noise.
     """
 
-    def step(self, x: torch.Tensor, number: int) -> torch.Tensor:
-        clean, eps = self.estimate(x, number)
-        ahead = self._moved(x, number, clean, eps)
-        if number + 2 == len(self.points):
+    def step(self, x: torch.Tensor, index: int) -> torch.Tensor:
+        clean, eps = self.estimate(x, index)
+        ahead = self._moved(x, index, clean, eps)
+        if index + 2 == len(self.points):
             return ahead
-        next_clean, next_eps = self.estimate(ahead, number + 1)
-        return self._moved(x, number, (clean + next_clean) / 2, (eps + next_eps) / 2)
+        next_clean, next_eps = self.estimate(ahead, index + 1)
+        return self._moved(x, index, (clean + next_clean) / 2, (eps + next_eps) / 2)

@@ -26,13 +26,13 @@ def starting_noise(seeds: Sequence[int], shape_CTHW: Sequence[int]) -> torch.Ten
     return torch.stack(each)
 
 
-def step_noise(seeds: Sequence[int], number: int, shape_CTHW: Sequence[int]) -> torch.Tensor:
+def step_noise(seeds: Sequence[int], step: int, shape_CTHW: Sequence[int]) -> torch.Tensor:
     """Draw the new noise of a step, as `starting_noise`; it depends on no earlier draw.
 
     Args:
         seeds: seed of each of B videos.
-        number: index of the step, from 1.
+        step: index of the step, from 1.
         shape_CTHW: channels, frames, rows and columns of the latents.
     """
-    derived = [int(words(seed, number, _STEP_NOISE, 1)[0]) % SEEDS for seed in seeds]
+    derived = [int(words(seed, step, _STEP_NOISE, 1)[0]) % SEEDS for seed in seeds]
     return starting_noise(derived, shape_CTHW)

@@ -30,8 +30,8 @@ def sample(
         noise: new noise for a point, by its index; needed by few_step.
     """
     stepper = _stepper(solver, estimate, [*(Point(*point) for point in points), CLEAN], noise)
-    for number in range(len(points)):
-        x = stepper.step(x, number)
+    for index in range(len(points)):
+        x = stepper.step(x, index)
         progress()
     return x
 

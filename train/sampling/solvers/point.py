@@ -36,5 +36,5 @@ CLEAN = Point(1.0, 0.0)
 class Stepper(Protocol):
     """Solver of one flow; multistep solvers keep what they have seen."""
 
-    def step(self, x: torch.Tensor, number: int) -> torch.Tensor:
+    def step(self, x: torch.Tensor, index: int) -> torch.Tensor:
         """Return the state at the next point, given that at a point; called once for every point in order."""

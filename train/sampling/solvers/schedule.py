@@ -24,16 +24,18 @@ def sampling_times(objective: Objective, config: SampleConfig, tokens: int) -> t
     if config.timesteps is None:
         return objective.schedule(config.steps, tokens)
     times = torch.tensor(config.timesteps, dtype=torch.float64)
-    told = ", ".join(f"{time:g}" for time in config.timesteps)
-    whole = isinstance(objective, DDPM)
-    most = float(objective.schedule(1, tokens)[0])
+    times_text = ", ".join(f"{time:g}" for time in config.timesteps)
+    is_discrete = isinstance(objective, DDPM)
+    max_time = float(objective.schedule(1, tokens)[0])
     if not (times.diff() < 0).all():
-        raise UsageError(f"timesteps {told} must fall from most noise to least")
-    if times[0] > most or times[-1] < 0 or (times[-1] == 0 and not whole):
-        low = "0 to" if whole else "above 0, up to"
+        raise UsageError(f"timesteps {times_text} must fall from most noise to least")
+    if times[0] > max_time or times[-1] < 0 or (times[-1] == 0 and not is_discrete):
+        low = "0 to" if is_discrete else "above 0, up to"
         raise UsageError(
-            f"timesteps {told} must be {low} {most:g}, the most noise that the model was trained on"
+            f"timesteps {times_text} must be {low} {max_time:g}, the most noise that the model was trained on"
         )
-    if whole and any(not math.isclose(time, round(time)) for time in config.timesteps):
-        raise UsageError(f"timesteps {told} must be whole numbers: the model was trained on numbered levels")
+    if is_discrete and any(not math.isclose(time, round(time)) for time in config.timesteps):
+        raise UsageError(
+            f"timesteps {times_text} must be whole numbers: the model was trained on numbered levels"
+        )
     return times

@@ -147,14 +147,14 @@ def read_adapters(path: Path, subfolder: str) -> tuple[LoraConfig, dict[str, tor
                 for name in opened.keys()  # noqa: SIM118 - no mapping
             }
             metadata = opened.metadata() or {}
-        told = json.loads(metadata.get("lora_adapter_metadata", "{}"))
-        settings = {name.removeprefix(f"{LORA_PREFIX}."): value for name, value in told.items()}
-        given = {
+        saved_settings = json.loads(metadata.get("lora_adapter_metadata", "{}"))
+        settings = {name.removeprefix(f"{LORA_PREFIX}."): value for name, value in saved_settings.items()}
+        lora_settings = {
             "rank": settings["r"],
             "alpha": settings["lora_alpha"],
             "targets": settings["target_modules"],
         }
-        adapters = LoraConfig.model_validate(given)
+        adapters = LoraConfig.model_validate(lora_settings)
         if (name := refused_setting(settings)) is not None:
             raise UsageError(
                 f"--lora {file} has {name}={settings[name]!r}, which adapters here have not: merge it first"

@@ -40,11 +40,18 @@ def rescaled(weights: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -
     rank, alpha = float(settings["r"]), float(settings["lora_alpha"])
     patterns: Mapping[str, float] = settings.get("alpha_pattern") or {}
     over = math.sqrt(rank) if settings.get("use_rslora") else rank
-    found = dict(weights)
+    scaled = dict(weights)
     for name in weights:
         layer, is_b, _ = name.partition(".lora_B")
-        own = next((one for key, one in patterns.items() if re.fullmatch(rf"(.*\.)?({key})", layer)), alpha)
-        factor = (own / over) / (alpha / rank)
+        layer_alpha = next(
+            (
+                pattern_alpha
+                for key, pattern_alpha in patterns.items()
+                if re.fullmatch(rf"(.*\.)?({key})", layer)
+            ),
+            alpha,
+        )
+        factor = (layer_alpha / over) / (alpha / rank)
         if is_b and factor != 1:
-            found[name] = weights[name] * factor
-    return found
+            scaled[name] = weights[name] * factor
+    return scaled

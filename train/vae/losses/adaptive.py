@@ -8,8 +8,8 @@ LARGEST = 1e4
 
 def gradient_at(scalar: torch.Tensor, layer: torch.Tensor) -> torch.Tensor:
     """Return the gradient of a scalar with respect to a layer's weights; keeps the graph."""
-    found: torch.Tensor = torch.autograd.grad(scalar, layer, retain_graph=True)[0]
-    return found
+    gradient: torch.Tensor = torch.autograd.grad(scalar, layer, retain_graph=True)[0]
+    return gradient
 
 
 def adaptive_weight(reconstruction: torch.Tensor, gan: torch.Tensor) -> torch.Tensor:

@@ -36,13 +36,13 @@ class Perceptual(nn.Module):
             from torchmetrics.functional.image.lpips import _NoTrainLpips
         except ImportError as error:
             raise UsageError("losses.lpips needs torchmetrics: pip install 'reelweave[vae]'") from error
-        given = _read(config, key)
+        weights = _read(config, key)
         self._network = _NoTrainLpips(net=config.network, pnet_rand=True).to(torch.get_default_dtype())
         backbone: nn.Module = self._network.net
         # torchmetrics splits torchvision's layers into slices and keeps their numbers.
-        wanted = {name: re.sub(r"^slices?\.?\d+", "features", name) for name in backbone.state_dict()}
+        source_names = {name: re.sub(r"^slices?\.?\d+", "features", name) for name in backbone.state_dict()}
         try:
-            backbone.load_state_dict({name: given[source] for name, source in wanted.items()})
+            backbone.load_state_dict({name: weights[source] for name, source in source_names.items()})
         except (KeyError, RuntimeError) as error:
             raise UsageError(
                 f"{key}={str(config.backbone)!r} does not hold the weights of torchvision's"
@@ -63,7 +63,7 @@ def _read(config: LpipsConfig, key: str) -> dict[str, torch.Tensor]:
             raise UsageError(f"{key}: {path} is larger than {MAX_BACKBONE_BYTES >> 20} MiB")
         if path.suffix == ".safetensors":
             return load_file(path)
-        found: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+        weights: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, SafetensorError) as error:
         # torch advises to load what it holds for code.
         reason = "no weights" if isinstance(error, pickle.UnpicklingError) else first_line(error)
@@ -71,4 +71,4 @@ def _read(config: LpipsConfig, key: str) -> dict[str, torch.Tensor]:
             f"{key}={str(path)!r} could not be read ({reason}); give the file of torchvision's"
             f" {_PUBLISHED[config.network]} weights, .pth or .safetensors"
         ) from error
-    return found
+    return weights
