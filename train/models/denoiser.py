@@ -178,10 +178,10 @@ class Denoiser(nn.Module):
         Raises:
             UsageError: the window does not consist of whole patches of the video.
         """
-        size, grid, start = self.grid(latent_size), self.grid(window.whole), self.grid(window.start)
+        size, grid, start = self.grid(latent_size), self.grid(window.full_size), self.grid(window.start)
         if any(a < 0 or a + n > N for a, n, N in zip(start, size, grid, strict=True)):
             raise UsageError(
-                f"a window of {tuple(latent_size)} latents at {window.start} is not within {window.whole}"
+                f"a window of {tuple(latent_size)} latents at {window.start} is not within {window.full_size}"
             )
         return grid, box_tokens(start, size, grid)
 

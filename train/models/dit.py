@@ -39,10 +39,10 @@ class TokenLayout(NamedTuple):
 
     Attributes:
         samples: segments of samples of different shapes in one sequence; None: each row is a sample.
-        own: self-attention pattern; None: all tokens of a sample.
+        self_attend: self-attention pattern; None: all tokens of a sample.
         text: cross-attention pattern for packed captions; None: all tokens of a sample's caption.
-        here: local part of the sequence under context parallelism.
-        here_text: local part of text that a published model has in its sequence.
+        local: local part of the sequence under context parallelism.
+        local_text: local part of text that a published model has in its sequence.
         captions: segments of packed captions.
         grids: local tokens of each sample along time, rows and columns; a single entry for equal samples.
         within_frames: spatial attention across ranks, where no whole frames are local.
@@ -50,10 +50,10 @@ class TokenLayout(NamedTuple):
     """
 
     samples: Segments | None = None
-    own: Attend | None = None
+    self_attend: Attend | None = None
     text: Attend | None = None
-    here: slice | torch.Tensor = slice(None)
-    here_text: slice = slice(None)
+    local: slice | torch.Tensor = slice(None)
+    local_text: slice = slice(None)
     captions: Segments | None = None
     grids: Sequence[tuple[int, int, int]] = ()
     within_frames: "Callable[[MultiHeadAttention, torch.Tensor], torch.Tensor] | None" = None
@@ -140,7 +140,7 @@ class Block(nn.Module):
     ) -> torch.Tensor:
         """Map tokens [B, L, D] to [B, L, D]."""
         branches: Branches = (
-            lambda h_BLD: self.attend(h_BLD, h_BLD, rotation, blocks=pack.own),
+            lambda h_BLD: self.attend(h_BLD, h_BLD, rotation, blocks=pack.self_attend),
             lambda h_BLD: self.cross_attend(h_BLD, context_BMD, mask_BM=mask_BM, blocks=pack.text),
             self.mlp,
         )
@@ -259,7 +259,7 @@ class DiT(Denoiser):
         full_grid, pack = grid, WHOLE_SAMPLES
         if window is not None:
             full_grid, local = self.placed(x_BCTHW.shape[2:], window)
-            pack = TokenLayout(here=send_one(local, x_BCTHW.device), grids=[grid])
+            pack = TokenLayout(local=send_one(local, x_BCTHW.device), grids=[grid])
         values_BLV = self.denoise(tokens(x_BCTHW, patch), t_B, context_BMD, mask_BM, [full_grid], pack)
         return join(values_BLV.reshape(len(t_B), *grid, self.channels, -1), patch)
 
@@ -303,9 +303,9 @@ class DiT(Denoiser):
             grids: token grids of the whole sequence, in order.
             pack: layout of the tokens.
         """
-        x_BLD, context_BMD = self.enter(values_BLV, context_BMD, grids, pack.here)
+        x_BLD, context_BMD = self.enter(values_BLV, context_BMD, grids, pack.local)
         condition_BD = self.embed_time(time_features(t_B, TIME_WIDTH))
-        rotation = self.rotation(grids, pack.here, x_BLD.device)
+        rotation = self.rotation(grids, pack.local, x_BLD.device)
         pack = pack._replace(grids=pack.grids or grids)
         streams = self.through_blocks(x_BLD, condition_BD, context_BMD, mask_BM, rotation, pack)
         return self.leave(streams, condition_BD, pack.samples)

@@ -67,7 +67,7 @@ class STBlock(nn.Module):
             self.mlp,
         )
         if full is not None:
-            branches = (lambda h_BLD: own(full, h_BLD, pack.own), *branches)
+            branches = (lambda h_BLD: own(full, h_BLD, pack.self_attend), *branches)
         return through(x_BLD, branches, self.modulation(condition_BD), pack.samples)
 
 

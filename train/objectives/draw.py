@@ -16,12 +16,12 @@ class Draw:
     Attributes:
         normals: standard normal numbers that determine the times, [B].
         dropped: True for samples trained without their caption, B of them.
-        given: number of latent frames that the model is given of each sample, in image-to-video training.
+        num_given: number of latent frames that the model is given of each sample, in image-to-video training.
     """
 
     normals: torch.Tensor
     dropped: list[bool]
-    given: list[int]
+    num_given: list[int]
 
 
 def draw(

@@ -252,7 +252,7 @@ def _pose(
     if config.first_frames and bundle.dit.keeps_given:
         # A loss is the mean over the frames that the model makes.
         frames = clean_BCTHW.shape[2]
-        made_B = torch.tensor([frames - num_given for num_given in drawn.given])
+        made_B = torch.tensor([frames - num_given for num_given in drawn.num_given])
         level = replace(level, weight=level.weight * frames / made_B)
     level = Level.of(send_one(level.stacked(), clean_BCTHW.device))
     input_BCTHW, target_BCTHW = pose(level, clean_BCTHW, noise_BCTHW)
@@ -261,6 +261,6 @@ def _pose(
         if bundle.dit.reads_picture:
             assert source.picture is not None, "see `run_by_cascades`"
             read_BCTHW = source.picture(index)
-        condition_BKTHW = bundle.dit.condition(read_BCTHW, drawn.given)
+        condition_BKTHW = bundle.dit.condition(read_BCTHW, drawn.num_given)
         input_BCTHW = torch.cat([input_BCTHW, condition_BKTHW.to(input_BCTHW.dtype)], dim=1)
     return _Posed(input_BCTHW, target_BCTHW, level, normals_B, dropped, tokens)

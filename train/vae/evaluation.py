@@ -62,8 +62,8 @@ class Evaluation:
                 continue
             with torch.autocast(world.device.type, torch.bfloat16, enabled=narrow):
                 reconstruction = reconstruct(vae, batch, world.device, seed=None)
-            quality.add(measures(reconstruction.made, reconstruction.video, perceptual))
-            pairs += list(zip(reconstruction.video, reconstruction.made, strict=True))[
+            quality.add(measures(reconstruction.reconstructed, reconstruction.video, perceptual))
+            pairs += list(zip(reconstruction.video, reconstruction.reconstructed, strict=True))[
                 : self.shown - len(pairs)
             ]
         vae.train()

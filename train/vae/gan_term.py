@@ -97,7 +97,7 @@ class GanTerm:
         config = self.config
         real_BP, made_BP = (
             at_least_float32(self.discriminator(x_BCTHW))
-            for x_BCTHW in (reconstruction.video, reconstruction.made.detach())
+            for x_BCTHW in (reconstruction.video, reconstruction.reconstructed.detach())
         )
         loss_B = told_B = to_tell_apart(real_BP, made_BP, config.loss)
         if config.r1:

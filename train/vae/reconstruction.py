@@ -23,12 +23,12 @@ class Reconstruction:
 
     Attributes:
         video: pixels in [-1, 1], [B, 3, T, H, W].
-        made: reconstruction of the same shape, not clipped.
+        reconstructed: reconstruction of the same shape, not clipped.
         posterior: distribution of the latents.
     """
 
     video: torch.Tensor
-    made: torch.Tensor
+    reconstructed: torch.Tensor
     posterior: Posterior
 
     @property
@@ -99,16 +99,16 @@ class ReconstructionLoss(nn.Module):
         """Return the active terms of a step, unweighted, [B] each."""
         config, terms = self._config, {}
         if _counts(config.mse, step):
-            terms["mse"] = squared_error(reconstruction.made, reconstruction.video)
+            terms["mse"] = squared_error(reconstruction.reconstructed, reconstruction.video)
         if _counts(config.l1, step):
-            terms["l1"] = absolute_error(reconstruction.made, reconstruction.video)
+            terms["l1"] = absolute_error(reconstruction.reconstructed, reconstruction.video)
         if config.kl and _counts(config.kl, step):
             log_variance = reconstruction.posterior.log_variance
             assert log_variance is not None
             terms["kl"] = kl_to_standard_normal(reconstruction.posterior.mean, log_variance, config.kl.per)
         if self.perceptual and _counts(config.lpips, step):
             terms["lpips"] = at_least_float32(
-                self.perceptual(reconstruction.made, reconstruction.video)
+                self.perceptual(reconstruction.reconstructed, reconstruction.video)
             ).mean(dim=1)
         return terms
 

@@ -53,12 +53,12 @@ def test_given_frames_are_drawn_behind_all_else_and_leave_something_to_make():
     found = draw(0.1, 7, KEYS, PASSES, 4, FirstFramesConfig(max_latent_frames=6, dropout=0.25))
     assert torch.equal(plain.normals, found.normals)
     assert plain.dropped == found.dropped
-    assert set(plain.given) == {0}
-    shares = [found.given.count(number) / len(KEYS) for number in range(5)]
+    assert set(plain.num_given) == {0}
+    shares = [found.num_given.count(number) / len(KEYS) for number in range(5)]
     # 6 numbers, of which 3 to 6 become 3 of 4 frames.
     assert shares == pytest.approx([0.25, 0.125, 0.125, 0.5, 0], abs=0.07)
     still = draw(0.1, 7, KEYS, PASSES, 1, FirstFramesConfig(dropout=0))
-    assert set(still.given) == {0}
+    assert set(still.num_given) == {0}
 
 
 @pytest.mark.parametrize("kind", ["dit", "st_dit", "mmdit"])

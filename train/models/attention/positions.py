@@ -14,11 +14,11 @@ class Window(NamedTuple):
 
     Attributes:
         start: first latent frame, row and column.
-        whole: latent frames, rows and columns of the whole video.
+        full_size: latent frames, rows and columns of the whole video.
     """
 
     start: tuple[int, int, int]
-    whole: tuple[int, int, int]
+    full_size: tuple[int, int, int]
 
 
 def box_tokens(start: Sequence[int], size: Sequence[int], grid: Sequence[int]) -> torch.Tensor:

@@ -60,13 +60,13 @@ class CogVideoX(DiffusersDenoiser):
         grid: tuple[int, int, int],
         pack: TokenLayout,
     ) -> torch.Tensor:
-        assert pack.own is not None, "checked by denoise"
-        text_BMD = self.filled(context_BMD, mask_BM)[:, pack.here_text]
+        assert pack.self_attend is not None, "checked by denoise"
+        text_BMD = self.filled(context_BMD, mask_BM)[:, pack.local_text]
         rotation = self._rotation(grid, x_BCTHW.device)
         if rotation is not None:
-            rotation = rotation[0][pack.here], rotation[1][pack.here]
+            rotation = rotation[0][pack.local], rotation[1][pack.local]
         with self._added_positions(grid, pack):
-            return self._run(x_BCTHW, time_B, text_BMD, Placed(rotation, pack.own, pack.joint))
+            return self._run(x_BCTHW, time_B, text_BMD, Placed(rotation, pack.self_attend, pack.joint))
 
     def _run(
         self,
@@ -97,7 +97,7 @@ class CogVideoX(DiffusersDenoiser):
 
         def add(_module: nn.Module, _inputs: Any, x_BND: torch.Tensor) -> torch.Tensor:
             joint_1ND = embed._get_positional_embeddings(rows, columns, clip, device=x_BND.device)
-            local = joint_1ND[:, :M][:, pack.here_text], joint_1ND[:, M:][:, pack.here]
+            local = joint_1ND[:, :M][:, pack.local_text], joint_1ND[:, M:][:, pack.local]
             return x_BND + torch.cat(local, dim=1).to(x_BND.dtype)
 
         hook = embed.register_forward_hook(add)

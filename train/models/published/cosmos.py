@@ -59,17 +59,17 @@ class Cosmos(DiffusersDenoiser):
         grid: tuple[int, int, int],
         pack: TokenLayout,
     ) -> torch.Tensor:
-        assert pack.own is not None, "checked by denoise"
-        attend, size = pack.own, self._latent_size(grid)
+        assert pack.self_attend is not None, "checked by denoise"
+        attend, size = pack.self_attend, self._latent_size(grid)
 
         def select(rotation: Rotation) -> Placed:
             cos_LD, sin_LD = rotation
-            return Placed((cos_LD[pack.here], sin_LD[pack.here]), attend)
+            return Placed((cos_LD[pack.local], sin_LD[pack.local]), attend)
 
         with ExitStack() as stack:
             stack.enter_context(placed(self.model.rope, size, select))
             if (learned := self.model.learnable_pos_embed) is not None:
-                stack.enter_context(placed(learned, size, lambda x_BLD: x_BLD[:, pack.here]))
+                stack.enter_context(placed(learned, size, lambda x_BLD: x_BLD[:, pack.local]))
             return self._predict(x_BCTHW, time_B, context_BMD, mask_BM)
 
     def _attention(self, video: int, text: int) -> int:

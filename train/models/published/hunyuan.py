@@ -90,16 +90,16 @@ class HunyuanVideo(DiffusersDenoiser):
         grid: tuple[int, int, int],
         pack: TokenLayout,
     ) -> torch.Tensor:
-        assert pack.own is not None, "checked by denoise"
-        attend = pack.own
+        assert pack.self_attend is not None, "checked by denoise"
+        attend = pack.self_attend
 
         def select(rotation: Rotation) -> Placed:
             cos_LD, sin_LD = rotation
-            return Placed((cos_LD[pack.here], sin_LD[pack.here]), attend, pack.joint)
+            return Placed((cos_LD[pack.local], sin_LD[pack.local]), attend, pack.joint)
 
         # The refiner sees the whole text, and its gradient on each rank is that of the local tokens.
         refined = self.model.context_embedder.register_forward_hook(
-            lambda _module, _inputs, text_BMD: text_BMD[:, pack.here_text]
+            lambda _module, _inputs, text_BMD: text_BMD[:, pack.local_text]
         )
         try:
             with placed(self.model.rope, self._latent_size(grid), select):

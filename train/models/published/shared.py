@@ -182,7 +182,7 @@ class DiffusersDenoiser(Denoiser):
         Raises:
             UsageError: the tokens are packed.
         """
-        if pack.own is None:
+        if pack.self_attend is None:
             raise self.no_packs()
         mask_BM = all_valid(context_BMD) if mask_BM is None else mask_BM
         x_BCTHW = in_a_row(values_BLV, self.patch)

@@ -74,7 +74,7 @@ class Wan(DiffusersDenoiser):
             cos_1L1D, sin_1L1D = rotation
             return cos_1L1D[:, here_L], sin_1L1D[:, here_L]
 
-        with placed(self.model.rope, window.whole, select):
+        with placed(self.model.rope, window.full_size, select):
             return super().forward(x_BCTHW, t_B, context_BMD, mask_BM)
 
     def _predict(
@@ -111,12 +111,12 @@ class Wan(DiffusersDenoiser):
         grid: tuple[int, int, int],
         pack: TokenLayout,
     ) -> torch.Tensor:
-        assert pack.own is not None, "checked by denoise"
-        attend = pack.own
+        assert pack.self_attend is not None, "checked by denoise"
+        attend = pack.self_attend
 
         def select(rotation: Rotation) -> Placed:
             cos_1L1D, sin_1L1D = rotation
-            return Placed((cos_1L1D[:, pack.here], sin_1L1D[:, pack.here]), attend)
+            return Placed((cos_1L1D[:, pack.local], sin_1L1D[:, pack.local]), attend)
 
         with placed(self.model.rope, self._latent_size(grid), select):
             return self._predict(x_BCTHW, time_B, context_BMD, mask_BM)

@@ -165,11 +165,11 @@ class _Unpadded:
     """Ring attention that sends valid keys only, by treating a padded batch as a packed sequence."""
 
     ring: Ring
-    kept: torch.Tensor
+    valid_tokens: torch.Tensor
 
     def attend(self, q_BHLD: torch.Tensor, k_BHMD: torch.Tensor, v_BHMD: torch.Tensor) -> torch.Tensor:
         B, H, L, D = q_BHLD.shape
-        k_1HND, v_1HND = (_packed(x).index_select(2, self.kept) for x in (k_BHMD, v_BHMD))
+        k_1HND, v_1HND = (_packed(x).index_select(2, self.valid_tokens) for x in (k_BHMD, v_BHMD))
         y_1HND: torch.Tensor = self.ring.attend(_packed(q_BHLD), k_1HND, v_1HND)
         return y_1HND.view(H, B, L, D).transpose(0, 1)
 

@@ -90,15 +90,15 @@ class SliceOrders(NamedTuple):
     """Tokens of a batch or pack by place and by frame, as one rank has them, on the CPU.
 
     Attributes:
-        places: assignment by place.
-        frames: assignment by frame.
+        by_place: assignment by place.
+        by_frame: assignment by frame.
         order: position of each token in the order of ranks' places, int64 [L].
         go: moves from places to frames.
         back: moves from frames to places.
     """
 
-    places: SliceSharding
-    frames: SliceSharding
+    by_place: SliceSharding
+    by_frame: SliceSharding
     order: torch.Tensor
     go: SliceMoves
     back: SliceMoves
@@ -115,13 +115,13 @@ def slice_orders(grids: tuple[Grid, ...], ranks: int, rank: int) -> SliceOrders:
         ranks: number of ranks.
         rank: this rank.
     """
-    by_place, frames = (SliceSharding.of(grids, axis, ranks) for axis in ("place", "frame"))
+    by_place, by_frame = (SliceSharding.of(grids, axis, ranks) for axis in ("place", "frame"))
     return SliceOrders(
         by_place,
-        frames,
+        by_frame,
         by_place.owner.argsort(stable=True).argsort(),
-        SliceMoves.between(by_place, frames, rank),
-        SliceMoves.between(frames, by_place, rank),
+        SliceMoves.between(by_place, by_frame, rank),
+        SliceMoves.between(by_frame, by_place, rank),
     )
 
 

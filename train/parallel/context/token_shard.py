@@ -39,7 +39,7 @@ class TokenShard:
 
     Attributes:
         cut: number of video tokens of every rank.
-        here: local video tokens among all that are given.
+        local: local video tokens among all that are given.
         grids: token grid of each sample of a pack; a single entry for equal samples.
         pack: layout of the local tokens, with their positions in ``grids``.
         counts: number of local tokens of each of ``grids``.
@@ -50,7 +50,7 @@ class TokenShard:
     """
 
     cut: Partition
-    here: slice | torch.Tensor
+    local: slice | torch.Tensor
     grids: Sequence[Grid]
     pack: TokenLayout
     counts: Sequence[int]
@@ -62,7 +62,7 @@ class TokenShard:
     def of(self, model: Cuttable, videos: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the values of the local patches, [B, L/P, V], of videos as in `squared_errors.Question`."""
         values_BLV = torch.cat([tokens(x_BCTHW, model.patch) for x_BCTHW in videos], dim=1)
-        return values_BLV[:, self.here]
+        return values_BLV[:, self.local]
 
     def denoise(self, model: Cuttable, videos: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the predictions for these patches."""
@@ -95,7 +95,7 @@ def part_of(
         return part
     grid, places_L = model.placed(inputs.inputs[0].shape[2:], window)
     places_L = send_one(places_L, inputs.timestep_input.device)
-    pack = part.pack._replace(here=places_L[part.here], grids=part.pack.grids or part.grids)
+    pack = part.pack._replace(local=places_L[part.local], grids=part.pack.grids or part.grids)
     if isinstance(model, STDiT) and isinstance(pack.within_frames, WithinFrames):
         rotation = model.rotation([grid], places_L[pack.within_frames.tokens], places_L.device)
         pack = pack._replace(within_frames=replace(pack.within_frames, rotation=rotation))
@@ -115,7 +115,7 @@ def _part_of(model: Cuttable, inputs: DenoisingInputs, ranks: ContextParallel) -
         if text_BM is not None:
             return _interleaved(grids, text_BM, bool(model.pooled_width), inputs, ranks)
     cut = ranks.cut(sum(map(math.prod, grids)))
-    return _one_stream(grids, cut, TokenLayout(here=cut.part(ranks.rank)), inputs, ranks)
+    return _one_stream(grids, cut, TokenLayout(local=cut.part(ranks.rank)), inputs, ranks)
 
 
 def cuttable(model: Denoiser) -> Cuttable:
@@ -167,9 +167,9 @@ def _one_stream(
     """
     timestep_input, context, mask = inputs.timestep_input, inputs.context, inputs.padding_mask
     if not inputs.packed:
-        pack = pack._replace(own=ranks.attend_dense(cut))
+        pack = pack._replace(self_attend=ranks.attend_dense(cut))
         return TokenShard(
-            cut, pack.here, grids, pack, [cut.lengths[ranks.rank]], timestep_input, context, mask
+            cut, pack.local, grids, pack, [cut.lengths[ranks.rank]], timestep_input, context, mask
         )
     samples = Segments.of(list(map(math.prod, grids)), timestep_input.device)
     counts_n = cut.counts(samples.lengths)[ranks.rank]
@@ -181,9 +181,9 @@ def _one_stream(
     parts = Segments.of([counts_n[index] for index in present], timestep_input.device)
     text = Segments.of(mask.sum(dim=1).tolist(), timestep_input.device)
     self_attend = ranks.attend_packed(cut, samples)
-    pack = pack._replace(samples=parts, own=self_attend, text=BlockDiagonal(parts, text))
+    pack = pack._replace(samples=parts, self_attend=self_attend, text=BlockDiagonal(parts, text))
     rows = valid_rows(context, mask)
-    return TokenShard(cut, pack.here, grids, pack, counts_n, timestep_input, rows, None)
+    return TokenShard(cut, pack.local, grids, pack, counts_n, timestep_input, rows, None)
 
 
 def _by_place(
@@ -192,16 +192,16 @@ def _by_place(
     """Return the part of an ST-DiT, sharded by place, with an exchange to whole frames per layer."""
     rank, device = ranks.rank, inputs.timestep_input.device
     orders = slice_orders(tuple(grids), ranks.size, rank)
-    by_place, frames = orders.places, orders.frames
-    tokens_M, local, order = send([frames.tokens(rank), by_place.tokens(rank), orders.order], device)
+    by_place, by_frame = orders.by_place, orders.by_frame
+    tokens_M, local, order = send([by_frame.tokens(rank), by_place.tokens(rank), orders.order], device)
     within_frames = WithinFrames(
         go=SliceExchange.of(orders.go, ranks.group, device),
         back=SliceExchange.of(orders.back, ranks.group, device),
-        frames=SpatialTemporalAttention(frames.grids[rank], "frame"),
+        frames=SpatialTemporalAttention(by_frame.grids[rank], "frame"),
         tokens=tokens_M,
         rotation=model.rotation(grids, tokens_M, device),
     )
-    pack = TokenLayout(here=local, grids=by_place.grids[rank], within_frames=within_frames)
+    pack = TokenLayout(local=local, grids=by_place.grids[rank], within_frames=within_frames)
     cut = Partition(tuple(sum(map(math.prod, on_rank)) for on_rank in by_place.grids))
     part = _one_stream(grids, cut, pack, inputs, ranks)
     return replace(part, order=order)
@@ -238,7 +238,7 @@ def _two_streams(grids: Sequence[Grid], inputs: DenoisingInputs, ranks: ContextP
         both = ranks.attend_dense(cut, seen_BN, None, context.device)
         last = ranks.attend_dense(cut, seen_BN, video_cut, context.device)
         pack = TokenLayout()
-    pack = pack._replace(here=video, joint=JointSequence(video_counts, own_text, both, last))
+    pack = pack._replace(local=video, joint=JointSequence(video_counts, own_text, both, last))
     return TokenShard(video_cut, video, grids, pack, video_counts, timestep_input, context[:, text], None)
 
 
@@ -272,15 +272,15 @@ def _interleaved(
     attend = ranks.attend_dense(cut, seen_BN if padded else None, None, inputs.context.device)
     video_count, own_text = video.lengths[ranks.rank], text.lengths[ranks.rank]
     pack = TokenLayout(
-        own=attend,
-        here=video.part(ranks.rank),
-        here_text=text.part(ranks.rank),
+        self_attend=attend,
+        local=video.part(ranks.rank),
+        local_text=text.part(ranks.rank),
         joint=JointSequence([video_count], [own_text], attend, attend),
     )
     # The padding of text that is shorter than the number of ranks.
     more = max(0, text.tokens + pooled - inputs.mask.shape[1])
     context, mask = F.pad(inputs.context, (0, 0, 0, more)), F.pad(inputs.mask, (0, more))
-    return TokenShard(video, pack.here, grids, pack, [video_count], inputs.timestep_input, context, mask)
+    return TokenShard(video, pack.local, grids, pack, [video_count], inputs.timestep_input, context, mask)
 
 
 def _clipped(samples: Segments, span: slice, counts_n: list[int]) -> Segments:

@@ -55,5 +55,5 @@ class ByTime:
         self, x_BCTHW: torch.Tensor, point: SchedulePoint, window: Window | None = None
     ) -> torch.Tensor:
         """Return the prediction of the expert for this point; see `reelweave.train.sampling.prediction`."""
-        predict = self.high_noise if self.is_high[point.number] else self.low_noise
+        predict = self.high_noise if self.is_high[point.step] else self.low_noise
         return predict(x_BCTHW, point, window)

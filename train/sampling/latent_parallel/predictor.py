@@ -41,7 +41,7 @@ class LatentParallel:
         patch: latent frames, rows and columns of the model's patch.
         groups: ranks with this one's place in every group.
         video: all ranks of the video, which must have the same latents.
-        whole: prediction on the ranks of all groups, for steps without division; None: every group runs it.
+        undivided: prediction on the ranks of all groups, for steps without division; None: every group runs it.
     """
 
     guided: Guided
@@ -49,7 +49,7 @@ class LatentParallel:
     patch: tuple[int, int, int]
     groups: World
     video: World
-    whole: Guided | None = None
+    undivided: Guided | None = None
 
     def __post_init__(self) -> None:
         if self.guided.rescale:
@@ -70,11 +70,11 @@ class LatentParallel:
         """
         if window is not None:
             raise UsageError("Latent Parallelism divides whole videos, not windows of them")
-        check_same(x_BCTHW, self.video, f"latents at point {point.number + 1} of {point.total}")
+        check_same(x_BCTHW, self.video, f"latents at point {point.step + 1} of {point.total}")
         grid = [n // p for n, p in zip(x_BCTHW.shape[2:], self.patch, strict=True)]
-        division = divide(self.rules, grid, self.patch, self.groups.size, point.number, point.total)
+        division = divide(self.rules, grid, self.patch, self.groups.size, point.step, point.total)
         if division is None:
-            prediction = self._aided(self.whole or self.guided, x_BCTHW, point, None, channel_spread)
+            prediction = self._aided(self.undivided or self.guided, x_BCTHW, point, None, channel_spread)
         else:
             prediction = self._blended(x_BCTHW, point, division)
         share = rising(_progress(point), FINAL_FROM, self.rules.aids.final_smoothing)
@@ -126,7 +126,7 @@ class LatentParallel:
 
 
 def _progress(point: SchedulePoint) -> float:
-    return point.number / max(1, point.total - 1)
+    return point.step / max(1, point.total - 1)
 
 
 def _rows(x_BCTHW: torch.Tensor, dim: int, rows: slice) -> torch.Tensor:

@@ -26,12 +26,12 @@ class SchedulePoint(NamedTuple):
     """Point of the sampling schedule.
 
     Attributes:
-        number: index of the point, from 0 at most noise.
+        step: index of the point, from 0 at most noise.
         total: number of points.
         level: noise level, [1] each.
     """
 
-    number: int
+    step: int
     total: int
     level: Level
 

@@ -72,9 +72,9 @@ class AsyncExchanges:
 class _Pending:
     """Exchange under way, with what must stay in memory until it is waited for."""
 
-    kept: list[torch.Tensor]
+    buffers: list[torch.Tensor]
     wait: Callable[[], object]
 
     def __call__(self) -> None:
         self.wait()
-        self.kept.clear()
+        self.buffers.clear()

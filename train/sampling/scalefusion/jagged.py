@@ -64,11 +64,11 @@ class TokenDivision:
 
     Attributes:
         frames: division along time, of the slices of spatial layers.
-        places: division along places, of the slices of temporal layers and of the input.
+        positions: division along the positions in a frame, of the slices of temporal layers and of the input.
     """
 
     frames: JaggedAxis
-    places: JaggedAxis
+    positions: JaggedAxis
 
     @classmethod
     def of(cls, frames: int, positions: int, slicing: Slicing, ranks: int) -> "TokenDivision":
@@ -98,11 +98,11 @@ class TokenDivision:
 
     def cut(self, kind: LayerKind) -> JaggedAxis:
         """Return the axis that a kind's layers are cut along; they have the other one whole."""
-        return self.frames if kind == "spatial" else self.places
+        return self.frames if kind == "spatial" else self.positions
 
     def whole(self, kind: LayerKind) -> JaggedAxis:
         """Return the axis that each slice of a kind's layers has whole."""
-        return self.places if kind == "spatial" else self.frames
+        return self.positions if kind == "spatial" else self.frames
 
     def layer_tokens(self, kind: LayerKind, rank: int) -> int:
         """Return the number of tokens that a rank sends to others before a whole layer, whatever the slices."""
@@ -123,5 +123,5 @@ def pass_bytes(division: TokenDivision, rank: int, pairs: int, token_bytes: int,
         value_bytes: size of a token's predicted values, of all samples.
     """
     between = division.layer_tokens("spatial", rank) + division.layer_tokens("temporal", rank)
-    local_tokens = division.frames.cells.tokens * division.places.total(rank)
+    local_tokens = division.frames.cells.tokens * division.positions.total(rank)
     return pairs * between * token_bytes + (division.ranks - 1) * local_tokens * value_bytes

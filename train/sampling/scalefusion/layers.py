@@ -49,7 +49,7 @@ class SlicedLayers:
     ) -> None:
         self.dit, self.division, self.inputs, self.rank = dit, division, inputs, rank
         self.blocks = cast("Sequence[STBlock]", dit.repeated())
-        frames, positions = division.frames, division.places
+        frames, positions = division.frames, division.positions
         in_frames = (frames.cells.tokens, -1)
         self.places_TSD = None if places_LD is None else torch.unflatten(places_LD, 0, in_frames)
         cos_TSR, sin_TSR = (torch.unflatten(table_LR, 0, in_frames) for table_LR in rotation)
@@ -65,7 +65,7 @@ class SlicedLayers:
 
     def embed(self, values_BTSV: torch.Tensor) -> list[torch.Tensor]:
         """Embed the local places, by slices of a temporal layer."""
-        positions = self.division.places
+        positions = self.division.positions
         cells = [positions.part(index, self.rank) for index in range(len(positions.slices.lengths))]
         embedded = [self.dit.embed(values_BTSV[:, :, cell]) for cell in cells]
         if self.places_TSD is None:

@@ -80,7 +80,7 @@ def measure_costs(
     """
     model_inputs = (x_BCTHW, timestep_input_B, conditions)
     full = runner.layers(*model_inputs, DSP)
-    frames, positions = full.division.frames.cells.tokens, full.division.places.cells.tokens
+    frames, positions = full.division.frames.cells.tokens, full.division.positions.cells.tokens
     halved = runner.layers(*model_inputs, Slicing(min(2, frames), min(2, positions), 0, 0))
     values_BLV = tokens(x_BCTHW, runner.dit.patch)[:, :1]
     token_BD = runner.dit.embed(values_BLV)[:, 0]

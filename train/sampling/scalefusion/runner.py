@@ -66,7 +66,7 @@ class ScaleFusion:
     ) -> torch.Tensor:
         dit = self.dit
         layers = self.layers(x_BCTHW, timestep_input_B, conditions, self.slicing, window)
-        frames, positions = layers.division.frames, layers.division.places
+        frames, positions = layers.division.frames, layers.division.positions
         values_BTSV = torch.unflatten(tokens(x_BCTHW, dit.patch), 1, (frames.cells.tokens, -1))
         outputs = self._run(layers, layers.embed(values_BTSV))
         values_BTSV = torch.cat([layers.leave(x_BWCD) for x_BWCD in outputs], dim=2)

@@ -85,7 +85,7 @@ def simulate(slicing: Slicing, division: TokenDivision, pairs: int, costs: Layer
         elif isinstance(operation, Wait):
             computed = np.maximum(computed, arrived[at])
         else:
-            own_P = sizes[kind].own[operation.slice]
+            own_P = sizes[kind].local[operation.slice]
             took_P = np.where(own_P > 0, costs.slice_s + costs.token_s[kind] * own_P, 0.0)
             computed, busy = computed + took_P, busy + took_P
     seconds, computing = float(computed.max()), float(busy.max())
@@ -156,12 +156,12 @@ class _Sizes:
     """Tokens of one kind of layer.
 
     Attributes:
-        own: tokens of a slice on each rank, [slices, P].
+        local: tokens of a slice on each rank, [slices, P].
         sent: tokens of a piece that a rank sends or receives, the mean over the ranks of the busiest link,
             [slices, parts].
     """
 
-    own: np.ndarray
+    local: np.ndarray
     sent: np.ndarray
 
     @classmethod

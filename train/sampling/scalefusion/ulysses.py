@@ -56,7 +56,7 @@ class UlyssesSTDiT:
             order.argsort().to(device), order.to(device), SpatialTemporalAttention([grid], "frame")
         )
         within_frames = _OverHeads(Ulysses(self.group, cut, inner), dit.rotation([full_grid], local, device))
-        pack = TokenLayout(here=local, grids=by_place.grids[rank], within_frames=within_frames)
+        pack = TokenLayout(local=local, grids=by_place.grids[rank], within_frames=within_frames)
         values_BLV = tokens(x_BCTHW, dit.patch)[:, of_ranks[rank].to(device)]
         values_BLV = dit.denoise(values_BLV, timestep_input_B, *conditions, [full_grid], pack)
         values_BLV = gather(values_BLV, cut.lengths, self.group).index_select(1, inner.inward)

@@ -98,7 +98,7 @@ def cut_off(model, start, size):
         seen_B1NN[..., L:] |= mask[:, None, None]
         pack = TokenLayout(joint=JointSequence([L], [M], Seen(seen_B1NN), Seen(seen_B1NN[..., :L, :])))
     else:
-        pack = TokenLayout(own=Seen(own_LL))
+        pack = TokenLayout(self_attend=Seen(own_LL))
     values_BLV = model.denoise(tokens(x, model.patch), t, context, mask, [GRID], pack)
     return join(values_BLV.reshape(2, *GRID, CHANNELS, -1), model.patch)
 

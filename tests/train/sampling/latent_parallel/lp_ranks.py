@@ -70,7 +70,7 @@ class Serial:
 
     def __call__(self, x: torch.Tensor, point: SchedulePoint, window: Window | None = None) -> torch.Tensor:
         grid = (x.shape[2], x.shape[3] // 2, x.shape[4] // 2)
-        division = divide(self.rules, grid, (1, 2, 2), self.parts, point.number, point.total)
+        division = divide(self.rules, grid, (1, 2, 2), self.parts, point.step, point.total)
         if division is None:
             return self.guided(x, point)
         total = torch.zeros_like(x)
@@ -221,7 +221,7 @@ def differing(bundle: Bundle, ranks: SamplingRanks) -> str:
         predict: Callable[..., torch.Tensor] = layout.divided(inner)
 
         def call(x: torch.Tensor, point: SchedulePoint, window: Window | None = None) -> torch.Tensor:
-            if point.number == 2 and ranks.world.rank == 2:
+            if point.step == 2 and ranks.world.rank == 2:
                 x = x.clone()
                 x.view(-1).view(torch.int64)[77] ^= 1
             return predict(x, point, window)
