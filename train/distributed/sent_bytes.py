@@ -148,7 +148,7 @@ def _chunk(elements: int, rank: int, size: int) -> int:
 
 
 def _to_others(index: int) -> _Count:
-    """Return the count of this rank's tensors (argument ``index``), once for each other rank."""
+    """Return a count of the bytes of argument ``index``, sent once to every peer."""
     return lambda arguments, _rank, size: (size - 1) * sum(x.nbytes for x in _flat(arguments[index]))
 
 

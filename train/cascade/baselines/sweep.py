@@ -32,7 +32,7 @@ def sweep(problem: Problem) -> Schedule:
 
 
 def least_work(problem: Problem, target_s: float) -> Places:
-    """Return degrees of least work whose chains meet a target, else the shortest chain, int64 [S, M]."""
+    """Return the degrees of least work that meet a target time, else the fastest, int64 [S, M]."""
     dit_SK = problem.times_SMK[:, Module.DIT]
     degree_SMK = np.full((problem.samples, len(Module), len(problem.degrees_K)), -1)
     degree_SMK[:, Module.DIT] = np.arange(len(problem.degrees_K))

@@ -137,7 +137,7 @@ def route(givers: Sequence[int], takers: Sequence[int], sample: int, ranks_per_n
 
 
 def share(parts: int, degree: int, index: int) -> range:
-    """Return the parts of a cascade that the number-th rank of its group makes, dealt round-robin."""
+    """Return the parts of a cascade assigned round-robin to rank ``index`` of its group."""
     return range(index, parts, degree)
 
 

@@ -41,7 +41,7 @@ class SpatialTemporalAttention:
 
 
 def _slices(x_BHLD: torch.Tensor, frames: int, axis: int) -> torch.Tensor:
-    """Return the slices along an axis of [time, place], counted from 1, as a batch, [N, H, S, D]."""
+    """Slice [time, place] along one axis, counted from 1, and stack the slices as a batch, [N, H, S, D]."""
     # Projections are [B, L, H, D] in memory, so that these are views: frames always, places for B = 1.
     x_BTPHD = torch.unflatten(x_BHLD.transpose(1, 2), 1, (frames, -1))
     return x_BTPHD.movedim(axis, 1).flatten(0, 1).transpose(1, 2)
