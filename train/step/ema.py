@@ -55,11 +55,11 @@ class Ema:
             self._exchange_(weights, wide)
 
     @torch.no_grad()
-    def _exchange_(self, weights: Mapping[str, torch.Tensor], exact: Mapping[str, torch.Tensor]) -> None:
+    def _exchange_(self, weights: Mapping[str, torch.Tensor], saved: Mapping[str, torch.Tensor]) -> None:
         for name, average in self.tensors.items():
             weight = weights[name]
             if weight.dtype != average.dtype:
-                weight.copy_(exact.get(name, average))
+                weight.copy_(saved.get(name, average))
                 continue
             before = weight.detach().clone()
             weight.copy_(average)

@@ -50,15 +50,17 @@ class TiledDecoder:
         except RuntimeError as error:  # of which memory is the usual one
             failure = error
         self._agree(failure)
-        finished = []
+        finished_videos = []
         like = None if decoded[0] is None else decoded[0].new_empty((1, decoded[0].shape[1], 0, 0, 0))
         for video in range(videos):
             units = slice(video * len(tiles), (video + 1) * len(tiles))
             parts = self._collect(decoded[units], owners[units], layout, tiles, like)
             decoded[units] = [None] * len(tiles)
             if parts is not None:
-                finished.append(parts[0] if is_whole else self.tokenizer.finish(layout.assemble(parts, size)))
-        return torch.cat(finished) if finished else None
+                finished_videos.append(
+                    parts[0] if is_whole else self.tokenizer.finish(layout.assemble(parts, size))
+                )
+        return torch.cat(finished_videos) if finished_videos else None
 
     def owners(self, videos: int, size: tuple[int, ...]) -> list[int]:
         """Return the rank of every tile, video by video."""

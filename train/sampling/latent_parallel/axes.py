@@ -59,11 +59,11 @@ def steps_to_mix(axes: Sequence[int | None]) -> int | None:
     Args:
         axes: axes of consecutive steps; None: not divided.
     """
-    divided: set[int] = set()
+    divided_axes: set[int] = set()
     for count, axis in enumerate(axes, 1):
         if axis is None:
             return count
-        divided.add(axis)
-        if len(divided) == 2:
+        divided_axes.add(axis)
+        if len(divided_axes) == 2:
             return count
     return None
