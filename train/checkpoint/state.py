@@ -12,10 +12,22 @@ from reelweave.loader.storage import Storage
 from reelweave.train.checkpoint.damage import damaged
 from reelweave.train.checkpoint.names import STATE, part
 
-FORMAT_VERSION = 4
-_READ_VERSIONS = (1, 2, 3, 4)
+FORMAT_VERSION = 5
+_READ_VERSIONS = (1, 2, 3, 4, 5)
 _CHECKSUMS_SINCE = 3
 MAX_STATE_BYTES = 16 << 20
+
+
+class BaseWeights(Settings):
+    """Weights under adapters, which a checkpoint of adapters does not hold."""
+
+    name: str = Field(description="model and subfolder, or the checkpoint of a run that they come from")
+    sha256: str = Field(
+        description="digest of the model's config.json and files, or of that checkpoint's state.json"
+    )
+
+    def __str__(self) -> str:
+        return f"{self.name} (sha256 {self.sha256[:12]})"
 
 
 class CheckpointState(Settings):
@@ -27,6 +39,9 @@ class CheckpointState(Settings):
     config: dict[str, Any] = Field(description="the run's whole configuration")
     plans: dict[str, Any] | None = Field(
         None, description="keys of the stream that its plans follow from; null: unknown, as before version 4"
+    )
+    base: BaseWeights | None = Field(
+        None, description="weights under the adapters; null: no adapters, or unknown, as before version 5"
     )
     # Version 1 had one file for each of these two groups, written by rank 0.
     groups: list[str] = Field(

@@ -1,6 +1,5 @@
 """Identity of encoders, which determines latents and contexts: configuration and file checksums, without loading."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ from reelweave.loader.storage.checksums import files_sha256
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.config.text import PublishedTextConfig, TransformersTextConfig
 from reelweave.train.config.tokenizer import DiffusersVAEConfig, PatchTransformConfig
-from reelweave.train.models.published.folder import description, part_folder
+from reelweave.train.models.published.folder import part_folder, part_sha256
 
 _PLACE = {"name", "subfolder", "tokenizer_subfolder"}
 _TOKENIZER_FILES = (".json", ".model", ".txt")
@@ -60,12 +59,4 @@ def _encoder(config: PublishedTextConfig, key: str) -> dict[str, str]:
 
 def _model(folder: Path, key: str) -> str:
     """Return the sha256 of a model's config, without authorship fields, and of its weights."""
-    model_config = description(folder, key)
-    hashed_config = {
-        name: value
-        for name, value in model_config.items()
-        if name == "_class_name" or not (name.startswith("_") or name == "transformers_version")
-    }
-    return files_sha256(
-        sorted(folder.glob("*.safetensors")), described=json.dumps(hashed_config, sort_keys=True).encode()
-    )
+    return part_sha256(folder, key, sorted(folder.glob("*.safetensors")))

@@ -16,7 +16,7 @@ from reelweave.loader.buckets.recalibrate import RecalibrateConfig, recalibrated
 from reelweave.loader.errors import RunError
 from reelweave.loader.storage import Storage, open_storage
 from reelweave.train.checkpoint.saver import Checkpoints
-from reelweave.train.checkpoint.state import CheckpointState
+from reelweave.train.checkpoint.state import BaseWeights, CheckpointState
 from reelweave.train.config.run import TrainConfig
 from reelweave.train.config.vae import VaeTrainConfig
 from reelweave.train.distributed.world import World
@@ -113,10 +113,11 @@ class TrainingLoop(ABC, Generic[Config]):
         self._config: Config = config
         self._stream, self._out = stream, out
         self._storage = checkpoints or open_storage(out / "checkpoints")
+        self._base: BaseWeights | None = None
 
     @abstractmethod
     def task(self, ranks: Ranks) -> TrainingTask:
-        """Build what is trained; a collective."""
+        """Build what is trained, and find the base weights of adapters; a collective."""
 
     def run(self) -> TrainResult:
         """Train alone, or as one of torchrun's processes, as `run_on` does."""
@@ -156,7 +157,7 @@ class TrainingLoop(ABC, Generic[Config]):
         config, world = self._config, processes.ranks.world
         total_steps = config.schedule.total_steps
         checkpoints = Checkpoints(self._storage, config.checkpoint, world, task.state())
-        done = resume(checkpoints, self._stream, config)
+        done = resume(checkpoints, self._stream, config, self._base)
         checkpoints.reserve()
         self._out.mkdir(parents=True, exist_ok=True)
         begins()
@@ -169,7 +170,7 @@ class TrainingLoop(ABC, Generic[Config]):
         ):
             log.say(_beginning(task.description, world, done, total_steps))
             task.start(done, log)
-            steps = _Steps(config, self._stream, processes, task, checkpoints, log, peak)
+            steps = _Steps(config, self._stream, processes, task, checkpoints, log, peak, self._base)
             last = steps.run(done, profiler)
             if stopped := last < total_steps:
                 log.say(f"asked to stop: saved behind step {last}; the same command goes on from there")
@@ -204,11 +205,12 @@ class _Steps(Generic[Config]):
         checkpoints: Checkpoints,
         log: MetricLog,
         peak: float | None,
+        base: BaseWeights | None = None,
     ) -> None:
         self._config: Config = config
         self._stream, self._task = stream, task
         self._world, self._interrupt = processes.ranks.world, processes.interrupt
-        self._checkpoints, self._log, self._peak = checkpoints, log, peak
+        self._checkpoints, self._log, self._peak, self._base = checkpoints, log, peak, base
         self._batches, self._clock, self._times = iter(stream), StepClock(self._world), RankTimes(self._world)
         self._nonfinite_steps = 0
         self._reads = NO_READS
@@ -329,7 +331,8 @@ class _Steps(Generic[Config]):
         plans = plan_keys_of(self._stream)
         if plans is not None:
             plans = {**plans, DATASETS: dataset_names_of(self._stream)}
-        return CheckpointState(step=step, stream=dict(self._stream.state_dict()), config=config, plans=plans)
+        stream = dict(self._stream.state_dict())
+        return CheckpointState(step=step, stream=stream, config=config, plans=plans, base=self._base)
 
 
 def _finite(terms: Mapping[str, float]) -> dict[str, float]:

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ValidationError
 from reelweave.loader.errors import UsageError
 from reelweave.loader.settings import differences, first_difference
 from reelweave.train.checkpoint.saver import Checkpoints
-from reelweave.train.checkpoint.state import CheckpointState
+from reelweave.train.checkpoint.state import BaseWeights, CheckpointState
+from reelweave.train.sampling.trained.base import check_base
 from reelweave.train.step.batches import BatchStream, dataset_names_of, plan_keys_of
 
 FREE = ("log", "checkpoint", "lost_after_s", "parallel", "fp8")
@@ -22,11 +23,19 @@ DATASETS = "datasets"
 _MOST_KEYS = 5
 
 
-def resume(checkpoints: Checkpoints, stream: BatchStream, config: BaseModel) -> int:
+def resume(
+    checkpoints: Checkpoints, stream: BatchStream, config: BaseModel, base: BaseWeights | None = None
+) -> int:
     """Restore tensors and stream from the latest checkpoint; returns the number of finished steps, 0 without one.
 
+    Args:
+        checkpoints: the run's checkpoints.
+        stream: this rank's microbatches.
+        config: configuration of the run.
+        base: weights under the adapters; None: there are none.
+
     Raises:
-        UsageError: the checkpoint has another configuration.
+        UsageError: the checkpoint has another configuration, or adapters of other base weights.
         RunError: the checkpoint is damaged.
     """
     state = checkpoints.latest()
@@ -37,6 +46,7 @@ def resume(checkpoints: Checkpoints, stream: BatchStream, config: BaseModel) -> 
             f"{checkpoints.uri(state.step)} was made with another configuration: {differs}; "
             "resume with the old value, or train into another folder"
         )
+    check_base(checkpoints.uri(state.step), state.base, base)
     checkpoints.load_(state)
     try:
         stream.load_state_dict(state.stream)

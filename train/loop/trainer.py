@@ -3,13 +3,18 @@
 from pathlib import Path
 
 from reelweave.loader.storage import Storage
+from reelweave.train.checkpoint.folder import latest
+from reelweave.train.checkpoint.names import folder_of
+from reelweave.train.checkpoint.state import BaseWeights, read_checkpoint_state
 from reelweave.train.config.run import TrainConfig
+from reelweave.train.distributed.first_rank import on_first
 from reelweave.train.loop.denoiser import DenoiserTask
 from reelweave.train.loop.evaluation import HeldOutEvaluation
 from reelweave.train.loop.loop import TrainingLoop
 from reelweave.train.loop.validation import Validation
 from reelweave.train.models.encoders.stored import StoredEncoders
 from reelweave.train.parallel.mesh import Ranks
+from reelweave.train.sampling.trained.base import base_weights, keep_base
 from reelweave.train.step.batches import BatchStream
 
 
@@ -40,6 +45,18 @@ class Trainer(TrainingLoop[TrainConfig]):
         self._held_out, self._stored, self._validation = held_out, stored, validation
 
     def task(self, ranks: Ranks) -> DenoiserTask:
+        config = self._config
+        if config.lora is not None:
+            self._base = BaseWeights.model_validate(on_first(ranks.world, self._found_base))
+            config = keep_base(config, self._base)
         return DenoiserTask(
-            self._config, ranks, self._stream, self._out, self._held_out, self._stored, self._validation
+            config, ranks, self._stream, self._out, self._held_out, self._stored, self._validation
         )
+
+    def _found_base(self) -> dict[str, str]:
+        """Return the base weights of adapters, those of the latest checkpoint if they are still there."""
+        step = latest(self._storage)
+        saved = read_checkpoint_state(self._storage, folder_of(step)).base if step else None
+        base = base_weights(keep_base(self._config, saved))
+        assert base is not None, "the run has adapters"
+        return base.model_dump()

@@ -1,12 +1,14 @@
 """Local folders of published models, JSON and safetensors only, fetched from the hub if missing."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from reelweave.loader.base.named_file import read_named_text
 from reelweave.loader.errors import UsageError, first_line
+from reelweave.loader.storage.checksums import files_sha256
 
 MAX_DESCRIPTION_BYTES = 1 << 20
 DESCRIPTION = "config.json"
@@ -77,6 +79,22 @@ def description(folder: Path, key: str) -> dict[str, Any]:
         UsageError: it is missing, or no JSON object.
     """
     return read_json(folder / DESCRIPTION, key)
+
+
+def part_sha256(folder: Path, key: str, files: Iterable[Path]) -> str:
+    """Return the sha256 of a part's config.json, without authorship fields, and of files of its weights.
+
+    Args:
+        folder: folder of the part.
+        key: configuration key, for errors.
+        files: the files, in an order of the caller's.
+    """
+    hashed_config = {
+        name: value
+        for name, value in description(folder, key).items()
+        if name == "_class_name" or not (name.startswith("_") or name == "transformers_version")
+    }
+    return files_sha256(files, described=json.dumps(hashed_config, sort_keys=True).encode())
 
 
 def read_json(path: Path, key: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from reelweave.loader.errors import UsageError, first_line
 from reelweave.train.config.model import DiffusersConfig
-from reelweave.train.models.published.folder import diffusers, read_json
+from reelweave.train.models.published.folder import diffusers, part_sha256, read_json
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
@@ -36,6 +36,15 @@ class PublishedModel:
     def __init__(self, config: DiffusersConfig, folder: Path, source: str) -> None:
         self._name, self._folder, self._source = config.name, folder, source
         self._dtype: torch.dtype = getattr(torch, config.dtype)
+
+    def sha256(self) -> str:
+        """Return the digest of configuration and weights, independent of their path; reads all files.
+
+        Raises:
+            UsageError: a file is missing.
+        """
+        with self._errors_in_words():
+            return part_sha256(self._folder, "model.name", self._files())
 
     def structure(self) -> Any:
         """Build the model with parameters on the meta device and buffers on the CPU.

@@ -21,6 +21,7 @@ from reelweave.train.models.denoiser import Denoiser
 from reelweave.train.models.lora import load_adapters
 from reelweave.train.models.published.expert_pair import Experts
 from reelweave.train.parallel.mesh import Ranks
+from reelweave.train.sampling.trained.base import base_weights, check_base, keep_base
 from reelweave.train.sampling.trained.peft_scale import refused_setting, rescaled
 
 LORA_FILE = "pytorch_lora_weights.safetensors"
@@ -87,14 +88,20 @@ def load_trained(
 
 
 def trained_weights(named: str, weights: Group | None, storage: StorageConfig) -> tuple[Weights, TrainConfig]:
-    """Return weights of a checkpoint and the configuration of its run; arguments and errors as in `load_trained`."""
+    """Return weights of a checkpoint and the configuration of its run; arguments and errors as in `load_trained`.
+
+    Adapters are checked to be on the base weights that they were trained on.
+    """
     saved = weights_of(named, weights, storage)
     try:
-        return saved, TrainConfig.model_validate(saved.state.config)
+        config = TrainConfig.model_validate(saved.state.config)
     except ValidationError as error:
         raise UsageError(
             f"{saved.uri} describes a model that this version does not know: {first_line(error)}"
         ) from error
+    config = keep_base(config, saved.state.base)
+    check_base(saved.uri, saved.state.base, base_weights(config))
+    return saved, config
 
 
 def load_published(config: TrainConfig, device: torch.device, lora: Path | None = None) -> Trained:
