@@ -50,13 +50,13 @@ def bench_curate(videos: str, config: CurateConfig) -> dict[str, Any]:
             began = time.process_time()
             records = work(source).records
             cpu_s = time.process_time() - began
-            kept = [record for record in records if record.state == "kept"]
-            if kept:
-                floor_s = floor(source, kept, config).cpu_s
+            kept_records = [record for record in records if record.state == "kept"]
+            if kept_records:
+                floor_s = floor(source, kept_records, config).cpu_s
                 files.append(
                     {"source": source.uri, "cpu_s": cpu_s, "floor_cpu_s": floor_s, "ratio": cpu_s / floor_s}
                 )
-    cpu_s, floor_s = (sum(one[name] for one in files) for name in ("cpu_s", "floor_cpu_s"))
+    cpu_s, floor_s = (sum(file[name] for file in files) for name in ("cpu_s", "floor_cpu_s"))
     return {
         "cpu_s": cpu_s,
         "floor_cpu_s": floor_s,
@@ -65,7 +65,7 @@ def bench_curate(videos: str, config: CurateConfig) -> dict[str, Any]:
     }
 
 
-def floor(source: SourceRef, kept: list[Record], config: CurateConfig) -> Floor:
+def floor(source: SourceRef, kept_records: list[Record], config: CurateConfig) -> Floor:
     """Measure CPU seconds of one bare decode of a source and one bare encode of its kept frames."""
     frames = 0
     with Path(source.location).open("rb") as file, open_video(file) as (container, stream):
@@ -74,7 +74,7 @@ def floor(source: SourceRef, kept: list[Record], config: CurateConfig) -> Floor:
             with contextlib.suppress(av.error.InvalidDataError):  # a damaged packet costs the floor as little
                 frames += len(packet.decode())
         decode_s = time.process_time() - began
-    return Floor(frames, decode_s, sum(_encode_s(source, record, config) for record in kept))
+    return Floor(frames, decode_s, sum(_encode_s(source, record, config) for record in kept_records))
 
 
 def _encode_s(source: SourceRef, record: Record, config: CurateConfig) -> float:
@@ -82,7 +82,7 @@ def _encode_s(source: SourceRef, record: Record, config: CurateConfig) -> float:
     assert record.start_s is not None
     size = Geometry(record.width, record.height)
     spent = 0.0
-    left = record.frames
+    remaining = record.frames
     with (
         Path(source.location).open("rb") as file,
         open_video(file) as (container, stream),
@@ -96,13 +96,13 @@ def _encode_s(source: SourceRef, record: Record, config: CurateConfig) -> float:
                 float(frame.pts * stream.time_base) if frame.pts is not None and stream.time_base else 0.0
             )
             begin = shown_s if begin is None else begin
-            if left and shown_s - begin >= record.start_s - 1e-3:
+            if remaining and shown_s - begin >= record.start_s - 1e-3:
                 picture = pictures.finish(frame)
-                picture.pts, picture.pict_type = record.frames - left, 0
+                picture.pts, picture.pict_type = record.frames - remaining, 0
                 picture.time_base = encoder.codec_context.time_base
                 spent += _timed(encoder, picture)
-                left -= 1
-            if not left:
+                remaining -= 1
+            if not remaining:
                 break
         spent += _timed(encoder, None)
     return spent

@@ -98,10 +98,10 @@ def bench_decode(
 def _dataset(folder: Path, scenes: tuple[str, ...], frames: int, copies: int) -> Dataset:
     storage = open_storage(folder)
     with DatasetWriter(storage) as writer:
-        for number, scene in enumerate(scenes):
+        for index, scene in enumerate(scenes):
             for size, clip in _clips(scene, frames):
                 for copy in range(copies):
-                    writer.add(Sample(_row(f"{number}-{size.height}-{copy}", size, frames, clip), clip))
+                    writer.add(Sample(_row(f"{index}-{size.height}-{copy}", size, frames, clip), clip))
     return Dataset(storage)
 
 
@@ -166,12 +166,12 @@ def _draws(dataset: Dataset, config: StreamConfig) -> list[_Draw]:
     draws = []
     for micro in VideoStream(dataset, config.model_copy(update={"decode": False})):
         assert micro.media is not None
-        for number, key in enumerate(micro.keys):
+        for index, key in enumerate(micro.keys):
             height, width = sizes[key]
             scale = max(_BUCKET.height / height, _BUCKET.width / width)
             covering = Geometry(round(width * scale), round(height * scale))
-            clip = micro.media[number].numpy().tobytes()
-            draws.append(_Draw(clip, micro.media.frames[number], covering))
+            clip = micro.media[index].numpy().tobytes()
+            draws.append(_Draw(clip, micro.media.frames[index], covering))
     return draws
 
 

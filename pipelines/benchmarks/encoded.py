@@ -53,14 +53,14 @@ def bench_encoded(dataset: Dataset) -> dict[str, Any]:
 
 def _mb_per_s(microbatches: Iterable[Microbatch], clip_bytes: int) -> float:
     """Measure the speed after the first quarter; every page that arrives is touched."""
-    began, arrived, before, seen = 0.0, 0, 0, 0
+    began, arrived, before, samples_seen = 0.0, 0, 0, 0
     for micro in microbatches:
         assert micro.media is not None
-        seen += int(micro.media.bytes_N.numpy()[::_PAGE_BYTES].sum())
+        samples_seen += int(micro.media.bytes_N.numpy()[::_PAGE_BYTES].sum())
         arrived += micro.media.bytes_N.numel()
         if not began and arrived >= clip_bytes / 4:
             began, before = time.perf_counter(), arrived
     taken_s = time.perf_counter() - began
-    if arrived != clip_bytes or not seen:
+    if arrived != clip_bytes or not samples_seen:
         raise RunError(f"the stream handed out {arrived} bytes of clips, and there are {clip_bytes}")
     return (arrived - before) / taken_s / 1e6

@@ -39,13 +39,13 @@ def rotation(bytes_of_one: int, device: torch.device) -> int:
         return 2
     free, _ = torch.cuda.mem_get_info(device)
     cache = torch.cuda.get_device_properties(device).L2_cache_size
-    wanted = max(2, min(64, math.ceil(L2_TIMES * cache / bytes_of_one)))
+    copies = max(2, min(64, math.ceil(L2_TIMES * cache / bytes_of_one)))
     fitting = free // 2 // (3 * bytes_of_one)
     if fitting < 2:
         raise RunError(
             f"two sets of {bytes_of_one / 2**30:.1f} GiB do not fit the GPU's free {free / 2**30:.1f} GiB"
         )
-    return int(min(wanted, fitting))
+    return int(min(copies, fitting))
 
 
 def median_ms(calls: Sequence[Call], device: torch.device, rounds: int = ROUNDS) -> float:
@@ -104,8 +104,8 @@ def _captured(calls: Sequence[Call]) -> torch.cuda.CUDAGraph:
             call()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
-        kept = [call() for call in calls]
-    del kept
+        outputs = [call() for call in calls]
+    del outputs
     return graph
 
 
@@ -113,9 +113,9 @@ def _on_host(calls: Sequence[Call], rounds: int) -> float:
     readings = []
     for _ in range(rounds):
         start = time.perf_counter()
-        kept = [call() for call in calls]
+        outputs = [call() for call in calls]
         readings.append((time.perf_counter() - start) / len(calls))
-        del kept
+        del outputs
     return statistics.median(readings) * 1e3
 
 

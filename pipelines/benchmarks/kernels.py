@@ -113,7 +113,7 @@ def bench_kernels(
             raise UsageError("the benchmark kernels needs a GPU, and PyTorch sees none here")
         device = torch.device("cuda", torch.cuda.current_device())
     if providers is None:
-        loaded = {one.name: one.load() for one in PROVIDERS if one.missing() is None}
+        loaded = {provider.name: provider.load() for provider in PROVIDERS if provider.missing() is None}
         providers = {name: kernels for name, kernels in loaded.items() if kernels is not None}
         if "nvrtc" in providers:
             from reelweave.train.kernels.cuda.nvrtc_provider import D_TILE
@@ -155,18 +155,20 @@ class _Measuring:
 
     def rows(self, providers: Mapping[str, Kernels]) -> Iterator[GoalRow]:
         """Yield rows of both passes of each provider and chain."""
-        for place, (name, kernels) in enumerate(providers.items()):
+        for provider_index, (name, kernels) in enumerate(providers.items()):
             if kernels.serves(self.sets[0].inputs[0], "fp32"):
-                yield from self._provider(name, kernels, ours=place == 0)
+                yield from self._provider(name, kernels, ours=provider_index == 0)
         for name, chain in self._chains():
             yield from self._chain(name, chain)
 
     def _provider(self, name: str, kernels: Kernels, ours: bool) -> Iterator[GoalRow]:
-        yield self._row(name, "forward", [partial(one.forward, kernels) for one in self.sets], ours)
-        found = [one.forward(kernels) for one in self.sets]
+        yield self._row(
+            name, "forward", [partial(input_set.forward, kernels) for input_set in self.sets], ours
+        )
+        outputs = [input_set.forward(kernels) for input_set in self.sets]
         calls = [
-            partial(one.backward, kernels, out, _upstream(one, out))
-            for one, out in zip(self.sets, found, strict=True)
+            partial(input_set.backward, kernels, out, _upstream(input_set, out))
+            for input_set, out in zip(self.sets, outputs, strict=True)
         ]
         yield self._row(name, "backward", calls, ours, same_bits=_alike(calls[0], self.plan.runs))
 
@@ -185,12 +187,15 @@ class _Measuring:
 
     def _chain(self, name: str, chain: Chain) -> Iterator[GoalRow]:
         dtype = self.case.dtype if name == BF16 else None
-        inputs = [[t.to(dtype or t.dtype).detach().requires_grad_() for t in one.inputs] for one in self.sets]
+        inputs = [
+            [t.to(dtype or t.dtype).detach().requires_grad_() for t in input_set.inputs]
+            for input_set in self.sets
+        ]
         yield self._row(name, "forward", [partial(chain, tensors) for tensors in inputs])
-        found = [chain(tensors) for tensors in inputs]
+        outputs = [chain(tensors) for tensors in inputs]
         calls = [
-            partial(torch.autograd.grad, list(out), tensors, _upstream(one, out), retain_graph=True)
-            for one, out, tensors in zip(self.sets, found, inputs, strict=True)
+            partial(torch.autograd.grad, list(out), tensors, _upstream(input_set, out), retain_graph=True)
+            for input_set, out, tensors in zip(self.sets, outputs, inputs, strict=True)
         ]
         yield self._row(name, "backward", calls)
 

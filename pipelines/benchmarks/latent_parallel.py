@@ -54,11 +54,11 @@ def _bytes(frames: int) -> dict[str, Any]:
     """Return gigabytes that a GPU sends for a video of 480p on 4 GPUs, 50 steps, two passes in bfloat16."""
     run = _run(frames)
     step = exact_bytes(run, WAN_14B)
-    found: dict[str, Any] = {"frames": frames, "gpus": run.parts, "steps": run.steps}
-    found |= {name: run.steps * bytes_ / 1e9 for name, bytes_ in step.items()}
+    row: dict[str, Any] = {"frames": frames, "gpus": run.parts, "steps": run.steps}
+    row |= {name: run.steps * bytes_ / 1e9 for name, bytes_ in step.items()}
     for name, rules in MODES.items():
-        found[name] = max(sent_bytes(run, rules, number) for number in range(run.parts)) / 1e9
-    return found | {"unite's exact step": MODES["unite"].exact_steps * step["ring"] / 1e9}
+        row[name] = max(sent_bytes(run, rules, part) for part in range(run.parts)) / 1e9
+    return row | {"unite's exact step": MODES["unite"].exact_steps * step["ring"] / 1e9}
 
 
 def _work() -> list[dict[str, Any]]:

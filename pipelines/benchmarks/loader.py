@@ -70,10 +70,10 @@ def write_samples(storage: Storage, samples: int, max_shard_bytes: int = 48_000_
     """Write a dataset of random "clips" of ``SAMPLE_BYTES``, plus or minus ten percent."""
     generator = np.random.default_rng(0)
     with DatasetWriter(storage, max_shard_bytes) as writer:
-        for number in range(samples):
+        for index in range(samples):
             clip = generator.bytes(int(generator.integers(SAMPLE_BYTES * 9 // 10, SAMPLE_BYTES * 11 // 10)))
             row = {
-                "key": f"k{number:06}",
+                "key": f"k{index:06}",
                 "frames": 1,
                 "fps": 25.0,
                 "height": 64,
@@ -82,7 +82,7 @@ def write_samples(storage: Storage, samples: int, max_shard_bytes: int = 48_000_
                 "text_tokens": 0,
                 "caption": "",
                 "caption_source": "none",
-                "source": f"{number}.mp4",
+                "source": f"{index}.mp4",
                 "source_sha256": "0" * 64,
                 "start_s": 0.0,
                 "end_s": 0.04,

@@ -32,8 +32,8 @@ def webdataset(shards: Iterable[Path]) -> Epoch:
     """Return an epoch of webdataset that reads the shards in order."""
     import webdataset
 
-    found = webdataset.WebDataset([str(path) for path in shards], shardshuffle=False)
-    return lambda: sum(len(sample["mp4"]) for sample in found)
+    dataset = webdataset.WebDataset([str(path) for path in shards], shardshuffle=False)
+    return lambda: sum(len(sample["mp4"]) for sample in dataset)
 
 
 def energon(folder: Path) -> Epoch:
@@ -79,8 +79,8 @@ def mosaic(folder: Path, scratch: Path) -> Epoch:
     with MDSWriter(columns={"mp4": "bytes"}, out=str(scratch), size_limit=48_000_000) as writer:
         for row in range(dataset.index.num_rows):
             writer.write({"mp4": dataset.read_member(row, "mp4")})
-    found = StreamingDataset(local=str(scratch), batch_size=1, shuffle=False)
-    return lambda: sum(len(sample["mp4"]) for sample in found)
+    streaming = StreamingDataset(local=str(scratch), batch_size=1, shuffle=False)
+    return lambda: sum(len(sample["mp4"]) for sample in streaming)
 
 
 def _installed(module: str) -> bool:

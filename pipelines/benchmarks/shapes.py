@@ -52,10 +52,10 @@ def predict_shapes(config: TrainRunConfig, ranks: int) -> list[PredictedShape]:
         config: configuration of the run.
         ranks: number of ranks of the run.
     """
-    made = shapes(config.stream.buckets)
+    bucket_shapes = shapes(config.stream.buckets)
     return [
-        PredictedShape(*_size(shape), found.state / GIB, found.kept / GIB, found.peak / GIB)
-        for shape, found in zip(made, dry_run(config.train, made, ranks), strict=True)
+        PredictedShape(*_size(shape), prediction.state / GIB, prediction.kept / GIB, prediction.peak / GIB)
+        for shape, prediction in zip(bucket_shapes, dry_run(config.train, bucket_shapes, ranks), strict=True)
     ]
 
 
@@ -77,17 +77,19 @@ def fitting_tokens(rows: Iterable[PredictedShape], memory_gib: float, parallel: 
 
 def memory_advice(parallel: ParallelConfig) -> str:
     """Return what a layout has not done yet to need less memory."""
-    left = []
+    remedies = []
     if parallel.shard == "optimizer" or parallel.dp_shard == 1:
-        left.append("shard weights (train.parallel: {dp_replicate: 1, dp_shard: rest, shard: weights})")
+        remedies.append("shard weights (train.parallel: {dp_replicate: 1, dp_shard: rest, shard: weights})")
     elif parallel.dp_shard != "rest":
-        left.append("shard the weights over more ranks (train.parallel: {dp_replicate: 1, dp_shard: rest})")
+        remedies.append(
+            "shard the weights over more ranks (train.parallel: {dp_replicate: 1, dp_shard: rest})"
+        )
     if parallel.reduce_gradients == "step":
-        left.append("reduce gradients after each microbatch (train.parallel.reduce_gradients=microbatch)")
+        remedies.append("reduce gradients after each microbatch (train.parallel.reduce_gradients=microbatch)")
     if parallel.activation_checkpointing != "full":
-        left.append("checkpoint activations (train.parallel.activation_checkpointing=full)")
+        remedies.append("checkpoint activations (train.parallel.activation_checkpointing=full)")
     return ", or ".join(
-        [*left, "start more ranks" if parallel.dp_shard == "rest" else "take smaller buckets"]
+        [*remedies, "start more ranks" if parallel.dp_shard == "rest" else "take smaller buckets"]
     )
 
 

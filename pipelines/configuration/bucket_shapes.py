@@ -20,7 +20,7 @@ def check_bucket_shapes(
     """
     (t, *sides), (patch_t, *patch_sides) = latent, patch
     step = t * patch_t
-    rows, columns = (one * other for one, other in zip(sides, patch_sides, strict=True))
+    rows, columns = (side * other for side, other in zip(sides, patch_sides, strict=True))
     for key, counts, sizes in _shapes(stream):
         for frames in counts:
             # 1 + n / t latent frames, in whole patches.
@@ -45,8 +45,8 @@ def _shapes(
 ) -> Iterator[tuple[str, Sequence[int], Sequence[tuple[int, int]]]]:
     """Yield keys with frames and sizes."""
     yield "stream.buckets", stream.buckets.frames, stream.buckets.sizes
-    for place, stage in enumerate(stream.curriculum.root if stream.curriculum else ()):
-        yield f"stream.curriculum.{place}", stage.frames or (), stage.sizes or ()
+    for index, stage in enumerate(stream.curriculum.root if stream.curriculum else ()):
+        yield f"stream.curriculum.{index}", stage.frames or (), stage.sizes or ()
 
 
 def _near(pixels: int, step: int) -> int:

@@ -32,19 +32,19 @@ def described(_: tuple[str, ...], field: FieldInfo) -> str:
 def _lines(config: BaseModel, path: tuple[str, ...], comment: Comment) -> Iterator[str]:
     indent, values = "  " * len(path), config.model_dump(mode="json")
     for name, field in type(config).model_fields.items():
-        inner, own = getattr(config, name), (*path, name)
+        inner, own_path = getattr(config, name), (*path, name)
         if isinstance(inner, BaseModel) and not isinstance(inner, RootModel):
             if not path:
                 yield ""
             yield f"{indent}{name}:  # {summary(type(inner))}"
-            yield from _lines(inner, own, comment)
-        elif isinstance(inner, dict) and any(isinstance(one, BaseModel) for one in inner.values()):
-            yield f"\n{indent}{name}:  # {described(own, field)}"
-            for key, one in inner.items():
-                yield f"{indent}  {key}:  # {summary(type(one))}"
-                yield from _lines(one, (*own, key), comment)
+            yield from _lines(inner, own_path, comment)
+        elif isinstance(inner, dict) and any(isinstance(entry, BaseModel) for entry in inner.values()):
+            yield f"\n{indent}{name}:  # {described(own_path, field)}"
+            for key, nested in inner.items():
+                yield f"{indent}  {key}:  # {summary(type(nested))}"
+                yield from _lines(nested, (*own_path, key), comment)
         else:
-            yield f"{indent}{name}: {_flow(values[name])}  # {comment(own, field)}".rstrip(" #")
+            yield f"{indent}{name}: {_flow(values[name])}  # {comment(own_path, field)}".rstrip(" #")
 
 
 def _flow(value: Any) -> str:

@@ -61,15 +61,17 @@ class Given(NamedTuple):
             return model.model_validate(self.values)
         except ValidationError as error:
             wrong = _of_one_kind(error.errors())
-            sentences, told = list[str](), set[str]()
+            sentences, lines = list[str](), set[str]()
             for item in wrong[:_MOST_ERRORS]:
-                place = _place_in(model, self.values, item["loc"])
-                sentence = _sentence(dict(item), place, self._place(place.key))
+                location = _place_in(model, self.values, item["loc"])
+                sentence = _sentence(dict(item), location, self._place(location.key))
                 sentences.append(
-                    sentence.removesuffix(place.known).rstrip("; ") if place.known in told else sentence
+                    sentence.removesuffix(location.known).rstrip("; ")
+                    if location.known in lines
+                    else sentence
                 )
-                if sentence.endswith(place.known):
-                    told.add(place.known)
+                if sentence.endswith(location.known):
+                    lines.add(location.known)
             more = [f"and {len(wrong) - _MOST_ERRORS} more"] if len(wrong) > _MOST_ERRORS else []
             raise UsageError("; ".join([*dict.fromkeys(sentences), *more])) from error
 
@@ -83,11 +85,11 @@ class Given(NamedTuple):
 
     def _place(self, key: Sequence[int | str]) -> str:
         named = ".".join(map(str, key))
-        if any(f"{named}.".startswith(f"{one}.") for one in self.set_keys):
+        if any(f"{named}.".startswith(f"{set_key}.") for set_key in self.set_keys):
             return self.option
         line = self.document.line(key)
         if not line and any(
-            one.startswith(f"{named}.") for one in self.set_keys
+            set_key.startswith(f"{named}.") for set_key in self.set_keys
         ):  # of a section given by options
             return self.option
         return f"{self.name}{f', line {line}' if line else ''}"
@@ -121,23 +123,23 @@ def given(file: File, overrides: Sequence[str], option: str = OVERRIDE) -> Given
         return given_text(text, str(file), overrides, option)
     reach = [option for option in overrides if option.strip().startswith("storage.")]
     storage = given_text("{}", OVERRIDE, reach).validated(_Reach).storage
-    found = given_text(_read_remote(str(file), storage), redacted(str(file)), overrides, option)
-    _check_no_code(found)
-    return found
+    values = given_text(_read_remote(str(file), storage), redacted(str(file)), overrides, option)
+    _check_no_code(values)
+    return values
 
 
-def _check_no_code(found: Given) -> None:
+def _check_no_code(values: Given) -> None:
     """Refuse code by path or module in a file that others may have written or replaced on its way.
 
     The section `stages` is one of a curation's configuration, and of the section `curate` of the demo's.
     """
     for above in ((), ("curate",)):
-        section: Any = found.values
+        section: Any = values.values
         for name in (*above, "stages"):
             section = section.get(name) if isinstance(section, dict) else None
-        for name, one in section.items() if isinstance(section, dict) else ():
+        for name, entry in section.items() if isinstance(section, dict) else ():
             key = (*above, "stages", str(name), "use")
-            if isinstance(one, dict) and one.get("use") and (origin := found.origin(key)) != OVERRIDE:
+            if isinstance(entry, dict) and entry.get("use") and (origin := values.origin(key)) != OVERRIDE:
                 raise UsageError(
                     f"{shown_name('.'.join(key))} ({origin}): a configuration from an address may name installed"
                     " stages only; save it here and read it, or give that key with --set"
@@ -208,55 +210,59 @@ class _Place(NamedTuple):
         """Return the keys of the section."""
         return sorted({name for model in self.section for name in model.model_fields})
 
-    def below(self, wanted: str) -> list[str]:
+    def below(self, prefix: str) -> list[str]:
         """Return the sections below that have the wanted key."""
         fields = [item for model in self.section for item in model.model_fields.items()]
         return [
             name
             for name, field in fields
-            if any(wanted in inner.model_fields for inner in _models(field.annotation))
+            if any(prefix in inner.model_fields for inner in _models(field.annotation))
         ]
 
 
 def _place_in(model: type[BaseModel], values: Any, loc: Sequence[int | str]) -> _Place:
     """Return the place of an error of pydantic, which names the kinds of unions between the keys."""
-    here: tuple[type[BaseModel], ...] = (model,)
-    key, section, annotation = list[int | str](), here, cast(Any, None)
+    models: tuple[type[BaseModel], ...] = (model,)
+    key, section, annotation = list[int | str](), models, cast(Any, None)
     for part in loc:
-        fields = [one.model_fields[str(part)] for one in here if str(part) in one.model_fields]
-        values = _inner(values, part) if (given := _inner(values, part) is not _NOTHING) else values
-        if not fields and not given and _has_union(annotation):
-            here = tuple(one for one in here if _is_of_kind(one, part)) or here
-            section = here
+        fields = [
+            model_type.model_fields[str(part)]
+            for model_type in models
+            if str(part) in model_type.model_fields
+        ]
+        values = _inner(values, part) if (is_given := _inner(values, part) is not _NOTHING) else values
+        if not fields and not is_given and _has_union(annotation):
+            models = tuple(model_type for model_type in models if _is_of_kind(model_type, part)) or models
+            section = models
             continue
         key.append(part)
-        section = here
+        section = models
         if fields:
             annotation = fields[0].annotation
-            here = tuple(inner for field in fields for inner in _models(field.annotation))
+            models = tuple(inner for field in fields for inner in _models(field.annotation))
     return _Place(tuple(key), section)
 
 
 def _of_one_kind(wrong: Sequence[Any]) -> list[Any]:
     """Return errors without those of the members of a union whose kind is not the given one."""
-    others = {
+    other_names = {
         item["loc"][:-1]
         for item in wrong
         if item["type"] == "literal_error" and item["loc"][-1:] == ("kind",)
     }
     return [
-        item for item in wrong if not any(item["loc"][: len(other)] == other for other in others)
+        item for item in wrong if not any(item["loc"][: len(other)] == other for other in other_names)
     ] or list(wrong)
 
 
-def _sentence(item: dict[str, Any], place: _Place, where: str) -> str:
-    path = [str(part) for part in place.key]
+def _sentence(item: dict[str, Any], location: _Place, where: str) -> str:
+    path = [str(part) for part in location.key]
     key = shown_name(".".join(path))
     if item["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(path[-1][:_MOST_COMPARED], place.names(), n=1)
-        close = close or [f"{section}.{path[-1]}" for section in place.below(path[-1])[:1]]
+        close = difflib.get_close_matches(path[-1][:_MOST_COMPARED], location.names(), n=1)
+        close = close or [f"{section}.{path[-1]}" for section in location.below(path[-1])[:1]]
         nearest = f"did you mean {'.'.join([*path[:-1], close[0]])}? " if close else ""
-        return f"{key} ({where}) is no known key; {nearest}{place.known}"
+        return f"{key} ({where}) is no known key; {nearest}{location.known}"
     if item["type"] == "union_tag_not_found":
         tag = item["ctx"]["discriminator"].strip("'")
         return f"{key} ({where}) needs the key {tag}: set {key}.{tag} beside the others"

@@ -74,7 +74,7 @@ def _table(rows: Iterable[str]) -> str:
 
 def _row(key: Key) -> str:
     choices, only = choices_of(key.field), f"{key.only}: " if key.only else ""
-    listed = "One of " + ", ".join(f"`{one}`" for one in choices) if choices else ""
+    listed = "One of " + ", ".join(f"`{choice}`" for choice in choices) if choices else ""
     what = ". ".join(text for text in (only + (key.field.description or ""), listed) if text)
     return f"| `{key.path}` | {_default(key.field)} | {_cell(what)} |"
 
@@ -86,7 +86,7 @@ def _default(field: FieldInfo) -> str:
     if value is None:
         return "unset"
     if isinstance(value, tuple | list):
-        return f"`[{', '.join(str(one) for one in value)}]`"
+        return f"`[{', '.join(str(element) for element in value)}]`"
     return (
         f"`{_cell(str(value).lower() if isinstance(value, bool) else str(value))}`"
         if value != ""

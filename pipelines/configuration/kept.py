@@ -39,8 +39,8 @@ def kept_yaml(config: BaseModel, command: Sequence[str], leave_out: frozenset[st
         leave_out: names of sections to leave out.
     """
     values = _without_secrets(config.model_dump(mode="json", exclude=set(leave_out)))
-    said = without_secrets(shell_line(["reelweave", *command]))
-    head = f"# Resolved configuration with every key. To repeat:\n# {said}\n\n"
+    command_line = without_secrets(shell_line(["reelweave", *command]))
+    head = f"# Resolved configuration with every key. To repeat:\n# {command_line}\n\n"
     return head + yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)
 
 

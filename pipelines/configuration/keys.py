@@ -51,12 +51,12 @@ def keys_of(model: type[BaseModel], path: str = "", only: str = "") -> Iterator[
     for name, field in model.model_fields.items():
         if is_tag(field) and path:
             continue
-        own = f"{path}.{name}" if path else name
-        yield Key(own, field, only)
-        own = inside(own, field)
+        key_path = f"{path}.{name}" if path else name
+        yield Key(key_path, field, only)
+        key_path = inside(key_path, field)
         sections = models_of(field.annotation)
         for section in sections:
-            yield from keys_of(section, own, tag_of(section) if len(sections) > 1 else only)
+            yield from keys_of(section, key_path, tag_of(section) if len(sections) > 1 else only)
 
 
 def inside(path: str, field: FieldInfo) -> str:
@@ -85,11 +85,13 @@ def choices_of(field: FieldInfo) -> list[Any]:
     """Return the values that a field may have, if they are listed."""
     alone = get_origin(field.annotation) is Literal
     options = (
-        [field.annotation] if alone else [one for one in get_args(field.annotation) if one is not NoneType]
+        [field.annotation]
+        if alone
+        else [option for option in get_args(field.annotation) if option is not NoneType]
     )
     if not options or any(get_origin(option) is not Literal for option in options):
         return []
-    return [one for option in options for one in get_args(option)]
+    return [literal for option in options for literal in get_args(option)]
 
 
 def unit_of(path: str) -> str:
@@ -101,10 +103,10 @@ def unit_of(path: str) -> str:
 def kind_of(field: FieldInfo) -> str:
     """Return type and limits of a value in words, such as "integer, at least 1, or null"."""
     limits = [
-        f"{said} {getattr(one, name):g}"
-        for one in field.metadata
-        for name, said in _LIMITS.items()
-        if getattr(one, name, None) is not None
+        f"{sign} {getattr(constraint, name):g}"
+        for constraint in field.metadata
+        for name, sign in _LIMITS.items()
+        if getattr(constraint, name, None) is not None
     ]
     kind, *null = _kind(field.annotation).rsplit(" or null", 1)
     return ", ".join([kind, *limits, *("or null" for _ in null)])
@@ -118,7 +120,7 @@ def _kind(annotation: Any) -> str:
     if origin is Annotated:
         return _kind(options[0])
     if origin in (Union, UnionType):
-        return " or ".join(_kind(option) for option in sorted(options, key=lambda one: one is NoneType))
+        return " or ".join(_kind(option) for option in sorted(options, key=lambda kind: kind is NoneType))
     if origin in (tuple, list):
         return f"list of {_kind(options[0])}" if options else "list"
     if origin is Literal:

@@ -26,8 +26,8 @@ class Kind(NamedTuple):
 
     def model(self) -> type[BaseModel]:
         module, name = self.home.split(":")
-        found: type[BaseModel] = getattr(importlib.import_module(module), name)
-        return found
+        model_type: type[BaseModel] = getattr(importlib.import_module(module), name)
+        return model_type
 
     def given(self, file: File, overrides: list[str]) -> Given:
         """Return the values of a file, by default those to start from, and of options."""

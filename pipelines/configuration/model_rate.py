@@ -76,5 +76,5 @@ def other_rates(config: TrainRunConfig, index: "PlanIndex") -> Iterator[str]:
 
 
 def _span(values_N: Floats) -> str:
-    least, most = float(values_N.min()), float(values_N.max())
-    return f"{least:.4g}" if same_rate(least, most) else f"{least:.4g} to {most:.4g}"
+    lowest, highest = float(values_N.min()), float(values_N.max())
+    return f"{lowest:.4g}" if same_rate(lowest, highest) else f"{lowest:.4g} to {highest:.4g}"

@@ -50,10 +50,10 @@ class TrainRunConfig(Settings):
 
     @model_validator(mode="after")
     def _loader_counts_the_tokens_the_model_sees(self) -> Self:
-        counted, seen = self.stream.buckets, self.train.compression
-        if counted.compression != seen:
+        counted, compression = self.stream.buckets, self.train.compression
+        if counted.compression != compression:
             raise ValueError(
-                f"stream.buckets.compression must be {seen.model_dump()}: what train.tokenizer and"
+                f"stream.buckets.compression must be {compression.model_dump()}: what train.tokenizer and"
                 " train.model.patch make of a video"
             )
         text_tokens = self.train.text.max_text_tokens + 1

@@ -43,16 +43,18 @@ class VaeRunConfig(Settings):
 
     @model_validator(mode="after")
     def _stream_fits(self) -> Self:
-        counted, made = self.stream.buckets.compression, self.train.compression
-        if counted != made:
+        counted, vae_compression = self.stream.buckets.compression, self.train.compression
+        if counted != vae_compression:
             raise ValueError(
-                f"stream.buckets.compression must be {made.model_dump()}: what train.model makes of a clip"
+                f"stream.buckets.compression must be {vae_compression.model_dump()}: what train.model makes of a clip"
             )
         if self.stream.regime == "pack":
             raise ValueError("stream.regime pack is for transformers of ours; a tokenizer takes no packs")
         if not self.stream.decode:
             raise ValueError("stream.decode must be true: training needs pixels")
-        check_bucket_shapes(self.stream, (made.frames, made.height, made.width))
+        check_bucket_shapes(
+            self.stream, (vae_compression.frames, vae_compression.height, vae_compression.width)
+        )
         return self
 
     @model_validator(mode="after")
@@ -63,9 +65,9 @@ class VaeRunConfig(Settings):
             "train.losses.gan": losses.gan.least_px if losses.gan else 0,
             "held_out, for SSIM,": SSIM_LEAST_PX if self.held_out else 0,
         }
-        for who, least in needed.items():
-            if least_px < least:
+        for who, min_px in needed.items():
+            if least_px < min_px:
                 raise ValueError(
-                    f"{who} needs frames of at least {least} pixels a side; stream.buckets.sizes has {least_px}"
+                    f"{who} needs frames of at least {min_px} pixels a side; stream.buckets.sizes has {least_px}"
                 )
         return self

@@ -57,25 +57,27 @@ class Evaluator:
             UsageError: a reference is shorter than its video.
             RunError: a video cannot be decoded.
         """
-        found: dict[str, dict[str, float | None]] = {}
+        scores_of: dict[str, dict[str, float | None]] = {}
         for path in videos.paths:
-            found[path.name] = self._scores(path, videos.caption(path))
+            scores_of[path.name] = self._scores(path, videos.caption(path))
             finished()
         means: dict[str, float | None] = {}
-        for name in dict.fromkeys(name for own in found.values() for name in own):
-            known = [value for own in found.values() if (value := own.get(name)) is not None]
-            means[name] = float(np.mean(known)) if known else None
+        for name in dict.fromkeys(name for video_scores in scores_of.values() for name in video_scores):
+            values = [
+                value for video_scores in scores_of.values() if (value := video_scores.get(name)) is not None
+            ]
+            means[name] = float(np.mean(values)) if values else None
         return {
             "folder": str(videos.folder),
             "step": videos.step,
             "videos": len(videos.paths),
             "metrics": means,
-            "by_video": [{"file": name, **own} for name, own in found.items()],
+            "by_video": [{"file": name, **video_scores} for name, video_scores in scores_of.items()],
         }
 
     def _scores(self, path: Path, caption: str | None) -> dict[str, float | None]:
         video_CTHW, fps = read_video(path)
-        found = scores(video_CTHW, fps)
+        video_scores = scores(video_CTHW, fps)
         if self._references:
             other = self._references[path.name]
             reference_CTHW, _ = read_video(other, video_CTHW.shape[2:])
@@ -84,17 +86,17 @@ class Evaluator:
                 raise UsageError(
                     f"{other} has {reference_CTHW.shape[1]} frames, fewer than the {frames} of {path}"
                 )
-            found |= compared(video_CTHW, reference_CTHW[:, :frames], self._perceptual)
+            video_scores |= compared(video_CTHW, reference_CTHW[:, :frames], self._perceptual)
         if self._embedder is not None and caption is not None:
-            found["clip_similarity"] = _similarity(self._embedder, video_CTHW, caption)
-        return found
+            video_scores["clip_similarity"] = _similarity(self._embedder, video_CTHW, caption)
+        return video_scores
 
 
 def _similarity(embedder: "ClipEmbedder", video_CTHW: NDArray[np.uint8], caption: str) -> float:
     """Return the mean cosine of a caption and of pictures evenly spaced in the video."""
-    numbers = np.linspace(0, video_CTHW.shape[1] - 1, _CLIP_PICTURES).round().astype(int)
+    frame_indices = np.linspace(0, video_CTHW.shape[1] - 1, _CLIP_PICTURES).round().astype(int)
     pictures = embedder.pictures(
-        [video_CTHW[:, number].transpose(1, 2, 0) for number in sorted(set(numbers.tolist()))]
+        [video_CTHW[:, frame].transpose(1, 2, 0) for frame in sorted(set(frame_indices.tolist()))]
     )
     return float((pictures @ embedder.text([caption])[0]).mean())
 

@@ -29,17 +29,22 @@ def read_features(path: Path, option: str) -> NDArray[np.float64]:
         UsageError: the file cannot be read, or holds something else.
     """
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        features = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise UsageError(f"{option} {path} cannot be read: {error.strerror or first_line(error)}") from error
     except (ValueError, EOFError) as error:  # numpy advises to load what it holds for a pickle
         raise UsageError(f"{option} {path} is no .npy file of numbers") from error
-    if found.ndim != 2 or found.dtype.kind != "f" or len(found) < 2 or not 0 < found.shape[1] <= _MOST_WIDTH:
+    if (
+        features.ndim != 2
+        or features.dtype.kind != "f"
+        or len(features) < 2
+        or not 0 < features.shape[1] <= _MOST_WIDTH
+    ):
         raise UsageError(
             f"{option} {path} must hold floats of shape [videos, features], with two videos or more and up to"
-            f" {_MOST_WIDTH} features; it holds {found.dtype} {list(found.shape)}"
+            f" {_MOST_WIDTH} features; it holds {features.dtype} {list(features.shape)}"
         )
-    values = np.asarray(found, np.float64)
+    values = np.asarray(features, np.float64)
     if not np.isfinite(values).all():
         raise UsageError(f"{option} {path} holds numbers that are not finite")
     return values

@@ -43,8 +43,8 @@ def temporal_flickering(video_CTHW: NDArray[np.uint8]) -> float | None:
     if video_CTHW.shape[1] < 2:
         return None
     differences = [
-        _difference(video_CTHW[:, number], video_CTHW[:, number + 1])
-        for number in range(video_CTHW.shape[1] - 1)
+        _difference(video_CTHW[:, frame], video_CTHW[:, frame + 1])
+        for frame in range(video_CTHW.shape[1] - 1)
     ]
     return 1 - float(np.mean(differences)) / 255
 
@@ -58,9 +58,9 @@ def motion_smoothness_linear(video_CTHW: NDArray[np.uint8]) -> float | None:
     if frames < 3:
         return None
     differences = []
-    for number in range(1, frames - 1):
-        before, after = (video_CTHW[:, other].astype(np.float32) for other in (number - 1, number + 1))
-        differences.append(_difference(video_CTHW[:, number], (before + after) / 2))
+    for frame in range(1, frames - 1):
+        before, after = (video_CTHW[:, other].astype(np.float32) for other in (frame - 1, frame + 1))
+        differences.append(_difference(video_CTHW[:, frame], (before + after) / 2))
     return 1 - float(np.mean(differences)) / 255
 
 
@@ -72,16 +72,16 @@ def motion(grey_THW: NDArray[np.float32], fps: float) -> dict[str, float | None]
     Its mean over videos is the share of dynamic ones. Motion is by phase correlation of windows, where VBench has RAFT
     and the fastest 5 % of pixels.
     """
-    every = max(1, round(fps / _FLOW_FPS))
-    grey_THW = grey_THW[::every]
+    stride = max(1, round(fps / _FLOW_FPS))
+    grey_THW = grey_THW[::stride]
     if len(grey_THW) < 2:
         return {"motion": None, "dynamic_degree": None}
-    found = flow(grey_THW)
+    flow_THW2 = flow(grey_THW)
     height, width = grey_THW.shape[1:]
-    fast = found.fastest * np.hypot(height, width) / min(height, width) > _FAST
-    seconds = (len(grey_THW) - 1) * every / fps
+    fast = flow_THW2.fastest * np.hypot(height, width) / min(height, width) > _FAST
+    seconds = (len(grey_THW) - 1) * stride / fps
     return {
-        "motion": float(found.motion.sum(dtype=np.float64)) / seconds,
+        "motion": float(flow_THW2.motion.sum(dtype=np.float64)) / seconds,
         "dynamic_degree": float(fast.sum() >= max(1, round(_DYNAMIC_SHARE * len(grey_THW)))),
     }
 
@@ -100,17 +100,17 @@ def compared(
     if min(video_CTHW.shape[2:]) >= SSIM_LEAST_PX:
         metrics["ssim"] = ssim
     if perceptual is not None:
-        metrics["lpips"] = lambda made, real: perceptual(2 * made - 1, 2 * real - 1)
+        metrics["lpips"] = lambda sampled, real: perceptual(2 * sampled - 1, 2 * real - 1)
     sums = dict.fromkeys(metrics, 0.0)
     frames = video_CTHW.shape[1]
     with torch.no_grad():
-        for number in range(frames):  # one at a time, for memory
-            pair = (x[None, :, number : number + 1] for x in (video_CTHW, reference_CTHW))
-            made, real = (torch.from_numpy(x.astype(np.float32)) / 255 for x in pair)
+        for frame in range(frames):  # one at a time, for memory
+            pair = (x[None, :, frame : frame + 1] for x in (video_CTHW, reference_CTHW))
+            made_THWC, real = (torch.from_numpy(x.astype(np.float32)) / 255 for x in pair)
             for name, metric in metrics.items():
-                sums[name] += float(metric(made, real))
+                sums[name] += float(metric(made_THWC, real))
     return {name: total / frames for name, total in sums.items()}
 
 
-def _difference(one: NDArray[np.generic], other: NDArray[np.generic]) -> float:
-    return float(np.abs(one.astype(np.float32) - other.astype(np.float32)).mean(dtype=np.float64))
+def _difference(first: NDArray[np.generic], other: NDArray[np.generic]) -> float:
+    return float(np.abs(first.astype(np.float32) - other.astype(np.float32)).mean(dtype=np.float64))

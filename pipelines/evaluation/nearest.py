@@ -50,14 +50,14 @@ class DatasetClips:
             video_CTHW: RGB, [3, frames, height, width], at least a square high and wide.
         """
         cells_CTHW = mean_colours(video_CTHW)
-        found = {
+        psnr_of = {
             row: _psnr(cells_CTHW, clip_CTHW)
             for row, clip_CTHW in self._clips(cells_CTHW.shape[2], cells_CTHW.shape[3]).items()
         }
-        row = max(found, key=found.__getitem__)
+        row = max(psnr_of, key=psnr_of.__getitem__)
         caption = self._captions[row]
-        others = [value for other, value in found.items() if self._captions[other] != caption]
-        return Nearest(row, found[row], max(others, default=None))
+        other_psnrs = [value for other, value in psnr_of.items() if self._captions[other] != caption]
+        return Nearest(row, psnr_of[row], max(other_psnrs, default=None))
 
     @cached_property
     def _captions(self) -> list[str]:
@@ -71,17 +71,17 @@ class DatasetClips:
     def _decode(self, height: int, width: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
         total = len(self._dataset)
         count = min(total, MOST_CLIPS)
-        for place in range(count):
-            row = place * total // count
-            found = self._dataset.media.place(row)
-            if found is None or found[2] > _MOST_CLIP_BYTES:
+        for index in range(count):
+            row = index * total // count
+            member = self._dataset.media.place(row)
+            if member is None or member[2] > _MOST_CLIP_BYTES:
                 continue
             pixels_CTHW = clip_frames(self._dataset, row, (height * CELL_PX, width * CELL_PX))
             yield row, mean_colours(pixels_CTHW)
 
 
 def clip_frames(
-    dataset: Dataset, row: int, size: tuple[int, int], most: int = MOST_FRAMES
+    dataset: Dataset, row: int, size: tuple[int, int], max_frames: int = MOST_FRAMES
 ) -> NDArray[np.uint8]:
     """Return the first frames of a clip as training sees them, uint8 RGB [3, frames, height, width].
 
@@ -89,9 +89,9 @@ def clip_frames(
         dataset: the dataset.
         row: row of the clip in its index.
         size: height and width, which the clip covers, cropped at the centre.
-        most: number of frames, if the clip has them.
+        max_frames: number of frames, if the clip has them.
     """
-    frames = min(dataset.row(row)["frames"], most)
+    frames = min(dataset.row(row)["frames"], max_frames)
     pixels_CTHW = np.empty((3, frames, *size), np.uint8)
     decode(dataset.read_media(row), np.arange(frames), pixels_CTHW)
     return pixels_CTHW

@@ -27,24 +27,26 @@ def validated(run: Path) -> list[VideoSet]:
     Raises:
         RunError: a manifest is damaged.
     """
-    found = []
+    validations = []
     for manifest in run.glob(f"{FOLDER}/step-*/{MANIFEST}"):
         try:
-            told = json.loads(read_text(manifest))
-            step = int(told["step"])
+            record = json.loads(read_text(manifest))
+            step = int(record["step"])
             records = {
-                str(one["file"]): {"file": str(one["file"]), "prompt": str(one["prompt"]), "step": step}
-                for one in told["videos"]
-                if one["file"] is not None
+                str(video["file"]): {"file": str(video["file"]), "prompt": str(video["prompt"]), "step": step}
+                for video in record["videos"]
+                if video["file"] is not None
             }
-            asked = json.dumps([[one["prompt"] for one in told["videos"]], told["sample"]], sort_keys=True)
+            request = json.dumps(
+                [[video["prompt"] for video in record["videos"]], record["sample"]], sort_keys=True
+            )
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise RunError(f"{manifest} is damaged: {first_line(error)}") from error
         paths = tuple(path for path in sorted(manifest.parent.glob("*.mp4")) if path.name in records)
         if paths:
-            prompt_set = f"validation-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
-            found.append((step, VideoSet(manifest.parent, paths, records, prompt_set)))
-    return [videos for _, videos in sorted(found, key=lambda each: each[0])]
+            prompt_set = f"validation-{hashlib.sha256(request.encode()).hexdigest()[:12]}"
+            validations.append((step, VideoSet(manifest.parent, paths, records, prompt_set)))
+    return [videos for _, videos in sorted(validations, key=lambda each: each[0])]
 
 
 def read_score_lines(run: Path) -> list[dict[str, Any]]:
@@ -73,14 +75,14 @@ class RunScores:
 
     Args:
         run: folder of the run.
-        asked: options of the evaluation that change its scores, JSON values.
+        settings: options of the evaluation that change its scores, JSON values.
 
     Raises:
         RunError: the file is damaged.
     """
 
-    def __init__(self, run: Path, asked: Mapping[str, Any]) -> None:
-        self._run, self._asked = run, dict(asked)
+    def __init__(self, run: Path, settings: Mapping[str, Any]) -> None:
+        self._run, self._asked = run, dict(settings)
         self._known = {_key(line): line for line in read_score_lines(run)}
 
     def known(self, videos: VideoSet) -> dict[str, Any] | None:
@@ -103,9 +105,11 @@ class RunScores:
             "sha256": _digest(videos),
         }
         # Lines of another evaluation of this run that has ended meanwhile are kept.
-        self._known = {_key(one): one for one in read_score_lines(self._run)} | {_key(line): line}
+        self._known = {_key(line_before): line_before for line_before in read_score_lines(self._run)} | {
+            _key(line): line
+        }
         ordered = sorted(self._known.values(), key=_key)
-        text = "".join(f"{json.dumps(one, ensure_ascii=False, allow_nan=False)}\n" for one in ordered)
+        text = "".join(f"{json.dumps(record, ensure_ascii=False, allow_nan=False)}\n" for record in ordered)
         write_whole(self._run / SCORES, text.encode(), "scores")
         self._show(line)
 
@@ -130,9 +134,9 @@ def _key(line: Mapping[str, Any]) -> tuple[Any, Any]:
 
 def _digest(videos: VideoSet) -> str:
     """Return a hash of all videos' bytes and captions."""
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in videos.paths:
-        whole.update(f"{path.name} {videos.caption(path)} ".encode())
+        digest.update(f"{path.name} {videos.caption(path)} ".encode())
         with path.open("rb") as file:
-            whole.update(hashlib.file_digest(file, "sha256").digest())
-    return whole.hexdigest()
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()

@@ -66,8 +66,8 @@ class FirstFrames:
         """
         clip_CTHW, caption = self._clips[row], self._captions[row]
         still_CTHW = np.broadcast_to(clip_CTHW.mean(axis=1, keepdims=True), clip_CTHW.shape)
-        others = [one for other, one in self._clips.items() if self._captions[other] != caption]
-        return max(_psnr(one, clip_CTHW) for one in (still_CTHW, *others))
+        other_clips = [clip for other, clip in self._clips.items() if self._captions[other] != caption]
+        return max(_psnr(candidate, clip_CTHW) for candidate in (still_CTHW, *other_clips))
 
 
 def _psnr(video_CTHW: NDArray[np.float32], clip_CTHW: NDArray[np.float32]) -> float:

@@ -51,8 +51,8 @@ def make_footage(folder: Path, reels: Sequence[Reel] = REELS) -> None:
     made_from = hashlib.sha256(repr((reels, graphs, av.library_versions, README)).encode())
     made_from.update(Path(__file__).read_bytes())
     record = made_from.hexdigest().encode()
-    whole = {RECORD, *(reel.name for reel in reels)} <= {file.path for file in files.list()}
-    if whole and files.read(RECORD) == record:
+    is_complete = {RECORD, *(reel.name for reel in reels)} <= {file.path for file in files.list()}
+    if is_complete and files.read(RECORD) == record:
         return
     files.write("README.txt", README.encode())
     for reel in reels:
@@ -95,19 +95,19 @@ def render(reel: Reel) -> bytes:
 def _graph(reel: Reel) -> str:
     """Return the graph of a reel: each shot is a source, each join a cross-fade; that of a cut shows no mixed frame."""
     spans, shots = _spans(reel), reel.shots
-    chains, joined = [], "[s0]"
-    for number, (shot, (first, last)) in enumerate(zip(shots, spans, strict=True)):
-        before = spans[number - 1][1] if number else 0
-        end = spans[number + 1][0] if number + 1 < len(shots) else last + 1
+    chains, label = [], "[s0]"
+    for shot_index, (shot, (first, last)) in enumerate(zip(shots, spans, strict=True)):
+        before = spans[shot_index - 1][1] if shot_index else 0
+        end = spans[shot_index + 1][0] if shot_index + 1 < len(shots) else last + 1
         scene = drawn(shot.scene, reel.width, reel.height, reel.fps)
-        chains.append(f"{scene},trim=end_frame={end - before}[s{number}]")
-        if number:
+        chains.append(f"{scene},trim=end_frame={end - before}[s{shot_index}]")
+        if shot_index:
             seconds = f"duration={(first - before) / reel.fps:.6f}:offset={before / reel.fps:.6f}"
-            chains.append(f"{joined}[s{number}]xfade={seconds}[j{number}]")
-            joined = f"[j{number}]"
+            chains.append(f"{label}[s{shot_index}]xfade={seconds}[j{shot_index}]")
+            label = f"[j{shot_index}]"
     missing = "select='not(eq(mod(n,7),2)+gte(mod(n,7),5))'," if reel.uneven else ""
     turn = "transpose=cclock," if reel.turned else ""
-    chains.append(f"{joined}{missing}{turn}format=yuv420p[out0]")
+    chains.append(f"{label}{missing}{turn}format=yuv420p[out0]")
     if reel.tone:
         chord = "+".join(f"sin(2*PI*{pitch}*t)" for pitch in (220, 277, 330))
         seconds = f"{(spans[-1][1] + 1) / reel.fps:.6f}"
@@ -146,8 +146,12 @@ def _spans(reel: Reel) -> list[tuple[int, int]]:
 def cut_list(reel: Reel) -> dict[str, Any]:
     """Return the truth about the cuts of a reel, as `reelweave bench shots` reads it."""
     spans = _spans(reel)
-    kept = [frame for frame in range(spans[-1][1] + 1) if not reel.uneven or frame % 7 in (0, 1, 3, 4)]
-    spans = [(bisect_left(kept, first), bisect_right(kept, last) - 1) for first, last in spans]
+    shown_frames = [
+        frame for frame in range(spans[-1][1] + 1) if not reel.uneven or frame % 7 in (0, 1, 3, 4)
+    ]
+    spans = [
+        (bisect_left(shown_frames, first), bisect_right(shown_frames, last) - 1) for first, last in spans
+    ]
     transitions, start, black = [], 0, None
     for shot, (first, last) in zip(reel.shots, spans, strict=True):
         if shot.scene == BLACK:
@@ -157,14 +161,14 @@ def cut_list(reel: Reel) -> dict[str, Any]:
             details: dict[str, Any] = {"type": "cut"} if first == start + 1 else {"type": "dissolve"}
             if black:
                 details = {"type": "fade_through_black", "black_frames": black}
-            place = {"start_frame": start, "end_frame": first, "required": True}
-            transitions.append(details | place | {"allowed_boundaries": 2 if black else 1})
+            transition = {"start_frame": start, "end_frame": first, "required": True}
+            transitions.append(details | transition | {"allowed_boundaries": 2 if black else 1})
         start, black = last, None
     return {
         "file": reel.name,
         "how": "drawn shot by shot, so every number is exact",
         "fps": f"{reel.fps}/1",
-        "frames": len(kept),
+        "frames": len(shown_frames),
         "width": reel.height if reel.turned else reel.width,
         "height": reel.width if reel.turned else reel.height,
         "conventions": {

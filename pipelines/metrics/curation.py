@@ -52,23 +52,25 @@ class Curation:
 
     def samples(self) -> list[MetricSample]:
         """Return the numbers of the newest status."""
-        status, own = read_status(self._storage), (self.name,)
-        found = [MetricSample(FINISHED, own, float(is_finished(self._storage, status)))]
+        status, labels = read_status(self._storage), (self.name,)
+        samples = [MetricSample(FINISHED, labels, float(is_finished(self._storage, status)))]
         if status is None:
-            return found
-        found += [
+            return samples
+        samples += [
             MetricSample(DONE, (self.name, status.phase), status.done),
             MetricSample(ASKED, (self.name, status.phase), status.total),
-            MetricSample(RETRIES, own, status.retries),
-            MetricSample(LONGEST, own, max((seconds for _, _, seconds in status.at_work), default=0.0)),
+            MetricSample(RETRIES, labels, status.retries),
+            MetricSample(LONGEST, labels, max((seconds for _, _, seconds in status.at_work), default=0.0)),
         ]
         if status.total_weight > 0:
-            found.append(MetricSample(SHARE, own, status.done_weight / status.total_weight))
+            samples.append(MetricSample(SHARE, labels, status.done_weight / status.total_weight))
         if status.eta_s is not None:
-            found.append(MetricSample(LEFT, own, status.eta_s))
+            samples.append(MetricSample(LEFT, labels, status.eta_s))
         if status.at is not None:
-            found.append(MetricSample(NOTED, own, status.at.timestamp()))
-        found += [MetricSample(RECORDS, (self.name, state), count) for state, count in status.states.items()]
-        return found + [
+            samples.append(MetricSample(NOTED, labels, status.at.timestamp()))
+        samples += [
+            MetricSample(RECORDS, (self.name, state), count) for state, count in status.states.items()
+        ]
+        return samples + [
             MetricSample(SOURCES, (self.name, state), count) for state, count in status.sources.items()
         ]

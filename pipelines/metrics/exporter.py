@@ -20,12 +20,12 @@ class PlaceCollector(Collector):
     A place that cannot be read is 0 in ``reelweave_up``; the others are not affected.
 
     Args:
-        places: places to read.
+        sources: places to read.
         say: called with a message when a place cannot be read any more.
     """
 
-    def __init__(self, places: Sequence[Place], say: Callable[[str], None]) -> None:
-        self._places, self._say = places, say
+    def __init__(self, sources: Sequence[Place], say: Callable[[str], None]) -> None:
+        self._places, self._say = sources, say
         self._down: set[str] = set()
         # Scrapes of several servers at once would read new lines twice, or not at all.
         self._lock = Lock()
@@ -34,7 +34,7 @@ class PlaceCollector(Collector):
         """Yield a family of each metric of which there are numbers."""
         families: dict[Metric, CounterMetricFamily | GaugeMetricFamily] = {}
         with self._lock:
-            samples = [sample for place in self._places for sample in self._read(place)]
+            samples = [sample for source in self._places for sample in self._read(source)]
         for sample in samples:
             family = families.setdefault(sample.metric, _family(sample.metric))
             family.add_metric(sample.labels, sample.value)
@@ -44,22 +44,22 @@ class PlaceCollector(Collector):
         """Return nothing: registering reads no place."""
         return []
 
-    def _read(self, place: Place) -> list[MetricSample]:
+    def _read(self, source: Place) -> list[MetricSample]:
         try:
-            found = place.samples()
+            samples = source.samples()
         except (UsageError, RunError, OSError) as error:
-            if place.name not in self._down:
-                self._down.add(place.name)
-                self._say(f"{place.name} cannot be read: {first_line(error)}")
-            return [MetricSample(UP, (place.name,), 0)]
-        self._down.discard(place.name)
-        return [*found, MetricSample(UP, (place.name,), 1)]
+            if source.name not in self._down:
+                self._down.add(source.name)
+                self._say(f"{source.name} cannot be read: {first_line(error)}")
+            return [MetricSample(UP, (source.name,), 0)]
+        self._down.discard(source.name)
+        return [*samples, MetricSample(UP, (source.name,), 1)]
 
 
-def registry_of(places: Sequence[Place], say: Callable[[str], None]) -> CollectorRegistry:
+def registry_of(sources: Sequence[Place], say: Callable[[str], None]) -> CollectorRegistry:
     """Return a registry for Prometheus' client; arguments as of `PlaceCollector`."""
     registry = CollectorRegistry()
-    registry.register(PlaceCollector(places, say))
+    registry.register(PlaceCollector(sources, say))
     return registry
 
 

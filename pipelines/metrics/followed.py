@@ -32,11 +32,11 @@ class FollowedRecords:
     def new(self) -> Iterator[dict[str, Any]]:
         """Yield the objects of new whole lines; a line that is no object is skipped."""
         with suppress(FileNotFoundError), open(self._path, "rb", opener=without_blocking) as file:
-            known = os.fstat(file.fileno())
-            if not stat.S_ISREG(known.st_mode):
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
                 return
-            if (known.st_dev, known.st_ino) != self._file or known.st_size < self._at:
-                self._file, self._at = (known.st_dev, known.st_ino), 0
+            if (status.st_dev, status.st_ino) != self._file or status.st_size < self._at:
+                self._file, self._at = (status.st_dev, status.st_ino), 0
                 self.passes += 1
             file.seek(self._at)
             # A longer line comes in pieces, each of which is no record.
@@ -44,5 +44,5 @@ class FollowedRecords:
                 if len(line) < MAX_LINE and not line.endswith(b"\n"):
                     return  # being written
                 self._at += len(line)
-                if (found := as_record(line)) is not None:
-                    yield found
+                if (record := as_record(line)) is not None:
+                    yield record

@@ -122,19 +122,19 @@ class TrainingRun:
         # A run tells of checkpoints wherever they are; runs of older versions have those in their folder alone.
         if (checkpoint := last_checkpoint(self._folder) or self._checkpoint) is not None:
             values[CHECKPOINT_STEP], values[CHECKPOINT_TIME] = checkpoint
-        found = [
+        samples = [
             MetricSample(metric, (self.name,), value) for metric, value in values.items() if value is not None
         ]
-        found += [
+        samples += [
             MetricSample(metric, (self.name, part) if part else (self.name,), value)
             for (metric, part), value in self._sums.items()
         ]
         parts = {part: number(self._newest.get(f"{part}_s")) for part in _ALL_PARTS}
-        found += [
+        samples += [
             MetricSample(STEP_SECONDS, (self.name, part), s) for part, s in parts.items() if s is not None
         ]
-        found += [MetricSample(RANK_WAIT, (self.name, str(rank)), s) for rank, s in enumerate(self._wait_R)]
-        return found
+        samples += [MetricSample(RANK_WAIT, (self.name, str(rank)), s) for rank, s in enumerate(self._wait_R)]
+        return samples
 
     def _read(self) -> None:
         """Read what the run has written since the last time."""
@@ -145,9 +145,9 @@ class TrainingRun:
         for record in self._ranks.new():
             self._wait_R = _waits(record)
         for record in self._losses.new():
-            whole = record.get("whole")
-            if record.get("of") == "held_out" and isinstance(whole, dict):
-                self._held_out = number(whole.get("loss"))
+            totals = record.get("whole")
+            if record.get("of") == "held_out" and isinstance(totals, dict):
+                self._held_out = number(totals.get("loss"))
         for record in self._saved.new():
             step, at = number(record.get("step")), number(record.get("at"))
             if step is not None and at is not None:
@@ -174,5 +174,5 @@ def _waits(record: dict[str, Any]) -> list[float]:
     steps, waits = number(record.get("steps")), record.get("wait_s")
     if not steps or steps < 0 or not isinstance(waits, list):
         return []
-    found = [number(wait) for wait in waits]
-    return [wait / steps for wait in found if wait is not None] if None not in found else []
+    waits_s = [number(wait) for wait in waits]
+    return [wait / steps for wait in waits_s if wait is not None] if None not in waits_s else []

@@ -83,26 +83,28 @@ def run(options: argparse.Namespace, steps: "Trace | None" = None) -> int:
     of_steps = options.trace is not None or steps is not None
     plan_execution.check(options, of_steps)
     topology = plan_execution.topology_of(options.topology) if options.topology else None
-    asked = posed(options, topology.links if topology else None, steps)
-    problems = asked.problems
+    posed_steps = posed(options, topology.links if topology else None, steps)
+    problems = posed_steps.problems
     if options.step >= len(problems):
         raise UsageError(f"--step is {options.step}; there are steps 0 to {len(problems) - 1}")
     if topology:
         topology = plan_execution.with_room(topology, options.topology, problems[0].gpus)
     names = tuple(dict.fromkeys(options.planner or (_OF_STEPS if of_steps else _COMPARED)))
     with stderr().status("planning; the first plan on a machine compiles the planners, for half a minute"):
-        found = {name: _planned(name, problems, options.seed) for name in dict.fromkeys([*names, _BASELINE])}
-    made = {name: planned for name in names if (planned := found[name]) is not None}
-    if not made:
+        planned_by = {
+            name: _planned(name, problems, options.seed) for name in dict.fromkeys([*names, _BASELINE])
+        }
+    feasible = {name: planned for name in names if (planned := planned_by[name]) is not None}
+    if not feasible:
         raise RunError(f"{', '.join(names)} found no plan: no degree of theirs suits all samples")
-    baseline = found[_BASELINE]
+    baseline = planned_by[_BASELINE]
 
     from reelweave.train.cascade.planners.exact import tightened
     from reelweave.train.cascade.planners.plan import kept
     from reelweave.train.cascade.scheduling.bound import lower_bound
 
-    best = min(made, key=lambda name: made[name].makespan_s)
-    schedules = made[best].schedules
+    best = min(feasible, key=lambda name: feasible[name].makespan_s)
+    schedules = feasible[best].schedules
     bounds_s = [
         tightened(problem, lower_bound(problem), schedule.makespan_s)
         for problem, schedule in zip(problems, schedules, strict=True)
@@ -110,9 +112,11 @@ def run(options: argparse.Namespace, steps: "Trace | None" = None) -> int:
     bound_s = sum(bounds_s) / len(problems)
     if baseline:
         schedules = [kept(*pair) for pair in zip(schedules, baseline.schedules, strict=True)]
-    chosen = _Planned(schedules, made[best].plan_ms)
-    static = sum(1 for one in schedules if baseline and any(one is other for other in baseline.schedules))
-    shown = plan_execution.on_paper(schedules, asked, topology, options.noise, options.seed)
+    chosen = _Planned(schedules, feasible[best].plan_ms)
+    static = sum(
+        1 for schedule in schedules if baseline and any(schedule is other for other in baseline.schedules)
+    )
+    shown = plan_execution.on_paper(schedules, posed_steps, topology, options.noise, options.seed)
     problem = problems[0]
     several = f"{len(problems)} steps, " if len(problems) > 1 else ""
     headline = f"{title}: {several}{problem.samples} samples on {problem.gpus} GPUs"
@@ -121,12 +125,12 @@ def run(options: argparse.Namespace, steps: "Trace | None" = None) -> int:
     if options.timeline:
         plan_execution.draw(options, shown, f"{title}, step {options.step}" if of_steps else title)
     if options.json:
-        planners = {name: one.as_json() for name, one in made.items()}
-        said = {"planners": planners, "lower_bound_s": bound_s, "chosen": chosen.as_json()}
+        planners = {name: planned.as_json() for name, planned in feasible.items()}
+        result = {"planners": planners, "lower_bound_s": bound_s, "chosen": chosen.as_json()}
         settings = {"topology": options.topology, "noise": options.noise}
-        print_json({**said, "on_paper": {**settings, **shown.as_json()}})
+        print_json({**result, "on_paper": {**settings, **shown.as_json()}})
         return 0
-    _print(headline, bound_s, made, baseline, _choice(best, made[best], chosen, static))
+    _print(headline, bound_s, feasible, baseline, _choice(best, feasible[best], chosen, static))
     if shown.executed:
         _print_execution(shown, options)
     if of_steps and not options.costs and not options.cost_table:
@@ -139,25 +143,29 @@ def run(options: argparse.Namespace, steps: "Trace | None" = None) -> int:
     return 0
 
 
-def _choice(best: str, made: "_Planned", chosen: "_Planned", static: int) -> str:
+def _choice(best: str, planned: "_Planned", chosen: "_Planned", static: int) -> str:
     """Return the sentence that names the chosen plan.
 
     Args:
         best: planner with the shortest plans.
-        made: its plans.
+        planned: its plans.
         chosen: plans that are kept, of which some are static ones.
         static: number of static ones.
     """
     from reelweave.train.cascade.planners.plan import WORTH
 
     everywhere = static == len(chosen.schedules)
-    said = f"chosen: {_BASELINE if everywhere else best}, {chosen.makespan_s:.2f} s, {chosen.idle:.1%} idle"
+    message = (
+        f"chosen: {_BASELINE if everywhere else best}, {chosen.makespan_s:.2f} s, {chosen.idle:.1%} idle"
+    )
     if not static or best == _BASELINE:
-        return said
+        return message
     if everywhere:
-        return f"{said}: within {WORTH:.0%} of {best} ({made.makespan_s:.2f} s), and it needs no handoffs"
+        return (
+            f"{message}: within {WORTH:.0%} of {best} ({planned.makespan_s:.2f} s), and it needs no handoffs"
+        )
     why = f"{_BASELINE}, which is within {WORTH:.0%} of it and needs no handoffs"
-    return f"{said}; in {static} of {len(chosen.schedules)} steps {why}"
+    return f"{message}; in {static} of {len(chosen.schedules)} steps {why}"
 
 
 class _Planned(NamedTuple):
@@ -188,8 +196,8 @@ def _planned(name: str, problems: Sequence["Problem"], seed: int) -> _Planned | 
     planner(arachne(), seed)  # compiled code is loaded at its first call
     schedules = []
     began = time.process_time()
-    for number, problem in enumerate(problems):
-        schedule = planner(problem, seed + number)
+    for index, problem in enumerate(problems):
+        schedule = planner(problem, seed + index)
         if schedule is None:
             return None
         schedules.append(schedule)
@@ -206,18 +214,20 @@ def _write(file: Path, schedules: Sequence["Schedule"], of_steps: bool) -> None:
 
 
 def _print(
-    title: str, bound_s: float, made: dict[str, _Planned], baseline: _Planned | None, chosen: str
+    title: str, bound_s: float, planned: dict[str, _Planned], baseline: _Planned | None, chosen: str
 ) -> None:
     from reelweave.train.cascade.paper.simulate import gain
 
     rows: list[tuple[object, ...]] = [("lower bound", f"{bound_s:.2f}", "", "", "", "", "")]
-    for name, one in made.items():
+    for name, outcome in planned.items():
         saved = ("", "")
-        if baseline and one is not baseline:
-            gained = gain(one.makespan_s, one.idle, baseline.makespan_s, baseline.idle)
+        if baseline and outcome is not baseline:
+            gained = gain(outcome.makespan_s, outcome.idle, baseline.makespan_s, baseline.idle)
             saved = (f"{gained.less_work_s:+.2f}", f"{gained.less_idle_s:+.2f}")
-        over = f"{one.makespan_s / bound_s - 1:.1%}" if bound_s else ""
-        rows.append((name, f"{one.makespan_s:.2f}", over, f"{one.idle:.1%}", *saved, f"{one.plan_ms:.1f}"))
+        over = f"{outcome.makespan_s / bound_s - 1:.1%}" if bound_s else ""
+        rows.append(
+            (name, f"{outcome.makespan_s:.2f}", over, f"{outcome.idle:.1%}", *saved, f"{outcome.plan_ms:.1f}")
+        )
     columns = ("planner", "seconds", "over bound", "idle", "less work", "less idle", "plan ms")
     out = stdout()
     out.print(table(title, columns, rows))

@@ -135,9 +135,9 @@ class OnPaper(NamedTuple):
         """Return the means of plans or executions."""
         from reelweave.train.cascade.paper.simulate import flops_cv
 
-        total_s = sum(one.makespan_s for one in schedules)
+        total_s = sum(schedule.makespan_s for schedule in schedules)
         spread = [flops_cv(*pair) for pair in zip(schedules, self.posed.operations, strict=True)]
-        idle = sum(one.idle * one.makespan_s for one in schedules) / total_s
+        idle = sum(schedule.idle * schedule.makespan_s for schedule in schedules) / total_s
         return Figures(total_s / len(schedules), idle, sum(spread) / len(spread))
 
     def as_json(self) -> dict[str, dict[str, float]]:
@@ -148,8 +148,8 @@ class OnPaper(NamedTuple):
     def rows(self) -> list[tuple[str, ...]]:
         """Return table rows: name, seconds, idle, spread."""
         return [
-            (name, f"{one['iteration_s']:.2f}", f"{one['idle']:.1%}", f"{one['flops_cv']:.3f}")
-            for name, one in self.as_json().items()
+            (name, f"{value['iteration_s']:.2f}", f"{value['idle']:.1%}", f"{value['flops_cv']:.3f}")
+            for name, value in self.as_json().items()
         ]
 
 
@@ -175,14 +175,14 @@ def on_paper(
     from reelweave.train.cascade.placement.communication import communication
     from reelweave.train.cascade.placement.mapper import place
 
-    planned = [place(one, topology) for one in schedules] if topology else list(schedules)
+    planned = [place(schedule, topology) for schedule in schedules] if topology else list(schedules)
     executed = []
-    for number, (one, traffic) in enumerate(zip(planned, posed.traffic, strict=True)):
+    for step, (planned_schedule, traffic) in enumerate(zip(planned, posed.traffic, strict=True)):
         if noise is None:
             break
-        places = communication(one, topology, traffic, posed.links) if topology else None
-        factors_R = Noise(sigma=noise).factors(one, np.random.default_rng([seed, number]))
-        executed.append(execute(one, factors_R, places))
+        traffic_times = communication(planned_schedule, topology, traffic, posed.links) if topology else None
+        factors_R = Noise(sigma=noise).factors(planned_schedule, np.random.default_rng([seed, step]))
+        executed.append(execute(planned_schedule, factors_R, traffic_times))
     return OnPaper(planned, executed, posed.links.gpus_per_node, posed)
 
 

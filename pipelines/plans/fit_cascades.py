@@ -58,8 +58,8 @@ def run(options: argparse.Namespace) -> int:
     stdout().print(table(f"costs of cascades, in {out}", columns, rows))
     for note in fitted.notes:
         stdout().print(note, markup=False, soft_wrap=True)
-    asked = ("--cascades", "--costs", out, "--world-size", options.gpus, "--microbatches", 1)
-    stdout().print(f"next: {hint('plan', 'koala-wide', *asked)}", soft_wrap=True)
+    words = ("--cascades", "--costs", out, "--world-size", options.gpus, "--microbatches", 1)
+    stdout().print(f"next: {hint('plan', 'koala-wide', *words)}", soft_wrap=True)
     return 0
 
 
@@ -84,7 +84,7 @@ def _fitted(options: argparse.Namespace) -> "FittedCosts":
         profile = with_gathered_layers(profile, config.train, options.gpus)
     first = StepShape(Bucket(*profile.size_n3[0].tolist()), int(profile.batch[0]), int(profile.length[0]))
     buckets = config.stream.buckets
-    found = fit_costs(
+    fit = fit_costs(
         profile,
         str(options.cascades),
         sizes_of(config.train, first, options.gpus),
@@ -92,4 +92,4 @@ def _fitted(options: argparse.Namespace) -> "FittedCosts":
         buckets.compression,
         buckets.max_text_tokens,
     )
-    return FittedCosts(found.costs, (*notes, *found.notes))
+    return FittedCosts(fit.costs, (*notes, *fit.notes))

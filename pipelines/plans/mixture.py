@@ -50,24 +50,24 @@ def workload(name: str, seed: int, budgets: Budgets | None = None) -> Mixture:
         seed: seed of the stream, 0 to 2^64 - 1.
         budgets: limits in place of its own.
     """
-    found = WORKLOADS[name] if budgets is None else replace(WORKLOADS[name], budgets=budgets)
+    workload_found = WORKLOADS[name] if budgets is None else replace(WORKLOADS[name], budgets=budgets)
 
     def steps(layout: StepLayout, cost: Cost, count: int) -> Iterator[tuple[PlannedStep, float]]:
-        sizes = found.batch_sizes(budgets_of(layout.policy, found.budgets))
+        sizes = workload_found.batch_sizes(budgets_of(layout.policy, workload_found.budgets))
 
         def draw(step: int) -> Microbatches:
-            return found.draw(sizes, seed, step, layout.per_step, layout.run)
+            return workload_found.draw(sizes, seed, step, layout.per_step, layout.run)
 
         return planned_steps(draw, layout, cost, count)
 
     def packs(layout: StepLayout, cost: Cost, count: int) -> Iterator[tuple[PackedStep, float]]:
-        tokens = _STEPS_AT_ONCE * layout.per_step * found.budgets.memory_tokens
-        samples = partial(found.samples, seed, tokens)
+        tokens = _STEPS_AT_ONCE * layout.per_step * workload_found.budgets.memory_tokens
+        samples = partial(workload_found.samples, seed, tokens)
         return packed_steps(
-            samples, layout.policy, cost, found.budgets, layout.ranks, layout.microbatches, count
+            samples, layout.policy, cost, workload_found.budgets, layout.ranks, layout.microbatches, count
         )
 
-    return Mixture(name, found.buckets, found.budgets, steps, packs)
+    return Mixture(name, workload_found.buckets, workload_found.budgets, steps, packs)
 
 
 def dataset(name: str, source: SampleSource, config: BucketConfig, seed: int) -> Mixture:
@@ -87,11 +87,11 @@ def dataset(name: str, source: SampleSource, config: BucketConfig, seed: int) ->
     def read(layout: StepLayout, cost: Cost) -> dict[int, Locality]:
         assignment, index = assigned(layout.policy, cost), source.plan_index
         near_N, draws = near_rows(index), draws_of(source, assignment, seed)(0)
-        found = {}
+        columns = {}
         for run in _RUNS:
             shuffle = Shuffle(order="permuted", run=run)
             plan = plan_epoch(assignment, seed, 0, layout, draws=draws, shuffle=shuffle, near_N=near_N)
-            found[run] = locality(index, plan, near_N)
-        return found
+            columns[run] = locality(index, plan, near_N)
+        return columns
 
     return Mixture(name, buckets_of(config), config, steps, packs, read)

@@ -137,11 +137,11 @@ def _memory_gib(options: argparse.Namespace) -> float:
 def _each(steps: "Iterable[_Step]", posing: "Callable[[_Step], Problem]", name: str) -> "list[Problem]":
     """Return the problem of each step; errors name the step."""
     problems = []
-    for number, step in enumerate(steps):
+    for index, step in enumerate(steps):
         try:
             problems.append(posing(step))
         except UsageError as error:
-            raise UsageError(f"{name}, step {number}: {error}") from error
+            raise UsageError(f"{name}, step {index}: {error}") from error
     return problems
 
 

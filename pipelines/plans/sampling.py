@@ -85,10 +85,10 @@ def run(options: argparse.Namespace, gpus: int) -> int:
         network_bytes_per_s=options.network_gb_per_s * 1e9,
         memory_bytes=None if options.gpu_gib is None else options.gpu_gib * 2**30,
     )
-    one = OneGpu(denoise_s=options.one_gpu_s, decode_s=options.decode_s)
+    one_gpu = OneGpu(denoise_s=options.one_gpu_s, decode_s=options.decode_s)
     if not 0 <= options.cache_hits < 1:
         raise UsageError("--cache-hits is a share of evaluations, from 0 to below 1")
-    rows = advise(model, one, machine, not options.exact, options.cache_hits)
+    rows = advise(model, one_gpu, machine, not options.exact, options.cache_hits)
     if options.json:
         print_json({"model": name, "gpus": gpus, "layouts": [_row(row) for row in rows]})
         return 0

@@ -104,36 +104,38 @@ def run(options: argparse.Namespace, mixture: Mixture, ranks: int, steps: int) -
             f"--policy {options.policy} makes no packs; with --regime pack it is {' or '.join(policies)}"
         )
 
-    asked = StepLayout(ranks, options.microbatches, options.policy, options.regime, options.lookahead)
+    step_layout = StepLayout(ranks, options.microbatches, options.policy, options.regime, options.lookahead)
 
     def simulated(layout: StepLayout, keep: Callable[[PlannedStep], None] = lambda _: None) -> SimulatedPlan:
         # As many samples whatever a step holds of them.
-        count = max(1, steps * asked.per_step // layout.per_step)
+        count = max(1, steps * step_layout.per_step // layout.per_step)
         if options.regime == "pack":
             return simulate_packs(mixture.packs(layout, cost, count), keep)
         return simulate(mixture.steps(layout, cost, count), keep)
 
     if options.plan_out:
         with _plan_file(options.plan_out) as keep:
-            chosen = simulated(asked, keep)
+            chosen = simulated(step_layout, keep)
     else:
-        chosen = simulated(asked)
+        chosen = simulated(step_layout)
     results: dict[Policy, SimulatedPlan] = {
-        policy: chosen if policy == options.policy else simulated(replace(asked, policy=policy))
+        policy: chosen if policy == options.policy else simulated(replace(step_layout, policy=policy))
         for policy in policies
     }
     by_microbatches: dict[int, float] = {}
     if options.regime == "step" and options.policy == "balanced":
         for count in sorted({STREAM_DEFAULT, BALANCED_FROM, options.microbatches}):
             with suppress(UsageError):  # a dataset may be too small for a step of so many
-                found = (
-                    chosen if count == asked.microbatches else simulated(replace(asked, microbatches=count))
+                results_found = (
+                    chosen
+                    if count == step_layout.microbatches
+                    else simulated(replace(step_layout, microbatches=count))
                 )
-                by_microbatches[count] = found.metrics.idle
+                by_microbatches[count] = results_found.metrics.idle
     read = None if options.regime == "pack" else mixture.locality
-    reading = {} if read is None else read(asked, cost)
+    reading = {} if read is None else read(step_layout, cost)
     if options.json:
-        said = {
+        result_json = {
             "workload": mixture.name,
             "world_size": ranks,
             "microbatches": options.microbatches,
@@ -146,10 +148,18 @@ def run(options: argparse.Namespace, mixture: Mixture, ranks: int, steps: int) -
             "policy": options.policy,
         }
         if reading:
-            said["reading_by_run"] = {str(run): asdict(one) for run, one in reading.items()}
+            result_json["reading_by_run"] = {str(run): asdict(reads) for run, reads in reading.items()}
         if by_microbatches:
-            said["idle_by_microbatches"] = {str(count): idle for count, idle in by_microbatches.items()}
-        print_json({**said, **_keys(chosen), "policies": {name: _keys(one) for name, one in results.items()}})
+            result_json["idle_by_microbatches"] = {
+                str(count): idle for count, idle in by_microbatches.items()
+            }
+        print_json(
+            {
+                **result_json,
+                **_keys(chosen),
+                "policies": {name: _keys(plan) for name, plan in results.items()},
+            }
+        )
         return 0
     what, wait = ("packs", "step") if options.regime == "pack" else ("microbatches", options.regime)
     title = (
@@ -182,13 +192,20 @@ def trace_of(mixture: Mixture, ranks: int, microbatches: int, steps: int) -> "Tr
     planned = mixture.steps(StepLayout(ranks, microbatches, "balanced"), mixture.budgets.counted_cost, steps)
     shapes = []
     for step, _ in planned:
-        own = step.microbatches
-        columns = zip(own.bucket.tolist(), own.length.tolist(), own.batch.tolist(), strict=True)
+        step_microbatches = step.microbatches
+        columns = zip(
+            step_microbatches.bucket.tolist(),
+            step_microbatches.length.tolist(),
+            step_microbatches.batch.tolist(),
+            strict=True,
+        )
         shapes.append(
             tuple(
-                TraceBatch(frames=one.frames, height=one.height, width=one.width, tokens=length, batch=batch)
-                for place, length, batch in columns
-                for one in (mixture.buckets[place],)
+                TraceBatch(
+                    frames=bucket.frames, height=bucket.height, width=bucket.width, tokens=length, batch=batch
+                )
+                for bucket_index, length, batch in columns
+                for bucket in (mixture.buckets[bucket_index],)
             )
         )
     return Trace(gpus=ranks, steps=tuple(shapes))
@@ -196,17 +213,17 @@ def trace_of(mixture: Mixture, ranks: int, microbatches: int, steps: int) -> "Tr
 
 def _advice(chosen: SimulatedPlan, by_microbatches: dict[int, float]) -> list[str]:
     """Return what the figures mean for the settings of a stream."""
-    said = []
+    advice = []
     if by_microbatches:
         each = ", ".join(
             f"{count}{' (default of a stream)' if count == STREAM_DEFAULT else ''} {idle:.2%}"
             for count, idle in by_microbatches.items()
         )
-        said.append(f"idle by stream.microbatches: {each}")
+        advice.append(f"idle by stream.microbatches: {each}")
     floor, better = chosen.metrics.idle_floor, min(by_microbatches.values(), default=1.0)
     if floor > WORTH_A_WORD and chosen.metrics.dearest > 1 and better > floor - WORTH_A_WORD:
-        said.append(heavy_tail(floor, chosen.metrics.dearest))
-    return said
+        advice.append(heavy_tail(floor, chosen.metrics.dearest))
+    return advice
 
 
 def _keys(simulated: SimulatedPlan) -> dict[str, Any]:
@@ -219,9 +236,9 @@ def _keys(simulated: SimulatedPlan) -> dict[str, Any]:
     }
 
 
-def _check(option: str, value: int, most: int) -> None:
-    if not 1 <= value <= most:
-        raise UsageError(f"{option} is {value}; it goes from 1 to {most:,}")
+def _check(option: str, value: int, maximum: int) -> None:
+    if not 1 <= value <= maximum:
+        raise UsageError(f"{option} is {value}; it goes from 1 to {maximum:,}")
 
 
 def _fitted(timings: Path) -> Cost:
@@ -239,22 +256,25 @@ def _plan_file(path: Path) -> Iterator[Callable[[PlannedStep], None]]:
 
 
 def _print(
-    title: str, results: dict[Policy, SimulatedPlan], said: list[str], options: argparse.Namespace
+    title: str, results: dict[Policy, SimulatedPlan], advice: list[str], options: argparse.Namespace
 ) -> None:
     out = stdout()
-    keys = {policy: _keys(one) for policy, one in results.items()}
+    keys = {policy: _keys(plan) for policy, plan in results.items()}
     packs = _PACKS if options.regime == "pack" else {}
     rows: list[tuple[str, ...]] = [
-        (label, *(f"{one[name]:.2%}" if name != "alone" else f"{one[name]}" for one in keys.values()))
+        (
+            label,
+            *(f"{shares[name]:.2%}" if name != "alone" else f"{shares[name]}" for shares in keys.values()),
+        )
         for name, label in {**_SHARES, **packs}.items()
     ]
     for error in COST_ERRORS:
         label = f"idle, costs {error:.0%} off"
-        rows.append((label, *(f"{one.idle_with_error[error]:.2%}" for one in results.values())))
-    rows.append(("plan ms per step", *(f"{one.plan_ms_per_step:.1f}" for one in results.values())))
+        rows.append((label, *(f"{plan.idle_with_error[error]:.2%}" for plan in results.values())))
+    rows.append(("plan ms per step", *(f"{plan.plan_ms_per_step:.1f}" for plan in results.values())))
     out.print(table(title, ["mean over steps", *results], rows))
     notes = [
-        *said,
+        *advice,
         "CV: (max - min) / max over the ranks; idle: 1 - mean / max, the share of time spent waiting",
         "idle, any plan: no placement of a step's microbatches idles less",
         "costs off: each microbatch really costs so much more or less than planned (standard deviation)",
@@ -269,13 +289,13 @@ def _print_reading(reading: dict[int, Locality]) -> None:
     rows = [
         (
             f"{run}",
-            f"{one.requests_per_step:,.0f}",
-            f"{one.requests_per_sample:.2f}",
-            f"{one.bytes_per_step / 2**20:,.1f}",
-            f"{one.waste:.1%}",
-            f"{one.neighbours:.1%}",
+            f"{reads.requests_per_step:,.0f}",
+            f"{reads.requests_per_sample:.2f}",
+            f"{reads.bytes_per_step / 2**20:,.1f}",
+            f"{reads.waste:.1%}",
+            f"{reads.neighbours:.1%}",
         )
-        for run, one in reading.items()
+        for run, reads in reading.items()
     ]
     heads = ["shuffle.run", "requests a step", "of a sample", "MiB a step", "gaps", "beside a neighbour"]
     stdout().print(table("reading, all ranks together", heads, rows))

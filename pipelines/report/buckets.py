@@ -61,36 +61,36 @@ def report_config(dataset: str, file: File, overrides: Sequence[str]) -> ReportC
     Raises:
         UsageError: names the file or option that is wrong.
     """
-    own = given(file or PACKAGED, overrides)
-    if "stream" in own.values:
+    given_values = given(file or PACKAGED, overrides)
+    if "stream" in given_values.values:
         raise UsageError(
-            f"{own.name} is a configuration of training: --config takes a file with `buckets:`, those of its section"
-            " stream, moved to the left"
+            f"{given_values.name} is a configuration of training: --config takes a file with `buckets:`, those of its"
+            " section stream, moved to the left"
         )
-    packaged = own.validated(ReportConfig)
+    packaged = given_values.validated(ReportConfig)
     if file or is_blend_file(dataset):
         return packaged
-    kept = _kept(open_storage(dataset, packaged.storage), overrides)
-    return kept.validated(ReportConfig) if kept else packaged
+    kept_values = _kept(open_storage(dataset, packaged.storage), overrides)
+    return kept_values.validated(ReportConfig) if kept_values else packaged
 
 
-def kept_config(place: Storage, storage: StorageConfig) -> ReportConfig:
+def kept_config(folder: Storage, storage: StorageConfig) -> ReportConfig:
     """Return the configuration of a dataset's last report, or that of the package.
 
     Raises:
         UsageError: what is kept there is wrong.
     """
-    kept = _kept(place, ())
+    kept_values = _kept(folder, ())
     return (
-        kept.validated(ReportConfig).model_copy(update={"storage": storage})
-        if kept
+        kept_values.validated(ReportConfig).model_copy(update={"storage": storage})
+        if kept_values
         else default_config(storage)
     )
 
 
-def keep(place: Storage, config: ReportConfig) -> None:
+def keep(folder: Storage, config: ReportConfig) -> None:
     """Write the configuration of a report beside its page."""
-    place.write(KEPT, buckets_yaml(config, KEPT).encode())
+    folder.write(KEPT, buckets_yaml(config, KEPT).encode())
 
 
 def buckets_yaml(config: ReportConfig, name: str) -> str:
@@ -99,12 +99,12 @@ def buckets_yaml(config: ReportConfig, name: str) -> str:
     return kept_yaml(config, command, leave_out=frozenset({"storage"}))
 
 
-def _kept(place: Storage, overrides: Sequence[str]) -> Given | None:
-    info = place.stat(KEPT)
+def _kept(folder: Storage, overrides: Sequence[str]) -> Given | None:
+    info = folder.stat(KEPT)
     if info is None:
         return None
     if info.size > MAX_BYTES:
         raise UsageError(
-            f"{place.uri(KEPT)} is larger than {MAX_BYTES >> 10} KiB; give buckets with --config"
+            f"{folder.uri(KEPT)} is larger than {MAX_BYTES >> 10} KiB; give buckets with --config"
         )
-    return given_text(place.read(KEPT), place.uri(KEPT), overrides)
+    return given_text(folder.read(KEPT), folder.uri(KEPT), overrides)

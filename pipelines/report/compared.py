@@ -8,13 +8,13 @@ from reelweave.pipelines.report.web.distributions import bars, overlaid
 from reelweave.pipelines.report.web.template import render
 
 
-def compared_page(numbers: Mapping[str, Any]) -> str:
+def compared_page(figures: Mapping[str, Any]) -> str:
     """Render the page that compares datasets.
 
     Args:
-        numbers: result of `reelweave.pipelines.report.numbers.compared.compared_numbers`.
+        figures: result of `reelweave.pipelines.report.numbers.compared.compared_numbers`.
     """
-    names = [one["name"] for one in numbers["datasets"]]
+    names = [dataset["name"] for dataset in figures["datasets"]]
     return render(
         "compared.html",
         title=" and ".join(names),
@@ -22,68 +22,70 @@ def compared_page(numbers: Mapping[str, Any]) -> str:
         notes=[],
         figures=[],
         names=names,
-        places=[one["dataset"] for one in numbers["datasets"]],
-        summary=summary(numbers),
-        funnel=_funnel(names, numbers["stages"]),
+        places=[dataset["dataset"] for dataset in figures["datasets"]],
+        summary=summary(figures),
+        funnel=_funnel(names, figures["stages"]),
         stages=[
             (
-                one["state"],
-                one["stage"],
-                *(cell for pair in zip(one["rows"], one["seconds"], strict=True) for cell in pair),
+                stage["state"],
+                stage["stage"],
+                *(cell for pair in zip(stage["rows"], stage["seconds"], strict=True) for cell in pair),
             )
-            for one in numbers["stages"]
+            for stage in figures["stages"]
         ],
         scores=[
-            _score(names, place, one) for place, one in enumerate(numbers["scores"]) if len(one["edges"]) > 2
+            _score(names, index, score)
+            for index, score in enumerate(figures["scores"])
+            if len(score["edges"]) > 2
         ],
-        differences=differing(numbers),
-        keys=numbers["keys"],
+        differences=differing(figures),
+        keys=figures["keys"],
     )
 
 
-def summary(numbers: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+def summary(figures: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
     """Return the figures that matter most, those of each dataset beside each other."""
-    totals = [one["totals"] for one in numbers["datasets"]]
-    only = [one["count"] for one in numbers["keys"]["only"]]
+    totals = [dataset["totals"] for dataset in figures["datasets"]]
+    only = [only_here["count"] for only_here in figures["keys"]["only"]]
     return [
-        ("sources", [f"{one['sources']:,}" for one in totals]),
-        ("clips kept", [f"{one['samples']:,}" for one in totals]),
-        ("hours of clips", [f"{one['duration_s'] / 3600:,.3g}" for one in totals]),
-        ("encoded, MB", [f"{one['clip_bytes'] / 1e6:,.1f}" for one in totals]),
+        ("sources", [f"{total['sources']:,}" for total in totals]),
+        ("clips kept", [f"{total['samples']:,}" for total in totals]),
+        ("hours of clips", [f"{total['duration_s'] / 3600:,.3g}" for total in totals]),
+        ("encoded, MB", [f"{total['clip_bytes'] / 1e6:,.1f}" for total in totals]),
         *(
-            (f"rows {state}", [f"{one['accounting'].get(state, 0):,}" for one in totals])
+            (f"rows {state}", [f"{dataset['accounting'].get(state, 0):,}" for dataset in totals])
             for state in ("filtered", "duplicate", "failed")
         ),
         ("keys that only it has", [f"{count:,}" for count in only]),
     ]
 
 
-def differing(numbers: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def differing(figures: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return the keys whose values differ, with the value in each dataset."""
     return [
-        (one["key"], *("(absent)" if value is None else value for value in one["values"]))
-        for one in numbers["differences"]
+        (difference["key"], *("(absent)" if value is None else value for value in difference["values"]))
+        for difference in figures["differences"]
     ]
 
 
 def _funnel(names: list[str], stages: list[dict[str, Any]]) -> Chart:
     values: dict[str, dict[str, float]] = {}
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         seconds: dict[str, float] = {}
-        for one in stages:
-            seconds[one["state"]] = seconds.get(one["state"], 0.0) + one["seconds"][place]
+        for stage in stages:
+            seconds[stage["state"]] = seconds.get(stage["state"], 0.0) + stage["seconds"][index]
         total = sum(seconds.values()) or 1.0
         values[name] = {state: 100 * of / total for state, of in seconds.items()}
     return bars("funnel", "What became of the footage", values, "percent of the seconds")
 
 
-def _score(names: list[str], place: int, one: Mapping[str, Any]) -> Chart:
-    told = [
+def _score(names: list[str], index: int, score: Mapping[str, Any]) -> Chart:
+    details = [
         f"{name}: {bound} {value:g}"
         for bound in ("min", "max")
-        for name, value in zip(names, one[f"{bound}_threshold"], strict=True)
+        for name, value in zip(names, score[f"{bound}_threshold"], strict=True)
         if value is not None
     ]
-    note = f"Thresholds: {'; '.join(told)}." if told else ""
-    counts = dict(zip(names, one["counts"], strict=True))
-    return overlaid(f"score-{place}", one["name"].replace("_", " "), one["edges"], counts, note)
+    note = f"Thresholds: {'; '.join(details)}." if details else ""
+    counts = dict(zip(names, score["counts"], strict=True))
+    return overlaid(f"score-{index}", score["name"].replace("_", " "), score["edges"], counts, note)

@@ -20,63 +20,63 @@ if TYPE_CHECKING:
     from reelweave.pipelines.report.buckets import ReportConfig
 
 
-def render_page(dataset: Dataset, numbers: dict[str, Any], config: "ReportConfig") -> str:
+def render_page(dataset: Dataset, figures: dict[str, Any], config: "ReportConfig") -> str:
     """Render the page of a dataset.
 
     Args:
         dataset: no clip of it is read.
-        numbers: result of `reelweave.pipelines.report.numbers.dataset.dataset_numbers`.
+        figures: result of `reelweave.pipelines.report.numbers.dataset.dataset_numbers`.
         config: limits of what is shown.
     """
     totals = dataset.manifest.totals
-    sources = sorted(numbers["sources"], key=lambda source: source["kept_seconds"] - source["seconds"])
-    scores = [ScoreStats(**one) for one in numbers["scores"]]
-    told = [one for one in scores if one.distinct > 1 or can_be_set(one)]
+    sources = sorted(figures["sources"], key=lambda source: source["kept_seconds"] - source["seconds"])
+    scores = [ScoreStats(**score) for score in figures["scores"]]
+    charted = [score for score in scores if score.distinct > 1 or can_be_set(score)]
     return render(
         "report.html",
         title="/".join(dataset.storage.root.rsplit("/", 2)[-2:]),
         subtitle=f"Reelweave dataset at {dataset.storage.root}, shards: {len(dataset.manifest.shards)},"
         f" format {dataset.manifest.format_version}",
-        notes=numbers["notes"],
+        notes=figures["notes"],
         figures=[
             (f"{totals.sources:,}", "sources"),
             (f"{totals.samples:,}", "clips"),
             (_duration(totals.duration_s), "of clips"),
             (f"{totals.clip_bytes / 1e6:,.1f} MB", "encoded"),
-            (f"{numbers['tokens']:,}", "tokens an epoch"),
+            (f"{figures['tokens']:,}", "tokens an epoch"),
             (f"{totals.accounting['failed']:,}", "failed"),
         ],
-        stages=numbers["stages"],
-        outcome=_outcome(numbers["stages"]),
-        lost=[_lost(row) for row in numbers["lost"]["rows"]],
-        lost_more=numbers["lost"]["count"] - len(numbers["lost"]["rows"]),
+        stages=figures["stages"],
+        outcome=_outcome(figures["stages"]),
+        lost=[_lost(row) for row in figures["lost"]["rows"]],
+        lost_more=figures["lost"]["count"] - len(figures["lost"]["rows"]),
         sources=sources[: config.max_lost],
         sources_more=max(0, len(sources) - config.max_lost),
         folder=_common_folder([source["source"] for source in sources]),
-        slowest={row["source"]: row["seconds"] for row in numbers["run"]["slowest"]},
+        slowest={row["source"]: row["seconds"] for row in figures["run"]["slowest"]},
         shapes=[
-            _ladder("length", "Length of kept clips, seconds", numbers["duration_s"]),
-            _ladder("short-side", "Short side of kept clips, pixels", numbers["short_side_px"]),
-            _ladder("tokens", "Tokens of a kept clip, S", numbers["clip_tokens"]),
+            _ladder("length", "Length of kept clips, seconds", figures["duration_s"]),
+            _ladder("short-side", "Short side of kept clips, pixels", figures["short_side_px"]),
+            _ladder("tokens", "Tokens of a kept clip, S", figures["clip_tokens"]),
         ],
-        scores=[(_score_chart(one), one, can_be_set(one)) for one in told],
-        same=[(one.name, one.least) for one in scores if one not in told],
+        scores=[(_score_chart(score), score, can_be_set(score)) for score in charted],
+        same=[(score.name, score.least) for score in scores if score not in charted],
         thresholds=thresholds(dataset),
         command=update_command(dataset),
         bucket_section=bucket_section(
-            numbers["buckets"],
-            numbers["lengths"],
+            figures["buckets"],
+            figures["lengths"],
             config.buckets,
             bucket_note(config.buckets, config.buckets.compression, config.buckets.max_text_tokens),
         ),
-        taking_in=numbers["taking_in"],
-        unassigned=[(item["key"], item["reason"]) for item in numbers["unassigned"]],
-        steps_section=steps_section(numbers["plan"], numbers["buckets"]),
-        cost_fit_section=cost_fit_section(numbers["cost_fit"]),
-        duplicates=numbers["duplicates"],
-        groups=[_group(group) for group in numbers["duplicates"]["groups"]],
-        run=numbers["run"],
-        map=numbers["map"],
+        taking_in=figures["taking_in"],
+        unassigned=[(item["key"], item["reason"]) for item in figures["unassigned"]],
+        steps_section=steps_section(figures["plan"], figures["buckets"]),
+        cost_fit_section=cost_fit_section(figures["cost_fit"]),
+        duplicates=figures["duplicates"],
+        groups=[_group(group) for group in figures["duplicates"]["groups"]],
+        run=figures["run"],
+        map=figures["map"],
         sampled=sampled_section(dataset),
     )
 
@@ -84,9 +84,9 @@ def render_page(dataset: Dataset, numbers: dict[str, Any], config: "ReportConfig
 def _outcome(stages: Sequence[Mapping[str, Any]]) -> Chart:
     """Return bars of the seconds that were kept, and of those that each stage took away."""
     ordered = sorted(stages, key=lambda row: (row["state"] != "kept", -row["seconds"]))
-    kept = sum(row["seconds"] for row in stages if row["state"] == "kept")
+    kept_s = sum(row["seconds"] for row in stages if row["state"] == "kept")
     values = {
-        "kept": {"kept": kept},
+        "kept": {"kept": kept_s},
         **{row["stage"]: {row["state"]: row["seconds"]} for row in ordered if row["state"] != "kept"},
     }
     return bars("outcome", "Seconds of footage, by what decided", values, "seconds")
@@ -107,8 +107,8 @@ def _score_chart(stats: ScoreStats) -> Chart:
     counts = {state: counts for state, counts in stats.counts.items() if any(counts)}
     if stats.by_value:
         values = {
-            f"{value:g}": {state: of_state[place] for state, of_state in counts.items()}
-            for place, value in enumerate(stats.edges)
+            f"{value:g}": {state: of_state[index] for state, of_state in counts.items()}
+            for index, value in enumerate(stats.edges)
         }
         return bars(name, title, values, "clips", note)
     limits = {f"min_{stats.name}": stats.min_threshold, f"max_{stats.name}": stats.max_threshold}

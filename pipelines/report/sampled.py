@@ -69,17 +69,17 @@ def keep_sampled(dataset: Dataset, folder: Path) -> list[SampledVideo]:
     from reelweave.pipelines.evaluation.videos import read_video, video_set
     from reelweave.train.loop.logs.pictures import filmstrip, png, sheet
 
-    videos, clips, kept = video_set(folder), DatasetClips(dataset), []
-    for number, path in enumerate(videos.paths[:_MOST_VIDEOS]):
+    videos, clips, sampled = video_set(folder), DatasetClips(dataset), []
+    for index, path in enumerate(videos.paths[:_MOST_VIDEOS]):
         video_CTHW, _ = read_video(path)
         near = clips.nearest(video_CTHW)
         row, frames = dataset.row(near.row), video_CTHW.shape[1]
         clip_CTHW = clip_frames(dataset, near.row, (video_CTHW.shape[2], video_CTHW.shape[3]))[:, :frames]
         record = videos.records.get(path.name, {})
         strips = [[filmstrip(each, _STRIP_FRAMES)] for each in (video_CTHW, clip_CTHW)]
-        kept.append(
+        sampled.append(
             SampledVideo(
-                file=f"{number:03d}.mp4",
+                file=f"{index:03d}.mp4",
                 prompt=videos.caption(path) or "",
                 given_frames=record.get("image_frames", 0) if record.get("image") else 0,
                 nearest=row["key"],
@@ -90,11 +90,11 @@ def keep_sampled(dataset: Dataset, folder: Path) -> list[SampledVideo]:
                 clip_temporal_flickering=temporal_flickering(np.ascontiguousarray(clip_CTHW)),
             )
         )
-        dataset.storage.write(FOLDER + kept[-1].file, path.read_bytes())
-        dataset.storage.write(FOLDER + _strip(kept[-1]), png(sheet(strips)))
-    text = json.dumps([one.model_dump() for one in kept], ensure_ascii=False, indent=1)
+        dataset.storage.write(FOLDER + sampled[-1].file, path.read_bytes())
+        dataset.storage.write(FOLDER + _strip(sampled[-1]), png(sheet(strips)))
+    text = json.dumps([video.model_dump() for video in sampled], ensure_ascii=False, indent=1)
     dataset.storage.write(_VIDEOS, text.encode())
-    return kept
+    return sampled
 
 
 def sampled_videos(dataset: Dataset) -> list[SampledVideo]:
@@ -110,25 +110,25 @@ def sampled_videos(dataset: Dataset) -> list[SampledVideo]:
 
 def sampled_files(dataset: Dataset) -> list[str]:
     """Return the paths of all that is kept of them, below the report's folder."""
-    names = [name for one in sampled_videos(dataset) for name in (one.file, _strip(one))]
+    names = [name for video in sampled_videos(dataset) for name in (video.file, _strip(video))]
     return ["sampled/videos.json", *(f"sampled/{name}" for name in names)]
 
 
 def sampled_section(dataset: Dataset) -> list[dict[str, Any]]:
     """Return what the page shows of each video: its strip as a data URI, and its numbers."""
     return [
-        {**one.model_dump(), "strip": _picture(dataset, one), "place": f"sampled/{one.file}"}
-        for one in sampled_videos(dataset)
+        {**video.model_dump(), "strip": _picture(dataset, video), "place": f"sampled/{video.file}"}
+        for video in sampled_videos(dataset)
     ]
 
 
-def _picture(dataset: Dataset, one: SampledVideo) -> str:
-    path = FOLDER + _strip(one)
+def _picture(dataset: Dataset, video: SampledVideo) -> str:
+    path = FOLDER + _strip(video)
     info = dataset.storage.stat(path)
     if info is None or info.size > _MOST_BYTES:
         return ""
     return "data:image/png;base64," + base64.b64encode(dataset.storage.read(path, 0, info.size)).decode()
 
 
-def _strip(one: SampledVideo) -> str:
-    return f"{Path(one.file).stem}.png"
+def _strip(video: SampledVideo) -> str:
+    return f"{Path(video.file).stem}.png"

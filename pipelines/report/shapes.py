@@ -23,30 +23,30 @@ def checked(text: str, name: str) -> Timings:
     return read_timings(text, name)
 
 
-def keep_shapes(place: Storage, text: str, name: str) -> None:
+def keep_shapes(folder: Storage, text: str, name: str) -> None:
     """Write measured shapes beside a dataset's page, for this report and later ones.
 
     Raises:
         UsageError: the file is too large, or no shape benchmark.
     """
     checked(text, name)
-    place.write(KEPT, text.encode())
+    folder.write(KEPT, text.encode())
 
 
-def kept_timings(place: Storage) -> Timings | None:
+def kept_timings(folder: Storage) -> Timings | None:
     """Return the timings that are kept with a dataset's report, None without any.
 
     Raises:
         UsageError: what is kept there is no shape benchmark.
     """
-    info = place.stat(KEPT)
+    info = folder.stat(KEPT)
     if info is None:
         return None
     if info.size > MAX_BYTES:
         raise UsageError(
-            f"{place.uri(KEPT)} is larger than {MAX_BYTES >> 10} KiB; give other --shapes, or delete it"
+            f"{folder.uri(KEPT)} is larger than {MAX_BYTES >> 10} KiB; give other --shapes, or delete it"
         )
-    return checked(place.read(KEPT).decode(errors="replace"), place.uri(KEPT))
+    return checked(folder.read(KEPT).decode(errors="replace"), folder.uri(KEPT))
 
 
 def with_shapes(

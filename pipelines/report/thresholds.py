@@ -34,7 +34,7 @@ def threshold_files(dataset: Dataset, scores: Scores) -> Files:
 def update_command(dataset: Dataset) -> str:
     """Return the command that curates the dataset again, without the thresholds that change; "" for a foreign one."""
     inputs = dataset.manifest.config.get("inputs")
-    if not isinstance(inputs, list) or not all(isinstance(one, str) for one in inputs):
+    if not isinstance(inputs, list) or not all(isinstance(entry, str) for entry in inputs):
         return ""
     root = dataset.storage.root
     return shell_line(
@@ -86,9 +86,9 @@ def packed(values_N: NDArray[np.float64]) -> dict[str, str | float]:
         with np.errstate(invalid="ignore"):
             whole_N = np.where(missing_N, 0.0, np.round(values_N * over))
         if np.array_equal(whole_N[~missing_N] / over, values_N[~missing_N]):
-            most = np.abs(whole_N).max(initial=0)
+            max_value = np.abs(whole_N).max(initial=0)
             for kind in ("int8", "int16", "int32"):
-                if most <= np.iinfo(kind).max:
+                if max_value <= np.iinfo(kind).max:
                     numbers_N = np.where(missing_N, np.iinfo(kind).min, whole_N)
                     return {kind: _base64(numbers_N.astype(np.dtype(kind).newbyteorder("<"))), "over": over}
     return {"float64": _base64(values_N.astype("<f8"))}

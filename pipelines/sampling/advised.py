@@ -52,31 +52,31 @@ def advised(world_size: int, trained: Trained, configs: Sequence[SampleConfig]) 
     by_tokens = _sizes(bundle, configs)
     if not by_tokens:
         return Advised(SampleLayoutConfig(), "no size fits the model", found=True)
-    least, most = min(by_tokens), max(by_tokens)
+    fewest, largest = min(by_tokens), max(by_tokens)
     text_tokens = trained.config.text.max_text_tokens
     try:
         model = video_model(
             trained.checkpoint,
             bundle.dit,
             bundle.tokenizer,
-            by_tokens[most],
+            by_tokens[largest],
             text_tokens,
             len(weights),
             first.total_steps,
         )
-        size = bundle.tokenizer.latent_size(by_tokens[most])
+        size = bundle.tokenizer.latent_size(by_tokens[largest])
         flops = bundle.dit.flops(size, text_tokens).forward * len(weights) * first.total_steps
         machine = SamplingMachine(gpus=world_size, gpus_per_node=_ranks_of_a_node(world_size))
         rows = advise(model, OneGpu(denoise_s=flops / _ASSUMED_FLOPS_PER_S), machine, approximate=False)
         # A cache watches whole blocks, which slices are not, and slices are those of one size.
         slices = first.cache is None and len(by_tokens) == 1
-        chosen = next(row for row in rows if _runs(row, least, model.spatial_temporal, slices=False))
+        chosen = next(row for row in rows if _runs(row, fewest, model.spatial_temporal, slices=False))
         if slices:
-            sliced = next(row for row in rows if _runs(row, least, model.spatial_temporal, slices=True))
+            sliced = next(row for row in rows if _runs(row, fewest, model.spatial_temporal, slices=True))
             chosen = sliced if sliced.seconds < _WORTH * chosen.seconds else chosen
     except (UsageError, StopIteration) as error:
-        degrees = together(world_size, bundle.dit, len(weights), least)
-        why = str(error) or f"the smallest video has {least} tokens"
+        degrees = together(world_size, bundle.dit, len(weights), fewest)
+        why = str(error) or f"the smallest video has {fewest} tokens"
         return Advised(
             degrees, f"no exact layout puts all {world_size} ranks to one video: {why}", found=False
         )
@@ -92,11 +92,11 @@ def advised(world_size: int, trained: Trained, configs: Sequence[SampleConfig]) 
 
 def _sizes(bundle: Bundle, configs: Sequence[SampleConfig]) -> dict[int, tuple[int, int, int]]:
     """Return sizes of videos by their tokens; the run refuses those that do not fit, and names the video."""
-    found = {}
+    sizes = {}
     for size in {(config.frames, config.height, config.width) for config in configs}:
         with suppress(UsageError):
-            found[bundle.dit.tokens(bundle.latent_size(size))] = size
-    return found
+            sizes[bundle.dit.tokens(bundle.latent_size(size))] = size
+    return sizes
 
 
 def _runs(row: Expected, tokens: int, spatial_temporal: bool, slices: bool) -> bool:
@@ -109,5 +109,5 @@ def _runs(row: Expected, tokens: int, spatial_temporal: bool, slices: bool) -> b
 
 def _ranks_of_a_node(world_size: int) -> int:
     """Return how many ranks share a node: torchrun tells."""
-    told = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return int(told) if told.isdecimal() and int(told) else world_size
+    local_world_size = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return int(local_world_size) if local_world_size.isdecimal() and int(local_world_size) else world_size

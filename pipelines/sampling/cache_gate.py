@@ -51,33 +51,35 @@ def pass_gate(
     Raises:
         RunError: the video is further from the one without a cache than allowed, or no block was skipped.
     """
-    wanted = sampler.config.cache
-    assert wanted is not None
+    cache = sampler.config.cache
+    assert cache is not None
     exact = replace(
         sampler,
-        config=sampler.config.model_copy(update={"cache": wanted.model_copy(update={"threshold": 0.0})}),
+        config=sampler.config.model_copy(update={"cache": cache.model_copy(update={"threshold": 0.0})}),
     )
     exact_BCTHW = exact.decode(exact.denoise(passes, [seed], lambda: None, first_frames_BCTHW))
     assert exact.cache is not None
-    polynomial = exact.cache.fit() if wanted.kind == "teacache" else None
+    polynomial = exact.cache.fit() if cache.kind == "teacache" else None
     sampler = replace(sampler, cache_polynomial=polynomial)
     cached_BCTHW = sampler.decode(sampler.denoise(passes, [seed], lambda: None, first_frames_BCTHW))
     assert sampler.cache is not None
     hits, evaluations = sampler.cache.hits, sampler.cache.evaluations
-    said = ""
+    message = ""
     if cached_BCTHW is not None and exact_BCTHW is not None:
-        made, real = (x_BCTHW.float() / 255 for x_BCTHW in (cached_BCTHW, exact_BCTHW))
-        structural = float(ssim(made, real).mean()) if min(made.shape[3:]) >= SSIM_LEAST_PX else None
-        said = json.dumps(asdict(CacheQuality(float(psnr(made, real).mean()), structural, hits, evaluations)))
-    quality = CacheQuality(**json.loads(world.gather_text(said)[0]))
+        cached, real = (x_BCTHW.float() / 255 for x_BCTHW in (cached_BCTHW, exact_BCTHW))
+        structural = float(ssim(cached, real).mean()) if min(cached.shape[3:]) >= SSIM_LEAST_PX else None
+        message = json.dumps(
+            asdict(CacheQuality(float(psnr(cached, real).mean()), structural, hits, evaluations))
+        )
+    quality = CacheQuality(**json.loads(world.gather_text(message)[0]))
     if not quality.hits:
         raise RunError(
             f"the cache skipped nothing in {quality.evaluations} evaluations: raise its threshold"
-            f" ({wanted.threshold:g}), or leave the cache out"
+            f" ({cache.threshold:g}), or leave the cache out"
         )
-    if quality.psnr_db < wanted.min_psnr_db:
+    if quality.psnr_db < cache.min_psnr_db:
         raise RunError(
             f"with the cache, the first video is {quality.psnr_db:.1f} dB from the one without, below"
-            f" {wanted.min_psnr_db:g} dB: lower its threshold ({wanted.threshold:g}), or leave the cache out"
+            f" {cache.min_psnr_db:g} dB: lower its threshold ({cache.threshold:g}), or leave the cache out"
         )
     return polynomial, quality

@@ -5,18 +5,19 @@ from reelweave.train.config.model import DiffusersConfig, ModelConfig
 from reelweave.train.models.published.frame_rate import file_fps, frame_rate, same_rate
 
 
-def fps_of_files(asked: int | None, model: ModelConfig | DiffusersConfig, says: bool) -> int:
+def fps_of_files(requested: int | None, model: ModelConfig | DiffusersConfig, says: bool) -> int:
     """Return the frames per second of sampled files: what was asked for, or the rate of the published model.
 
     Args:
-        asked: option of the command; None: none.
+        requested: option of the command; None: none.
         model: model that samples.
         says: print where the files play at another speed than the model was trained at.
     """
     rate = frame_rate(model)
-    if says and asked is not None and rate is not None and not same_rate(asked, rate):
+    if says and requested is not None and rate is not None and not same_rate(requested, rate):
         trained = f"the model was trained at {rate:g} frames per second"
         stderr().print(
-            f"--fps {asked}: {trained}; videos play at {asked / rate:.3g} times their speed", soft_wrap=True
+            f"--fps {requested}: {trained}; videos play at {requested / rate:.3g} times their speed",
+            soft_wrap=True,
         )
-    return asked or file_fps(rate)
+    return requested or file_fps(rate)

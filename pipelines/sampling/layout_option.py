@@ -42,9 +42,9 @@ def read_layout(text: str) -> SampleLayoutConfig | InTraining | None:
     if not values.keys() & {*_OF_TRAINING}:
         return _validated(SampleLayoutConfig, values, tuple(SampleLayoutConfig.model_fields))
     degrees = (*_OF_TRAINING, *_OF_BOTH)
-    if others := sorted(values.keys() - {*degrees}):
+    if unknown := sorted(values.keys() - {*degrees}):
         raise UsageError(
-            f"--layout {text}: {others[0]} is no degree of training, of which there are {', '.join(degrees)}; the two"
+            f"--layout {text}: {unknown[0]} is no degree of training, of which there are {', '.join(degrees)}; the two"
             " kinds do not mix"
         )
     if values.get("dp_shard") == "rest":
@@ -63,18 +63,18 @@ def _values(text: str) -> dict[str, Any]:
             )
         *outer, name = key.split(".")
         inner = values
-        for one in outer:
-            inner = inner.setdefault(one, {})
+        for entry in outer:
+            inner = inner.setdefault(entry, {})
         inner[name] = value.split(":") if ":" in value else value
     return values
 
 
-def _validated(kind: type[Kind], values: dict[str, Any], known: tuple[str, ...]) -> Kind:
+def _validated(kind: type[Kind], values: dict[str, Any], valid_names: tuple[str, ...]) -> Kind:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"][:1]))
         raise UsageError(
-            f"--layout {where}={first['input']}: {first['msg']}; the degrees are {', '.join(known)}"
+            f"--layout {where}={first['input']}: {first['msg']}; the degrees are {', '.join(valid_names)}"
         ) from error

@@ -32,11 +32,11 @@ class Outputs:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def video(self, number: int) -> Path:
-        return self._folder / f"{number:06d}.mp4"
+    def video(self, index: int) -> Path:
+        return self._folder / f"{index:06d}.mp4"
 
-    def latents(self, number: int) -> Path:
-        return self._folder / "latents" / f"{number:06d}.safetensors"
+    def latents(self, index: int) -> Path:
+        return self._folder / "latents" / f"{index:06d}.safetensors"
 
     def prepare(self) -> None:
         """Create the output folder.
@@ -56,46 +56,50 @@ class Outputs:
             UsageError: the folder holds a video of another command.
             RunError: a record is damaged, or its video was changed.
         """
-        return [number for number, own in enumerate(expected) if not self._is_done(number, own)]
+        return [
+            index
+            for index, expected_record in enumerate(expected)
+            if not self._is_done(index, expected_record)
+        ]
 
-    def write(self, number: int, video: bytes, record: Mapping[str, Any]) -> dict[str, Any]:
+    def write(self, index: int, video: bytes, record: Mapping[str, Any]) -> dict[str, Any]:
         """Write a video, and then its record, which is returned."""
-        path = self.video(number)
+        path = self.video(index)
         write_whole(path, video, "--out")
-        whole = {
-            "number": number,
+        full_record = {
+            "number": index,
             "file": path.name,
             "bytes": len(video),
             "sha256": hashlib.sha256(video).hexdigest(),
             **record,
         }
-        write_whole(self._record(number), json.dumps(whole, ensure_ascii=False).encode(), "--out")
-        return whole
+        write_whole(self._record(index), json.dumps(full_record, ensure_ascii=False).encode(), "--out")
+        return full_record
 
     def write_manifest(self, count: int) -> Path:
         """Write the records of all videos, those of earlier runs included, and return the file."""
-        records = (self._record(number) for number in range(count))
+        records = (self._record(index) for index in range(count))
         lines = [read_text(path).strip() for path in records if path.exists()]
         path = self._folder / MANIFEST
         write_whole(path, "".join(f"{line}\n" for line in lines).encode(), "--out")
         return path
 
-    def _record(self, number: int) -> Path:
-        return self._folder / "records" / f"{number:06d}.json"
+    def _record(self, index: int) -> Path:
+        return self._folder / "records" / f"{index:06d}.json"
 
-    def _is_done(self, number: int, expected: Mapping[str, Any]) -> bool:
-        path, video = self._record(number), self.video(number)
+    def _is_done(self, index: int, expected: Mapping[str, Any]) -> bool:
+        path, video = self._record(index), self.video(index)
         if not path.exists():
             return False
         try:
             record = json.loads(read_text(path))
-            found = {key: record[key] for key in _SAME}
+            stored = {key: record[key] for key in _SAME}
             size = record["bytes"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise RunError(f"{path} is damaged; remove it, and {video.name} is made again") from error
-        asked = {key: expected[key] for key in _SAME}
-        differs = first_difference(found, asked)
-        if found["image"] != asked["image"]:  # digests, which tell a person nothing
+        requested = {key: expected[key] for key in _SAME}
+        differs = first_difference(stored, requested)
+        if stored["image"] != requested["image"]:  # digests, which tell a person nothing
             differs = "it was of another image, or of none"
         if differs:
             raise UsageError(
@@ -120,17 +124,17 @@ class OneOutput:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def video(self, number: int) -> Path:  # noqa: ARG002 - there is one
+    def video(self, index: int) -> Path:  # noqa: ARG002 - there is one
         return self._path
 
-    def latents(self, number: int) -> Path:  # noqa: ARG002
+    def latents(self, index: int) -> Path:  # noqa: ARG002
         return self._path.with_name(f"{self._path.name}.latents.safetensors")
 
     def prepare(self) -> None:
         """Create the folder, or raise a `UsageError`."""
         make_folder(self._path.parent, f"--out {self._path}")
 
-    def write(self, number: int, video: bytes, record: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+    def write(self, index: int, video: bytes, record: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         write_whole(self._path, video, "--out")
         return dict(record)
 

@@ -38,16 +38,16 @@ class Request(Settings):
             parse_size(size)
         return size
 
-    def config(self, common: SampleConfig, number: int) -> SampleConfig:
+    def config(self, common: SampleConfig, index: int) -> SampleConfig:
         """Return the configuration of a video; its seed is the common one + its number unless given."""
-        own: dict[str, Any] = {"seed": (common.seed + number) % SEEDS if self.seed is None else self.seed}
+        changes: dict[str, Any] = {"seed": (common.seed + index) % SEEDS if self.seed is None else self.seed}
         if self.size is not None:
-            own["height"], own["width"] = parse_size(self.size)
+            changes["height"], changes["width"] = parse_size(self.size)
         if self.frames is not None:
-            own["frames"] = self.frames
+            changes["frames"] = self.frames
         if self.negative_prompt is not None:
-            own["negative_prompt"] = self.negative_prompt
-        return common.model_copy(update=own)
+            changes["negative_prompt"] = self.negative_prompt
+        return common.model_copy(update=changes)
 
 
 def parse_size(text: str) -> tuple[int, int]:
@@ -56,10 +56,10 @@ def parse_size(text: str) -> tuple[int, int]:
     Raises:
         ValueError: it is no HEIGHTxWIDTH, or no size of an MP4 in 4:2:0.
     """
-    found = _SIZE.fullmatch(text)
-    if found is None:
+    match = _SIZE.fullmatch(text)
+    if match is None:
         raise ValueError(f"{text} is no HEIGHTxWIDTH; write it as 64x112")
-    height, width = int(found[1]), int(found[2])
+    height, width = int(match[1]), int(match[2])
     if height % 2 or width % 2:
         raise ValueError(f"{text}: an MP4 in 4:2:0 needs an even height and width")
     return height, width
@@ -79,11 +79,14 @@ def read_requests(path: Path) -> list[Request]:
             ' an object such as {"prompt": "a cat"} per line'
         )
     lines = lines_of(read_text(path, "--prompts"))
-    found = list(_requests(lines, path) if path.suffix == ".jsonl" else _captions(lines))
-    found = [one.model_copy(update={"image": one.image and str(path.parent / one.image)}) for one in found]
-    if not found:
+    requests = list(_requests(lines, path) if path.suffix == ".jsonl" else _captions(lines))
+    requests = [
+        request.model_copy(update={"image": request.image and str(path.parent / request.image)})
+        for request in requests
+    ]
+    if not requests:
         raise UsageError(f"--prompts {path} holds no prompt")
-    return found
+    return requests
 
 
 def _captions(lines: list[str]) -> Iterator[Request]:
@@ -91,19 +94,19 @@ def _captions(lines: list[str]) -> Iterator[Request]:
 
 
 def _requests(lines: list[str], path: Path) -> Iterator[Request]:
-    for number, line in enumerate(lines, 1):
+    for line_number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             values = json.loads(line)
             if not isinstance(values, Mapping):
                 raise UsageError(
-                    f'--prompts {path}, line {number}: is no JSON object such as {{"prompt": "a cat"}}'
+                    f'--prompts {path}, line {line_number}: is no JSON object such as {{"prompt": "a cat"}}'
                 )
             yield Request.model_validate(values)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
-            raise UsageError(f"--prompts {path}, line {number}: {where}: {first['msg']}") from error
+            raise UsageError(f"--prompts {path}, line {line_number}: {where}: {first['msg']}") from error
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"--prompts {path}, line {number}: is no JSON: {error}") from error
+            raise UsageError(f"--prompts {path}, line {line_number}: is no JSON: {error}") from error

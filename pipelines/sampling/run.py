@@ -83,7 +83,7 @@ class SamplingRun:
         decode_bytes: int | None = None,
     ) -> None:
         self._trained, self._requests, self._fps = trained, requests, fps
-        self._configs = [request.config(common, number) for number, request in enumerate(requests)]
+        self._configs = [request.config(common, index) for index, request in enumerate(requests)]
         if trained.ranks is None:
             ranks = SamplingRanks(SamplingMesh.of(degrees, world.size), world)
             layout = build_layout(trained.bundle, ranks, degrees, decode_bytes, trained.experts)
@@ -97,8 +97,8 @@ class SamplingRun:
                     " on it: make those of each size in a command of its own"
                 )
         # One sampler, with its caches of blocks, for all videos that differ in the seed alone.
-        made: dict[str, VideoSampler] = {}
-        self._samplers = [self._sampler(number, layout, made) for number in range(len(requests))]
+        samplers: dict[str, VideoSampler] = {}
+        self._samplers = [self._sampler(index, layout, samplers) for index in range(len(requests))]
         self.decode_plans: dict[tuple[int, int, int], DecodePlan] = {}
         if decode_bytes is not None and isinstance(layout.decoder, FittingDecoder):
             sizes = sorted({sampler.latent_size for sampler in self._samplers})
@@ -131,19 +131,19 @@ class SamplingRun:
             for request, config in zip(self._requests, self._configs, strict=True)
         ]
 
-    def rounds(self, numbers: Sequence[int]) -> list[list[int]]:
+    def rounds(self, indices: Sequence[int]) -> list[list[int]]:
         """Return the videos of each round, one per group of ranks; the most expensive come first."""
         groups = self._groups.count
-        ordered = sorted(numbers, key=lambda number: (-self._tokens(number), number))
+        ordered = sorted(indices, key=lambda index: (-self._tokens(index), index))
         return [ordered[first : first + groups] for first in range(0, len(ordered), groups)]
 
-    def steps(self, number: int) -> int:
+    def steps(self, index: int) -> int:
         """Return the number of solver steps of a video."""
-        return self._configs[number].total_steps
+        return self._configs[index].total_steps
 
     def run(
         self,
-        numbers: Sequence[int],
+        indices: Sequence[int],
         outputs: Outputs | OneOutput,
         progress: Callable[[], None],
         finished: Callable[[], None],
@@ -151,7 +151,7 @@ class SamplingRun:
         """Make these videos and write them; a collective with equal arguments.
 
         Args:
-            numbers: the videos.
+            indices: the videos.
             outputs: files, written by the first rank of each group.
             progress: called after each solver step of this rank's group.
             finished: called after each round.
@@ -161,42 +161,42 @@ class SamplingRun:
             RunError: a prediction is not finite, the cache does not pass its gate, or a decode failed; then latents
                 are kept.
         """
-        made, expected = Made(), self.expected
-        if numbers and self._configs[0].cache is not None:
-            made.cache = self._pass_cache_gate()
-        for numbers_of_round in self.rounds(numbers):
+        finished_videos, expected = Made(), self.expected
+        if indices and self._configs[0].cache is not None:
+            finished_videos.cache = self._pass_cache_gate()
+        for numbers_of_round in self.rounds(indices):
             record: dict[str, Any] | None = None
             if self._groups.number < len(numbers_of_round):
-                number = numbers_of_round[self._groups.number]
-                record = self._make(number, expected[number], outputs, progress)
+                index = numbers_of_round[self._groups.number]
+                record = self._make(index, expected[index], outputs, progress)
             else:
                 self._keep_step(numbers_of_round[0], videos=0)
             for text in self._groups.world.gather_text("" if record is None else json.dumps(record)):
                 if text:
-                    made.records.append(json.loads(text))
+                    finished_videos.records.append(json.loads(text))
             finished()
-        for found in made.records:
+        for video_record in finished_videos.records:
             for stage in STAGES:
-                made.seconds[stage] += found["seconds"][stage]
-        return made
+                finished_videos.seconds[stage] += video_record["seconds"][stage]
+        return finished_videos
 
     def _make(
         self,
-        number: int,
+        index: int,
         expected: dict[str, Any],
         outputs: Outputs | OneOutput,
         progress: Callable[[], None],
     ) -> dict[str, Any] | None:
         """Make one video, and return its record on the first rank of the video."""
-        sampler, video, seconds = self._samplers[number], self._groups.video, dict.fromkeys(STAGES, 0.0)
-        first, path = video.rank == 0, outputs.latents(number)
+        sampler, video, seconds = self._samplers[index], self._groups.video, dict.fromkeys(STAGES, 0.0)
+        first, path = video.rank == 0, outputs.latents(index)
         of = hashlib.sha256(json.dumps(expected, sort_keys=True).encode()).hexdigest()
         latents_BCTHW = self._kept(sampler, path, of)
-        self._keep_step(number, videos=0 if latents_BCTHW is not None else 1)
+        self._keep_step(index, videos=0 if latents_BCTHW is not None else 1)
         if latents_BCTHW is None:
-            latents_BCTHW = self._denoise(number, seconds, progress)
+            latents_BCTHW = self._denoise(index, seconds, progress)
         else:
-            for _ in range(self.steps(number)):
+            for _ in range(self.steps(index)):
                 progress()
         with kept_latents(path, latents_BCTHW, {"of": of}, first):
             with _timed(seconds, "decode"):
@@ -207,7 +207,7 @@ class SamplingRun:
                 return None
             with _timed(seconds, "write"):
                 data = encode_mp4(pixels_CTHW, self._fps)
-            return outputs.write(number, data, {**expected, "layout": self.layout, "seconds": seconds})
+            return outputs.write(index, data, {**expected, "layout": self.layout, "seconds": seconds})
 
     def _leaving(self, sampler: VideoSampler) -> Sequence[Denoiser]:
         """Return the models that leave the GPU for a decode: all, if it does not fit beside them."""
@@ -218,23 +218,23 @@ class SamplingRun:
         return [] if fits else self._trained.present
 
     def _denoise(
-        self, number: int, seconds: dict[str, float], progress: Callable[[], None] = lambda: None
+        self, index: int, seconds: dict[str, float], progress: Callable[[], None] = lambda: None
     ) -> torch.Tensor:
-        sampler = self._samplers[number]
+        sampler = self._samplers[index]
         with _timed(seconds, "text"):
-            passes = sampler.encode([self._requests[number].prompt])
-            given_BCTHW = self._first_frames(sampler, number)
+            passes = sampler.encode([self._requests[index].prompt])
+            given_BCTHW = self._first_frames(sampler, index)
         with _timed(seconds, "denoise"):
-            return sampler.denoise(passes, [self._configs[number].seed], progress, given_BCTHW)
+            return sampler.denoise(passes, [self._configs[index].seed], progress, given_BCTHW)
 
-    def _keep_step(self, number: int, videos: int) -> None:
+    def _keep_step(self, index: int, videos: int) -> None:
         """Denoise a video and drop it, as often as groups that gather weights together denoise more than this one."""
         for _ in range(self._groups.missing(videos)):
-            self._denoise(number, {})
+            self._denoise(index, {})
 
-    def _first_frames(self, sampler: VideoSampler, number: int) -> torch.Tensor | None:
+    def _first_frames(self, sampler: VideoSampler, index: int) -> torch.Tensor | None:
         """Return the latents of the frames that a video begins with."""
-        request, config = self._requests[number], self._configs[number]
+        request, config = self._requests[index], self._configs[index]
         if request.image is None:
             return None
         size = (config.height, config.width)
@@ -248,27 +248,27 @@ class SamplingRun:
         polynomial, quality = pass_gate(
             sampler, self._groups.video, self._configs[0].seed, passes, given_BCTHW
         )
-        fitted = {id(one): replace(one, cache_polynomial=polynomial) for one in self._samplers}
-        self._samplers = [fitted[id(one)] for one in self._samplers]
+        fitted = {id(sampler): replace(sampler, cache_polynomial=polynomial) for sampler in self._samplers}
+        self._samplers = [fitted[id(sampler)] for sampler in self._samplers]
         return quality
 
     def _kept(self, sampler: VideoSampler, path: Path, of: str) -> torch.Tensor | None:
         """Return latents that an earlier run left, on all ranks of the video."""
-        video, found = self._groups.video, None
+        video, latents = self._groups.video, None
         if video.rank == 0 and path.exists():
-            found, described = load_latents(path)
-            found = found if described.get("of") == of else None
-        if video.gather_text("" if found is None else "kept")[0] == "":
+            latents, described = load_latents(path)
+            latents = latents if described.get("of") == of else None
+        if video.gather_text("" if latents is None else "kept")[0] == "":
             return None
         shape = (1, self._trained.bundle.tokenizer.channels, *sampler.latent_size)
-        latents_BCTHW = (torch.zeros(shape) if found is None else found).to(video.device)
+        latents_BCTHW = (torch.zeros(shape) if latents is None else latents).to(video.device)
         video.broadcast_([latents_BCTHW])
         return latents_BCTHW
 
-    def _sampler(self, number: int, layout: VideoLayout, made: dict[str, VideoSampler]) -> VideoSampler:
-        config, request = self._configs[number].model_copy(update={"seed": 0}), self._requests[number]
+    def _sampler(self, index: int, layout: VideoLayout, samplers: dict[str, VideoSampler]) -> VideoSampler:
+        config, request = self._configs[index].model_copy(update={"seed": 0}), self._requests[index]
         try:
-            sampler = made.setdefault(
+            sampler = samplers.setdefault(
                 config.model_dump_json(),
                 VideoSampler(self._trained.bundle, self._trained.config, config, layout),
             )
@@ -277,10 +277,10 @@ class SamplingRun:
         except UsageError as error:
             if len(self._requests) == 1:
                 raise
-            raise UsageError(f"video {number} of --prompts: {error}") from error
+            raise UsageError(f"video {index} of --prompts: {error}") from error
 
-    def _tokens(self, number: int) -> int:
-        return self._trained.bundle.dit.tokens(self._samplers[number].latent_size)
+    def _tokens(self, index: int) -> int:
+        return self._trained.bundle.dit.tokens(self._samplers[index].latent_size)
 
 
 @contextmanager

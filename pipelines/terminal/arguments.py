@@ -40,18 +40,18 @@ class Parser(argparse.ArgumentParser):
         """Print what is wrong and where help is, and exit with status 2."""
         from reelweave.loader.storage.names import without_secrets
 
-        if found := _INVALID_CHOICE.search(message):
-            known = [word.strip(" '") for word in found[2].split(",")]
-            said = f"{found[1]!r} is none of {', '.join(known)}{did_you_mean(found[1], known)}"
-            message = message[: found.start()] + said
+        if match := _INVALID_CHOICE.search(message):
+            choices = [word.strip(" '") for word in match[2].split(",")]
+            message_text = f"{match[1]!r} is none of {', '.join(choices)}{did_you_mean(match[1], choices)}"
+            message = message[: match.start()] + message_text
         text = printable(without_secrets(f"{self.prog}: {message}"))
         self.exit(2, f"{text}\n{self.format_usage()}Help: {self.prog} --help\n")
 
     def reject(self, words: Iterable[str]) -> NoReturn:
         """Fail because of arguments that nothing takes."""
         extra = list(words)
-        known = self.option_names()
-        hints = (did_you_mean(word.partition("=")[0], known) for word in extra if word.startswith("-"))
+        names = self.option_names()
+        hints = (did_you_mean(word.partition("=")[0], names) for word in extra if word.startswith("-"))
         self.error(f"no such option or argument: {' '.join(extra)}{next(filter(None, hints), '')}")
 
 
@@ -131,18 +131,18 @@ def add_global(parser: Any, default: Any = argparse.SUPPRESS) -> None:
         parser: parser, or a group of one.
         default: value without the option; by default none, so that an option before the command holds.
     """
-    said = {
+    help_of = {
         ("-q", "--quiet"): "print results and errors only",
         ("-v", "--verbose"): "print more: log messages, tracebacks of errors",
         ("--json",): "print the result as JSON on stdout",
     }
-    for names, text in said.items():
+    for names, text in help_of.items():
         parser.add_argument(*names, action="store_true", default=default, help=text)
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return "; did you mean X?" for the known word nearest to a mistyped one, "" if none is near."""
-    close = difflib.get_close_matches(word[:_MOST_COMPARED], list(known), n=1)
+    close = difflib.get_close_matches(word[:_MOST_COMPARED], list(choices), n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 

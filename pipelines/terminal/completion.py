@@ -25,9 +25,9 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
 
 def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
     """Return the actions of a parser and of all parsers below it."""
-    found = list(parser._actions)
+    actions = list(parser._actions)
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for inner in action.choices.values():
-                found += _actions(inner)
-    return found
+                actions += _actions(inner)
+    return actions

@@ -52,13 +52,15 @@ class _PlainConsole(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print strings as `plain` text, tables below their titles, and anything else as `rich` does."""
-        for one in objects:
-            if isinstance(one, Titled):
-                super().print(plain(one.title), style="bold", soft_wrap=True)
-                self._print_table(Padding(one.table, (0, 0, 0, 2), expand=False))
-        others = [one for one in objects if not isinstance(one, Titled)]
-        if others or not objects:
-            super().print(*(plain(one) if isinstance(one, str) else one for one in others), **options)
+        for printed in objects:
+            if isinstance(printed, Titled):
+                super().print(plain(printed.title), style="bold", soft_wrap=True)
+                self._print_table(Padding(printed.table, (0, 0, 0, 2), expand=False))
+        untitled = [printed for printed in objects if not isinstance(printed, Titled)]
+        if untitled or not objects:
+            super().print(
+                *(plain(printed) if isinstance(printed, str) else printed for printed in untitled), **options
+            )
 
     def _print_table(self, table: RenderableType) -> None:
         """Print a table, in a pipe or a file without blanks at the ends of lines."""
@@ -101,15 +103,15 @@ def print_json(value: Any) -> None:
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Titled:
     """Return a table of plain text without lines: columns of numbers are aligned at the right."""
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    rich_table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     shown = [[_said(value) for value in row] for row in rows]
-    for number, column in enumerate(columns):
-        cells = [row[number] for row in shown]
+    for column_index, column in enumerate(columns):
+        cells = [row[column_index] for row in shown]
         numeric = any(cells) and all(not cell or _NUMBER.fullmatch(cell) for cell in cells)
-        made.add_column(plain(column), justify="right" if numeric else "left", overflow="fold")
+        rich_table.add_column(plain(column), justify="right" if numeric else "left", overflow="fold")
     for row in shown:
-        made.add_row(*map(plain, row))
-    return Titled(title, made)
+        rich_table.add_row(*map(plain, row))
+    return Titled(title, rich_table)
 
 
 @contextmanager

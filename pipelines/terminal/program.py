@@ -19,12 +19,12 @@ def program(name: str = _NAME, module: str = "reelweave.pipelines.cli") -> str:
         module: module with the same effect under ``python -m``.
     """
     called = Path(sys.argv[0])
-    own = called.with_name(name) if called.name == _NAME else Path(sys.executable).with_name(name)
-    found = shutil.which(name)
-    if found and own.exists() and Path(found).resolve() == own.resolve():
+    installed = called.with_name(name) if called.name == _NAME else Path(sys.executable).with_name(name)
+    on_path = shutil.which(name)
+    if on_path and installed.exists() and Path(on_path).resolve() == installed.resolve():
         return name
-    if called.name == _NAME and own.exists():
-        return str(own)
+    if called.name == _NAME and installed.exists():
+        return str(installed)
     python = shutil.which("python")
     same = python is not None and Path(python).resolve() == Path(sys.executable).resolve()
     return f"{'python' if same else sys.executable} -m {module}"

@@ -78,11 +78,11 @@ def _init(options: argparse.Namespace) -> None:
 
 def _show(options: argparse.Namespace) -> None:
     kind = KINDS[options.kind]
-    found = kind.given(options.config, options.set)
-    config = found.validated(kind.model())
+    values = kind.given(options.config, options.set)
+    config = values.validated(kind.model())
     if options.json:
         origins = {
-            key.path: found.origin(key.path.split(".")) for key in keys_of(type(config)) if not key.section
+            key.path: values.origin(key.path.split(".")) for key in keys_of(type(config)) if not key.section
         }
         print_json(
             {
@@ -94,7 +94,7 @@ def _show(options: argparse.Namespace) -> None:
     head = [
         f"Resolved configuration of `reelweave {kind.used_by[0]}`; behind each key, where its value was set."
     ]
-    print(commented_yaml(config, head, lambda path, _: found.origin(path)), end="")
+    print(commented_yaml(config, head, lambda path, _: values.origin(path)), end="")
 
 
 def _schema(options: argparse.Namespace) -> None:
@@ -109,16 +109,16 @@ def _stages(options: argparse.Namespace) -> None:
 
     config = given(options.config, options.set).validated(CurateConfig)
     rows: list[dict[str, Any]] = []
-    for name, one in config.stages.items():
-        made, code = stage_class(one.code), one.code
+    for name, stage_config in config.stages.items():
+        stage_type, code = stage_class(stage_config.code), stage_config.code
         rows.append(
             {
                 "stage": name,
                 "configured": True,
                 "code": code.place,
                 "package": code.version or None,
-                "scores": dict(made.scores),
-                "keys": {key: field.description for key, field in type(one).model_fields.items()},
+                "scores": dict(stage_type.scores),
+                "keys": {key: field.description for key, field in type(stage_config).model_fields.items()},
             }
         )
     for point in installed():
@@ -147,39 +147,41 @@ def _stages(options: argparse.Namespace) -> None:
                 f"  installed; to run it: --set stages.{row['stage']}={{}}", markup=False, soft_wrap=True
             )
         for score, meaning in row["scores"].items():
-            said = f"  score {score}: {meaning}; filters.min_{score}, filters.max_{score}"
-            out.print(said, markup=False, soft_wrap=True)
-        for key, said in row["keys"].items():
-            out.print(f"  stages.{row['stage']}.{key}: {said}", markup=False, soft_wrap=True)
+            line = f"  score {score}: {meaning}; filters.min_{score}, filters.max_{score}"
+            out.print(line, markup=False, soft_wrap=True)
+        for key, line in row["keys"].items():
+            out.print(f"  stages.{row['stage']}.{key}: {line}", markup=False, soft_wrap=True)
 
 
 def _explain(options: argparse.Namespace) -> None:
-    every = {(name, key.path, key.only): key for name, kind in KINDS.items() for key in keys_of(kind.model())}
-    asked = options.key.removeprefix("--set ").strip()
-    found = {at: key for at, key in every.items() if f".{at[1]}".endswith(f".{asked}")}
-    exact = {at: key for at, key in found.items() if at[1] == asked}
-    found = exact or found
-    if not found:
-        ends = {part for _, path, _ in every for part in (path, path.rsplit(".", 1)[-1])}
-        raise UsageError(f"there is no key {asked}{did_you_mean(asked, sorted(ends))}")
-    explained = list(_merged(found))
+    all_keys = {
+        (name, key.path, key.only): key for name, kind in KINDS.items() for key in keys_of(kind.model())
+    }
+    wanted_key = options.key.removeprefix("--set ").strip()
+    matches = {at: key for at, key in all_keys.items() if f".{at[1]}".endswith(f".{wanted_key}")}
+    exact = {at: key for at, key in matches.items() if at[1] == wanted_key}
+    matches = exact or matches
+    if not matches:
+        ends = {part for _, path, _ in all_keys for part in (path, path.rsplit(".", 1)[-1])}
+        raise UsageError(f"there is no key {wanted_key}{did_you_mean(wanted_key, sorted(ends))}")
+    explained = list(_merged(matches))
     if options.json:
         print_json(explained)
         return
     out = stdout()
-    for one in explained[:_MOST_MATCHES]:
-        for line in _lines(one, options):
+    for explanation in explained[:_MOST_MATCHES]:
+        for line in _lines(explanation, options):
             out.print(line, soft_wrap=True)
     if len(explained) > _MOST_MATCHES:
         out.print(f"and {len(explained) - _MOST_MATCHES} more; give more of the key's path")
 
 
-def _merged(found: dict[tuple[str, str, str], Key]) -> Iterator[dict[str, Any]]:
+def _merged(matches: dict[tuple[str, str, str], Key]) -> Iterator[dict[str, Any]]:
     """Yield what is said of each key, once for all kinds that share it."""
     kinds: dict[tuple[str, str, str], list[str]] = {}
-    for (name, path, only), key in found.items():
+    for (name, path, only), key in matches.items():
         kinds.setdefault((path, only, key.field.description or ""), []).append(name)
-    for (name, path, only), key in found.items():
+    for (name, path, only), key in matches.items():
         names = kinds[path, only, key.field.description or ""]
         if name != names[0]:
             continue
@@ -199,26 +201,26 @@ def _merged(found: dict[tuple[str, str, str], Key]) -> Iterator[dict[str, Any]]:
         }
 
 
-def _lines(one: dict[str, Any], options: argparse.Namespace) -> Iterator[str]:
-    only = f", with {one['only_with']}" if one["only_with"] else ""
-    yield f"{one['key']} ({', '.join(one['kinds'])}{only})"
-    if one["description"]:
-        yield f"  {one['description']}"
-    yield f"  type: {one['type']}" + (f"; unit: {one['unit']}" if one["unit"] else "")
-    if one["type"] == "section":
+def _lines(explanation: dict[str, Any], options: argparse.Namespace) -> Iterator[str]:
+    only = f", with {explanation['only_with']}" if explanation["only_with"] else ""
+    yield f"{explanation['key']} ({', '.join(explanation['kinds'])}{only})"
+    if explanation["description"]:
+        yield f"  {explanation['description']}"
+    yield f"  type: {explanation['type']}" + (f"; unit: {explanation['unit']}" if explanation["unit"] else "")
+    if explanation["type"] == "section":
         keys = [
             key.path
-            for name in one["kinds"][:1]
+            for name in explanation["kinds"][:1]
             for key in keys_of(KINDS[name].model())
-            if key.path.rpartition(".")[0] == one["key"]
+            if key.path.rpartition(".")[0] == explanation["key"]
         ]
         yield f"  keys: {', '.join(dict.fromkeys(path.rsplit('.', 1)[-1] for path in keys))}"
     else:
-        yield f"  default: {'none, it must be given' if one['required'] else _value(one['default'])}"
-    commands = ", ".join(command for name in one["kinds"] for command in KINDS[name].used_by)
-    yield f"  set it: --set {one['key']}=VALUE, or in the YAML of --config; read by: {commands}"
+        yield f"  default: {'none, it must be given' if explanation['required'] else _value(explanation['default'])}"
+    commands = ", ".join(command for name in explanation["kinds"] for command in KINDS[name].used_by)
+    yield f"  set it: --set {explanation['key']}=VALUE, or in the YAML of --config; read by: {commands}"
     if options.config or options.set:
-        yield f"  here: {_here(one['key'], options)}"
+        yield f"  here: {_here(explanation['key'], options)}"
 
 
 def _here(path: str, options: argparse.Namespace) -> str:

@@ -114,12 +114,12 @@ def run(options: argparse.Namespace) -> int:
     config = resolve(DemoConfig, options.config, options.set)
     notes = stderr()
     videos = options.videos or _render(options.out / "footage")
-    place = options.out / "dataset"
+    dataset_folder = options.out / "dataset"
     notes.print("1 of 4: raw video to clips and shards", style="bold")
     with curation_progress() as progress:
-        kept = kept_files(config.curate, [str(videos)], str(place))
-        curate([str(videos)], str(place), config.curate, progress, beside=kept)
-    dataset = Dataset(open_storage(place, config.curate.storage))
+        files = kept_files(config.curate, [str(videos)], str(dataset_folder))
+        curate([str(videos)], str(dataset_folder), config.curate, progress, beside=files)
+    dataset = Dataset(open_storage(dataset_folder, config.curate.storage))
     if not options.json:
         print_accounting(dataset)
     notes.print("2 of 4: bucket report", style="bold")
@@ -135,7 +135,7 @@ def run(options: argparse.Namespace) -> int:
         for row, caption in zip(chosen.rows, chosen.captions, strict=True):
             notes.print(f"  {dataset.row(row)['key']}  {caption}", soft_wrap=True)
     run_config = TrainRunConfig(
-        dataset=str(place if chosen is None else options.out / FEW),
+        dataset=str(dataset_folder if chosen is None else options.out / FEW),
         out=options.out / "train",
         stream=config.stream,
         train=config.train,
@@ -150,25 +150,25 @@ def run(options: argparse.Namespace) -> int:
     else:
         _run(sample, "sample", *_sample_words(options.out, chosen))
         samples = ("--samples", options.out / "samples")
-        _run(report_command, "report", place, "--config", options.out / "buckets.yaml", *samples)
+        _run(report_command, "report", dataset_folder, "--config", options.out / "buckets.yaml", *samples)
         learned = _learned(options.out, dataset, chosen)
     checked = verify(dataset.storage)
     if not checked.ok:
         raise RunError(f"the demo's dataset does not verify: {checked.problems[0]}")
     following = try_next(videos, options.out)
     if options.json:
-        said = [one._asdict() for one in following]
-        shown = [one._asdict() for one in learned]
+        commands = [command._asdict() for command in following]
+        shown = [clip._asdict() for clip in learned]
         pages = {"report": report, "run_page": str(run_page(options.out))}
-        found = {**pages, "train": _training(result), "learned": shown, "try_next": said}
-        print_json({**summary(dataset), **found})
+        result_json = {**pages, "train": _training(result), "learned": shown, "try_next": commands}
+        print_json({**summary(dataset), **result_json})
         return 0
     _finish(options, videos, dataset, report, result, learned)
     out = stdout()
     out.print("try next", style="bold")
-    width = max(len(one.command) for one in following)
-    for one in following:
-        out.print(f"  {one.command:{width}}  # {one.does}", soft_wrap=True)
+    width = max(len(step.command) for step in following)
+    for next_step in following:
+        out.print(f"  {next_step.command:{width}}  # {next_step.does}", soft_wrap=True)
     return 0
 
 
@@ -213,14 +213,14 @@ def _choose(dataset: Dataset, buckets: BucketConfig) -> Chosen | None:
     from reelweave.pipelines.evaluation.shown import FirstFrames
 
     assignment = assign(dataset.plan_index, buckets)
-    places = dict(enumerate(assignment.bucket_of.tolist()))
-    captioned = [row for row, place in places.items() if place >= 0 and dataset.row(row)["caption"]]
+    bucket_of = dict(enumerate(assignment.bucket_of.tolist()))
+    captioned = [row for row, bucket in bucket_of.items() if bucket >= 0 and dataset.row(row)["caption"]]
     if not captioned:
         return None
-    [(common, _)] = Counter(places[row] for row in captioned).most_common(1)
+    [(common, _)] = Counter(bucket_of[row] for row in captioned).most_common(1)
     bucket = assignment.buckets[common]
     size = (bucket.height, bucket.width)
-    rows = [row for row in captioned if places[row] == common]
+    rows = [row for row in captioned if bucket_of[row] == common]
     first_frames = FirstFrames(dataset, rows, bucket.frames, size)
     chosen = first_frames.distinct(CLIPS)
     captions = [dataset.row(row)["caption"] for row in chosen]
@@ -248,9 +248,9 @@ def _write_chosen(out: Path, chosen: Chosen) -> None:
 def _sample_words(out: Path, chosen: Chosen) -> list[object]:
     """Return the options that sample a video for each chosen caption."""
     height, width = chosen.size
-    asked = ["--checkpoint", out / "train", "--prompts", out / PROMPTS, "--out", out / "samples"]
+    words = ["--checkpoint", out / "train", "--prompts", out / PROMPTS, "--out", out / "samples"]
     return [
-        *asked, "--size", f"{height}x{width}", "--frames", chosen.frames, "--steps", SAMPLE_STEPS, "--guidance", 1
+        *words, "--size", f"{height}x{width}", "--frames", chosen.frames, "--steps", SAMPLE_STEPS, "--guidance", 1
     ]  # fmt: skip
 
 
@@ -268,12 +268,12 @@ def _learned(out: Path, dataset: Dataset, chosen: Chosen) -> list[LearnedClip]:
     """Compare each sampled video with the clip of its prompt."""
     from reelweave.pipelines.evaluation.videos import read_video, video_set
 
-    found = []
+    learned_clips = []
     for path, row, prompt in zip(video_set(out / "samples").paths, chosen.rows, chosen.captions, strict=True):
-        one = chosen.first_frames.shown(read_video(path)[0], row)
-        numbers = (round(one.psnr_db, 2), round(one.unlearned_db, 2))
-        found.append(LearnedClip(dataset.row(row)["key"], prompt, *numbers, one.is_shown))
-    return found
+        comparison = chosen.first_frames.shown(read_video(path)[0], row)
+        psnrs = (round(comparison.psnr_db, 2), round(comparison.unlearned_db, 2))
+        learned_clips.append(LearnedClip(dataset.row(row)["key"], prompt, *psnrs, comparison.is_shown))
+    return learned_clips
 
 
 def _write_configs(out: Path, buckets: "ReportConfig", training: "TrainRunConfig") -> None:
@@ -312,23 +312,23 @@ def _finish(
     from reelweave.pipelines.commands.train.train import loss_change
 
     totals = dataset.manifest.totals
-    place, out = options.out / "dataset", options.out
-    made = [
+    folder, out = options.out / "dataset", options.out
+    rows = [
         ("raw footage", f"{totals.sources} files", str(videos)),
-        ("dataset", f"{totals.samples} clips in {len(dataset.manifest.shards)} shard(s), verified", str(place)),
+        ("dataset", f"{totals.samples} clips in {len(dataset.manifest.shards)} shard(s), verified", str(folder)),
         ("report", "open it in a browser", report),
         ("training", f"{result.steps} steps, {loss_change(result)}", str(out / "train")),
         ("its page", "open it in a browser", str(run_page(out).absolute())),
         *([("sampled videos", _said(learned), str(out / "samples"))] if learned else []),
     ]  # fmt: skip
     console = stdout()
-    console.print(table("made", ["what", "how much", "where"], made))
+    console.print(table("made", ["what", "how much", "where"], rows))
 
 
 def _said(learned: Sequence[LearnedClip]) -> str:
     """Return how many videos show the clip of their prompt, and how well."""
     from reelweave.pipelines.evaluation.shown import MARGIN_DB
 
-    gained = ", ".join(f"{one.psnr_db - one.unlearned_db:+.1f}" for one in learned)
-    told = f"{sum(one.shown for one in learned)} of {len(learned)} show their clip"
-    return f"{told}: {gained} dB over any answer without learning ({MARGIN_DB:g} wanted)"
+    gained = ", ".join(f"{clip.psnr_db - clip.unlearned_db:+.1f}" for clip in learned)
+    summary = f"{sum(clip.shown for clip in learned)} of {len(learned)} show their clip"
+    return f"{summary}: {gained} dB over any answer without learning ({MARGIN_DB:g} wanted)"

@@ -82,10 +82,10 @@ def run(options: argparse.Namespace) -> int:
     config = resolve(CurateConfig, options.config, options.set)
     if options.forecast:
         return _forecast_change(options, config) if _changes(options) else _forecast(options, config)
-    said: list[str] = []
+    sentences: list[str] = []
 
     def say(sentence: str) -> None:
-        said.append(sentence)
+        sentences.append(sentence)
         stderr().print(f"note: {sentence}", markup=False, soft_wrap=True)
 
     with curation_progress(options.log_format, options.out) as progress:
@@ -101,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
             beside=kept_files(config, options.inputs, options.out),
         )
     for note in outcome.notes:
-        if note in said:
+        if note in sentences:
             continue
         stderr().print(f"note: {note}", markup=False, soft_wrap=True)
     dataset = Dataset(open_storage(options.out, config.storage))
@@ -184,27 +184,32 @@ def _forecast_change(options: argparse.Namespace, config: "CurateConfig") -> int
     )
     if work is None:
         return _forecast(options, config)
-    prices = [None if one.core_s is None else one.core_s / 3600 * rates.core_hour_price for one in work]
+    prices = [
+        None if stage_work.core_s is None else stage_work.core_s / 3600 * rates.core_hour_price
+        for stage_work in work
+    ]
     if options.json:
-        rows = [{**asdict(one), "price": price} for one, price in zip(work, prices, strict=True)]
+        rows = [
+            {**asdict(stage_work), "price": price} for stage_work, price in zip(work, prices, strict=True)
+        ]
         print_json({"work": rows, "currency": rates.currency})
         return 0
     shown = [
         (
-            one.what,
-            "done" if one.now else "left",
-            one.sources,
-            one.clips,
-            round(one.clip_s / 3600, 3),
-            "" if one.core_s is None else round(one.core_s / 3600, 4),
+            stage_work.what,
+            "done" if stage_work.now else "left",
+            stage_work.sources,
+            stage_work.clips,
+            round(stage_work.clip_s / 3600, 3),
+            "" if stage_work.core_s is None else round(stage_work.core_s / 3600, 4),
             "" if price is None else round(price, 4),
         )
-        for one, price in zip(work, prices, strict=True)
+        for stage_work, price in zip(work, prices, strict=True)
     ]
     columns = ["work", "by this", "sources", "clips", "hours of clips", "core-hours before", rates.currency]
     stdout().print(table(f"what the update of {options.out} would do", columns, shown))
-    for one in work:
-        stdout().print(one.said, markup=False, soft_wrap=True)
+    for row_work in work:
+        stdout().print(row_work.said, markup=False, soft_wrap=True)
     return 0
 
 
@@ -214,9 +219,9 @@ def _forecast(options: argparse.Namespace, config: "CurateConfig") -> int:
 
     rates = resolve(ForecastConfig, None, options.rates, "--rates")
     with curation_progress(options.log_format, options.out) as progress:
-        found = forecast_curation(options.inputs, options.out, config, rates, progress)
+        forecast = forecast_curation(options.inputs, options.out, config, rates, progress)
     if options.json:
-        print_json(asdict(found))
+        print_json(asdict(forecast))
         return 0
     units = {
         "clips": "clips",
@@ -224,16 +229,16 @@ def _forecast(options: argparse.Namespace, config: "CurateConfig") -> int:
         "clip_hours": "hours of clips",
         "core_hours": "core-hours",
         "gpu_hours": "GPU-hours",
-        "price": f"{found.currency} for computing",
-        "price_a_month": f"{found.currency} a month for keeping the clips",
+        "price": f"{forecast.currency} for computing",
+        "price_a_month": f"{forecast.currency} a month for keeping the clips",
     }
     rows = []
     for name, unit in units.items():
-        estimate: Estimate = getattr(found, name)
+        estimate: Estimate = getattr(forecast, name)
         rows.append((unit, float(estimate.value), float(estimate.low), float(estimate.high)))
     title = (
-        f"forecast for {found.sources} sources, {found.source_bytes / 1e9:.3g} GB,"
-        f" from a sample of {found.sampled}"
+        f"forecast for {forecast.sources} sources, {forecast.source_bytes / 1e9:.3g} GB,"
+        f" from a sample of {forecast.sampled}"
     )
     stdout().print(table(title, ["", "expected", "at least", "at most"], rows))
     return 0
@@ -263,10 +268,10 @@ def print_accounting(dataset: Dataset) -> None:
     )
     failed = totals.accounting["failed"]
     if failed:
-        every = (row for some in _failed(dataset, _SHOWN) for row in some.to_pylist())
+        failed_rows = (row for some in _failed(dataset, _SHOWN) for row in some.to_pylist())
         rows = [
             (row["source"], "" if row["start_s"] is None else f"{row['start_s']:.2f}", row["reason"])
-            for row in itertools.islice(every, MAX_FAILED)
+            for row in itertools.islice(failed_rows, MAX_FAILED)
         ]
         out.print(table("failed", ["source", "from s", "reason"], rows))
     if failed > MAX_FAILED:

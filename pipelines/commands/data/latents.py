@@ -34,8 +34,8 @@ def run(options: argparse.Namespace) -> int:
     from reelweave.pipelines.configuration.model_rate import resolve_run
     from reelweave.pipelines.latents.run import make_latents
 
-    given = [f"dataset={json.dumps(options.dataset)}", f"out={json.dumps(options.out)}"]
-    config = resolve_run(options.config, [*given, *options.set])
+    overrides = [f"dataset={json.dumps(options.dataset)}", f"out={json.dumps(options.out)}"]
+    config = resolve_run(options.config, [*overrides, *options.set])
     command = ["latents", options.dataset, "--out", options.out]
     command += repeated_with(options.out, KEPT, config.storage)
     with curation_progress(options.log_format, options.out) as progress:
@@ -75,20 +75,20 @@ def run(options: argparse.Namespace) -> int:
 def _print_chosen(latents: Latents) -> None:
     rows = [
         (
-            f"{one.frames}x{one.height}x{one.width}",
-            one.samples,
-            "unknown" if one.encode_s is None else f"{one.encode_s:.3g}",
-            "unknown" if one.step_share is None else f"{one.step_share:.0%}",
-            f"{one.latent_bytes / 1e6:.3g}",
-            f"{one.clip_bytes / 1e6:.3g}",
-            "stored" if one.latent else "on the fly",
+            f"{bucket.frames}x{bucket.height}x{bucket.width}",
+            bucket.samples,
+            "unknown" if bucket.encode_s is None else f"{bucket.encode_s:.3g}",
+            "unknown" if bucket.step_share is None else f"{bucket.step_share:.0%}",
+            f"{bucket.latent_bytes / 1e6:.3g}",
+            f"{bucket.clip_bytes / 1e6:.3g}",
+            "stored" if bucket.latent else "on the fly",
         )
-        for one in latents.buckets
+        for bucket in latents.buckets
     ]
     head = ["bucket", "samples", "encode s", "of a step", "latents MB", "clip MB", "chosen"]
     out = stdout()
     out.print(table(f"encoded on {latents.device}, {latents.dtype}; numbers of one sample", head, rows))
-    for one in latents.buckets:
-        if one.samples:
-            why = f"{one.frames}x{one.height}x{one.width}: {one.why}"
+    for latent_bucket in latents.buckets:
+        if latent_bucket.samples:
+            why = f"{latent_bucket.frames}x{latent_bucket.height}x{latent_bucket.width}: {latent_bucket.why}"
             out.print(why, markup=False, soft_wrap=True)

@@ -46,11 +46,11 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(
             f"{options.key!r} is a source; its clips are listed by {hint('show', options.dataset, options.key)}"
         )
-    found = locate_clip(dataset, key)
-    if found is None:
+    clip = locate_clip(dataset, key)
+    if clip is None:
         raise RunError(_gone(dataset, row))
-    out = options.out or Path(f"{_UNSAFE.sub('_', key)[:200]}.{found.suffix}")
-    written = [_write(out, found.read())]
+    out = options.out or Path(f"{_UNSAFE.sub('_', key)[:200]}.{clip.suffix}")
+    written = [_write(out, clip.read())]
     if options.sidecars:
         caption, metadata = _sidecars(dataset, row)
         written += [
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
             _write(out.with_suffix(".json"), metadata),
         ]
     if options.json:
-        print_json({"key": key, "state": row["state"], "files": written, "bytes": found.size})
+        print_json({"key": key, "state": row["state"], "files": written, "bytes": clip.size})
         return 0
     rejected = "" if row["state"] == "kept" else f" ({row['state']}: {row['reason']})"
     for path in written:
@@ -73,11 +73,11 @@ def _write(path: Path, data: bytes) -> str:
 
 def _sidecars(dataset: Dataset, row: Row) -> tuple[bytes, bytes]:
     """Return caption and metadata as the sample's own members have them; of a rejected clip its row."""
-    number = dataset.row_number(row["key"])
-    values = row if number is None else dataset.row(number)
-    own = {name: value for name, value in values.items() if name not in PLACEMENT}
-    text = printable_json(json.dumps(own, indent=1, ensure_ascii=False))
-    return str(own.get("caption", "")).encode(), f"{text}\n".encode()
+    row_number = dataset.row_number(row["key"])
+    values = row if row_number is None else dataset.row(row_number)
+    fields = {name: value for name, value in values.items() if name not in PLACEMENT}
+    text = printable_json(json.dumps(fields, indent=1, ensure_ascii=False))
+    return str(fields.get("caption", "")).encode(), f"{text}\n".encode()
 
 
 def _gone(dataset: Dataset, row: Row) -> str:

@@ -99,8 +99,8 @@ def _place(name: str, config: StorageConfig) -> "Place":
             f"{name} holds neither a dataset (manifest.json, or .ledger of a curation) nor a training run"
             " (metrics.jsonl, train.yaml or train-vae.yaml); start it first"
         )
-    place: Place = (
+    source: Place = (
         TrainingRun(Path(name), name) if kind == "run" else Curation(open_storage(name, config), name)
     )
-    place.samples()
-    return place
+    source.samples()
+    return source

@@ -108,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
     kind = kind_of(options.dataset)
     if kind == "run" or options.others:
         report_steps.refuse(options)
-        runs = any(kind_of(place) != "dataset" for place in (options.dataset, *options.others))
+        runs = any(kind_of(folder) != "dataset" for folder in (options.dataset, *options.others))
         return report_runs(options) if runs else report_datasets(options)
     if options.out:
         raise UsageError(
@@ -134,14 +134,14 @@ def run(options: argparse.Namespace) -> int:
         pages = DatasetPages(dataset, *report_files(dataset, config))
         serve(pages, options, {"dataset": dataset.storage.root})
         return 0
-    where, numbers = _written(dataset, config)
+    where, figures = _written(dataset, config)
     if options.json:
-        print_json({**numbers, "report": where})
+        print_json({**figures, "report": where})
         return 0
     print_buckets(dataset, config)
-    if numbers["plan"] is not None:
-        report_steps.print_plan(dataset.storage.root, numbers["plan"])
-    report_steps.print_fit(numbers["cost_fit"])
+    if figures["plan"] is not None:
+        report_steps.print_plan(dataset.storage.root, figures["plan"])
+    report_steps.print_fit(figures["cost_fit"])
     stdout().print(f"report: {where}", soft_wrap=True)
     return 0
 
@@ -183,7 +183,7 @@ def _written(dataset: Dataset, config: ReportConfig) -> tuple[str, dict[str, Any
     from reelweave.pipelines.report.web.files import publish
 
     while True:
-        numbers, page, beside, _ = _made(dataset, config)
+        figures, page, beside, _ = _made(dataset, config)
         stay = [Path(KEPT).name, Path(KEPT_SHAPES).name, *sampled_files(dataset)]
         # Before the page: a run that is killed between them leaves no page without its configuration.
         keep(dataset.storage, config)
@@ -191,7 +191,7 @@ def _written(dataset: Dataset, config: ReportConfig) -> tuple[str, dict[str, Any
         # A report takes no lease; what was taken down while it was made must not come back with it.
         now = read_manifest(dataset.storage)
         if now == dataset.manifest:
-            return where, numbers
+            return where, figures
         dataset = Dataset(dataset.storage, config.storage, dataset.without)
 
 
@@ -235,14 +235,14 @@ def _made(
 
     mapped = dataset_map(dataset, config)
     scores = Scores.of(dataset)
-    numbers = dataset_numbers(dataset, config, mapped, scores)
+    figures = dataset_numbers(dataset, config, mapped, scores)
     gallery = make_gallery(dataset, config, mapped, scores, most_chars)
     beside = Files(
         threshold_files(dataset, scores),
         gallery.files,
-        map_files(dataset, mapped, numbers["map"], gallery),
+        map_files(dataset, mapped, figures["map"], gallery),
     )
-    return numbers, render_page(dataset, numbers, config), beside, gallery.captions
+    return figures, render_page(dataset, figures, config), beside, gallery.captions
 
 
 def print_buckets(dataset: Dataset, config: ReportConfig) -> None:

@@ -21,19 +21,21 @@ def report_datasets(options: argparse.Namespace) -> int:
             "--serve, --samples and --memory-gib are of one dataset or of runs, not of several datasets"
         )
     storage = report_config(options.dataset, options.config, options.set).storage
-    numbers = compared_numbers([open_dataset(place, storage) for place in (options.dataset, *options.others)])
+    figures = compared_numbers(
+        [open_dataset(folder, storage) for folder in (options.dataset, *options.others)]
+    )
     where = None
     if options.out is not None:
         check_own(options.out)
-        place = open_storage(str(options.out.absolute()), StorageConfig())
-        where = publish(place, "", compared_page(numbers), {})
+        target = open_storage(str(options.out.absolute()), StorageConfig())
+        where = publish(target, "", compared_page(figures), {})
     if options.json:
-        print_json({**numbers, "report": where})
+        print_json({**figures, "report": where})
         return 0
-    names = [one["name"] for one in numbers["datasets"]]
+    names = [dataset["name"] for dataset in figures["datasets"]]
     out = stdout()
-    out.print(table("datasets", ["", *names], [(name, *values) for name, values in summary(numbers)]))
-    rows = differing(numbers)
+    out.print(table("datasets", ["", *names], [(name, *values) for name, values in summary(figures)]))
+    rows = differing(figures)
     out.print(table("what differs", ["key", *names], rows) if rows else "their configurations are the same")
     where = where or "add --out FOLDER for the page; it names keys, so it does not lie in a dataset"
     out.print(f"report: {where}", markup=False, soft_wrap=True)

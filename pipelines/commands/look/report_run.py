@@ -15,11 +15,11 @@ _OWN = ("index.html", "assets/report.js")
 """Files by which a folder is recognised as that of an earlier page."""
 
 
-def kind_of(place: str) -> Literal["dataset", "run", "nothing"]:
+def kind_of(uri: str) -> Literal["dataset", "run", "nothing"]:
     """Return what a folder holds; what is no local folder is taken for a dataset."""
     from reelweave.pipelines.report.run.numbers import is_run
 
-    folder = Path(place)
+    folder = Path(uri)
     if not folder.is_dir() or any((folder / name).exists() for name in (MANIFEST, ".ledger")):
         return "dataset"
     return "run" if is_run(folder) else "nothing"
@@ -49,17 +49,17 @@ def report_runs(options: argparse.Namespace) -> int:
         return 0
     where = options.out or folders[0] / (PAGE if len(folders) == 1 else COMPARED)
     check_own(where)
-    numbers = read_runs(folders, options.memory_gib)
-    page, beside = run_page(numbers, addresses_from(where, folders))
+    figures = read_runs(folders, options.memory_gib)
+    page, beside = run_page(figures, addresses_from(where, folders))
     uri = publish(open_storage(str(where.absolute()), StorageConfig()), "", page, beside)
     if options.json:
-        print_json({**numbers.to_json(), "report": uri})
+        print_json({**figures.to_json(), "report": uri})
         return 0
-    names = [run.name for run in numbers.runs]
+    names = [run.name for run in figures.runs]
     stdout().print(
-        table("training runs", ["", *names], [(name, *values) for name, values in summary(numbers.runs)])
+        table("training runs", ["", *names], [(name, *values) for name, values in summary(figures.runs)])
     )
-    for run in numbers.runs:
+    for run in figures.runs:
         for warning in run.warnings:
             stdout().print(f"{run.name}: {warning}", markup=False, soft_wrap=True)
     stdout().print(f"report: {uri}", markup=False, soft_wrap=True)

@@ -102,8 +102,8 @@ def refuse(options: argparse.Namespace) -> None:
 
 def overrides(options: argparse.Namespace) -> list[str]:
     """Return the options of a cluster as ``--set`` has them, behind those given by it."""
-    given = {name: getattr(options, name) for name in _PLAN}
-    return [*options.set, *(f"plan.{name}={value}" for name, value in given.items() if value is not None)]
+    values = {name: getattr(options, name) for name in _PLAN}
+    return [*options.set, *(f"plan.{name}={value}" for name, value in values.items() if value is not None)]
 
 
 def report_workload(options: argparse.Namespace) -> None:
@@ -118,44 +118,44 @@ def report_workload(options: argparse.Namespace) -> None:
 
     name = options.workload
     if name not in WORKLOADS:
-        known = did_you_mean(name, WORKLOADS) or f"; known: {', '.join(WORKLOADS)}"
-        raise UsageError(f"no workload is called {name}{known}")
+        suggestion = did_you_mean(name, WORKLOADS) or f"; known: {', '.join(WORKLOADS)}"
+        raise UsageError(f"no workload is called {name}{suggestion}")
     for option in ("samples", "serve", "others"):
         if getattr(options, option):
             raise UsageError(f"--{option.replace('_', '-')} is not for a workload, which has no files")
-    found = given(options.config, overrides(options))
-    if "plan" not in found.values:
+    config_values = given(options.config, overrides(options))
+    if "plan" not in config_values.values:
         raise UsageError("a workload is reported for a cluster: add --world-size N")
-    own = WORKLOADS[name].budgets.model_dump(mode="json")
-    limits = found.values.get("buckets")
+    workload_budgets = WORKLOADS[name].budgets.model_dump(mode="json")
+    limits = config_values.values.get("buckets")
     if isinstance(limits, dict):
         if limits.get("cost") is not None:
-            own["compute_budget"] = None
-        limits = {**own, **limits}
-    values = {**found.values, "buckets": own if limits is None else limits}
-    config = found._replace(values=values).validated(WorkloadConfig)
+            workload_budgets["compute_budget"] = None
+        limits = {**workload_budgets, **limits}
+    values = {**config_values.values, "buckets": workload_budgets if limits is None else limits}
+    config = config_values._replace(values=values).validated(WorkloadConfig)
     if options.out:
         check_own(options.out)
     budgets, text = measured(config.buckets, options)
     config = config.model_copy(update={"buckets": budgets})
     timings = None if text is None else checked(text, str(options.shapes))
-    numbers = workload_numbers(name, config, timings)
-    written = {"report": _write_page(numbers, config, options.out)} if options.out else {}
+    figures = workload_numbers(name, config, timings)
+    written = {"report": _write_page(figures, config, options.out)} if options.out else {}
     if options.json:
-        print_json({**numbers, **written})
+        print_json({**figures, **written})
         return
-    print_plan(name, numbers["plan"])
-    print_fit(numbers["cost_fit"])
+    print_plan(name, figures["plan"])
+    print_fit(figures["cost_fit"])
     for where in written.values():
         stdout().print(f"report: {where}", markup=False, soft_wrap=True)
 
 
-def _write_page(numbers: dict[str, Any], config: "WorkloadConfig", folder: Path) -> str:
+def _write_page(figures: dict[str, Any], config: "WorkloadConfig", folder: Path) -> str:
     from reelweave.pipelines.report.sections.workload import workload_page
     from reelweave.pipelines.report.web.files import publish
 
     return publish(
-        open_storage(str(folder.absolute()), StorageConfig()), "", workload_page(numbers, config), {}
+        open_storage(str(folder.absolute()), StorageConfig()), "", workload_page(figures, config), {}
     )
 
 

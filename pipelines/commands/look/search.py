@@ -53,9 +53,9 @@ def run(options: argparse.Namespace) -> int:
     dataset = open_dataset(options.dataset, storage_config(options))
     search = ClipSearch(dataset, exact=options.exact)
     hits = _hits(dataset, search, options)
-    found = [_described(dataset, hit) for hit in hits]
+    described = [_described(dataset, hit) for hit in hits]
     if options.json:
-        print_json({"dataset": dataset.storage.root, "searched": search.searched, "hits": found})
+        print_json({"dataset": dataset.storage.root, "searched": search.searched, "hits": described})
         return 0
     columns = ["key", "score", "source", "span s", "caption"]
     rows = [
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
             f"{hit['start_s']:.2f}-{hit['end_s']:.2f}",
             _shortened(hit["caption"]),
         )
-        for hit in found
+        for hit in described
     ]
     stdout().print(table(f"nearest of {search.searched} clips", columns, rows))
     return 0
@@ -76,13 +76,11 @@ def _make_index(options: argparse.Namespace) -> int:
     """Make the search index of a dataset."""
     from reelweave.curate.search.cell_file import make_search_index
 
-    made = make_search_index(open_dataset(options.dataset, storage_config(options)))
+    index = make_search_index(open_dataset(options.dataset, storage_config(options)))
     if options.json:
-        print_json({"dataset": options.dataset, "vectors": len(made), "cells": len(made.cells.fine)})
+        print_json({"dataset": options.dataset, "vectors": len(index), "cells": len(index.cells.fine)})
     else:
-        text = (
-            f"{options.dataset}: search index of {len(made)} embeddings made (cells: {len(made.cells.fine)})"
-        )
+        text = f"{options.dataset}: search index of {len(index)} embeddings made (cells: {len(index.cells.fine)})"
         stdout().print(text, markup=False, soft_wrap=True)
     return 0
 
@@ -115,13 +113,13 @@ def _embed_config(dataset: Dataset, options: argparse.Namespace) -> "EmbedConfig
     from reelweave.curate.models.embed import EmbedConfig
 
     curate = dataset.manifest.config.get("curate")
-    made = curate.get("embed") if isinstance(curate, dict) else None
-    if made is None and options.model is None:
+    embed = curate.get("embed") if isinstance(curate, dict) else None
+    if embed is None and options.model is None:
         raise UsageError(
             f"the manifest of {options.dataset} does not say how its embeddings were made;"
             " name their model with --model"
         )
-    values: dict[str, Any] = dict(made) if isinstance(made, dict) else {"backend": "open_clip"}
+    values: dict[str, Any] = dict(embed) if isinstance(embed, dict) else {"backend": "open_clip"}
     if options.model is None and values.get("backend") == "open_clip":
         _refuse_other_places(values, options)
     if options.model is not None:
@@ -142,14 +140,14 @@ def _embed_config(dataset: Dataset, options: argparse.Namespace) -> "EmbedConfig
     return config
 
 
-def _refuse_other_places(made: dict[str, Any], options: argparse.Namespace) -> None:
+def _refuse_other_places(embed: dict[str, Any], options: argparse.Namespace) -> None:
     """Refuse a model or weights that a manifest names by a place: whoever made the dataset would choose what is loaded.
 
     Names in open_clip's own list, and tags of its own training runs, are no place.
     """
     import open_clip
 
-    model, pretrained = str(made.get("model")), str(made.get("pretrained") or "")
+    model, pretrained = str(embed.get("model")), str(embed.get("pretrained") or "")
     if model not in open_clip.list_models():
         raise UsageError(
             f"the manifest of {options.dataset} names the model {model}, which is loaded only where you name it; look"

@@ -65,11 +65,11 @@ def _print_clip(dataset: str, facts: dict[str, Any]) -> None:
         columns = ["score", "value", "min", "max", ""]
         cells = [
             [
-                one["name"],
-                *(_text(one[name]) for name in ("value", "min", "max")),
-                "rejected" if one["passes"] is False else "",
+                score["name"],
+                *(_text(score[name]) for name in ("value", "min", "max")),
+                "rejected" if score["passes"] is False else "",
             ]
-            for one in scores
+            for score in scores
         ]
         out.print(table("scores", columns, cells))
     for title, rows in (

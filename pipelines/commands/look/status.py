@@ -45,8 +45,8 @@ def run(options: argparse.Namespace) -> int:
 def _print(status: Status | None, finished: bool, options: argparse.Namespace) -> None:
     age_s = None if status is None or status.at is None else (datetime.now(UTC) - status.at).total_seconds()
     if options.json:
-        told = None if status is None else {**asdict(status), "at": status.at and status.at.isoformat()}
-        print_json({"dataset": options.dataset, "finished": finished, "age_s": age_s, "status": told})
+        shown = None if status is None else {**asdict(status), "at": status.at and status.at.isoformat()}
+        print_json({"dataset": options.dataset, "finished": finished, "age_s": age_s, "status": shown})
         return
     out = stdout()
     if finished:

@@ -38,12 +38,12 @@ def run(options: argparse.Namespace) -> int:
     if storage.stat(MANIFEST) is None and (status := _verify_run(options, config)) is not None:
         return status
     key = signature.public_key(options.key) if options.key else None
-    own = signature.private_key(options.sign) if options.sign else None
-    signed = storage.read(MANIFEST) if own else b""
+    signing_key = signature.private_key(options.sign) if options.sign else None
+    signed = storage.read(MANIFEST) if signing_key else b""
     with stderr().status("reading") as status_line:
         result = verify(storage, lambda path: status_line.update(plain(f"reading {path}")), config)
-    if own and result.ok:
-        signature.sign(storage, signed, own)
+    if signing_key and result.ok:
+        signature.sign(storage, signed, signing_key)
     if key:
         result.problems += signature.problems(storage, key)
     _show(result, options)
@@ -88,38 +88,41 @@ def _verify_run(options: argparse.Namespace, config: StorageConfig) -> int | Non
     from reelweave.train.checkpoint.verify import verify  # and PyTorch, where there is a checkpoint
 
     with stderr().status("reading") as status:
-        found = [
+        checkpoints_found = [
             verify(storage, folder, lambda path: status.update(plain(f"reading {path}")))
             for folder in folders
         ]
-    good = [one.folder for one in found if not one.problems]
+    good = [checkpoint.folder for checkpoint in checkpoints_found if not checkpoint.problems]
     if options.json:
-        checkpoints = [one._asdict() for one in found]
+        checkpoints = [checkpoint._asdict() for checkpoint in checkpoints_found]
         print_json(
             {
-                "ok": len(good) == len(found),
+                "ok": len(good) == len(checkpoints_found),
                 "newest_good": good[-1] if good else None,
                 "checkpoints": checkpoints,
             }
         )
-        return 0 if len(good) == len(found) else 1
+        return 0 if len(good) == len(checkpoints_found) else 1
     out = stdout()
-    for one in found:
-        for problem in one.problems:
+    for checked in checkpoints_found:
+        for problem in checked.problems:
             out.print(problem, style="red", markup=False, soft_wrap=True)
-        if not one.problems:
+        if not checked.problems:
             how = (
                 "is whole"
-                if one.checked
+                if checked.checked
                 else "has no checksums, being older than they are: its form is whole"
             )
             out.print(
-                f"{storage.uri(one.folder)} {how}: {one.bytes / 1e6:.1f} MB", markup=False, soft_wrap=True
+                f"{storage.uri(checked.folder)} {how}: {checked.bytes / 1e6:.1f} MB",
+                markup=False,
+                soft_wrap=True,
             )
-    if len(good) < len(found):
+    if len(good) < len(checkpoints_found):
         newest = f"the newest good one is {storage.uri(good[-1])}" if good else "none is good"
         out.print(
-            f"{len(found) - len(good)} of {len(found)} checkpoints are damaged; {newest}", soft_wrap=True
+            f"{len(checkpoints_found) - len(good)} of {len(checkpoints_found)} checkpoints are damaged; {newest}",
+            soft_wrap=True,
         )
         return 1
     return 0

@@ -91,9 +91,9 @@ def _curate(options: argparse.Namespace) -> int:
         print_json(result)
         return 0
     rows = [
-        (one["source"].rsplit("/", 1)[-1], one["cpu_s"], one["floor_cpu_s"], one["ratio"])
-        for one in [*result["files"], {"source": "all", **result}]
-        if one["ratio"] is not None
+        (file["source"].rsplit("/", 1)[-1], file["cpu_s"], file["floor_cpu_s"], file["ratio"])
+        for file in [*result["files"], {"source": "all", **result}]
+        if file["ratio"] is not None
     ]
     stdout().print(table("CPU seconds against the floor", ["source", "ours", "floor", "ratio"], rows))
     return 0

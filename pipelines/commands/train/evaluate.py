@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     from reelweave.pipelines.evaluation.run_scores import RunScores, has_validation_videos, validated
     from reelweave.pipelines.evaluation.videos import VideoSet, video_set
 
-    asked = {
+    settings = {
         name: None if (value := getattr(options, name)) is None else str(value)
         for name in ("reference", "lpips", "clip")
     }
@@ -72,11 +72,11 @@ def run(options: argparse.Namespace) -> int:
         if has_validation_videos(folder):
             if options.features is not None:
                 raise UsageError(f"--features are of one set of videos; name a step of {folder}/validation")
-            kept = RunScores(folder, asked)
-            sets += [(one, kept) for one in validated(folder)]
+            run_scores = RunScores(folder, settings)
+            sets += [(validation, run_scores) for validation in validated(folder)]
         else:
             sets.append((video_set(folder), None))
-    known = [None if scores is None else scores.known(one) for one, scores in sets]
+    earlier = [None if scores is None else scores.known(videos) for videos, scores in sets]
     reference = None if options.reference is None else video_set(options.reference)
     distance = None
     if options.features is not None:
@@ -85,14 +85,16 @@ def run(options: argparse.Namespace) -> int:
             read_features(options.reference_features, "--reference-features"),
         )
     evaluator = Evaluator(reference, options.lpips, options.clip)
-    for (one, _), line in zip(sets, known, strict=True):
+    for (one, _), line in zip(sets, earlier, strict=True):
         if line is None:
             evaluator.check(one)
     rows: list[dict[str, Any]] = []
     with progress_bars() as bars:
-        total = sum(len(one.paths) for (one, _), line in zip(sets, known, strict=True) if line is None)
+        total = sum(
+            len(videos.paths) for (videos, _), line in zip(sets, earlier, strict=True) if line is None
+        )
         task = bars.add_task("evaluating", total=total, count="", note="")
-        for (one, scores), line in zip(sets, known, strict=True):
+        for (one, scores), line in zip(sets, earlier, strict=True):
             if line is None:
                 rows.append(evaluator.evaluate(one, lambda: bars.advance(task)))
                 if scores is not None:
@@ -102,11 +104,11 @@ def run(options: argparse.Namespace) -> int:
                 rows.append({"folder": str(one.folder), **shown})
     if distance is not None:
         rows[0]["metrics"]["frechet_distance"] = distance
-    found = {"folders": rows}
+    result = {"folders": rows}
     if options.out is not None:
-        write_whole(options.out, json.dumps(found, ensure_ascii=False, indent=1).encode(), "--out")
+        write_whole(options.out, json.dumps(result, ensure_ascii=False, indent=1).encode(), "--out")
     if options.json:
-        print_json(found)
+        print_json(result)
         return 0
     names = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
     cells = [

@@ -49,17 +49,19 @@ def run(options: argparse.Namespace) -> int:
     if options.out.endswith(".safetensors"):
         if options.merge:
             raise UsageError("--merge makes a whole model: give --out a folder, not a .safetensors file")
-        made = _file(options, config)
+        exported = _file(options, config)
     else:
         if options.dtype:
             raise UsageError("--dtype is of a single file: give --out a name that ends with .safetensors")
-        made = _folder(options, config)
+        exported = _folder(options, config)
     if options.json:
-        print_json({"out": options.out, **made})
+        print_json({"out": options.out, **exported})
         return 0
-    held = f", {made['parameters']:,} parameters" if "parameters" in made else ""
+    held = f", {exported['parameters']:,} parameters" if "parameters" in exported else ""
     stdout().print(
-        f"{options.out}: {made['weights']} weights of step {made['step']}{held}", markup=False, soft_wrap=True
+        f"{options.out}: {exported['weights']} weights of step {exported['step']}{held}",
+        markup=False,
+        soft_wrap=True,
     )
     return 0
 
@@ -70,8 +72,8 @@ def _file(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any]:
 
     saved = weights_of(options.checkpoint, options.weights, config)
     target, path = open_object(options.out, config)
-    made = export(saved.storage, saved.folder, saved.state, saved.group, options.dtype, target, path)
-    return {"step": saved.state.step, "weights": saved.group, **made._asdict()}
+    exported = export(saved.storage, saved.folder, saved.state, saved.group, options.dtype, target, path)
+    return {"step": saved.state.step, "weights": saved.group, **exported._asdict()}
 
 
 def _folder(options: argparse.Namespace, config: StorageConfig) -> dict[str, Any]:

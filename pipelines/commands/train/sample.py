@@ -82,14 +82,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for name, kind in _FLAGS.items():
         field = SampleConfig.model_fields[name]
-        told = field.is_required() or field.default in (None, "")
-        said = field.description if told else f"{field.description} (default: {field.default})"
+        needs_no_default = field.is_required() or field.default in (None, "")
+        help_text = (
+            field.description if needs_no_default else f"{field.description} (default: {field.default})"
+        )
         parser.add_argument(
             f"--{name.replace('_', '-')}",
             type=kind,
             required=field.is_required(),
             metavar="T,T,..." if name == "timesteps" else name.upper(),
-            help=said,
+            help=help_text,
         )
     parser.add_argument(
         "--image",
@@ -113,8 +115,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for option, key, metavar in (("threshold", "threshold", "X"), ("min-psnr", "min_psnr_db", "DB")):
         field = BlockCacheConfig.model_fields[key]
-        said = f"{field.description} (default: {field.default:g})"
-        parser.add_argument(f"--cache-{option}", type=float, metavar=metavar, help=said)
+        help_text = f"{field.description} (default: {field.default:g})"
+        parser.add_argument(f"--cache-{option}", type=float, metavar=metavar, help=help_text)
     parser.add_argument(
         "--layout",
         default="together",
@@ -189,18 +191,18 @@ def run(options: argparse.Namespace) -> int:
         from reelweave.pipelines.sampling.frame_rate import fps_of_files
         from reelweave.pipelines.sampling.run import SamplingRun
 
-        configs = [request.config(config, number) for number, request in enumerate(requests)]
+        configs = [request.config(config, index) for index, request in enumerate(requests)]
         advised = _degrees(options, world.size, trained, configs)
         if not advised.found and world.rank == 0:
             stderr().print(f"{advised.reason}; {_told(advised.degrees)}", markup=False, soft_wrap=True)
         fps = fps_of_files(options.fps, trained.config.model, says=world.rank == 0)
         decode_bytes = None if options.decode_gib is None else int(options.decode_gib * 2**30)
         job = SamplingRun(world, trained, requests, config, fps, advised.degrees, decode_bytes)
-        made = (_one if options.prompts is None else _many)(job, world, out)
+        outputs = (_one if options.prompts is None else _many)(job, world, out)
         sent_bytes = [int(text) for text in world.gather_text(str(sent.total))]
         if world.rank > 0:
             return 0
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "out": str(out),
         "checkpoint": trained.checkpoint,
         "step": trained.step,
@@ -208,22 +210,26 @@ def run(options: argparse.Namespace) -> int:
         "fps": fps,
         "layout": job.layout,
         "layout_reason": advised.reason,
-        "seconds": made.seconds,
+        "seconds": outputs.seconds,
         "sent_bytes": sent_bytes,
-        "cache_quality": made.cache and asdict(made.cache),
+        "cache_quality": outputs.cache and asdict(outputs.cache),
         "decode": [
             {"latents": size, "tiles": plan.tiles, "peak_gib": round(plan.peak_bytes / 2**30, 5)}
             for size, plan in job.decode_plans.items()
         ],
     }
     if options.prompts is None:
-        found |= {"prompt": options.prompt, **config.model_dump(mode="json")}
+        result |= {"prompt": options.prompt, **config.model_dump(mode="json")}
     else:
-        found |= {"videos": len(requests), "made": len(made.records), "manifest": str(out / "manifest.jsonl")}
+        result |= {
+            "videos": len(requests),
+            "made": len(outputs.records),
+            "manifest": str(out / "manifest.jsonl"),
+        }
     if options.json:
-        print_json(found)
+        print_json(result)
     else:
-        _print(found, config)
+        _print(result, config)
     return 0
 
 
@@ -288,12 +294,12 @@ def _many(job: "SamplingRun", world: "World", folder: Path) -> "Made":
                 outputs.write_manifest(len(expected))
 
 
-def _with_progress(job: "SamplingRun", world: "World", numbers: list[int], outputs: Any) -> "Made":
+def _with_progress(job: "SamplingRun", world: "World", indices: list[int], outputs: Any) -> "Made":
     """Run with progress bars on the first rank: solver steps of its videos, and videos of all."""
-    rounds = job.rounds(numbers)
+    rounds = job.rounds(indices)
     with ExitStack() as stack:
         if world.rank > 0 or not rounds:
-            return job.run(numbers, outputs, lambda: None, lambda: None)
+            return job.run(indices, outputs, lambda: None, lambda: None)
         bars = stack.enter_context(progress_bars())
         total = sum(job.steps(numbers_of_round[0]) for numbers_of_round in rounds)
         task = bars.add_task("sampling", total=total, count="", note="")
@@ -303,9 +309,9 @@ def _with_progress(job: "SamplingRun", world: "World", numbers: list[int], outpu
         def after_round() -> None:
             nonlocal finished
             finished += len(next(done))
-            bars.update(task, note=f"{finished:,} of {len(numbers):,} videos" if len(numbers) > 1 else "")
+            bars.update(task, note=f"{finished:,} of {len(indices):,} videos" if len(indices) > 1 else "")
 
-        return job.run(numbers, outputs, lambda: bars.advance(task), after_round)
+        return job.run(indices, outputs, lambda: bars.advance(task), after_round)
 
 
 def _degrees(
@@ -313,42 +319,48 @@ def _degrees(
 ) -> "Advised":
     from reelweave.pipelines.sampling.advised import Advised, advised
 
-    given = read_layout(options.layout)
-    if given is None:
+    layout = read_layout(options.layout)
+    if layout is None:
         return advised(world_size, trained, configs)
-    if not isinstance(given, InTraining):
-        return Advised(given, f"--layout {options.layout}", found=True)
+    if not isinstance(layout, InTraining):
+        return Advised(layout, f"--layout {options.layout}", found=True)
     if any(config.cache for config in configs):
         raise UsageError(
             f"--layout {options.layout}: ranks that gather weights together run all blocks; leave --cache out"
         )
-    named = options.layout if given.parallel else f"{TRAINING}: train.parallel of {trained.checkpoint}"
+    named = options.layout if layout.parallel else f"{TRAINING}: train.parallel of {trained.checkpoint}"
     return Advised(SampleLayoutConfig(), f"--layout {named}", found=True)
 
 
 def _told(degrees: SampleLayoutConfig) -> str:
-    found = [f"{name}={n}" for name in ("cfg", "ring", "ulysses") if (n := getattr(degrees, name)) > 1]
+    degree_words = [f"{name}={n}" for name in ("cfg", "ring", "ulysses") if (n := getattr(degrees, name)) > 1]
     rest = "all others make other videos"
-    return f"taken instead: {', '.join(found)}, and {rest}" if found else "each rank makes videos of its own"
+    return (
+        f"taken instead: {', '.join(degree_words)}, and {rest}"
+        if degree_words
+        else "each rank makes videos of its own"
+    )
 
 
-def _print(found: dict[str, Any], config: SampleConfig) -> None:
-    layout = " ".join(f"{name}={degree}" for name, degree in found["layout"].items() if degree != 1)
-    seconds = ", ".join(f"{stage} {value:.1f} s" for stage, value in found["seconds"].items())
-    if "prompt" in found:
-        said = f"{config.frames} frames of {config.height}x{config.width} at {found['fps']} fps, seed {config.seed}"
+def _print(result: dict[str, Any], config: SampleConfig) -> None:
+    layout = " ".join(f"{name}={degree}" for name, degree in result["layout"].items() if degree != 1)
+    seconds = ", ".join(f"{stage} {value:.1f} s" for stage, value in result["seconds"].items())
+    if "prompt" in result:
+        summary = f"{config.frames} frames of {config.height}x{config.width} at {result['fps']} fps, seed {config.seed}"
     else:
-        said = f"{found['made']:,} videos made, {found['videos']:,} in all; {found['manifest']} names them"
+        summary = (
+            f"{result['made']:,} videos made, {result['videos']:,} in all; {result['manifest']} names them"
+        )
     lines = [
-        f"{found['out']}: {said}, {found['weights']} weights of {found['checkpoint']}",
-        f"{layout or 'one process'}: {seconds}; {sum(found['sent_bytes']):,} bytes sent between ranks",
+        f"{result['out']}: {summary}, {result['weights']} weights of {result['checkpoint']}",
+        f"{layout or 'one process'}: {seconds}; {sum(result['sent_bytes']):,} bytes sent between ranks",
     ]
     lines += [
         f"decode of {'x'.join(map(str, plan['latents']))} latents: {plan['tiles']} tiles, {plan['peak_gib']} GiB at the"
         " peak"
-        for plan in found["decode"]
+        for plan in result["decode"]
     ]
-    if (quality := found["cache_quality"]) is not None:
+    if (quality := result["cache_quality"]) is not None:
         alike = "" if quality["ssim"] is None else f", SSIM {quality['ssim']:.3f}"
         lines.append(
             f"cache: {quality['hits']} of {quality['evaluations']} evaluations skipped blocks in the first video,"
@@ -367,19 +379,19 @@ def _config(options: argparse.Namespace) -> SampleConfig:
         raise UsageError(f"--decode-gib {options.decode_gib:g} must be above 0")
     if options.fps is not None and not 1 <= options.fps <= _MAX_FPS:
         raise UsageError(f"--fps {options.fps} must be from 1 to {_MAX_FPS}")
-    given: dict[str, Any] = {name: value for name in _FLAGS if (value := getattr(options, name)) is not None}
-    if "timesteps" in given:
-        given["timesteps"] = tuple(given["timesteps"].split(","))
+    values: dict[str, Any] = {name: value for name in _FLAGS if (value := getattr(options, name)) is not None}
+    if "timesteps" in values:
+        values["timesteps"] = tuple(values["timesteps"].split(","))
     thresholds = {"threshold": options.cache_threshold, "min_psnr_db": options.cache_min_psnr}
     thresholds = {name: value for name, value in thresholds.items() if value is not None}
     if options.cache is not None:
-        given["cache"] = {"kind": options.cache, **thresholds}
+        values["cache"] = {"kind": options.cache, **thresholds}
     elif thresholds:
         raise UsageError(
             "--cache-threshold and --cache-min-psnr belong to --cache: add it, or leave them out"
         )
     try:
-        return SampleConfig(height=height, width=width, batched=options.batched, **given)
+        return SampleConfig(height=height, width=width, batched=options.batched, **values)
     except ValidationError as error:
         first = error.errors()[0]
         if not first["loc"]:

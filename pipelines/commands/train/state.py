@@ -43,9 +43,9 @@ def run(options: argparse.Namespace) -> int:
     """Print the states; return 1 if one was checked against a run and does not fit."""
     storage = storage_config(options)
     if options.action == "diff":
-        (_, one), (_, other) = _read(options.a, storage), _read(options.b, storage)
-        found = diff_states(one, other)
-        _show_diff(found, options.json)
+        (_, first), (_, other) = _read(options.a, storage), _read(options.b, storage)
+        difference = diff_states(first, other)
+        _show_diff(difference, options.json)
         return 0
     if options.config is None and (options.dataset or options.set):
         raise UsageError("--dataset and --set need --config FILE: how the dataset is streamed")
@@ -75,8 +75,8 @@ def _fit(state: StreamState, options: argparse.Namespace) -> dict[str, Any]:
     from reelweave.loader.stream.video_stream import VideoStream
     from reelweave.pipelines.configuration.model_rate import resolve_run
 
-    own = [f"dataset={json.dumps(options.dataset)}"] if options.dataset else []
-    config = resolve_run(options.config, [*options.set, *own])
+    dataset_override = [f"dataset={json.dumps(options.dataset)}"] if options.dataset else []
+    config = resolve_run(options.config, [*options.set, *dataset_override])
     source = open_source(config.dataset, config.storage)
     try:
         stream = VideoStream(source, config.stream, world_size=state.position.part.ranks)
@@ -129,7 +129,7 @@ def _show(file: str, described: dict[str, Any]) -> None:
         {**part, "cost": "as configured" if part["cost"] is None else json.dumps(part["cost"])}
         for part in described["parts"]
     ]
-    rows = [(number, *part.values()) for number, part in enumerate(parts)]
+    rows = [(index, *part.values()) for index, part in enumerate(parts)]
     out.print(table("parts of the epoch", ["part", *parts[0]], rows))
     if "why_not" in described:
         out.print(f"it does not fit: {described['why_not']}", style="red", markup=False, soft_wrap=True)

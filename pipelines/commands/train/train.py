@@ -85,10 +85,10 @@ def train(config: "TrainRunConfig") -> "TrainResult":
         if ranks.world.rank == 0:
             for sentence in other_rates(config, stream.source.plan_index):
                 stderr().print(sentence, markup=False, soft_wrap=True)
-        places = run_storages(config)
+        storages = run_storages(config)
         held_out = _held_out(config, open_stream)
         stored = _stored(config, stream.source)
-        with alone(ranks.world, places, "reelweave train") as held:
+        with alone(ranks.world, storages, "reelweave train") as held:
             checkpoints = held[-1] if config.checkpoints else None
             trainer = Trainer(
                 config.train, stream, config.out, held_out, checkpoints, stored, _validation(config)
@@ -105,13 +105,13 @@ def run_storages(config: "TrainRunConfig | VaeRunConfig") -> "list[Storage]":
     from reelweave.loader.dataset.manifest import MANIFEST
     from reelweave.loader.storage import open_storage
 
-    places = []
-    for key, place in (("out", config.out), ("checkpoints", config.checkpoints)):
-        if place:
-            places.append(open_storage(place, config.storage))
-            if places[-1].stat(MANIFEST) is not None:
-                raise UsageError(f"{key}: {place} is a dataset; give the run a folder of its own")
-    return places
+    storages = []
+    for key, uri in (("out", config.out), ("checkpoints", config.checkpoints)):
+        if uri:
+            storages.append(open_storage(uri, config.storage))
+            if storages[-1].stat(MANIFEST) is not None:
+                raise UsageError(f"{key}: {uri} is a dataset; give the run a folder of its own")
+    return storages
 
 
 def keep_config(config: "TrainRunConfig | VaeRunConfig", rank: int, command: str) -> None:
@@ -132,7 +132,7 @@ def _stored(config: "TrainRunConfig", source: "SampleSource") -> "StoredEncoders
     from reelweave.train.latents.stored_encoders import stored
 
     sources = [source, *([open_source(config.held_out.dataset, config.storage)] if config.held_out else [])]
-    latents = [one.latents if config.stream.latents else None for one in sources]
+    latents = [source.latents if config.stream.latents else None for source in sources]
     first = source.datasets[0] if isinstance(source, Blend) else source
     files = first.latent_files() if isinstance(first, Dataset) else {}
     return stored(config.train, latents, next(iter(files.values()), None))

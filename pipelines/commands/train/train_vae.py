@@ -50,8 +50,8 @@ def train(config: "VaeRunConfig") -> "TrainResult":
             )
             look = Evaluation(config.held_out.every_steps, batches, config.held_out.shown)
         stream = open_stream(config.dataset, config.stream)
-        places = run_storages(config)
-        with alone(world, places, "reelweave train-vae") as held:
+        storages = run_storages(config)
+        with alone(world, storages, "reelweave train-vae") as held:
             checkpoints = held[-1] if config.checkpoints else None
             trainer = VaeTrainer(config.train, stream, config.out, look, checkpoints)
             return trainer.run_on(processes, partial(keep_config, config, world.rank, "train-vae"))

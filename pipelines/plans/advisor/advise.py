@@ -10,7 +10,7 @@ from reelweave.pipelines.plans.advisor.simulate import Expected, Layout, expecte
 
 def advise(
     model: VideoModel,
-    one: OneGpu,
+    one_gpu: OneGpu,
     machine: SamplingMachine,
     approximate: bool = True,
     cache_hits: float = 0.0,
@@ -19,7 +19,7 @@ def advise(
 
     Args:
         model: model and video.
-        one: seconds of one GPU.
+        one_gpu: seconds of one GPU.
         machine: GPUs and links.
         approximate: include Latent Parallelism.
         cache_hits: also show exact layouts with a cache that answers this share of evaluations; 0: no cache.
@@ -30,13 +30,15 @@ def advise(
     chosen = list(layouts(model, machine, approximate))
     if cache_hits:
         chosen += [replace(layout, cache_hits=cache_hits) for layout in chosen if layout.lp == 1]
-    found = [expected(model, one, machine, layout) for layout in chosen]
+    rows = [expected(model, one_gpu, machine, layout) for layout in chosen]
     limit = machine.memory_bytes
-    fitting = [row for row in found if limit is None or row.memory_bytes <= limit]
+    fitting = [row for row in rows if limit is None or row.memory_bytes <= limit]
     if not fitting:
-        least = f"; the least needs {min(row.memory_bytes for row in found) / 2**30:.1f} GiB" if found else ""
+        smallest = (
+            f"; the least needs {min(row.memory_bytes for row in rows) / 2**30:.1f} GiB" if rows else ""
+        )
         raise UsageError(
-            f"no layout of {machine.gpus} GPUs fits {model.name}{least}: take other GPUs, or shard its weights"
+            f"no layout of {machine.gpus} GPUs fits {model.name}{smallest}: take other GPUs, or shard its weights"
         )
     return sorted(fitting, key=lambda row: row.seconds)
 
@@ -65,5 +67,5 @@ def layouts(model: VideoModel, machine: SamplingMachine, approximate: bool) -> I
                     yield Layout(cfg, ulysses, ring, lp)
 
 
-def _divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]
+def _divisors(count: int) -> list[int]:
+    return [n for n in range(1, count + 1) if count % n == 0]

@@ -13,8 +13,8 @@ def _latents(frames: int, height: int, width: int, channels: int = 16) -> int:
 
 def _grid(frames: int, height: int, width: int) -> tuple[int, int, int]:
     """Return tokens along time, rows and columns; refuse what `reelweave sample` would refuse."""
-    if left := (frames - 1) % 4:
-        fits = frames - left
+    if remainder := (frames - 1) % 4:
+        fits = frames - remainder
         raise UsageError(
             f"--frames {frames} do not fit the model: use {fits} or {fits + 4}, 1 + a multiple of 4"
         )

@@ -58,8 +58,8 @@ class VideoModel:
             return self.known_attention
         cross = 0 if self.own_text else 2 * 2 * self.hidden**2 + 4 * self.text_tokens * self.hidden
         linear = 4 * 2 * self.hidden**2 + cross + 2 * 2 * self.hidden * self.inner
-        frames, places = self.grid[0], self.grid[1] * self.grid[2]
-        attention = 4 * self.hidden * ((frames + places) / 2 if self.spatial_temporal else self.tokens)
+        frames, positions = self.grid[0], self.grid[1] * self.grid[2]
+        attention = 4 * self.hidden * ((frames + positions) / 2 if self.spatial_temporal else self.tokens)
         return attention / (linear + attention)
 
 

@@ -64,9 +64,9 @@ class Layout:
     def __str__(self) -> str:
         names = ("cfg", "lp", "ring", "ulysses", "dsp", "scalefusion")
         degrees = {name: getattr(self, name) for name in names}
-        told = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
+        text = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
         cached = f" + cache, {self.cache_hits:.0%} hits" if self.cache_hits else ""
-        return (told or "one GPU") + (f" ({self.mode})" if self.lp > 1 else "") + cached
+        return (text or "one GPU") + (f" ({self.mode})" if self.lp > 1 else "") + cached
 
 
 @dataclass(frozen=True)
@@ -102,12 +102,12 @@ class Expected:
     slicing: Slicing | None = None
 
 
-def expected(model: VideoModel, one: OneGpu, machine: SamplingMachine, layout: Layout) -> Expected:
+def expected(model: VideoModel, one_gpu: OneGpu, machine: SamplingMachine, layout: Layout) -> Expected:
     """Return the expectation of a layout.
 
     Args:
         model: model and video.
-        one: seconds of one GPU.
+        one_gpu: seconds of one GPU.
         machine: GPUs and links.
         layout: degrees; ranks of Ulysses are nearest, then ring, groups of LP, groups of guidance.
     """
@@ -115,7 +115,7 @@ def expected(model: VideoModel, one: OneGpu, machine: SamplingMachine, layout: L
     context = layout.context
     passes = -(-model.passes // layout.cfg)
     evaluations = passes * model.steps * (1 - layout.cache_hits)
-    whole_pass_s = one.denoise_s / (model.passes * model.steps)
+    whole_pass_s = one_gpu.denoise_s / (model.passes * model.steps)
     attention_s = whole_pass_s * model.attention_share * work.attention / context
     linear_s = whole_pass_s * (1 - model.attention_share) * work.linear / context
 
@@ -125,8 +125,8 @@ def expected(model: VideoModel, one: OneGpu, machine: SamplingMachine, layout: L
     ring_s = _exchange(machine, context, sent_r, layout.ring - 1)
     exposed_s, pass_s, slicing = model.layers * (ulysses_s + ring_s), attention_s + linear_s, None
     if layout.dsp * layout.scalefusion > 1:
-        found, slicing = _sliced(model, machine, layout, whole_pass_s * work.linear)
-        exposed_s, pass_s = found.exposed, found.computing
+        pass_time, slicing = _sliced(model, machine, layout, whole_pass_s * work.linear)
+        exposed_s, pass_s = pass_time.exposed, pass_time.computing
 
     part_bytes = latents / max(1, layout.lp) / model.steps if layout.lp > 1 else 0.0
     span = context * layout.lp
@@ -137,12 +137,12 @@ def expected(model: VideoModel, one: OneGpu, machine: SamplingMachine, layout: L
     denoise_s = evaluations * pass_s + exchange_s
 
     decode_ranks = min(layout.gpus, machine.decode_ranks)
-    decode_s = one.decode_s / decode_ranks
+    decode_s = one_gpu.decode_s / decode_ranks
     sent = evaluations * model.layers * (sent_u + sent_r)
     sent += part_bytes * model.steps + (layout.cfg > 1) * gathered * model.steps
     return Expected(
         layout,
-        denoise_s + decode_s + one.other_s,
+        denoise_s + decode_s + one_gpu.other_s,
         denoise_s,
         exchange_s,
         decode_s,
@@ -185,14 +185,14 @@ def _sliced(
     model: VideoModel, machine: SamplingMachine, layout: Layout, whole_pass_s: float
 ) -> tuple[PassTime, Slicing | None]:
     """Return the simulated pass of an ST-DiT by whole layers or slices, and the slices."""
-    frames, places = model.grid[0], model.grid[1] * model.grid[2]
+    frames, positions = model.grid[0], model.grid[1] * model.grid[2]
     ranks, pairs = layout.context, model.layers // 2
-    attention_s = whole_pass_s * model.attention_share / (frames + places)
+    attention_s = whole_pass_s * model.attention_share / (frames + positions)
     linear_s = whole_pass_s * (1 - model.attention_share)
-    tokens = pairs * frames * places
+    tokens = pairs * frames * positions
     costs = LayerCosts(
         {
-            "spatial": (attention_s * places + linear_s * model.spatial_share) / tokens,
+            "spatial": (attention_s * positions + linear_s * model.spatial_share) / tokens,
             "temporal": (attention_s * frames + linear_s * (1 - model.spatial_share)) / tokens,
         },
         machine.launch_s,
@@ -202,9 +202,9 @@ def _sliced(
         min(ranks, machine.gpus_per_node),
     )
     if layout.scalefusion == 1:
-        return simulate(DSP, TokenDivision.of(frames, places, DSP, ranks), pairs, costs), None
-    slicing, found = choose(frames, places, ranks, pairs, costs, MOST_SLICES)
-    return found, slicing
+        return simulate(DSP, TokenDivision.of(frames, positions, DSP, ranks), pairs, costs), None
+    slicing, slice_count = choose(frames, positions, ranks, pairs, costs, MOST_SLICES)
+    return slice_count, slicing
 
 
 def _exchange(machine: SamplingMachine, span: int, sent: float, collectives: int) -> float:

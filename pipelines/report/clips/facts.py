@@ -21,7 +21,7 @@ def clip_facts(dataset: Dataset, row: Row, buckets: BucketConfig) -> dict[str, A
         buckets: allowed shapes, for the clip's bucket.
     """
     key = row["key"]
-    number = None if key is None or row["state"] != "kept" else dataset.row_number(key)
+    row_number = None if key is None or row["state"] != "kept" else dataset.row_number(key)
     decision = {name: row[name] for name in ("state", "stage", "reason", "score", "threshold")}
     facts: dict[str, Any] = {
         "dataset": dataset.storage.root,
@@ -32,8 +32,8 @@ def clip_facts(dataset: Dataset, row: Row, buckets: BucketConfig) -> dict[str, A
         "end_s": row["end_s"],
         "duplicate_of": row["duplicate_of"],
     }
-    if number is not None:
-        facts |= _sample_facts(dataset, number, buckets)
+    if row_number is not None:
+        facts |= _sample_facts(dataset, row_number, buckets)
     if key is not None:
         facts["scores"] = _scores(dataset, row)
         facts["duplicates"] = _duplicates(dataset, key)
@@ -46,30 +46,30 @@ def thresholds(dataset: Dataset) -> dict[str, tuple[float | None, float | None]]
     """Return the lowest and the highest accepted value by score, of the run that made a dataset."""
     curate = dataset.manifest.config.get("curate")
     filters = curate.get("filters") if isinstance(curate, dict) else None
-    found: dict[str, tuple[float | None, float | None]] = {}
+    limits: dict[str, tuple[float | None, float | None]] = {}
     for name, value in filters.items() if isinstance(filters, dict) else ():
         bound, _, score = name.partition("_")
-        number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _FINITE
-        if number and bound in ("min", "max"):
-            low, high = found.get(score, (None, None))
-            found[score] = (float(value), high) if bound == "min" else (low, float(value))
-    return found
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _FINITE
+        if is_number and bound in ("min", "max"):
+            low, high = limits.get(score, (None, None))
+            limits[score] = (float(value), high) if bound == "min" else (low, float(value))
+    return limits
 
 
-def _sample_facts(dataset: Dataset, number: int, buckets: BucketConfig) -> dict[str, Any]:
-    row = dataset.row(number)
+def _sample_facts(dataset: Dataset, row_number: int, buckets: BucketConfig) -> dict[str, Any]:
+    row = dataset.row(row_number)
     assignment = assign(dataset.plan_index, buckets)
-    place = assignment.bucket_of.item(number)
-    if place >= 0:
-        size = assignment.batch_sizes[place]
+    bucket_index = assignment.bucket_of.item(row_number)
+    if bucket_index >= 0:
+        size = assignment.batch_sizes[bucket_index]
         bucket = {
-            **asdict(assignment.buckets[place]),
-            "tokens": assignment.lengths[place],
+            **asdict(assignment.buckets[bucket_index]),
+            "tokens": assignment.lengths[bucket_index],
             "batch": size.batch,
             "bound": size.bound,
         }
     else:
-        lost = list(assignment.unassigned.rows).index(number)
+        lost = list(assignment.unassigned.rows).index(row_number)
         bucket = {"none": assignment.unassigned.reasons[assignment.unassigned.reason_of[lost]]}
     names = ("source_sha256", "attributes", "frames", "fps", "height", "width", "duration_s", "audio")
     return {
@@ -88,9 +88,9 @@ def _sample_facts(dataset: Dataset, number: int, buckets: BucketConfig) -> dict[
 def _scores(dataset: Dataset, row: Row) -> list[dict[str, Any]]:
     """Return the clip's scores, each with the thresholds of the run and whether it lies within them."""
     mine = dataset.rows_where("scores", "key", row["key"])
-    of_source = [one for one in mine if one["source"] == row["source"]] or mine
+    of_source = [span for span in mine if span["source"] == row["source"]] or mine
     bounds = thresholds(dataset)
-    found = []
+    score_rows = []
     for name, value in sorted(of_source[0]["scores"].items()) if of_source else ():
         low, high = bounds.get(name, (None, None))
         # JSON has no NaN.
@@ -98,8 +98,8 @@ def _scores(dataset: Dataset, row: Row) -> list[dict[str, Any]]:
         passes = None
         if low is not None or high is not None:
             passes = finite is not None and (low is None or value >= low) and (high is None or value <= high)
-        found.append({"name": name, "value": finite, "min": low, "max": high, "passes": passes})
-    return found
+        score_rows.append({"name": name, "value": finite, "min": low, "max": high, "passes": passes})
+    return score_rows
 
 
 def _duplicates(dataset: Dataset, key: str) -> list[dict[str, Any]]:
@@ -112,7 +112,7 @@ def _span(row: Row) -> dict[str, Any]:
 
 def _file(dataset: Dataset, key: str) -> dict[str, Any] | None:
     """Return where the clip's bytes lie; None if they were not kept."""
-    found = locate_clip(dataset, key)
-    if found is None:
+    clip = locate_clip(dataset, key)
+    if clip is None:
         return None
-    return {"uri": found.storage.uri(found.path), "offset": found.offset, "size": found.size}
+    return {"uri": clip.storage.uri(clip.path), "offset": clip.offset, "size": clip.size}

@@ -38,14 +38,14 @@ def rows_of_key(dataset: Dataset, key: str) -> list[Row]:
 
 
 def _key(dataset: Dataset, word: str) -> str:
-    found = _keys(dataset, word)
-    if len(found) == 1 or word in set(found[:1]):
-        return found[0]
+    keys = _keys(dataset, word)
+    if len(keys) == 1 or word in set(keys[:1]):
+        return keys[0]
     where = dataset.storage.root
-    if found:
-        more = f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
+    if keys:
+        more = f" and {len(keys) - _SHOWN:,} more" if len(keys) > _SHOWN else ""
         raise UsageError(
-            f"{word!r} is the beginning of {len(found):,} keys of {where}: {', '.join(found[:_SHOWN])}{more};"
+            f"{word!r} is the beginning of {len(keys):,} keys of {where}: {', '.join(keys[:_SHOWN])}{more};"
             " give more of it"
         )
     near = _nearest(dataset, "key", word)
@@ -55,21 +55,23 @@ def _key(dataset: Dataset, word: str) -> str:
 
 def _keys(dataset: Dataset, word: str) -> list[str]:
     """Return the keys that begin with a word, sorted; one that is the word itself comes first."""
-    found: set[str] = set()
+    found_keys: set[str] = set()
     for keys in _columns(dataset, "key"):
-        found |= set(keys.filter(pc.starts_with(keys, word)).to_pylist())
-    return [word] if word in found else sorted(found)
+        found_keys |= set(keys.filter(pc.starts_with(keys, word)).to_pylist())
+    return [word] if word in found_keys else sorted(found_keys)
 
 
 def _sources(dataset: Dataset, word: str) -> list[str]:
     """Return the sources with this URI, else those whose path ends in it."""
-    found: dict[str, None] = {}
+    found_sources: dict[str, None] = {}
     for sources in _columns(dataset, "source"):
         if pc.any(pc.equal(sources, word)).as_py():
             return [word]
         if word:
-            found |= dict.fromkeys(sources.filter(pc.ends_with(sources, f"/{word.lstrip('/')}")).to_pylist())
-    return list(found)
+            found_sources |= dict.fromkeys(
+                sources.filter(pc.ends_with(sources, f"/{word.lstrip('/')}")).to_pylist()
+            )
+    return list(found_sources)
 
 
 def _columns(dataset: Dataset, name: str) -> Iterator[pa.ChunkedArray]:
@@ -91,9 +93,9 @@ def _rows_of_source(dataset: Dataset, word: str, sources: list[str], at_s: float
     if at_s is None:
         return rows
     spans = [row for row in rows if row["start_s"] is not None]
-    found = [row for row in spans if row["start_s"] <= at_s < row["end_s"]]
-    if found:
-        return found
+    matching = [row for row in spans if row["start_s"] <= at_s < row["end_s"]]
+    if matching:
+        return matching
     if not spans:
         return rows
     first, last = min(row["start_s"] for row in spans), max(row["end_s"] for row in spans)
@@ -103,9 +105,9 @@ def _rows_of_source(dataset: Dataset, word: str, sources: list[str], at_s: float
 def _nearest(dataset: Dataset, name: str, word: str) -> list[str]:
     """Return the values of a column with the longest common beginning, of these the most similar."""
     longest, some = 0, dict[str, None]()
-    for known in _columns(dataset, name):
+    for column in _columns(dataset, name):
         for length in range(min(len(word), 64), longest - 1, -1):
-            close = known.filter(pc.starts_with(known, word[:length]))
+            close = column.filter(pc.starts_with(column, word[:length]))
             if len(close):
                 some = some if length == longest else {}
                 longest = length

@@ -51,14 +51,14 @@ class ClipBytes:
 
 def locate_clip(dataset: Dataset, key: str) -> ClipBytes | None:
     """Return where a clip's file lies; None if there is none."""
-    number = dataset.row_number(key)
-    if number is None:
+    row_number = dataset.row_number(key)
+    if row_number is None:
         return staged_clip(dataset, key)
-    place = dataset.media.place(number)
-    if place is None:
+    region = dataset.media.place(row_number)
+    if region is None:
         return None
-    path, offset, size = place
-    row = dataset.row(number)
+    path, offset, size = region
+    row = dataset.row(row_number)
     suffix = min((member["suffix"] for member in row["members"]), key=media_rank)
     return ClipBytes(dataset.shard_storage, path, offset, size, suffix.rpartition(".")[2], row["sha256"])
 
@@ -72,10 +72,10 @@ def staged_clip(dataset: Dataset, key: str) -> ClipBytes | None:
 
 def staged_clips(dataset: Dataset) -> dict[str, ClipBytes]:
     """Return all staged clips, by key."""
-    found: dict[str, ClipBytes] = {}
-    for one in _staged(dataset, ""):
-        found.setdefault(one.path.removeprefix(_STAGED).split("-", 1)[0], one)
-    return found
+    clips: dict[str, ClipBytes] = {}
+    for clip in _staged(dataset, ""):
+        clips.setdefault(clip.path.removeprefix(_STAGED).split("-", 1)[0], clip)
+    return clips
 
 
 def _staged(dataset: Dataset, start: str) -> list[ClipBytes]:

@@ -25,14 +25,14 @@ def pictured_rows(
         max_rejected: most other clips of one reason, evenly spread.
         further: keys of kept clips that come, too.
     """
-    found: dict[int, None] = {}
+    rows_by_order: dict[int, None] = {}
     for rows in _chosen(accounting, max_clips, max_rejected):
-        found |= dict.fromkeys(rows)
+        rows_by_order |= dict.fromkeys(rows)
     if max_clips and len(further):
         named = pc.is_in(accounting.column("key"), pa.array(further, pa.string()))
         chosen = pc.and_(named, pc.equal(accounting.column("state"), "kept"))
-        found |= dict.fromkeys(np.flatnonzero(pc.fill_null(chosen, False).to_numpy()).tolist())
-    return np.fromiter(found, np.int64, len(found))
+        rows_by_order |= dict.fromkeys(np.flatnonzero(pc.fill_null(chosen, False).to_numpy()).tolist())
+    return np.fromiter(rows_by_order, np.int64, len(rows_by_order))
 
 
 def _chosen(accounting: pa.Table, max_clips: int, max_rejected: int) -> Iterator[list[int]]:
@@ -41,12 +41,12 @@ def _chosen(accounting: pa.Table, max_clips: int, max_rejected: int) -> Iterator
     yield kept_K[spread(len(kept_K), max_clips)].tolist()
     if max_clips and max_rejected:
         yield from _groups(accounting, kept_K)
-    others = pc.and_(
+    rest = pc.and_(
         pc.is_valid(accounting.column("start_s")), pc.is_in(state, pa.array(["filtered", "failed"]))
     )
-    others = pc.and_(others, pc.not_equal(stage, REMOVAL))
-    for reason in sorted(pc.unique(stage.filter(others)).to_pylist()):
-        rows_X = np.flatnonzero(pc.and_(others, pc.equal(stage, reason)).to_numpy())
+    rest = pc.and_(rest, pc.not_equal(stage, REMOVAL))
+    for reason in sorted(pc.unique(stage.filter(rest)).to_pylist()):
+        rows_X = np.flatnonzero(pc.and_(rest, pc.equal(stage, reason)).to_numpy())
         yield rows_X[spread(len(rows_X), max_rejected)].tolist()
 
 
@@ -56,8 +56,8 @@ def _groups(accounting: pa.Table, kept_K: NDArray[np.int64]) -> Iterator[list[in
     of = accounting.column("duplicate_of").take(copies_X)
     kept_X = pc.index_in(of, accounting.column("key").take(kept_K).combine_chunks())
     kept_X = pc.fill_null(kept_X, -1).to_numpy()
-    known = kept_X >= 0
-    copies_X, kept_X = copies_X[known], kept_K[kept_X[known]]
+    has_kind = kept_X >= 0
+    copies_X, kept_X = copies_X[has_kind], kept_K[kept_X[has_kind]]
     original_G, count_G = np.unique(kept_X, return_counts=True)
-    for place in np.argsort(-count_G, kind="stable")[:_GROUPS]:
-        yield [int(original_G[place]), *copies_X[kept_X == original_G[place]][:_COPIES].tolist()]
+    for group in np.argsort(-count_G, kind="stable")[:_GROUPS]:
+        yield [int(original_G[group]), *copies_X[kept_X == original_G[group]][:_COPIES].tolist()]

@@ -79,10 +79,10 @@ def make_gallery(
     del accounting  # rows hold a copy in another order
     strips: dict[str, bytes] = {}
     pictures = {}
-    for row, made in _strips(dataset, rows, len(first)):
-        name = hashlib.sha256(made.jpeg).hexdigest()[:20]
-        strips[f"pictures/{name}.jpg"] = made.jpeg
-        pictures[row] = (name, made.frames, made.width, made.height)
+    for row, row_strip in _strips(dataset, rows, len(first)):
+        name = hashlib.sha256(row_strip.jpeg).hexdigest()[:20]
+        strips[f"pictures/{name}.jpg"] = row_strip.jpeg
+        pictures[row] = (name, row_strip.frames, row_strip.width, row_strip.height)
     captions = rows.index_column(dataset, "caption", "")
     if most_chars is None:
         most_chars = _most_chars(pc.utf8_length(captions).to_numpy())
@@ -125,27 +125,27 @@ def _strips(dataset: Dataset, rows: GalleryRows, count: int) -> Iterator[tuple[i
     left_out = pa.array(
         [key for key, state in zip(keys, states, strict=True) if key and state != "kept"], pa.string()
     )
-    there = pc.is_in(left_out, dataset.column("key").combine_chunks())
-    again = set(left_out.filter(there).to_pylist())
+    is_left_out = pc.is_in(left_out, dataset.column("key").combine_chunks())
+    again = set(left_out.filter(is_left_out).to_pylist())
 
     def made(row: int) -> Strip | None:
         key = keys[row]
         if key is None:
             return None
-        found = locate_clip(dataset, key) if states[row] == "kept" or key in again else staged.get(key)
-        return None if found is None else _strip(found, frames[row])
+        clip = locate_clip(dataset, key) if states[row] == "kept" or key in again else staged.get(key)
+        return None if clip is None else _strip(clip, frames[row])
 
     with ThreadPoolExecutor(min(_READERS, processors())) as readers:
-        for row, found in enumerate(readers.map(made, range(count))):
-            if found is not None:
-                yield row, found
+        for row, strip_bytes in enumerate(readers.map(made, range(count))):
+            if strip_bytes is not None:
+                yield row, strip_bytes
 
 
-def _strip(found: ClipBytes, frames: int) -> Strip | None:
-    if found.size > _MOST_CLIP_BYTES:
+def _strip(clip: ClipBytes, frames: int) -> Strip | None:
+    if clip.size > _MOST_CLIP_BYTES:
         return None
     try:
-        return strip(found.read(), frames)
+        return strip(clip.read(), frames)
     except RunError:
         return None  # `reelweave verify` names damaged clips
 
@@ -166,7 +166,7 @@ def _data(
     sources, source_N = rows.sources
     buckets, bucket_N = rows.buckets(dataset, config.buckets)
     length_N = pc.utf8_length(captions).to_numpy()
-    settable = [one for one in scores.all_stats if can_be_set(one)]
+    settable = [score for score in scores.all_stats if can_be_set(score)]
     columns: dict[str, NDArray[Any]] = {
         "kind": kind_N,
         "source": source_N,
@@ -187,9 +187,12 @@ def _data(
         "mostChars": most_chars if most_chars < int(length_N.max(initial=0)) else None,
         "pictures": pictures,
         "chosen": chosen,
-        "scores": [[one.name, one.least, one.most, one.min_threshold, one.max_threshold] for one in settable],
+        "scores": [
+            [score.name, score.least, score.most, score.min_threshold, score.max_threshold]
+            for score in settable
+        ],
         "columns": {name: [column.dtype.itemsize, _packed(column)] for name, column in columns.items()},
-        "clusters": [int((mapped.cluster_M == number).sum()) for number in mapped.samples],
+        "clusters": [int((mapped.cluster_M == cluster).sum()) for cluster in mapped.samples],
         "outliers": len(mapped.outliers),
     }
     # The server answers place.js itself.
@@ -199,9 +202,9 @@ def _data(
     }
     if len(mapped.row_M):
         files["data/map.js"] = data_file("map", _points(rows, mapped))
-    for number, start in enumerate(range(0, len(sources), CHUNK_SOURCES), 1):
+    for chunk_number, start in enumerate(range(0, len(sources), CHUNK_SOURCES), 1):
         chunk = {"sources": sources[start : start + CHUNK_SOURCES]}
-        files[f"data/sources-{number:04}.js"] = data_file(f"sources-{number:04}", chunk)
+        files[f"data/sources-{chunk_number:04}.js"] = data_file(f"sources-{chunk_number:04}", chunk)
     table = pa.table(
         {
             "key": rows.accounting.column("key"),
@@ -213,8 +216,8 @@ def _data(
             "fps": pc.round(rows.index_column(dataset, "fps", 0.0), 3),
         }
     )
-    for number, start in enumerate(range(0, count, CHUNK_ROWS), 1):
-        name = f"clips-{number:04}"
+    for chunk_number, start in enumerate(range(0, count, CHUNK_ROWS), 1):
+        name = f"clips-{chunk_number:04}"
         files[f"data/{name}.js"] = partial(_chunk, name, table.slice(start, CHUNK_ROWS), most_chars)
     return Files(files)
 

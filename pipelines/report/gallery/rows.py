@@ -47,9 +47,9 @@ class GalleryRows:
             first: rows of the accounting that come first.
             scored: key and source of the clips in the scores.
         """
-        others = np.ones(len(accounting), np.bool_)
-        others[first] = False
-        table = _without_removed(accounting.take(np.concatenate([first, np.flatnonzero(others)])))
+        is_shown = np.ones(len(accounting), np.bool_)
+        is_shown[first] = False
+        table = _without_removed(accounting.take(np.concatenate([first, np.flatnonzero(is_shown)])))
         key, kept_N = table.column("key"), pc.equal(table.column("state"), "kept").to_numpy()
         index_N = np.where(kept_N, places(key, dataset.column("key")), -1)
         kept_K = np.flatnonzero(kept_N)
@@ -64,18 +64,18 @@ class GalleryRows:
     @cached_property
     def kinds(self) -> tuple[list[tuple[str, str]], NDArray[np.uint8 | np.uint16]]:
         """Distinct pairs of state and stage, and each row's pair [N]."""
-        joined = pc.binary_join_element_wise(
+        kind = pc.binary_join_element_wise(
             self.accounting.column("state"), self.accounting.column("stage"), "\n"
         ).combine_chunks()
-        found = joined.dictionary_encode()
-        names = [name.split("\n", 1) for name in found.dictionary.to_pylist()]
-        return [(state, stage) for state, stage in names], _narrow(found.indices.to_numpy())
+        encoded = kind.dictionary_encode()
+        names = [name.split("\n", 1) for name in encoded.dictionary.to_pylist()]
+        return [(state, stage) for state, stage in names], _narrow(encoded.indices.to_numpy())
 
     @cached_property
     def sources(self) -> tuple[list[str], NDArray[np.uint32]]:
         """Distinct sources in the order of their first rows, and each row's source [N]."""
-        found = self.accounting.column("source").combine_chunks().dictionary_encode()
-        return found.dictionary.to_pylist(), found.indices.to_numpy().astype("<u4")
+        encoded = self.accounting.column("source").combine_chunks().dictionary_encode()
+        return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype("<u4")
 
     @cached_property
     def key_hashes(self) -> NDArray[np.uint32]:
@@ -91,7 +91,7 @@ class GalleryRows:
         of_row = np.append(assignment.bucket_of, -1)[self.index_N]
         used = np.unique(of_row[of_row >= 0])
         place_N = np.where(of_row >= 0, np.searchsorted(used, of_row) + 1, 0)
-        return [str(assignment.buckets[one]) for one in used], _narrow(place_N)
+        return [str(assignment.buckets[bucket]) for bucket in used], _narrow(place_N)
 
     def rows_of_index(self, index_M: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the gallery's rows of samples by their rows in the index; -1 for those that the accounting lacks."""
@@ -103,8 +103,8 @@ class GalleryRows:
 
     def index_column(self, dataset: Dataset, name: str, missing: Any) -> pa.ChunkedArray:
         """Return a column of the index in the order of the rows, with a value for what is in no index."""
-        taken = dataset.column(name).take(pa.array(self.index_N, mask=self.index_N < 0))
-        return pc.fill_null(taken, missing)
+        values = dataset.column(name).take(pa.array(self.index_N, mask=self.index_N < 0))
+        return pc.fill_null(values, missing)
 
 
 def _without_removed(table: pa.Table) -> pa.Table:
@@ -115,8 +115,8 @@ def _without_removed(table: pa.Table) -> pa.Table:
     for name, value in (("key", None), ("source", ""), ("start_s", None), ("end_s", None)):
         column = table.column(name)
         empty = pa.scalar(value, column.type)
-        place = table.schema.get_field_index(name)
-        table = table.set_column(place, name, pc.if_else(removed, empty, column))
+        column_index = table.schema.get_field_index(name)
+        table = table.set_column(column_index, name, pc.if_else(removed, empty, column))
     return table
 
 

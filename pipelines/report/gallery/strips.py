@@ -49,22 +49,24 @@ def strip(clip: bytes, frames: int) -> Strip | None:
         with open_clip(clip) as (container, stream):
             count = frames or stream.frames or 1
             size = stream.codec_context.width * stream.codec_context.height
-            wanted = spread(count, FRAMES)
+            frame_indices = spread(count, FRAMES)
             large = count * size > _MOST_DECODED_PX and stream.duration
             pictures = (
-                _by_seeking(container, stream, len(wanted)) if large else _in_order(container, stream, wanted)
+                _by_seeking(container, stream, len(frame_indices))
+                if large
+                else _in_order(container, stream, frame_indices)
             )
     except (av.error.FFmpegError, ValueError, IndexError, MemoryError):
         return None  # `reelweave verify` is what names damaged clips
     return _joined(pictures) if pictures else None
 
 
-def _in_order(container: "InputContainer", stream: "VideoStream", wanted: list[int]) -> list["Image"]:
+def _in_order(container: "InputContainer", stream: "VideoStream", frame_indices: list[int]) -> list["Image"]:
     pictures: list[Image] = []
-    for number, frame in enumerate(container.decode(stream)):
-        if number == wanted[len(pictures)]:
+    for frame_index, frame in enumerate(container.decode(stream)):
+        if frame_index == frame_indices[len(pictures)]:
             pictures.append(_small(frame))
-            if len(pictures) == len(wanted):
+            if len(pictures) == len(frame_indices):
                 break
     return pictures
 
@@ -72,8 +74,8 @@ def _in_order(container: "InputContainer", stream: "VideoStream", wanted: list[i
 def _by_seeking(container: "InputContainer", stream: "VideoStream", count: int) -> list["Image"]:
     """Return the keyframes before evenly spread times of a long clip."""
     pictures = []
-    for place in spread(stream.duration or 1, count):
-        container.seek((stream.start_time or 0) + place, stream=stream)
+    for position in spread(stream.duration or 1, count):
+        container.seek((stream.start_time or 0) + position, stream=stream)
         pictures.append(_small(next(container.decode(stream))))
     return pictures
 
@@ -97,12 +99,12 @@ def _joined(pictures: list["Image"]) -> Strip:
     from PIL import Image
 
     width, height = pictures[0].size
-    whole = Image.new("RGB", (width * len(pictures), height))
-    for place, picture in enumerate(pictures):
-        whole.paste(
+    image = Image.new("RGB", (width * len(pictures), height))
+    for index, picture in enumerate(pictures):
+        image.paste(
             picture if picture.size == (width, height) else picture.resize((width, height)),
-            (place * width, 0),
+            (index * width, 0),
         )
     data = io.BytesIO()
-    whole.save(data, "JPEG", quality=_QUALITY)
+    image.save(data, "JPEG", quality=_QUALITY)
     return Strip(data.getvalue(), len(pictures), width, height)

@@ -17,14 +17,14 @@ PAGE = "map.html"
 
 
 def map_files(
-    dataset: Dataset, mapped: DatasetMap, numbers: Mapping[str, Any], gallery: Gallery
+    dataset: Dataset, mapped: DatasetMap, figures: Mapping[str, Any], gallery: Gallery
 ) -> dict[str, bytes]:
     """Return the files by path; none where there is no map. The points are in the gallery's ``data/map.js``.
 
     Args:
         dataset: no clip of it is read.
         mapped: its map.
-        numbers: the same as `DatasetMap.to_json` gives them.
+        figures: the same as `DatasetMap.to_json` gives them.
         gallery: its gallery, whose pictures are shown.
     """
     if mapped.problem:
@@ -37,9 +37,9 @@ def map_files(
         f" {mapped.dimensions:,} numbers",
         notes=[mapped.note] if mapped.note else [],
         figures=[],
-        map=numbers,
-        points=_chart(mapped, numbers),
-        about=_about(numbers),
+        map=figures,
+        points=_chart(mapped, figures),
+        about=_about(figures),
         pictures=_pictures(dataset, mapped, gallery),
         colours=CLUSTER_COLOURS,
         neighbours=NEIGHBOURS,
@@ -48,20 +48,27 @@ def map_files(
     return {PAGE: page.encode(), FILE: to_parquet(map_table(dataset, mapped, gallery))}
 
 
-def _chart(mapped: DatasetMap, numbers: Mapping[str, Any]) -> Chart:
+def _chart(mapped: DatasetMap, figures: Mapping[str, Any]) -> Chart:
     if mapped.explained:
         x, y = mapped.explained
         shown = f"Principal axes, which hold {x:.0%} and {y:.0%} of the variance. "
     else:
         shown = "UMAP: neighbours lie together, distances between groups mean little. "
     rows = [
-        (one["cluster"], one["clips"], one["outliers"], one["x"], one["y"], one["likeness"])
-        for one in numbers["clusters"]
+        (
+            cluster["cluster"],
+            cluster["clips"],
+            cluster["outliers"],
+            cluster["x"],
+            cluster["y"],
+            cluster["likeness"],
+        )
+        for cluster in figures["clusters"]
     ]
     return scatter(
         "map",
         "Clips that look alike lie together",
-        [str(one["cluster"]) for one in numbers["clusters"]],
+        [str(cluster["cluster"]) for cluster in figures["clusters"]],
         len(mapped.row_M),
         ("cluster", "clips", "outliers", "x, mean", "y, mean", "cosine to its centre, mean"),
         rows,
@@ -69,18 +76,18 @@ def _chart(mapped: DatasetMap, numbers: Mapping[str, Any]) -> Chart:
     )
 
 
-def _about(numbers: Mapping[str, Any]) -> str:
+def _about(figures: Mapping[str, Any]) -> str:
     """Return how much of the dataset is on the map, in words."""
-    told = []
-    if left_out := numbers["left_out"]:
-        clips = numbers["clips"]
-        told.append(
+    sentences = []
+    if left_out := figures["left_out"]:
+        clips = figures["clips"]
+        sentences.append(
             f"The map has {clips:,} clips, evenly spread; with --set max_mapped={clips + left_out} it has the other"
             f" {left_out:,}, too."
         )
-    if without := numbers["without_embedding"]:
-        told.append(f"Clips without an embedding: {without:,}.")
-    return " ".join(told)
+    if without := figures["without_embedding"]:
+        sentences.append(f"Clips without an embedding: {without:,}.")
+    return " ".join(sentences)
 
 
 def _pictures(dataset: Dataset, mapped: DatasetMap, gallery: Gallery) -> dict[str, tuple[str, int, int, int]]:

@@ -24,35 +24,39 @@ def compared_numbers(datasets: Sequence[Dataset]) -> dict[str, Any]:
     Args:
         datasets: two or more; no clip of them is read.
     """
-    names = distinct_names([tuple(part for part in one.storage.root.split("/") if part) for one in datasets])
+    names = distinct_names(
+        [tuple(part for part in dataset.storage.root.split("/") if part) for dataset in datasets]
+    )
     configurations = [
         Configuration(
-            "manifest.json", "", "", flat({**one.manifest.config, "versions": one.manifest.versions})
+            "manifest.json", "", "", flat({**dataset.manifest.config, "versions": dataset.manifest.versions})
         )
-        for one in datasets
+        for dataset in datasets
     ]
     return {
         "datasets": [
-            {"name": name, "dataset": one.storage.root, "totals": one.manifest.totals.model_dump()}
-            for name, one in zip(names, datasets, strict=True)
+            {"name": name, "dataset": dataset.storage.root, "totals": dataset.manifest.totals.model_dump()}
+            for name, dataset in zip(names, datasets, strict=True)
         ],
-        "stages": _stages([Outcomes.of(one, 0).stages for one in datasets]),
-        "scores": _scores([Scores.of(one) for one in datasets]),
-        "differences": [{"key": one.key, "values": one.values} for one in differences(configurations)],
-        "keys": _keys([one.column("key") for one in datasets]),
+        "stages": _stages([Outcomes.of(dataset, 0).stages for dataset in datasets]),
+        "scores": _scores([Scores.of(dataset) for dataset in datasets]),
+        "differences": [
+            {"key": difference.key, "values": difference.values} for difference in differences(configurations)
+        ],
+        "keys": _keys([dataset.column("key") for dataset in datasets]),
     }
 
 
 def _stages(totals: Sequence[Sequence[StageTotal]]) -> list[dict[str, Any]]:
     """Return rows, sources and seconds of each state and stage that any dataset has."""
-    found = [{(one.state, one.stage): one for one in of} for of in totals]
-    both = dict.fromkeys(key for of in found for key in of)
+    totals_of = [{(stage_total.state, stage_total.stage): stage_total for stage_total in of} for of in totals]
+    both = dict.fromkeys(key for of in totals_of for key in of)
     return [
         {
             "state": state,
             "stage": stage,
             **{
-                name: [getattr(of[state, stage], name) if (state, stage) in of else 0 for of in found]
+                name: [getattr(of[state, stage], name) if (state, stage) in of else 0 for of in totals_of]
                 for name in ("rows", "sources", "seconds")
             },
         }
@@ -62,30 +66,30 @@ def _stages(totals: Sequence[Sequence[StageTotal]]) -> list[dict[str, Any]]:
 
 def _scores(scores: Sequence[Scores]) -> list[dict[str, Any]]:
     """Return the distribution of each score over all clips that were cut, in the same bins for all datasets."""
-    names = sorted({name for one in scores for name in one.columns})
-    found = []
+    names = sorted({name for score in scores for name in score.columns})
+    rows = []
     for name in names:
-        values = [_drawn(one.columns.get(name)) for one in scores]
+        values = [_drawn(score.columns.get(name)) for score in scores]
         reach = np.concatenate(values)
         if not len(reach):
             continue
-        least, most = float(reach.min()), float(reach.max())
-        edges = bin_edges(least, most, BINS)
-        found.append(
+        lowest, highest = float(reach.min()), float(reach.max())
+        edges = bin_edges(lowest, highest, BINS)
+        rows.append(
             {
                 "name": name,
                 "clips": [len(of) for of in values],
                 "mean": [float(of.mean()) if len(of) else None for of in values],
                 "median": [float(np.median(of)) if len(of) else None for of in values],
-                "min_threshold": [one.thresholds.get(f"min_{name}") for one in scores],
-                "max_threshold": [one.thresholds.get(f"max_{name}") for one in scores],
+                "min_threshold": [score.thresholds.get(f"min_{name}") for score in scores],
+                "max_threshold": [score.thresholds.get(f"max_{name}") for score in scores],
                 "edges": edges.tolist(),
                 "counts": [np.histogram(of, edges)[0].tolist() for of in values]
-                if least < most
+                if lowest < highest
                 else [[len(of)] for of in values],
             }
         )
-    return found
+    return rows
 
 
 def _drawn(column_N: NDArray[np.float64] | None) -> NDArray[np.float64]:
@@ -98,9 +102,9 @@ def _keys(columns: Sequence[pa.ChunkedArray]) -> dict[str, Any]:
     for other in columns[1:]:
         common = common.filter(pc.is_in(common, other.combine_chunks()))
     only = []
-    for place, column in enumerate(columns):
+    for index, column in enumerate(columns):
         for other_place, other in enumerate(columns):
-            if other_place != place:
+            if other_place != index:
                 column = column.filter(pc.invert(pc.is_in(column, other.combine_chunks())))
         only.append({"count": len(column), "first": column.slice(0, MOST_KEYS).to_pylist()})
     return {"common": len(common), "only": only}

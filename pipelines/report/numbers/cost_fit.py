@@ -58,10 +58,10 @@ def cost_fit_numbers(timings: Timings, budgets: Budgets) -> dict[str, Any]:
                 "length": length,
                 "step_s": step_s,
                 "measurements": count,
-                "predicted_s": {name: values[place] for name, values in predicted.items()},
-                "held_out_s": {name: values[place] for name, values in held_out.items()},
+                "predicted_s": {name: values[index] for name, values in predicted.items()},
+                "held_out_s": {name: values[index] for name, values in held_out.items()},
             }
-            for place, (batch, length, step_s, count) in enumerate(zip(*columns, strict=True))
+            for index, (batch, length, step_s, count) in enumerate(zip(*columns, strict=True))
         ],
         "fits": {name: fit_values(fit) for name, fit in judged.items()},
         "trusted": not judged["linear_quadratic"].doubts,
@@ -82,12 +82,12 @@ def fit_values(fit: CostFit) -> dict[str, Any]:
     }
 
 
-def fit_words(numbers: dict[str, Any]) -> list[str]:
+def fit_words(figures: dict[str, Any]) -> list[str]:
     """Return in words whether the fit of a cost in seconds can be trusted, and whether the buckets follow from it."""
-    fit = numbers["fits"]["linear_quadratic"]
+    fit = figures["fits"]["linear_quadratic"]
     if fit["doubts"]:
         return [
-            f"Do not trust a cost fitted to these {numbers['microbatches']} microbatches: {'; '.join(fit['doubts'])}.",
+            f"Do not trust a cost fitted to these {figures['microbatches']} microbatches: {'; '.join(fit['doubts'])}.",
             "The buckets stay as they were.",
         ]
     return [
@@ -95,6 +95,6 @@ def fit_words(numbers: dict[str, Any]) -> list[str]:
         f" {fit['mean_error']:.1%} off on average and {fit['worst_error']:.1%} at worst, and 128 ranks lose"
         f" {fit['lost']:.1%} of their time to its errors.",
         "The buckets follow from it."
-        if numbers["used"]
+        if figures["used"]
         else "The buckets do not follow from it: give --target-step-s.",
     ]

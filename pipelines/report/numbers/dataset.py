@@ -47,7 +47,7 @@ def dataset_numbers(
         "stages": [asdict(total) for total in outcomes.stages],
         "lost": outcomes.lost,
         "sources": [asdict(total) for total in outcomes.sources],
-        "scores": [asdict(one) for one in (scores or Scores.of(dataset)).all_stats],
+        "scores": [asdict(stats) for stats in (scores or Scores.of(dataset)).all_stats],
         "duplicates": duplicate_groups(dataset, outcomes.copies, MAX_GROUPS),
         "map": mapped.to_json(keys),
         "run": run_facts(dataset),

@@ -83,11 +83,11 @@ class DatasetMap:
     @cached_property
     def samples(self) -> dict[int, NDArray[np.int64]]:
         """Places of the clips nearest to the centre of each cluster, by its number."""
-        found = {}
-        for number in range(1, int(self.cluster_M.max(initial=0)) + 1):
-            own = np.flatnonzero(self.cluster_M == number)
-            found[number] = own[np.argsort(-self.likeness_M[own], kind="stable")][:SAMPLES]
-        return found
+        rows_of = {}
+        for cluster in range(1, int(self.cluster_M.max(initial=0)) + 1):
+            rows = np.flatnonzero(self.cluster_M == cluster)
+            rows_of[cluster] = rows[np.argsort(-self.likeness_M[rows], kind="stable")][:SAMPLES]
+        return rows_of
 
     @cached_property
     def outliers(self) -> NDArray[np.int64]:
@@ -109,31 +109,31 @@ class DatasetMap:
             keys: column of the index.
         """
 
-        def named(places: NDArray[np.int64]) -> list[str]:
-            return [keys[int(row)].as_py() for row in self.row_M[places]]
+        def named(rows: NDArray[np.int64]) -> list[str]:
+            return [keys[int(row)].as_py() for row in self.row_M[rows]]
 
         clusters = [
             {
-                "cluster": number,
-                "clips": int((own_M := self.cluster_M == number).sum()),
+                "cluster": cluster,
+                "clips": int((own_M := self.cluster_M == cluster).sum()),
                 "x": float(self.x_M[own_M].mean(dtype=np.float64)),
                 "y": float(self.y_M[own_M].mean(dtype=np.float64)),
                 "likeness": float(self.likeness_M[own_M].mean(dtype=np.float64)),
                 "outliers": int((self.outlier_M[own_M] > self.fence).sum()),
-                "keys": named(places),
+                "keys": named(rows),
             }
-            for number, places in self.samples.items()
+            for cluster, rows in self.samples.items()
         ]
         far = self.outliers
         rows = [
             {
                 "key": key,
-                "cluster": int(self.cluster_M[place]),
-                "score": float(self.outlier_M[place]),
-                "x": float(self.x_M[place]),
-                "y": float(self.y_M[place]),
+                "cluster": int(self.cluster_M[row]),
+                "score": float(self.outlier_M[row]),
+                "x": float(self.x_M[row]),
+                "y": float(self.y_M[row]),
             }
-            for place, key in zip(far[:MOST_OUTLIERS].tolist(), named(far[:MOST_OUTLIERS]), strict=True)
+            for row, key in zip(far[:MOST_OUTLIERS].tolist(), named(far[:MOST_OUTLIERS]), strict=True)
         ]
         return {
             "problem": self.problem,

@@ -21,15 +21,17 @@ def length_distribution(buckets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         None without samples.
     """
     if not buckets:
-        nothing = dict.fromkeys(("mean", *(f"p{one}" for one in _PERCENTILES), "least", "most", "span"))
+        nothing = dict.fromkeys(
+            ("mean", *(f"p{percentile}" for percentile in _PERCENTILES), "least", "most", "span")
+        )
         return {"edges": [], "counts": [], **nothing}
     length_K = np.array([bucket["length"] for bucket in buckets])
     samples_K = np.array([bucket["samples"] for bucket in buckets])
     by_length = np.argsort(length_K, kind="stable")
     reach_K = np.cumsum(samples_K[by_length])
-    least, most = int(length_K.min()), int(length_K.max())
-    first = int(np.floor(_BINS_PER_DOUBLING * np.log2(least)))
-    last = int(np.floor(_BINS_PER_DOUBLING * np.log2(most))) + 1
+    shortest, longest = int(length_K.min()), int(length_K.max())
+    first = int(np.floor(_BINS_PER_DOUBLING * np.log2(shortest)))
+    last = int(np.floor(_BINS_PER_DOUBLING * np.log2(longest))) + 1
     edges = np.exp2(np.arange(first, last + 1) / _BINS_PER_DOUBLING)
     place_K = np.clip(np.searchsorted(edges, length_K, side="right") - 1, 0, len(edges) - 2)
     counts = np.bincount(place_K, weights=samples_K, minlength=len(edges) - 1)
@@ -42,7 +44,7 @@ def length_distribution(buckets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "counts": counts.astype(np.int64).tolist(),
         "mean": float(length_K @ samples_K / samples_K.sum()),
         **percentiles,
-        "least": least,
-        "most": most,
-        "span": most / least,
+        "least": shortest,
+        "most": longest,
+        "span": longest / shortest,
     }

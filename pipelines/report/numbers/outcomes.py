@@ -99,8 +99,8 @@ class _Lost:
     Failures come first, then duplicates, then filtered clips, and blended frames of transitions last.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most, self._count = most, 0
+    def __init__(self, max_rows: int) -> None:
+        self._most, self._count = max_rows, 0
         self._rows = pa.schema([ACCOUNTING.field(name) for name in _OF_LOST]).empty_table()
 
     def add(self, accounting: pa.Table) -> None:
@@ -133,16 +133,16 @@ class _Sources:
         number_n, seconds_n = self.numbered.of(accounting.column("source")), seconds_of(accounting)
         count = len(self.numbered.names)
         for state, rows in self._rows.items():
-            own = np.flatnonzero(pc.equal(accounting.column("state"), state))
+            state_rows = np.flatnonzero(pc.equal(accounting.column("state"), state))
             self._rows[state] = grown(rows, count)
-            np.add.at(self._rows[state], number_n[own], 1)
+            np.add.at(self._rows[state], number_n[state_rows], 1)
             if state == "kept":
                 self._kept = grown(self._kept, count)
-                np.add.at(self._kept, number_n[own], seconds_n[own])
+                np.add.at(self._kept, number_n[state_rows], seconds_n[state_rows])
             elif state == "failed":
-                reasons = accounting.column("reason").take(pa.array(own)).to_pylist()
-                for number, reason in zip(number_n[own].tolist(), reasons, strict=True):
-                    self._reasons.setdefault(number, reason)
+                reasons = accounting.column("reason").take(pa.array(state_rows)).to_pylist()
+                for source_number, reason in zip(number_n[state_rows].tolist(), reasons, strict=True):
+                    self._reasons.setdefault(source_number, reason)
         self._total = grown(self._total, count)
         np.add.at(self._total, number_n, seconds_n)
 
@@ -150,44 +150,48 @@ class _Sources:
         return [
             SourceTotal(
                 source=name,
-                **{state: int(rows[place]) for state, rows in self._rows.items()},
-                seconds=float(self._total[place]),
-                kept_seconds=float(self._kept[place]),
-                kept_share=float(self._kept[place] / self._total[place]) if self._total[place] else None,
-                reason=self._reasons.get(place, ""),
+                **{state: int(rows[index]) for state, rows in self._rows.items()},
+                seconds=float(self._total[index]),
+                kept_seconds=float(self._kept[index]),
+                kept_share=float(self._kept[index] / self._total[index]) if self._total[index] else None,
+                reason=self._reasons.get(index, ""),
             )
-            for name, place in sorted(self.numbered.names.items())
+            for name, index in sorted(self.numbered.names.items())
         ]
 
 
-def duplicate_groups(dataset: Dataset, copies: pa.Table, most: int) -> dict[str, Any]:
+def duplicate_groups(dataset: Dataset, copies: pa.Table, max_groups: int) -> dict[str, Any]:
     """Return the number of kept samples that have copies, and the largest groups with the copies dropped for each.
 
     Args:
         dataset: the dataset.
         copies: its rows of duplicates, as of `Outcomes`.
-        most: most groups.
+        max_groups: most groups.
     """
     named = copies.column("duplicate_of").combine_chunks().dictionary_encode()
     groups: dict[str, list[int]] = {}
-    for place, code in enumerate(named.indices.to_pylist()):
+    for row, code in enumerate(named.indices.to_pylist()):
         if code is not None:
-            groups.setdefault(named.dictionary[code].as_py(), []).append(place)
-    there = pc.is_in(pa.array(list(groups), pa.string()), dataset.column("key").combine_chunks()).to_pylist()
-    known = {key: places for (key, places), found in zip(groups.items(), there, strict=True) if found}
-    largest = sorted(known.items(), key=lambda item: (-len(item[1]), item[0]))[:most]
-    numbers = [number for key, _ in largest if (number := dataset.row_number(key)) is not None]
-    spans = dataset.rows_at(np.array(numbers, np.int64), ["source", "start_s", "end_s"]).to_pylist()
+            groups.setdefault(named.dictionary[code].as_py(), []).append(row)
+    is_sample = pc.is_in(
+        pa.array(list(groups), pa.string()), dataset.column("key").combine_chunks()
+    ).to_pylist()
+    groups_kept = {
+        key: copy_rows for (key, copy_rows), is_kept in zip(groups.items(), is_sample, strict=True) if is_kept
+    }
+    largest = sorted(groups_kept.items(), key=lambda item: (-len(item[1]), item[0]))[:max_groups]
+    row_numbers = [row_number for key, _ in largest if (row_number := dataset.row_number(key)) is not None]
+    spans = dataset.rows_at(np.array(row_numbers, np.int64), ["source", "start_s", "end_s"]).to_pylist()
     rows = dict(zip((key for key, _ in largest), spans, strict=True))
     return {
-        "count": len(known),
+        "count": len(groups_kept),
         "copies": len(copies),
         "groups": [
             {
                 "key": key,
                 **rows[key],
-                "copies": copies.drop_columns("duplicate_of").take(places).to_pylist(),
+                "copies": copies.drop_columns("duplicate_of").take(copy_rows).to_pylist(),
             }
-            for key, places in largest
+            for key, copy_rows in largest
         ],
     }

@@ -6,7 +6,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 
-def places(values: pa.ChunkedArray, known: pa.ChunkedArray) -> NDArray[np.int64]:
+def places(values: pa.ChunkedArray, vocabulary: pa.ChunkedArray) -> NDArray[np.int64]:
     """Return the place of each value among the known ones; -1 for others and for nulls."""
-    found = pc.index_in(values, known.combine_chunks(), skip_nulls=True)
-    return np.asarray(pc.fill_null(found, -1), np.int64)
+    indices = pc.index_in(values, vocabulary.combine_chunks(), skip_nulls=True)
+    return np.asarray(pc.fill_null(indices, -1), np.int64)

@@ -92,8 +92,8 @@ class Scores:
             parts.append(score_columns(table.column("scores")))
             tables.append(table.drop_columns(["scores"]))
         clips = pa.concat_tables(tables)
-        places = pc.fill_null(pc.index_in(clips.column("state"), pa.array(STATES)), len(STATES))
-        state_N = places.to_numpy().astype(np.int8)
+        state_indices = pc.fill_null(pc.index_in(clips.column("state"), pa.array(STATES)), len(STATES))
+        state_N = state_indices.to_numpy().astype(np.int8)
         columns = joined_columns(parts, [len(table) for table in tables[1:]])
         return cls(clips, state_N, columns, thresholds(dataset), _of_stages(dataset))
 
@@ -105,24 +105,26 @@ class Scores:
         if not len(values_M):
             return None
         low, high = self.thresholds.get(f"min_{name}"), self.thresholds.get(f"max_{name}")
-        found = np.unique(values_M)
+        distinct = np.unique(values_M)
         bounds = [key for key in (f"min_{name}", f"max_{name}") if self._can_be_set(key, name)]
-        by_value = len(found) <= FEW and not bounds
-        edges = found if by_value else bin_edges(float(found[0]), float(found[-1]), _bins(len(values_M)))
+        by_value = len(distinct) <= FEW and not bounds
+        edges = (
+            distinct if by_value else bin_edges(float(distinct[0]), float(distinct[-1]), _bins(len(values_M)))
+        )
         place_M = np.searchsorted(edges, values_M, side="right") - 1
         bins = len(edges) if by_value else len(edges) - 1
         place_M = np.minimum(place_M, bins - 1)  # the last bin holds its upper edge, too
         counts = {
-            state: np.bincount(place_M[state_M == number], minlength=bins).tolist()
-            for number, state in enumerate(STATES)
+            state: np.bincount(place_M[state_M == index], minlength=bins).tolist()
+            for index, state in enumerate(STATES)
         }
         return ScoreStats(
             name=name,
             clips=len(values_M),
             missing=int(np.isnan(values_N).sum()),
-            least=float(found[0]),
-            most=float(found[-1]),
-            distinct=len(found),
+            least=float(distinct[0]),
+            most=float(distinct[-1]),
+            distinct=len(distinct),
             min_threshold=low,
             max_threshold=high,
             rejected=int(self._rejected(name).sum()),
@@ -134,8 +136,10 @@ class Scores:
     @cached_property
     def all_stats(self) -> list[ScoreStats]:
         """Distributions of all scores, those with a threshold first, then by name."""
-        found = [stats for name in sorted(self.columns) if (stats := self.stats(name))]
-        return sorted(found, key=lambda one: one.min_threshold is None and one.max_threshold is None)
+        all_found = [stats for name in sorted(self.columns) if (stats := self.stats(name))]
+        return sorted(
+            all_found, key=lambda stats: stats.min_threshold is None and stats.max_threshold is None
+        )
 
     def _can_be_set(self, key: str, name: str) -> bool:
         return key in FilterConfig.model_fields or name in self.of_stages
@@ -188,7 +192,7 @@ def score_columns(scores: pa.ChunkedArray) -> dict[str, NDArray[np.float64]]:
     return columns
 
 
-def _put(maps: pa.MapArray, place: slice, columns: dict[str, NDArray[np.float64]], rows: int) -> None:
+def _put(maps: pa.MapArray, rows_slice: slice, columns: dict[str, NDArray[np.float64]], rows: int) -> None:
     """Write the scores of some rows into their place of the columns, which are made where they are new."""
     offsets = maps.offsets.to_numpy()
     row_K = np.repeat(np.arange(len(maps)), np.diff(offsets))
@@ -202,7 +206,7 @@ def _put(maps: pa.MapArray, place: slice, columns: dict[str, NDArray[np.float64]
             raise RunError(f"a table of the dataset says one thing twice: score {name[:40]!r} of one clip")
         if name not in columns:
             columns[name] = np.full(rows, np.nan)
-        columns[name][place][row_M] = value_K[of_name]
+        columns[name][rows_slice][row_M] = value_K[of_name]
 
 
 def thresholds(dataset: Dataset) -> dict[str, float]:
@@ -221,9 +225,13 @@ def _of_stages(dataset: Dataset) -> frozenset[str]:
     """Return the names of the scores of users' own stages in a manifest, which may be another program's."""
     stages = dataset.manifest.config.get("stages")
     named = stages.values() if isinstance(stages, dict) else ()
-    scores = [one["scores"] for one in named if isinstance(one, dict) and isinstance(one.get("scores"), dict)]
+    scores = [
+        sections["scores"]
+        for sections in named
+        if isinstance(sections, dict) and isinstance(sections.get("scores"), dict)
+    ]
     # They become names of files.
-    return frozenset(name for one in scores for name in one if SCORE_NAME.fullmatch(name))
+    return frozenset(name for section in scores for name in section if SCORE_NAME.fullmatch(name))
 
 
 def drawn(values_N: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -231,11 +239,11 @@ def drawn(values_N: NDArray[np.float64]) -> NDArray[np.bool_]:
     return np.abs(values_N) < _MOST  # false for NaN
 
 
-def bin_edges(least: float, most: float, bins: int) -> NDArray[np.float64]:
+def bin_edges(low: float, high: float, bins: int) -> NDArray[np.float64]:
     """Return the edges of bins of equal width; of one bin where the values are equal or very close."""
-    edges = np.linspace(least, most, bins + 1 if least < most else 2)
-    if least < most and (np.diff(edges) <= 0).any():  # they differ by less than so many bins can tell apart
-        edges = np.array([least, most])
+    edges = np.linspace(low, high, bins + 1 if low < high else 2)
+    if low < high and (np.diff(edges) <= 0).any():  # they differ by less than so many bins can tell apart
+        edges = np.array([low, high])
     return edges
 
 

@@ -81,11 +81,11 @@ def principal_map(vectors_ND: Vectors) -> tuple[Floats, list[float]]:
     covariance_DD /= count
     variance_D, axes_DD = np.linalg.eigh(covariance_DD)
     axes_D2, variance_2 = np.zeros((width, 2)), np.zeros(2)
-    for place in range(min(2, width)):
-        axis_D, variance = axes_DD[:, -1 - place], float(variance_D[-1 - place])
+    for component in range(min(2, width)):
+        axis_D, variance = axes_DD[:, -1 - component], float(variance_D[-1 - component])
         if variance > _NOTHING:
-            axes_D2[:, place] = axis_D * np.sign(axis_D[np.argmax(np.abs(axis_D))])
-            variance_2[place] = variance
+            axes_D2[:, component] = axis_D * np.sign(axis_D[np.argmax(np.abs(axis_D))])
+            variance_2[component] = variance
     total = float(np.trace(covariance_DD))
     points_N2 = np.concatenate([(part_ND - mean_D) @ axes_D2 for part_ND in _parts(vectors_ND)])
     return points_N2.astype(np.float32), (variance_2 / total if total > _NOTHING else variance_2).tolist()
@@ -109,7 +109,7 @@ def vector_clusters(vectors_ND: Vectors) -> Clusters:
     fitted_FD = vectors_ND[spread(len(vectors_ND), FITTED)].astype(np.float32)
     size = max(_LEAST_IN_CLUSTER, math.ceil(len(fitted_FD) / MOST_CLUSTERS))
     nearest_F = clusters(fitted_FD, size, _ITERATIONS)
-    centres_KD = np.stack([fitted_FD[nearest_F == one].mean(0) for one in np.unique(nearest_F)])
+    centres_KD = np.stack([fitted_FD[nearest_F == centre].mean(0) for centre in np.unique(nearest_F)])
     length_K1 = np.linalg.norm(centres_KD, axis=1, keepdims=True)
     centres_KD /= np.where(length_K1 > 0, length_K1, np.float32(1))
     of_N = np.zeros(len(vectors_ND), np.int64)

@@ -35,17 +35,17 @@ def workload_numbers(name: str, config: WorkloadConfig, timings: Timings | None 
         config: budgets, cluster and steps.
         timings: measured shapes, if any.
     """
-    found, budgets = WORKLOADS[name], config.buckets
-    fewest, most = found.text_tokens
-    samples_K = np.rint(np.array(found.shares) * SAMPLES).astype(np.int64)
+    preset, budgets = WORKLOADS[name], config.buckets
+    fewest, max_tokens = preset.text_tokens
+    samples_K = np.rint(np.array(preset.shares) * SAMPLES).astype(np.int64)
     buckets = [
-        asdict(one)
-        for one in bucket_stats(
-            found.buckets,
-            (found.visual_tokens() + most).tolist(),
-            found.batch_sizes(budgets),
+        asdict(stats)
+        for stats in bucket_stats(
+            preset.buckets,
+            (preset.visual_tokens() + max_tokens).tolist(),
+            preset.batch_sizes(budgets),
             samples_K,
-            samples_K * (most - fewest) / 2,
+            samples_K * (max_tokens - fewest) / 2,
             np.zeros_like(samples_K),
             budgets,
         )
@@ -53,10 +53,10 @@ def workload_numbers(name: str, config: WorkloadConfig, timings: Timings | None 
     seed = config.plan.seed
     return {
         "workload": name,
-        "about": found.about,
+        "about": preset.about,
         "budgets": budgets.model_dump(mode="json"),
-        "compression": found.compression.model_dump(),
-        "text_tokens": list(found.text_tokens),
+        "compression": preset.compression.model_dump(),
+        "text_tokens": list(preset.text_tokens),
         "buckets": buckets,
         "lengths": length_distribution(buckets),
         "cost_fit": None if timings is None else cost_fit_numbers(timings, budgets),

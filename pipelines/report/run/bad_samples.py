@@ -48,11 +48,13 @@ def read_bad_samples(run: Path) -> BadSamples:
     for record in records(run / BAD_SAMPLES):
         if record is None:
             continue
-        one = ReplacedSample(*(str(record.get(name, ""))[:_MOST_TEXT] for name in ("key", "shard", "reason")))
+        sample = ReplacedSample(
+            *(str(record.get(name, ""))[:_MOST_TEXT] for name in ("key", "shard", "reason"))
+        )
         count += 1
-        if one.shard in shards or len(shards) < _MOST_COUNTED:
-            shards[one.shard] += 1
-        last.append(one)
+        if sample.shard in shards or len(shards) < _MOST_COUNTED:
+            shards[sample.shard] += 1
+        last.append(sample)
         if len(last) > 2 * _MOST_SHOWN:
             del last[:-_MOST_SHOWN]
     return BadSamples(count, dict(shards.most_common(_MOST_SHOWN)), last[-_MOST_SHOWN:])

@@ -45,33 +45,33 @@ class CheckpointList:
     @property
     def last_complete(self) -> int | None:
         """Step of the last checkpoint from which the run can go on."""
-        return max((one.step for one in self.found if one.complete), default=None)
+        return max((checkpoint.step for checkpoint in self.found if checkpoint.complete), default=None)
 
 
 def read_checkpoints(run: Path, config: Configuration) -> CheckpointList:
     """List a run's checkpoints; no other place than its folder is looked at."""
-    place = config.value("checkpoints")
-    elsewhere = place if isinstance(place, str) else ""
+    uri = config.value("checkpoints")
+    elsewhere = uri if isinstance(uri, str) else ""
     folder = run / FOLDER
     if not folder.is_dir():
         return CheckpointList(elsewhere, [])
-    found = [
+    checkpoints = [
         Checkpoint(int(match[1]), (path / _STATE).is_file(), _bytes(path))
         for path in folder.iterdir()
         if (match := _STEP.fullmatch(path.name)) and path.is_dir()
     ]
-    return CheckpointList(elsewhere, sorted(found, key=lambda one: one.step))
+    return CheckpointList(elsewhere, sorted(checkpoints, key=lambda checkpoint: checkpoint.step))
 
 
 def last_checkpoint(run: Path) -> tuple[int, float] | None:
     """Return step and time (seconds since 1970) of the newest whole checkpoint in a run's folder; None without one."""
-    found = []
+    checkpoints = []
     for state in (run / FOLDER).glob(f"step-*/{_STATE}"):
         # It may be removed meanwhile.
         with suppress(OSError):
             if match := _STEP.fullmatch(state.parent.name):
-                found.append((int(match[1]), state.stat().st_mtime))
-    return max(found, default=None)
+                checkpoints.append((int(match[1]), state.stat().st_mtime))
+    return max(checkpoints, default=None)
 
 
 def _bytes(folder: Path) -> int:

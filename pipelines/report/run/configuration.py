@@ -70,15 +70,17 @@ def read_configuration(run: Path) -> Configuration:
         values = read_yaml(text, name).values
     except UsageError as error:
         return Configuration(name, str(error), "", {})
-    found = flat(values) if isinstance(values, dict) else {}
-    return Configuration(name, "", _command(text.decode("utf-8", "replace")), found)
+    flattened = flat(values) if isinstance(values, dict) else {}
+    return Configuration(name, "", _command(text.decode("utf-8", "replace")), flattened)
 
 
 def differences(runs: Sequence[Configuration]) -> list[KeyDifference]:
     """Return the keys whose values differ, `out` aside, in the order of the first run."""
     keys = dict.fromkeys(key for run in runs for key in run.values)
-    found = [KeyDifference(key, [run.values.get(key) for run in runs]) for key in keys if key != "out"]
-    return [one for one in found if len(set(one.values)) > 1]
+    key_differences = [
+        KeyDifference(key, [run.values.get(key) for run in runs]) for key in keys if key != "out"
+    ]
+    return [difference for difference in key_differences if len(set(difference.values)) > 1]
 
 
 def flat(value: Any, key: str = "") -> dict[str, str]:
@@ -93,8 +95,8 @@ def flat(value: Any, key: str = "") -> dict[str, str]:
     if isinstance(value, list) and len(text) > _MOST_LIST:
         return {
             name: text
-            for number, inner in enumerate(value)
-            for name, text in flat(inner, f"{key}.{number}").items()
+            for index, inner in enumerate(value)
+            for name, text in flat(inner, f"{key}.{index}").items()
         }
     return {key: text}
 

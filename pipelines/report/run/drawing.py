@@ -42,12 +42,14 @@ def curves(
     if log_y:
         points = {label: [(x, y) for x, y in line if y > 0] for label, line in points.items()}
     base = lines(name, title, points, "step", y_title, log_y)
-    known = {label: series.curves[curve] for label, (series, curve) in of.items() if curve in series.curves}
+    drawn_curves = {
+        label: series.curves[curve] for label, (series, curve) in of.items() if curve in series.curves
+    }
     widest = max((series.width for series, _ in of.values()), default=1)
     rows = [
         (label, step, *values)
-        for label, one in known.items()
-        for step, *values in zip(of[label][0].step, one.mean, one.low, one.high, strict=True)
+        for label, curve in drawn_curves.items()
+        for step, *values in zip(of[label][0].step, curve.mean, curve.low, curve.high, strict=True)
         if values[0] is not None
     ]
     rows += [
@@ -64,7 +66,10 @@ def curves(
     )
     spec = dict(base.spec)
     line = {key: spec.pop(key) for key in ("data", "params", "mark", "encoding")}
-    spec["layer"] = [_band(line["encoding"], known, {key: of[key][0] for key in known}, log_y), line]
+    spec["layer"] = [
+        _band(line["encoding"], drawn_curves, {key: of[key][0] for key in drawn_curves}, log_y),
+        line,
+    ]
     return replace(base, spec=spec, rows=rows, columns=columns, note=" ".join(filter(None, [note, said])))
 
 
@@ -116,9 +121,9 @@ def cascades(name: str, title: str, slices: Sequence[Slice], note: str = "") -> 
         slices: cascades on ranks.
         note: sentence below the heading.
     """
-    ranks = sorted({one.rank for one in slices})
+    ranks = sorted({part.rank for part in slices})
     drawn = set(ranks[:MOST_RANKS])
-    shown = sorted((one for one in slices if one.rank in drawn), key=lambda one: (one.rank, one.start_s))
+    shown = sorted((part for part in slices if part.rank in drawn), key=lambda one: (one.rank, one.start_s))
     if len(ranks) > MOST_RANKS:
         note = f"{note} The first {MOST_RANKS} of {len(ranks)} ranks are drawn.".strip()
     base = bars(name, title, {}, "seconds", note)
@@ -160,17 +165,17 @@ def cascades(name: str, title: str, slices: Sequence[Slice], note: str = "") -> 
     spec = {key: value for key, value in base.spec.items() if key not in ("mark", "encoding", "data")}
     values = [
         {
-            "panel": one.panel,
-            "rank": one.rank,
-            "label": one.label,
-            "module": one.module,
-            "start": one.start_s,
-            "end": one.end_s,
+            "panel": part.panel,
+            "rank": part.rank,
+            "label": part.label,
+            "module": part.module,
+            "start": part.start_s,
+            "end": part.end_s,
         }
-        for one in shown
+        for part in shown
     ]
     spec |= {"height": max(120, 2 * _ROW_PX * len(drawn)), "data": {"values": values}, "layer": layer}
-    rows = [(one.panel, one.rank, one.label, one.start_s, one.end_s) for one in shown]
+    rows = [(part.panel, part.rank, part.label, part.start_s, part.end_s) for part in shown]
     return replace(base, spec=spec, columns=("", "rank", "cascade", "begin, s", "end, s"), rows=rows)
 
 
@@ -236,7 +241,9 @@ def _recoloured(spec: Mapping[str, Any], series: Sequence[str]) -> dict[str, Any
     colour = {**spec["encoding"]["color"], "scale": {"domain": list(series)}}
     if len(series) > 1:
         longest = max(map(len, series))
-        columns = next((number for number, most in ((3, 16), (2, 21)) if longest < most), 1)
+        columns = next(
+            (column_count for column_count, max_length in ((3, 16), (2, 21)) if longest < max_length), 1
+        )
         colour["legend"] = {"columns": columns, "labelLimit": 260}
     encoding = {**spec["encoding"], "color": colour}
     if encoding["x"]["field"] == "x":  # steps are whole
@@ -247,28 +254,28 @@ def _recoloured(spec: Mapping[str, Any], series: Sequence[str]) -> dict[str, Any
 def _soften(spec: dict[str, Any], faint: Sequence[str]) -> None:
     """Draw some lines fainter than the others, and without points."""
     spec["mark"] = {"type": "line", "clip": True}
-    there = {"field": "series", "oneOf": list(faint)}
-    spec["encoding"]["opacity"] = {"condition": {"test": there, "value": 0.4}, "value": 1}
-    spec["encoding"]["size"] = {"condition": {"test": there, "value": 1.2}, "value": 2.5}
+    is_faint = {"field": "series", "oneOf": list(faint)}
+    spec["encoding"]["opacity"] = {"condition": {"test": is_faint, "value": 0.4}, "value": 1}
+    spec["encoding"]["size"] = {"condition": {"test": is_faint, "value": 1.2}, "value": 2.5}
 
 
 def _in_order(spec: dict[str, Any], order: Sequence[str]) -> dict[str, Any]:
     """Stack series in an order."""
-    places = {label: place for place, label in enumerate(order)}
-    values = [{**value, "place": places[value["series"]]} for value in spec["data"]["values"]]
+    index_of = {label: index for index, label in enumerate(order)}
+    values = [{**value, "place": index_of[value["series"]]} for value in spec["data"]["values"]]
     encoding = {**spec["encoding"], "order": {"field": "place", "type": "quantitative"}}
     return {**spec, "data": {"values": values}, "encoding": encoding}
 
 
 def _band(
     encoding: Mapping[str, object],
-    known: Mapping[str, BinnedCurve],
+    binned_curves: Mapping[str, BinnedCurve],
     series: Mapping[str, Series],
     log_y: bool,
 ) -> dict[str, object]:
     values = [
         {"x": step, "low": low, "high": high, "series": label}
-        for label, curve in known.items()
+        for label, curve in binned_curves.items()
         for step, low, high in zip(series[label].step, curve.low, curve.high, strict=True)
         if low is not None and (low > 0 or not log_y)
     ]

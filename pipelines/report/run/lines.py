@@ -27,9 +27,9 @@ def blocks(path: Path) -> Iterator[bytes]:
                 return
             rest = b""
             while block := file.read(_BLOCK):
-                whole, newline, tail = block.rpartition(b"\n")
+                complete, newline, tail = block.rpartition(b"\n")
                 if newline:
-                    yield rest + whole + newline
+                    yield rest + complete + newline
                     rest = tail
                 elif len(rest) <= MAX_LINE:
                     rest += tail
@@ -64,10 +64,10 @@ def as_record(line: bytes) -> dict[str, Any] | None:
     if len(line) > MAX_LINE:
         return None
     try:
-        found = json.loads(line)
+        parsed = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return parsed if isinstance(parsed, dict) else None
 
 
 def number(value: object) -> float | None:

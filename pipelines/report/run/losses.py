@@ -78,8 +78,8 @@ class _Kind:
                 samples = number(part.get("samples")) if isinstance(part, dict) else None
                 if loss is not None:
                     bins.add(str(name), step, loss, max(samples or 1.0, 1e-9))
-        whole = record.get("whole")
-        loss = number(whole.get("loss")) if isinstance(whole, dict) else None
+        totals = record.get("whole")
+        loss = number(totals.get("loss")) if isinstance(totals, dict) else None
         if loss is not None and (self.best is None or step > self.best.last_step):
             best = self.best
             lowest = (loss, step) if best is None or loss < best.best else (best.best, best.best_step)

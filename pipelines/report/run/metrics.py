@@ -184,7 +184,7 @@ class _Totals:
         """Return the numbers of all rows."""
         recorded, series = self._sums.steps, self._bins.series()
         window = max(1, min(100, recorded // 10))
-        whole = self._sums.window()
+        totals = self._sums.window()
         peaks = [high for high in series.curves["peak_gib"].high if high is not None]
         return Steps(
             recorded=recorded,
@@ -194,7 +194,7 @@ class _Totals:
             skipped=self._skipped,
             last_skipped=self._last_skipped,
             seconds=self._sums.total("step_s") + self._sums.total("pause_s"),
-            whole=whole,
+            whole=totals,
             start=_window(self._head[:, :window]),
             recent=_window(self._tail[:, -window:]),
             usual_flops_per_s=_usual_rate(series),
@@ -218,14 +218,14 @@ class _Totals:
 
     def _waits(self) -> list[RankWait]:
         seconds = self._sums.total("step_s")
-        found = [
+        waits = [
             RankWait(
                 rank, int(self._steps_R[rank]), float(waited), float(waited / seconds) if seconds else 0.0
             )
             for rank, waited in enumerate(self._waited_R.tolist())
             if self._steps_R[rank]
         ]
-        return sorted(found, key=lambda one: (-one.waited_s, one.rank))
+        return sorted(waits, key=lambda wait: (-wait.waited_s, wait.rank))
 
 
 class _Sums:
@@ -300,12 +300,12 @@ def _usual_rate(series: Series) -> float | None:
 
 def _terms(path: Path) -> list[str]:
     """Return the names of the terms of the loss."""
-    found: dict[str, None] = {}
+    terms: dict[str, None] = {}
     for record in islice(records(path), _LOOKED_AT):
         parts = record.get("parts") if record else None
         if isinstance(parts, dict):
-            found |= dict.fromkeys(name for name, value in parts.items() if isinstance(value, int | float))
-    return list(found)[:_MOST_PARTS]
+            terms |= dict.fromkeys(name for name, value in parts.items() if isinstance(value, int | float))
+    return list(terms)[:_MOST_PARTS]
 
 
 def _schema(terms: list[str]) -> pa.Schema:

@@ -136,4 +136,4 @@ def distinct_names(paths: Sequence[tuple[str, ...]]) -> list[str]:
         names = ["/".join(of[-length:]) for of in paths]
         if len(set(names)) == len(names):
             return names
-    return [f"{'/'.join(of)} ({number})" for number, of in enumerate(paths, 1)]
+    return [f"{'/'.join(of)} ({index})" for index, of in enumerate(paths, 1)]

@@ -68,37 +68,41 @@ Address = Callable[[int, str], str]
 def addresses_from(folder: Path, runs: Sequence[Path]) -> Address:
     """Return addresses for a page that will lie in a folder."""
 
-    def address(number: int, path: str) -> str:
-        return quote(os.path.relpath(runs[number].absolute() / path, folder.absolute()))
+    def address(run_index: int, path: str) -> str:
+        return quote(os.path.relpath(runs[run_index].absolute() / path, folder.absolute()))
 
     return address
 
 
-def run_page(numbers: RunsNumbers, address: Address, live: bool = False) -> tuple[str, dict[str, bytes]]:
+def run_page(figures: RunsNumbers, address: Address, live: bool = False) -> tuple[str, dict[str, bytes]]:
     """Return the page, and the files beside it by their paths.
 
     Args:
-        numbers: numbers of the runs.
+        figures: numbers of the runs.
         address: addresses of videos and timelines.
         live: true if the page asks its server for newer numbers.
     """
-    runs = numbers.runs
+    runs = figures.runs
     beside: dict[str, bytes] = {}
-    sheets = [_sheet(run, number, address, beside) for number, run in enumerate(runs) if run.samples.steps]
-    one = runs[0] if len(runs) == 1 else None
+    sheets = [
+        _sheet(run, run_index, address, beside) for run_index, run in enumerate(runs) if run.samples.steps
+    ]
+    only_run = runs[0] if len(runs) == 1 else None
     html = render(
         TEMPLATE,
-        title=one.name if one else " and ".join(run.name for run in runs),
-        subtitle=f"Training run in {one.folder}" if one else f"{len(runs)} training runs side by side",
+        title=only_run.name if only_run else " and ".join(run.name for run in runs),
+        subtitle=f"Training run in {only_run.folder}"
+        if only_run
+        else f"{len(runs)} training runs side by side",
         notes=[],
-        figures=[(values[0], name) for name, values in summary(runs) if values[0]] if one else [],
-        summary=[] if one else summary(runs),
+        figures=[(values[0], name) for name, values in summary(runs) if values[0]] if only_run else [],
+        summary=[] if only_run else summary(runs),
         runs=runs,
         sections=[(title, charts) for title, charts in _sections(runs) if charts],
         sheets=sheets,
-        differences=[(one.key, *map(_or_absent, one.values)) for one in numbers.differences],
-        links={run.name: _pictures(run, number, address) for number, run in enumerate(runs)},
-        many=one is None,
+        differences=[(only_run.key, *map(_or_absent, only_run.values)) for only_run in figures.differences],
+        links={run.name: _pictures(run, run_index, address) for run_index, run in enumerate(runs)},
+        many=only_run is None,
         live=live,
     )
     return html, beside
@@ -106,11 +110,11 @@ def run_page(numbers: RunsNumbers, address: Address, live: bool = False) -> tupl
 
 def summary(runs: Sequence[RunNumbers]) -> list[tuple[str, list[str]]]:
     """Return the figures that matter most, those of each run beside each other."""
-    made: dict[str, list[str]] = {}
+    rows: dict[str, list[str]] = {}
     for run in runs:
         for name, value in _figures(run).items():
-            made.setdefault(name, []).append(value)
-    return [(name, values) for name, values in made.items() if any(values)]
+            rows.setdefault(name, []).append(value)
+    return [(name, values) for name, values in rows.items() if any(values)]
 
 
 def _figures(run: RunNumbers) -> dict[str, str]:
@@ -176,8 +180,8 @@ def _loss_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:
             for run in runs
             if term in run.steps.terms
         }
-        number = list(dict.fromkeys(name for run in runs for name in run.steps.terms)).index(term)
-        yield curves(f"term-{number}", f"Term of the loss: {term}", of, "loss")
+        term_index = list(dict.fromkeys(name for run in runs for name in run.steps.terms)).index(term)
+        yield curves(f"term-{term_index}", f"Term of the loss: {term}", of, "loss")
 
 
 def _time_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:
@@ -197,20 +201,20 @@ def _time_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:
     yield from _drawn("tokens", "Throughput", runs, "tokens_per_s", "tokens/s")
     yield from _drawn("pauses", "Pauses between steps", runs, "pause_s", "seconds")
     waits = {
-        _label(run, len(runs) > 1, f"rank {one.rank}"): {"waited for it": one.waited_s}
+        _label(run, len(runs) > 1, f"rank {wait.rank}"): {"waited for it": wait.waited_s}
         for run in runs
-        for one in run.steps.waits[:MOST_RANKS]
+        for wait in run.steps.waits[:MOST_RANKS]
     }
     if waits:
         note = "Seconds that the mean rank waited in the steps in which this rank came last."
-        most = max(len(run.steps.waits) for run in runs)
-        note += f" The {MOST_RANKS} worst of {most:,} ranks." if most > MOST_RANKS else ""
+        max_ranks = max(len(run.steps.waits) for run in runs)
+        note += f" The {MOST_RANKS} worst of {max_ranks:,} ranks." if max_ranks > MOST_RANKS else ""
         yield bars("waits", "Which ranks the others waited for", waits, "seconds", note)
         yield from _drawn("wait-longest", "Longest wait of a rank", runs, "wait_max_s", "seconds")
-    for number, run in enumerate(runs):
+    for run_index, run in enumerate(runs):
         if run.ranks.rows:
             yield _wait_chart(
-                f"rank-waits-{number}", _label(run, len(runs) > 1, "How long each rank waited"), run
+                f"rank-waits-{run_index}", _label(run, len(runs) > 1, "How long each rank waited"), run
             )
 
 
@@ -221,7 +225,7 @@ def _wait_chart(name: str, title: str, run: RunNumbers) -> Chart:
         note += f" The {len(ranks.rows)} of {ranks.ranks:,} ranks that waited least."
     if ranks.least_peak_gib is not None:
         note += f" Peak memory of the ranks: {ranks.least_peak_gib:.1f} to {ranks.most_peak_gib:.1f} GiB."
-    slow = {one.rank for one in slow_ranks(run.steps.waits)}
+    slow = {wait.rank for wait in slow_ranks(run.steps.waits)}
     return wait_map(name, title, ranks, slow, note)
 
 
@@ -233,7 +237,7 @@ def _optimizer_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:
 
 def _score_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:
     names = list(dict.fromkeys(name for run in runs for name in run.scores.names))
-    for number, name in enumerate(names):
+    for index, name in enumerate(names):
         shown = {
             (f"{run.name}: {prompts}" if len(run.scores.prompt_sets) > 1 else run.name): line
             for run in runs
@@ -241,12 +245,12 @@ def _score_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:
             if (line := run.scores.points(prompts, name))
         }
         # Vega makes expressions of the titles of axes, and not every name can stand in one.
-        yield lines(f"score-{number}", name, shown, "step", "score")
+        yield lines(f"score-{index}", name, shown, "step", "score")
 
 
 def _cascade_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:
-    for number, run in enumerate(runs):
-        shown = [one for one in run.timelines.shown if not one.problem]
+    for run_index, run in enumerate(runs):
+        shown = [timeline for timeline in run.timelines.shown if not timeline.problem]
         if not shown:
             continue
         last = shown[-1]
@@ -257,7 +261,7 @@ def _cascade_charts(runs: Sequence[RunNumbers]) -> Iterator[Chart]:
         if last.scaled:
             note += " Planned times have the executed scale: no costs were measured."
         of = f"{run.name}: step" if len(runs) > 1 else "Step"
-        yield cascades(f"cascades-{number}", f"{of} {last.step:,}", run.timelines.last, note)
+        yield cascades(f"cascades-{run_index}", f"{of} {last.step:,}", run.timelines.last, note)
 
 
 def _drawn(
@@ -271,22 +275,22 @@ def _drawn(
 
 def _buckets(runs: Sequence[RunNumbers], kind: str) -> tuple[dict[str, Series], int]:
     """Return series of the buckets with the longest records, and the number of others."""
-    found = {name: series for run in runs for name, series in getattr(run.losses, kind).by_bucket.items()}
-    most = sorted(found, key=lambda name: -len(found[name].step))[:MOST_BUCKETS]
+    series_of = {name: series for run in runs for name, series in getattr(run.losses, kind).by_bucket.items()}
+    longest = sorted(series_of, key=lambda name: -len(series_of[name].step))[:MOST_BUCKETS]
     chosen = {
         _label(run, len(runs) > 1, name): series
         for run in runs
         for name, series in getattr(run.losses, kind).by_bucket.items()
-        if name in most
+        if name in longest
     }
-    return chosen, len(found) - len(most)
+    return chosen, len(series_of) - len(longest)
 
 
 def _of_loss(series: Mapping[str, Series]) -> dict[str, tuple[Series, str]]:
-    return {label: (one, "loss") for label, one in series.items()}
+    return {label: (curve, "loss") for label, curve in series.items()}
 
 
-def _sheet(run: RunNumbers, number: int, address: Address, beside: dict[str, bytes]) -> Sheet:
+def _sheet(run: RunNumbers, run_index: int, address: Address, beside: dict[str, bytes]) -> Sheet:
     """Return a run's sheet, and add its posters to the files beside the page."""
     samples = run.samples
     rows = []
@@ -294,10 +298,10 @@ def _sheet(run: RunNumbers, number: int, address: Address, beside: dict[str, byt
         cells = []
         for step, sample in zip(samples.shown, of_prompt, strict=True):
             picture = poster(Path(run.folder), sample)
-            path = f"posters/{number}/step-{step:06d}-{row:03d}.jpg"
+            path = f"posters/{run_index}/step-{step:06d}-{row:03d}.jpg"
             if picture is not None:
                 beside[path] = picture
-            video = address(number, sample.file) if sample.file else ""
+            video = address(run_index, sample.file) if sample.file else ""
             cells.append(SheetVideo(video, path if picture else "", sample.failed))
         rows.append((prompt, cells))
     weights = {"ema": "averaged weights", "model": "last weights"}.get(samples.weights, samples.weights)
@@ -309,9 +313,13 @@ def _sheet(run: RunNumbers, number: int, address: Address, beside: dict[str, byt
     return Sheet(run.name, note, samples.shown, rows)
 
 
-def _pictures(run: RunNumbers, number: int, address: Address) -> dict[int, str]:
+def _pictures(run: RunNumbers, run_index: int, address: Address) -> dict[int, str]:
     """Return the addresses of the pictures of timelines by step."""
-    return {one.step: address(number, one.picture) for one in run.timelines.shown if one.picture}
+    return {
+        timeline.step: address(run_index, timeline.picture)
+        for timeline in run.timelines.shown
+        if timeline.picture
+    }
 
 
 def _label(run: RunNumbers, many: bool, name: str) -> str:

@@ -92,8 +92,8 @@ class _Sums:
         while len(self.spans) > MOST_BINS:
             self._width *= 2
             before, self.spans = self.spans, []
-            for one in before:
-                self._append(one)
+            for waits_before in before:
+                self._append(waits_before)
 
     def _append(self, span: _Span) -> None:
         same = self.spans and (self.spans[-1].end - 1) // self._width == (span.end - 1) // self._width
@@ -104,11 +104,11 @@ def read_rank_waits(run: Path) -> RankTable:
     """Read the waits of a run's ranks; a missing file has none. With another number of ranks they begin anew."""
     sums, last_step, unreadable = _Sums(0), 0, 0
     for record in records(run / RANKS):
-        found = None if record is None else _line(record)
-        if found is None or found[0] - found[1] < last_step:
+        line = None if record is None else _line(record)
+        if line is None or line[0] - line[1] < last_step:
             unreadable += 1
             continue
-        last_step, steps, seconds, wait_R, last_R, peak_R = found
+        last_step, steps, seconds, wait_R, last_R, peak_R = line
         if len(wait_R) != len(sums.last_R):
             sums = _Sums(len(wait_R))
         sums.add(_Span(last_step - steps, last_step, seconds, wait_R), last_R)
@@ -138,8 +138,8 @@ def _table(sums: _Sums, unreadable: int) -> RankTable:
         for rank in np.argsort(whole_R, kind="stable")[:MOST_SHOWN].tolist()
     ]
     begins, ends = [span.begin for span in sums.spans], [span.end for span in sums.spans]
-    least, most = (min(peaks), max(peaks)) if peaks else (None, None)
-    return RankTable(len(whole_R), sums.steps, begins, ends, rows, least, most, unreadable)
+    lowest, highest = (min(peaks), max(peaks)) if peaks else (None, None)
+    return RankTable(len(whole_R), sums.steps, begins, ends, rows, lowest, highest, unreadable)
 
 
 def _line(
@@ -150,19 +150,19 @@ def _line(
     wait_R, last_R, peak_R = (_numbers(record.get(name)) for name in ("wait_s", "last", "peak_gib"))
     if step is None or steps is None or seconds is None or wait_R is None or last_R is None:
         return None
-    whole = step == int(step) and steps == int(steps) and 1 <= steps <= step < 1 << 53
-    if not whole or not 0 <= seconds <= _MOST or (last_R > steps).any():
+    is_whole = step == int(step) and steps == int(steps) and 1 <= steps <= step < 1 << 53
+    if not is_whole or not 0 <= seconds <= _MOST or (last_R > steps).any():
         return None
     if len(last_R) != len(wait_R) or (peak_R is not None and len(peak_R) != len(wait_R)):
         return None
     return int(step), int(steps), seconds, wait_R, last_R.astype(np.int64), peak_R
 
 
-def _numbers(found: object) -> NDArray[np.float64] | None:
+def _numbers(values_json: object) -> NDArray[np.float64] | None:
     """Return a list of numbers of 0 and above; None for anything else."""
-    if not isinstance(found, list) or not 0 < len(found) <= _MOST_RANKS:
+    if not isinstance(values_json, list) or not 0 < len(values_json) <= _MOST_RANKS:
         return None
-    values = [number(one) for one in found]
+    values = [number(value) for value in values_json]
     if any(value is None or not 0 <= value <= _MOST for value in values):
         return None
     return np.array(values, np.float64)

@@ -69,8 +69,10 @@ def read_samples(run: Path) -> SampleSheet:
     }
     steps = sorted(folders)
     manifests = {step: _manifest(folders[step] / MANIFEST) for step in spread(steps, MOST_STEPS)}
-    shown = [step for step, found in manifests.items() if found is not None]
-    videos = {step: {_text(one.get("prompt")): one for one in _videos(manifests[step])} for step in shown}
+    shown = [step for step, manifest in manifests.items() if manifest is not None]
+    videos = {
+        step: {_text(video.get("prompt")): video for video in _videos(manifests[step])} for step in shown
+    }
     prompts = list(dict.fromkeys(prompt for step in reversed(shown) for prompt in videos[step]))
     rows = [
         [_sample(videos[step].get(prompt), folders[step].name) for step in shown]
@@ -85,7 +87,7 @@ def read_samples(run: Path) -> SampleSheet:
         weights=_text(newest.get("weights")) if newest else "",
         rows=rows,
         failed=sum(sample.failed != "" for row in rows for sample in row),
-        unreadable=[step for step, found in manifests.items() if found is None],
+        unreadable=[step for step, manifest in manifests.items() if manifest is None],
     )
 
 
@@ -107,11 +109,11 @@ def poster(run: Path, sample: RunSample) -> bytes | None:
     return file.getvalue()
 
 
-def spread(steps: Sequence[int], most: int) -> list[int]:
+def spread(steps: Sequence[int], max_count: int) -> list[int]:
     """Return at most so many of the steps, evenly spread, with the first and the last."""
-    if len(steps) <= most:
+    if len(steps) <= max_count:
         return list(steps)
-    return [steps[place * (len(steps) - 1) // (most - 1)] for place in range(most)]
+    return [steps[index * (len(steps) - 1) // (max_count - 1)] for index in range(max_count)]
 
 
 def _middle(strip: Any) -> Any:
@@ -120,22 +122,22 @@ def _middle(strip: Any) -> Any:
         width, rest = divmod(strip.width + _GAP_PX, frames)
         gaps = [strip.crop((n * width - _GAP_PX, 0, n * width, strip.height)) for n in range(1, frames)]
         if not rest and all(gap.getextrema() == ((255, 255),) * 3 for gap in gaps):
-            left = frames // 2 * width
-            return strip.crop((left, 0, left + width - _GAP_PX, strip.height))
+            x = frames // 2 * width
+            return strip.crop((x, 0, x + width - _GAP_PX, strip.height))
     return strip
 
 
 def _manifest(path: Path) -> dict[str, Any] | None:
     try:
-        found = parse(read_named(path, _MOST_BYTES))
+        manifest = parse(read_named(path, _MOST_BYTES))
     except (UsageError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return manifest if isinstance(manifest, dict) else None
 
 
 def _videos(manifest: dict[str, Any] | None) -> list[dict[str, Any]]:
     videos = (manifest or {}).get("videos")
-    return [one for one in videos if isinstance(one, dict)] if isinstance(videos, list) else []
+    return [video for video in videos if isinstance(video, dict)] if isinstance(videos, list) else []
 
 
 def _sample(video: dict[str, Any] | None, folder: str) -> RunSample:

@@ -53,16 +53,18 @@ class EvaluationScores:
 
 def read_scores(run: Path) -> EvaluationScores:
     """Read a run's scores; a missing file has none."""
-    found: dict[tuple[str, int], Score] = {}
+    scores: dict[tuple[str, int], Score] = {}
     for record in records(run / SCORES):
         step = number(record.get("step")) if record else None
         metrics = record.get("metrics") if record else None
         if record is None or step is None or not 0 <= step < 1 << 53 or not isinstance(metrics, dict):
             continue
         values = {
-            str(name)[:80]: value for name, one in metrics.items() if (value := number(one)) is not None
+            str(name)[:80]: value
+            for name, value_json in metrics.items()
+            if (value := number(value_json)) is not None
         }
         prompts = str(record.get("prompt_set", ""))[:80]
         count = int(number(record.get("videos")) or 0)
-        found[prompts, int(step)] = Score(int(step), prompts, count, values)
-    return EvaluationScores([found[key] for key in sorted(found)][-_MOST_ROWS:])
+        scores[prompts, int(step)] = Score(int(step), prompts, count, values)
+    return EvaluationScores([scores[key] for key in sorted(scores)][-_MOST_ROWS:])

@@ -141,11 +141,11 @@ class NamedBins:
     """Bins of values whose names are only known as they come, such as losses of buckets.
 
     Args:
-        most: maximum number of names; others are counted in `left_out`.
+        max_names: maximum number of names; others are counted in `left_out`.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_names: int) -> None:
+        self._most = max_names
         self._bins: dict[str, Bins] = {}
         self._rows: dict[str, list[tuple[int, float, float]]] = {}
         self._last: dict[str, int] = {}

@@ -105,32 +105,32 @@ def read_timelines(run: Path) -> Timelines:
 
 
 def _timeline(step: int, picture: str, slices: list[Slice], scaled: bool) -> Timeline:
-    ranks = len({one.rank for one in slices})
+    ranks = len({part.rank for part in slices})
     seconds, idle = {}, {}
-    for panel in dict.fromkeys(one.panel for one in slices):
-        own = [one for one in slices if one.panel == panel]
-        seconds[panel] = max(one.end_s for one in own)
-        busy = math.fsum(one.end_s - one.start_s for one in own)
+    for panel in dict.fromkeys(part.panel for part in slices):
+        panel_slices = [part for part in slices if part.panel == panel]
+        seconds[panel] = max(part.end_s for part in panel_slices)
+        busy = math.fsum(part.end_s - part.start_s for part in panel_slices)
         idle[panel] = max(0.0, 1 - busy / (ranks * seconds[panel])) if seconds[panel] > 0 else 0.0
-    cascades = len({one.label for one in slices if one.panel == "executed"})
+    cascades = len({part.label for part in slices if part.panel == "executed"})
     return Timeline(step, picture, ranks, cascades, seconds, idle, scaled, "")
 
 
 def _slices(path: Path) -> tuple[list[Slice], bool]:
     """Return the slices of a trace, and whether its plan was scaled."""
-    found = parse(read_named(path, _MOST_BYTES))
-    events = found.get("traceEvents") if isinstance(found, dict) else None
+    trace = parse(read_named(path, _MOST_BYTES))
+    events = trace.get("traceEvents") if isinstance(trace, dict) else None
     if not isinstance(events, list):
         raise ValueError("it holds no traceEvents")
-    known = [event for event in events if isinstance(event, dict)]
+    records = [event for event in events if isinstance(event, dict)]
     panels = {
         event["pid"]: str(event["args"].get("name", ""))
-        for event in known
+        for event in records
         if event.get("name") == "process_name"
         and isinstance(event.get("args"), dict)
         and isinstance(event.get("pid"), int)
     }
-    slices = list(_of(known, panels))
+    slices = list(_of(records, panels))
     if not slices:
         raise ValueError("it holds no cascades")
     if len(slices) > _MOST_SLICES:

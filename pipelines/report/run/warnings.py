@@ -49,9 +49,9 @@ def slow_ranks(waits: Sequence[RankWait]) -> list[RankWait]:
     Args:
         waits: ranks that came last in any step.
     """
-    all_s = sum(one.waited_s for one in waits)
-    least = min(1.0, max(SLOW_SHARE, SLOW_FACTOR / max(1, len(waits)))) * all_s
-    return [one for one in waits if one.waited_s >= least > 0]
+    all_s = sum(wait.waited_s for wait in waits)
+    min_wait_s = min(1.0, max(SLOW_SHARE, SLOW_FACTOR / max(1, len(waits)))) * all_s
+    return [wait for wait in waits if wait.waited_s >= min_wait_s > 0]
 
 
 def _not_finite(steps: Steps) -> Iterator[str]:
@@ -76,10 +76,10 @@ def _waiting(steps: Steps) -> Iterator[str]:
     if share is None or share < WAIT_SHARE or not steps.waits:
         return
     slow = slow_ranks(steps.waits)
-    for one in slow:
+    for wait in slow:
         yield (
-            f"Rank {one.rank} is slow: ranks waited for it {one.share:.1%} of the time. It came last in"
-            f" {_steps(one.steps)} of {steps.recorded:,}. Look at its machine, disk and network."
+            f"Rank {wait.rank} is slow: ranks waited for it {wait.share:.1%} of the time. It came last in"
+            f" {_steps(wait.steps)} of {steps.recorded:,}. Look at its machine, disk and network."
         )
     if not slow:
         yield (
@@ -124,7 +124,7 @@ def _files(steps: Steps, checkpoints: CheckpointList, bad: BadSamples, samples: 
         yield f"{bad.count:,} samples could not be used, and others of their buckets replaced them."
     if samples.failed:
         yield f"{samples.failed:,} validation videos failed; the sheet says why."
-    unfinished = [one.step for one in checkpoints.found if not one.complete]
+    unfinished = [checkpoint.step for checkpoint in checkpoints.found if not checkpoint.complete]
     if unfinished:
         yield (
             f"The checkpoint of step {', '.join(f'{step:,}' for step in unfinished[-3:])} is not complete: it is being"
@@ -151,8 +151,8 @@ def _unreadable(
             lines = f"{count:,} lines" if count > 1 else "1 line"
             yield f"No records of steps in order, and left out: {lines} of {name}."
     if samples.unreadable:
-        said = ", ".join(f"{step:,}" for step in samples.unreadable)
-        yield f"The validation videos of step {said} have no readable validation.json, and were left out."
+        listed = ", ".join(f"{step:,}" for step in samples.unreadable)
+        yield f"The validation videos of step {listed} have no readable validation.json, and were left out."
 
 
 def _steps(count: int) -> str:

@@ -61,11 +61,11 @@ def oversized(buckets: Sequence[Mapping[str, Any]]) -> str:
     if not over:
         return ""
     worst = max(over, key=lambda bucket: float(bucket["over_limit"]))
-    share, most = sum(bucket["cost_share"] for bucket in over), worst["over_limit"]
+    share, max_over = sum(bucket["cost_share"] for bucket in over), worst["over_limit"]
     return (
         f"In {len(over)} of {len(buckets)} buckets, {share:.0%} of the cost, one sample alone exceeds the compute"
-        f" budget: {worst['frames']} x {worst['height']} x {worst['width']} costs {most:.3g} times as much."
-        f" Split its sequence over {math.ceil(most)} sequence-parallel ranks, raise the budget, or plan several"
+        f" budget: {worst['frames']} x {worst['height']} x {worst['width']} costs {max_over:.3g} times as much."
+        f" Split its sequence over {math.ceil(max_over)} sequence-parallel ranks, raise the budget, or plan several"
         " microbatches per step (stream.microbatches), so that its rank gets fewer others."
     )
 
@@ -91,12 +91,16 @@ def bucket_note(buckets: Budgets, compression: Compression, text_tokens: int) ->
 
 def _share_chart(buckets: Sequence[Mapping[str, Any]]) -> Chart:
     """Return the share of the cost by bucket; of many buckets the dearest, by rising S."""
-    least = sorted((bucket["cost_share"] for bucket in buckets), reverse=True)[:_MOST_BARS]
-    drawn = [bucket for bucket in buckets if bucket["cost_share"] >= least[-1]] if least else []
+    min_share = sorted((bucket["cost_share"] for bucket in buckets), reverse=True)[:_MOST_BARS]
+    drawn = [bucket for bucket in buckets if bucket["cost_share"] >= min_share[-1]] if min_share else []
     values = {_shape(bucket): {bucket["bound"]: 100 * bucket["cost_share"]} for bucket in drawn}
     rest = sum(bucket["cost_share"] for bucket in buckets) - sum(bucket["cost_share"] for bucket in drawn)
-    others = len(buckets) - len(drawn)
-    note = f"{others} more buckets have {rest:.1%} of the cost; they are in the table." if others else ""
+    hidden_buckets = len(buckets) - len(drawn)
+    note = (
+        f"{hidden_buckets} more buckets have {rest:.1%} of the cost; they are in the table."
+        if hidden_buckets
+        else ""
+    )
     return bars(
         "buckets", "Share of the cost by bucket, and what bounds its B", values, "percent of the cost", note
     )

@@ -15,20 +15,20 @@ _MOST_BATCHES, _CURVE_POINTS = 6, 40
 _COST: TypeAdapter[Cost] = TypeAdapter(Cost)
 
 
-def cost_fit_section(numbers: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def cost_fit_section(figures: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return what `buckets.html` shows of cost fits; None without measured shapes.
 
     Args:
-        numbers: result of `reelweave.pipelines.report.numbers.cost_fit.cost_fit_numbers`.
+        figures: result of `reelweave.pipelines.report.numbers.cost_fit.cost_fit_numbers`.
     """
-    if numbers is None:
+    if figures is None:
         return None
-    fits = numbers["fits"]
+    fits = figures["fits"]
     return {
-        "note": f"{numbers['microbatches']:,} measured microbatches of {len(numbers['shapes']):,} shapes (B, S). The"
+        "note": f"{figures['microbatches']:,} measured microbatches of {len(figures['shapes']):,} shapes (B, S). The"
         " median of a shape counts. Errors are those of shapes of lengths that the fit has not seen.",
-        "trusted": numbers["trusted"],
-        "words": fit_words(dict(numbers)),
+        "trusted": figures["trusted"],
+        "words": fit_words(dict(figures)),
         "columns": ("cost", "R^2", "error, mean", "worst", "at B, S", "95 % interval", "time lost", "doubts"),
         "rows": [
             (
@@ -43,19 +43,19 @@ def cost_fit_section(numbers: Mapping[str, Any] | None) -> dict[str, Any] | None
             )
             for fit in fits.values()
         ],
-        "charts": [_measured(numbers), *_errors(numbers)],
+        "charts": [_measured(figures), *_errors(figures)],
     }
 
 
-def _measured(numbers: Mapping[str, Any]) -> Chart:
+def _measured(figures: Mapping[str, Any]) -> Chart:
     """Return the measured times over S with the curve of the first fit, by B."""
-    shapes = numbers["shapes"]
+    shapes = figures["shapes"]
     batches = sorted({shape["batch"] for shape in shapes})[:_MOST_BATCHES]
-    cost = _COST.validate_python(numbers["fits"]["linear_quadratic"]["cost"])
+    cost = _COST.validate_python(figures["fits"]["linear_quadratic"]["cost"])
     points, curves = [], {}
     for batch in batches:
-        own = [shape for shape in shapes if shape["batch"] == batch]
-        reach = [shape["length"] for shape in own]
+        batch_shapes = [shape for shape in shapes if shape["batch"] == batch]
+        reach = [shape["length"] for shape in batch_shapes]
         lengths = np.geomspace(min(reach), max(reach), _CURVE_POINTS)
         series = f"B = {batch}"
         curves[series] = list(zip(lengths.tolist(), seconds(cost, batch, lengths).tolist(), strict=True))
@@ -66,7 +66,7 @@ def _measured(numbers: Mapping[str, Any]) -> Chart:
                 "label": f"B = {batch}, S = {shape['length']:,}",
                 "series": series,
             }
-            for shape in own
+            for shape in batch_shapes
         ]
     note = "Points are measured, curves are the fit of a + b*B*S + c*B*S^2."
     return points_and_curves(
@@ -74,7 +74,7 @@ def _measured(numbers: Mapping[str, Any]) -> Chart:
     )
 
 
-def _errors(numbers: Mapping[str, Any]) -> list[Chart]:
+def _errors(figures: Mapping[str, Any]) -> list[Chart]:
     """Return the errors of each fit over S: residuals, and errors of lengths that it has not seen."""
     charts = []
     for key, name, title in (
@@ -88,8 +88,8 @@ def _errors(numbers: Mapping[str, Any]) -> list[Chart]:
                 "label": f"B = {shape['batch']}, S = {shape['length']:,}",
                 "series": fit,
             }
-            for fit in numbers["fits"]
-            for shape in numbers["shapes"]
+            for fit in figures["fits"]
+            for shape in figures["shapes"]
             if (predicted := shape[key][fit]) is not None
         ]
         if points:

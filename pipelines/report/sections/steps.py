@@ -58,13 +58,13 @@ def steps_section(
         "tried_columns": ("microbatches", "limit", "idle", "throughput", "samples per step"),
         "tried_rows": [
             (
-                one["microbatches"],
-                "none" if one["limit"] is None else f"{one['limit']:.4g}",
-                f"{one['idle']:.2%}",
-                f"{one['throughput'] / policies['equal_token']['throughput']:.3f} x",
-                round(one["samples"]),
+                tried["microbatches"],
+                "none" if tried["limit"] is None else f"{tried['limit']:.4g}",
+                f"{tried['idle']:.2%}",
+                f"{tried['throughput'] / policies['equal_token']['throughput']:.3f} x",
+                round(tried["samples"]),
             )
-            for one in advice["tried"]
+            for tried in advice["tried"]
         ],
     }
 
@@ -76,21 +76,21 @@ def policy_rows(plan: Mapping[str, Any]) -> list[tuple[str, ...]]:
         plan: result of `reelweave.pipelines.report.numbers.steps.plan.plan_numbers`, of steps that could be planned.
     """
     policies = plan["policies"].values()
-    rows = [(label, *(f"{one[key]:.2%}" for one in policies)) for key, label in _SHARES.items()]
+    rows = [(label, *(f"{figures[key]:.2%}" for figures in policies)) for key, label in _SHARES.items()]
     rows.append(
-        ("throughput, of equal_token's", *(f"{one['relative_throughput']:.2f} x" for one in policies))
+        ("throughput, of equal_token's", *(f"{figures['relative_throughput']:.2f} x" for figures in policies))
     )
     if _in_seconds(plan["cost"]):
-        rows.append(("tokens per second", *(f"{one['throughput']:,.0f}" for one in policies)))
-    rows.append(("samples per step", *(f"{one['samples']:,.0f}" for one in policies)))
+        rows.append(("tokens per second", *(f"{figures['throughput']:,.0f}" for figures in policies)))
+    rows.append(("samples per step", *(f"{figures['samples']:,.0f}" for figures in policies)))
     return rows
 
 
 def _charts(policies: Mapping[str, Any], buckets: Sequence[Mapping[str, Any]]) -> list[Chart]:
     def by_step(name: str) -> dict[str, list[tuple[float, float]]]:
         return {
-            policy: [(step, 100 * value) for step, value in enumerate(one["series"][name])]
-            for policy, one in policies.items()
+            policy: [(step, 100 * value) for step, value in enumerate(figures["series"][name])]
+            for policy, figures in policies.items()
         }
 
     base = policies["equal_token"]["throughput"]
@@ -98,17 +98,19 @@ def _charts(policies: Mapping[str, Any], buckets: Sequence[Mapping[str, Any]]) -
         policy: [
             (step, tokens / span / base)
             for step, (tokens, span) in enumerate(
-                zip(one["series"]["tokens"], one["series"]["span"], strict=True)
+                zip(figures["series"]["tokens"], figures["series"]["span"], strict=True)
             )
         ]
-        for policy, one in policies.items()
+        for policy, figures in policies.items()
     }
-    length = {f"{one['frames']}x{one['height']}x{one['width']}": one["length"] for one in buckets}
+    length = {
+        f"{bucket['frames']}x{bucket['height']}x{bucket['width']}": bucket["length"] for bucket in buckets
+    }
     sizes = {
         policy: sorted(
-            (length[use["bucket"]], use["mean"]) for use in one["batches"] if use["bucket"] in length
+            (length[use["bucket"]], use["mean"]) for use in figures["batches"] if use["bucket"] in length
         )
-        for policy, one in policies.items()
+        for policy, figures in policies.items()
     }
     charts = [
         lines("step-idle", "Idle by step", by_step("idle"), "step", "percent"),
@@ -122,7 +124,7 @@ def _charts(policies: Mapping[str, Any], buckets: Sequence[Mapping[str, Any]]) -
         lines("step-throughput", "Throughput by step, of equal_token's mean", throughput, "step", "times"),
         lines("step-batches", "Mean B by S", sizes, "S, tokens", "B, samples", log_y=True),
     ]
-    if any(one["compute_cv"] != one["compute_cv_s2"] for one in policies.values()):
+    if any(figures["compute_cv"] != figures["compute_cv_s2"] for figures in policies.values()):
         time = lines(
             "step-cv", "Step CV by step, of predicted times", by_step("compute_cv"), "step", "percent"
         )
@@ -131,12 +133,12 @@ def _charts(policies: Mapping[str, Any], buckets: Sequence[Mapping[str, Any]]) -
 
 
 def _batches(policies: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    found: dict[str, dict[str, str]] = {}
-    for policy, one in policies.items():
-        for use in one["batches"]:
+    batch_sizes: dict[str, dict[str, str]] = {}
+    for policy, figures in policies.items():
+        for use in figures["batches"]:
             reach = "" if use["least"] == use["most"] else f" ({use['least']} to {use['most']})"
-            found.setdefault(use["bucket"], {})[policy] = f"{use['mean']:.4g}{reach}"
-    return [(bucket, *(of.get(policy, "") for policy in policies)) for bucket, of in found.items()]
+            batch_sizes.setdefault(use["bucket"], {})[policy] = f"{use['mean']:.4g}{reach}"
+    return [(bucket, *(of.get(policy, "") for policy in policies)) for bucket, of in batch_sizes.items()]
 
 
 def _cost(cost: Mapping[str, Any]) -> str:

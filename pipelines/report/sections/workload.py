@@ -10,27 +10,27 @@ from reelweave.pipelines.report.sections.steps import steps_section
 from reelweave.pipelines.report.web.template import render
 
 
-def workload_page(numbers: dict[str, Any], config: WorkloadConfig) -> str:
+def workload_page(figures: dict[str, Any], config: WorkloadConfig) -> str:
     """Render the page of a workload.
 
     Args:
-        numbers: result of `reelweave.pipelines.report.numbers.workload.workload_numbers`.
+        figures: result of `reelweave.pipelines.report.numbers.workload.workload_numbers`.
         config: budgets and cluster.
     """
-    buckets, budgets = numbers["buckets"], config.buckets
-    compression = Compression.model_validate(numbers["compression"])
-    note = bucket_note(budgets, compression, numbers["text_tokens"][1])
+    buckets, budgets = figures["buckets"], config.buckets
+    compression = Compression.model_validate(figures["compression"])
+    note = bucket_note(budgets, compression, figures["text_tokens"][1])
     return render(
         "workload.html",
-        title=numbers["workload"],
-        subtitle=f"{numbers['about']}; the table counts a stream of {SAMPLES:,} samples",
+        title=figures["workload"],
+        subtitle=f"{figures['about']}; the table counts a stream of {SAMPLES:,} samples",
         notes=[],
         figures=[
             (f"{len(buckets)}", "buckets"),
-            (f"{numbers['lengths']['mean']:,.0f}", "tokens a sample"),
-            (f"{numbers['lengths']['span']:.3g} x", "longest over shortest"),
+            (f"{figures['lengths']['mean']:,.0f}", "tokens a sample"),
+            (f"{figures['lengths']['span']:.3g} x", "longest over shortest"),
         ],
-        bucket_section=bucket_section(buckets, numbers["lengths"], budgets, note),
-        steps_section=steps_section(numbers["plan"], buckets),
-        cost_fit_section=cost_fit_section(numbers["cost_fit"]),
+        bucket_section=bucket_section(buckets, figures["lengths"], budgets, note),
+        steps_section=steps_section(figures["plan"], buckets),
+        cost_fit_section=cost_fit_section(figures["cost_fit"]),
     )

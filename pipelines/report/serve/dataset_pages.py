@@ -32,12 +32,17 @@ class DatasetPages:
         self, dataset: Dataset, page: str, beside: Mapping[str, bytes], captions: pa.ChunkedArray
     ) -> None:
         videos = (path for path in sampled_files(dataset) if path.endswith(".mp4"))
-        found = ((path, f"report/{path}") for path in videos)
-        sampled = {path: dataset.storage.read(name) for path, name in found if dataset.storage.stat(name)}
+        video_paths = ((path, f"report/{path}") for path in videos)
+        sampled = {
+            path: dataset.storage.read(name) for path, name in video_paths if dataset.storage.stat(name)
+        }
         # Browsers ask every server for an icon.
-        own = {"data/place.js": data_file("place", {"plays": True, "searches": True}), "favicon.ico": b""}
+        server_files = {
+            "data/place.js": data_file("place", {"plays": True, "searches": True}),
+            "favicon.ico": b"",
+        }
         self.dataset, self._captions = dataset, captions
-        self._files = Files(assets(), sampled, beside, own, {"index.html": page.encode()})
+        self._files = Files(assets(), sampled, beside, server_files, {"index.html": page.encode()})
 
     def find(self, path: str) -> bytes | ClipBytes | None:
         """Return a file of the report, or where a clip lies; see `Pages`."""
@@ -48,20 +53,20 @@ class DatasetPages:
         clip = _CLIP.fullmatch(path)
         return locate_clip(self.dataset, clip[1]) if clip else None
 
-    def _search(self, asked: str) -> bytes | None:
+    def _search(self, query: str) -> bytes | None:
         """Return which rows have a text in their caption, as bits, the first row in the lowest one of the first byte.
 
         Args:
-            asked: UTF-8 bytes of the text, as hexadecimal digits; upper and lower case are the same.
+            query: UTF-8 bytes of the text, as hexadecimal digits; upper and lower case are the same.
         """
         try:
-            text = pc.utf8_lower(bytes.fromhex(asked).decode()).as_py()
+            text = pc.utf8_lower(bytes.fromhex(query).decode()).as_py()
         except UnicodeDecodeError:
             return None
-        found = [
+        hits = [
             pc.match_substring(pc.utf8_lower(self._captions.slice(start, _SEARCHED)), text)
             for start in range(0, len(self._captions), _SEARCHED)
         ]
-        chosen_N = np.concatenate([np.asarray(part, np.bool_) for part in found] or [np.zeros(0, np.bool_)])
+        chosen_N = np.concatenate([np.asarray(part, np.bool_) for part in hits] or [np.zeros(0, np.bool_)])
         bits = np.packbits(chosen_N, bitorder="little").tobytes()
-        return data_file(f"search-{asked}", {"hits": base64.b64encode(bits).decode()})
+        return data_file(f"search-{query}", {"hits": base64.b64encode(bits).decode()})

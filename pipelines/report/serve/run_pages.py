@@ -47,8 +47,8 @@ class RunPages:
 
     def find(self, path: str) -> bytes | ClipBytes | None:
         """Return a file of the page, or where a file of a run lies; see `Pages`."""
-        if found := _OF_RUN.fullmatch(path):
-            return self._of_run(int(found[1]), found[2])
+        if match := _OF_RUN.fullmatch(path):
+            return self._of_run(int(match[1]), match[2])
         if path in self._own:
             return self._own[path]
         with self._lock:
@@ -60,28 +60,28 @@ class RunPages:
         """Make the page anew if a run has gone on and enough time has passed."""
         if self._made and time.monotonic() < self._next:
             return
-        seen = _fingerprint(self._folders)
-        if self._made and seen == self._seen:
+        fingerprint = _fingerprint(self._folders)
+        if self._made and fingerprint == self._seen:
             return
         began = time.monotonic()
         try:
-            numbers = read_runs(self._folders, self._memory_gib)
+            figures = read_runs(self._folders, self._memory_gib)
         except OSError as error:  # a file went while it was read; the next one who asks tries again
             if self._made:
                 return
             raise RunError(f"the run cannot be read now: {error}") from error
-        page, beside = run_page(numbers, _served, live=True)
+        page, beside = run_page(figures, _served, live=True)
         content = page.encode()
         version = {"version": hashlib.sha256(content).hexdigest()}
         self._made = {**beside, "index.html": content, STATE: json.dumps(version).encode()}
         now = time.monotonic()
-        self._seen, self._next = seen, now + _REST * (now - began)
+        self._seen, self._next = fingerprint, now + _REST * (now - began)
 
-    def _of_run(self, number: int, path: str) -> ClipBytes | None:
+    def _of_run(self, run_index: int, path: str) -> ClipBytes | None:
         """Return where a file lies; None where there is none, or it is a link that leads out of the run."""
-        if number >= len(self._folders):
+        if run_index >= len(self._folders):
             return None
-        folder = self._folders[number].resolve()
+        folder = self._folders[run_index].resolve()
         file = (folder / path).resolve()
         if not file.is_relative_to(folder) or not file.is_file():
             return None
@@ -92,8 +92,8 @@ class RunPages:
         return ClipBytes(storage, path, 0, info.size, file.suffix[1:], "")
 
 
-def _served(number: int, path: str) -> str:
-    return f"runs/{number}/{path}"
+def _served(run_index: int, path: str) -> str:
+    return f"runs/{run_index}/{path}"
 
 
 def _fingerprint(folders: Sequence[Path]) -> str:
@@ -113,7 +113,7 @@ def _entries(folder: Path) -> Iterator[str]:
             continue
         for entry in entries:
             try:
-                found = entry.stat()
+                status = entry.stat()
             except OSError:  # gone meanwhile
                 continue
-            yield f"{name}/{entry.name} {found.st_size} {found.st_mtime_ns}\n"
+            yield f"{name}/{entry.name} {status.st_size} {status.st_mtime_ns}\n"

@@ -166,8 +166,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Return the path behind the token, exactly as a file is named; None without the token."""
         path = self.path.partition("?")[0].removeprefix("/")
         if token := self.server.token:
-            given, _, path = path.partition("/")
-            if not hmac.compare_digest(given.encode(), token.encode()):
+            given_token, _, path = path.partition("/")
+            if not hmac.compare_digest(given_token.encode(), token.encode()):
                 return None
         return unquote(path) or "index.html"
 
@@ -218,20 +218,20 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def _span(asked: str | None, size: int) -> tuple[int, int, bool] | None:
+def _span(range_header: str | None, size: int) -> tuple[int, int, bool] | None:
     """Return first byte, end, and whether it is a part; None where a range lies outside the file.
 
     Headers that are no single range are ignored, as RFC 9110 allows.
     """
-    found = _RANGE.fullmatch(asked.strip()) if asked else None
-    if found is None or found[1] == found[2] == "":
+    match = _RANGE.fullmatch(range_header.strip()) if range_header else None
+    if match is None or match[1] == match[2] == "":
         return 0, size, False
-    if not found[1]:  # the last bytes
-        last = min(int(found[2]), size)
+    if not match[1]:  # the last bytes
+        last = min(int(match[2]), size)
         return (size - last, size, True) if last else None
-    start = int(found[1])
-    end = min(int(found[2]) + 1, size) if found[2] else size
-    if found[2] and int(found[2]) < start:
+    start = int(match[1])
+    end = min(int(match[2]) + 1, size) if match[2] else size
+    if match[2] and int(match[2]) < start:
         return 0, size, False
     return (start, end, True) if start < size else None
 
@@ -243,8 +243,8 @@ def _blocks(clip: ClipBytes, start: int, end: int) -> Iterator[bytes]:
         RunError: the file ends before.
     """
     for at in range(start, end, _BLOCK_BYTES):
-        wanted = min(_BLOCK_BYTES, end - at)
-        block = clip.storage.read(clip.path, clip.offset + at, wanted)
-        if len(block) != wanted:
+        size = min(_BLOCK_BYTES, end - at)
+        block = clip.storage.read(clip.path, clip.offset + at, size)
+        if len(block) != size:
             raise RunError(f"{clip.storage.uri(clip.path)} is cut off")
         yield block

@@ -67,8 +67,8 @@ def frame(height: int = _HEIGHT_PX) -> dict[str, Any]:
 def colour(series: Sequence[str]) -> dict[str, Any]:
     """Return the encoding of colours by series, with a legend where there are several."""
     encoding: dict[str, Any] = {"field": "series", "type": "nominal", "title": None}
-    if all(one in STATE_COLOURS for one in series):
-        encoding["scale"] = {"domain": list(series), "range": [STATE_COLOURS[one] for one in series]}
+    if all(name in STATE_COLOURS for name in series):
+        encoding["scale"] = {"domain": list(series), "range": [STATE_COLOURS[name] for name in series]}
     if len(series) < 2:
         encoding["legend"] = None
     elif len(series) > 3 and sum(map(len, series)) > _LEGEND_LINE:

@@ -29,7 +29,9 @@ def lines(
     spec = {
         **frame(220),
         "data": {
-            "values": [{"x": x, "y": y, "series": one} for one, of_one in points.items() for x, y in of_one]
+            "values": [
+                {"x": x, "y": y, "series": curve} for curve, of_one in points.items() for x, y in of_one
+            ]
         },
         "params": [{"name": "zoom", "select": {"type": "interval", "encodings": ["x"]}, "bind": "scales"}],
         "mark": {"type": "line", "point": max(map(len, points.values()), default=0) <= 60, "clip": True},
@@ -50,7 +52,7 @@ def lines(
             "tooltip": [{"field": "series"}, *({"field": of, "type": "quantitative"} for of in ("x", "y"))],
         },
     }
-    rows = [(one, x, y) for one, of_one in points.items() for x, y in of_one]
+    rows = [(curve, x, y) for curve, of_one in points.items() for x, y in of_one]
     return Chart(name, title, spec, ("", x_title, y_title), rows, note)
 
 
@@ -82,14 +84,16 @@ def points_and_curves(
     x = {"field": "x", "type": "quantitative", "title": axis_title(x_title), "scale": log}
     y = {"field": "y", "type": "quantitative", "title": axis_title(y_title), "scale": log if log_y else {}}
     size = {"field": "size", "type": "quantitative", "legend": None}
-    colours = colour(list(dict.fromkeys([*curves, *(str(one["series"]) for one in points)])))
+    colours = colour(list(dict.fromkeys([*curves, *(str(point["series"]) for point in points)])))
     spec = {
         **frame(240),
         "layer": [
             {
                 "data": {
                     "values": [
-                        {"x": x, "y": y, "series": one} for one, of_one in curves.items() for x, y in of_one
+                        {"x": x, "y": y, "series": curve}
+                        for curve, of_one in curves.items()
+                        for x, y in of_one
                     ]
                 },
                 "mark": {"type": "line", "clip": True},
@@ -102,7 +106,7 @@ def points_and_curves(
                     "x": x,
                     "y": y,
                     "color": colours,
-                    **({"size": size} if any("size" in one for one in points) else {}),
+                    **({"size": size} if any("size" in point for point in points) else {}),
                     "tooltip": [
                         {"field": "label"},
                         *({"field": of, "type": "quantitative"} for of in ("x", "y")),
@@ -111,7 +115,7 @@ def points_and_curves(
             },
         ],
     }
-    rows = [(one["label"], one["x"], one["y"], one["series"]) for one in points]
+    rows = [(point["label"], point["x"], point["y"], point["series"]) for point in points]
     return Chart(name, title, spec, ("", x_title, y_title, series_title), rows, note)
 
 
@@ -137,7 +141,7 @@ def scatter(
         rows: rows of the table, which the values are too many for.
         note: sentence below the heading.
     """
-    colours = [CLUSTER_COLOURS[place % len(CLUSTER_COLOURS)] for place in range(len(series))]
+    colours = [CLUSTER_COLOURS[index % len(CLUSTER_COLOURS)] for index in range(len(series))]
     axis = {"type": "quantitative", "title": None, "scale": {"zero": False}}
     encoding = {
         "x": {"field": "x", **axis},

@@ -86,8 +86,8 @@ def histogram(
         ],
     }
     rows = [
-        (f"{_short(low)} to {_short(high)}", *(of_bins[place] for of_bins in counts.values()))
-        for place, (low, high) in enumerate(pairwise(edges))
+        (f"{_short(low)} to {_short(high)}", *(of_bins[index] for of_bins in counts.values()))
+        for index, (low, high) in enumerate(pairwise(edges))
     ]
     return Chart(name, title, spec, (unit or "from, to", *counts), rows, note)
 
@@ -118,8 +118,8 @@ def overlaid(
     spec["encoding"]["x"]["title"] = None
     spec["encoding"]["color"]["scale"] = {"domain": list(points)}  # in their order
     rows = [
-        (f"{_short(low)} to {_short(high)}", *(of_bins[place] for of_bins in counts.values()))
-        for place, (low, high) in enumerate(pairwise(edges))
+        (f"{_short(low)} to {_short(high)}", *(of_bins[index] for of_bins in counts.values()))
+        for index, (low, high) in enumerate(pairwise(edges))
     ]
     return Chart(name, title, spec, ("from, to", *counts), rows, note)
 
@@ -140,14 +140,14 @@ def bars(
         unit: counted things.
         note: sentence below the heading.
     """
-    series = list(dict.fromkeys(one for of_bar in values.values() for one in of_bar))
+    series = list(dict.fromkeys(name for of_bar in values.values() for name in of_bar))
     spec = {
         **frame(max(60, _BAR_PX * len(values))),
         "data": {
             "values": [
-                {"label": label, "value": value, "series": one}
+                {"label": label, "value": value, "series": name}
                 for label, of_bar in values.items()
-                for one, value in of_bar.items()
+                for name, value in of_bar.items()
             ]
         },
         "mark": "bar",
@@ -164,7 +164,7 @@ def bars(
             "tooltip": [{"field": "label"}, {"field": "series"}, {"field": "value", "type": "quantitative"}],
         },
     }
-    rows = [(label, *(of_bar.get(one, 0) for one in series)) for label, of_bar in values.items()]
+    rows = [(label, *(of_bar.get(name, 0) for name in series)) for label, of_bar in values.items()]
     return Chart(name, title, spec, ("", *series), rows, note)
 
 

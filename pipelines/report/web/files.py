@@ -39,8 +39,8 @@ class Files(Mapping[str, bytes]):
             self._made.update(part._made if isinstance(part, Files) else part)
 
     def __getitem__(self, path: str) -> bytes:
-        made = self._made[path]
-        return made if isinstance(made, bytes) else made()
+        content = self._made[path]
+        return content if isinstance(content, bytes) else content()
 
     def __contains__(self, path: object) -> bool:
         return path in self._made
@@ -79,9 +79,9 @@ def publish(
     index = f"{folder}index.html"
     storage.write(index, page.encode())
     stay = {index, *(folder + path for path in (*written, *keep))}
-    for found in list(storage.list(folder)):
-        if found.path not in stay:
-            storage.delete(found.path)
+    for info in list(storage.list(folder)):
+        if info.path not in stay:
+            storage.delete(info.path)
     return storage.uri(index)
 
 
@@ -97,7 +97,7 @@ def assets() -> dict[str, bytes]:
     ours = files("reelweave.pipelines.report.web").joinpath("assets")
     return {
         "assets/vega.js": _vega(),
-        **{f"assets/{found.name}": found.read_bytes() for found in ours.iterdir()},
+        **{f"assets/{asset.name}": asset.read_bytes() for asset in ours.iterdir()},
     }
 
 

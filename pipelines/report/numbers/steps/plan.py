@@ -26,18 +26,18 @@ def plan_numbers(
         What was asked for; ``policies`` by name, each with its ``relative_throughput``, that of `equal_token` being 1;
         ``recommendation``; ``cannot``: why there is neither, or None.
     """
-    asked = {**steps.model_dump(), "steps": steps.count, "cost": budgets.counted_cost.model_dump()}
+    request = {**steps.model_dump(), "steps": steps.count, "cost": budgets.counted_cost.model_dump()}
     try:
-        found = side_by_side(make(budgets), steps)
+        results = side_by_side(make(budgets), steps)
     except UsageError as error:
-        return {**asked, "policies": {}, "recommendation": None, "cannot": str(error)}
-    base = found["equal_token"].throughput
+        return {**request, "policies": {}, "recommendation": None, "cannot": str(error)}
+    base = results["equal_token"].throughput
     return {
-        **asked,
+        **request,
         "policies": {
-            policy: {**one.to_json(), "relative_throughput": one.throughput / base}
-            for policy, one in found.items()
+            policy: {**result.to_json(), "relative_throughput": result.throughput / base}
+            for policy, result in results.items()
         },
-        "recommendation": recommend(make, budgets, steps, lengths, found["balanced"]),
+        "recommendation": recommend(make, budgets, steps, lengths, results["balanced"]),
         "cannot": None,
     }

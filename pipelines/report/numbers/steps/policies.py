@@ -119,23 +119,23 @@ def _measured(planned: PlannedStep) -> PlannedStepMetrics:
 
 def _tokens(planned: PlannedStep) -> np.ndarray[Any, Any]:
     """Return B*S of each microbatch, or the tokens of each pack: what one rank holds in one slot."""
-    place = planned.placement.slot * planned.placement.ranks + planned.placement.rank
-    tokens = np.bincount(place, planned.microbatches.batch * planned.microbatches.length)
+    position = planned.placement.slot * planned.placement.ranks + planned.placement.rank
+    tokens = np.bincount(position, planned.microbatches.batch * planned.microbatches.length)
     return tokens[tokens > 0]
 
 
 def _batches(mixture: Mixture, bucket_and_batch: np.ndarray[Any, Any]) -> list[BatchUse]:
     bucket_M, batch_M = bucket_and_batch
-    found = []
-    for place in np.unique(bucket_M).tolist():
-        own = batch_M[bucket_M == place]
-        found.append(
+    batch_rows = []
+    for bucket_index in np.unique(bucket_M).tolist():
+        bucket_batches = batch_M[bucket_M == bucket_index]
+        batch_rows.append(
             BatchUse(
-                bucket=str(mixture.buckets[place]),
-                microbatches=len(own),
-                least=int(own.min()),
-                mean=float(own.mean()),
-                most=int(own.max()),
+                bucket=str(mixture.buckets[bucket_index]),
+                microbatches=len(bucket_batches),
+                least=int(bucket_batches.min()),
+                mean=float(bucket_batches.mean()),
+                most=int(bucket_batches.max()),
             )
         )
-    return found
+    return batch_rows

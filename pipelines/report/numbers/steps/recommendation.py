@@ -74,41 +74,43 @@ def recommend(
         limited = _with_limit(budgets, limit)
         mixture = make(limited)
         for count in sorted({*_MICROBATCHES, steps.microbatches}):
-            own = steps.model_copy(update={"microbatches": count})
-            given = limited == budgets and own == steps
+            tried_steps = steps.model_copy(update={"microbatches": count})
+            is_given = limited == budgets and tried_steps == steps
             try:
-                found = planned if given else policy_numbers(mixture, own, "balanced")
+                outcome = planned if is_given else policy_numbers(mixture, tried_steps, "balanced")
             except UsageError:  # a dataset may be too small for a step of so many
                 continue
-            one = Tried(count, limit, found.metrics["idle"], found.throughput, found.samples)
-            tried.append((one, own, limited, found))
-    best = max(one.throughput for one, *_ in tried)
-    good = [one for one in tried if one[0].throughput >= best * (1 - _AS_GOOD)]
-    chosen, own, limited, found = min(
+            trial = Tried(count, limit, outcome.metrics["idle"], outcome.throughput, outcome.samples)
+            tried.append((trial, tried_steps, limited, outcome))
+    best = max(trial.throughput for trial, *_ in tried)
+    good = [trial for trial in tried if trial[0].throughput >= best * (1 - _AS_GOOD)]
+    chosen, tried_steps, limited, outcome = min(
         good,
-        key=lambda one: (one[0].limit != budgets.cost_limit, one[0].microbatches, -one[0].throughput),
+        key=lambda trial: (trial[0].limit != budgets.cost_limit, trial[0].microbatches, -trial[0].throughput),
     )
-    figures = found.to_json()
+    figures = outcome.to_json()
     return {
         "words": _words(chosen, planned, budgets, steps),
         "changes": (chosen.microbatches, chosen.limit) != (steps.microbatches, budgets.cost_limit),
         "microbatches": chosen.microbatches,
         "limit": chosen.limit,
         "promised": {name: figures[name] for name in PROMISED},
-        "report_yaml": _yaml({"buckets": _keys(limited), "plan": own.model_dump(mode="json")}),
-        "stream_yaml": _yaml({"stream": _stream(own) | {"buckets": _keys(limited)}}),
-        "tried": [asdict(one) for one, *_ in tried],
+        "report_yaml": _yaml({"buckets": _keys(limited), "plan": tried_steps.model_dump(mode="json")}),
+        "stream_yaml": _yaml({"stream": _stream(tried_steps) | {"buckets": _keys(limited)}}),
+        "tried": [asdict(trial) for trial, *_ in tried],
     }
 
 
 def _limits(budgets: Budgets, lengths: Sequence[int]) -> list[float | None]:
     """Return the limits to try, the given one first."""
-    cost, given = budgets.counted_cost, budgets.cost_limit
+    cost, given_limit = budgets.counted_cost, budgets.cost_limit
     dearest = float(max(seconds(cost, 1, length) for length in lengths))
-    if given is not None:
-        return [given, _rounded_up(dearest)] if dearest > _EXCEEDED * given else [given]
-    most = float(max(seconds(cost, max(1, budgets.memory_tokens // length), length) for length in lengths))
-    between = {_rounded_up(dearest * (most / dearest) ** share) for share in _UNLIMITED_TRIES}
+    if given_limit is not None:
+        return [given_limit, _rounded_up(dearest)] if dearest > _EXCEEDED * given_limit else [given_limit]
+    max_cost = float(
+        max(seconds(cost, max(1, budgets.memory_tokens // length), length) for length in lengths)
+    )
+    between = {_rounded_up(dearest * (max_cost / dearest) ** share) for share in _UNLIMITED_TRIES}
     return [None, *sorted(between)]
 
 
@@ -127,8 +129,8 @@ def _with_limit(budgets: BudgetsT, limit: float | None) -> BudgetsT:
 
 def _words(chosen: Tried, planned: PolicyNumbers, budgets: Budgets, steps: StepsConfig) -> list[str]:
     gain = chosen.throughput / planned.throughput - 1
-    said = (chosen.microbatches, chosen.limit) == (steps.microbatches, budgets.cost_limit)
-    if said:
+    is_current = (chosen.microbatches, chosen.limit) == (steps.microbatches, budgets.cost_limit)
+    if is_current:
         return [
             f"Keep what is set: with {of_microbatches(steps.microbatches)} per rank and step, ranks wait"
             f" {chosen.idle:.2%} of the time under balanced, and nothing else that was tried is more than"
@@ -164,8 +166,8 @@ def _keys(budgets: Budgets) -> dict[str, Any]:
 
 
 def _stream(steps: StepsConfig) -> dict[str, Any]:
-    own = {name: getattr(steps, name) for name in ("microbatches", "regime", "lookahead", "seed")}
-    return {"policy": "balanced", **own}
+    stream_keys = {name: getattr(steps, name) for name in ("microbatches", "regime", "lookahead", "seed")}
+    return {"policy": "balanced", **stream_keys}
 
 
 def _yaml(values: dict[str, Any]) -> str:
