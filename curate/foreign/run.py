@@ -22,6 +22,7 @@ from reelweave.loader.dataset.manifest import MANIFEST, Foreign, Manifest, read_
 from reelweave.loader.dataset.publishing.foreign import TarIndex, publish_foreign
 from reelweave.loader.dataset.publishing.writer import SIDECARS
 from reelweave.loader.dataset.schema import TABLES
+from reelweave.loader.dataset.tars.card import CARD, card_of_tars, place_card
 from reelweave.loader.dataset.tars.media import MEDIA, media_alike
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.loader.storage import ObjectInfo, Storage, StorageConfig, leased, open_storage
@@ -112,6 +113,12 @@ def _index(
     notes += [
         f"{place.uri(path)} tells of other samples than its tar holds; it was left alone" for path in others
     ]
+    if beside and not place_card(place, card_of_tars([tar.path for tar in indices], is_all=shards is None)):
+        notes.append(
+            f"{place.uri(CARD)} is not ours and was left alone: Hugging Face's datasets opens the tars by"
+            " load_dataset('webdataset', data_files='FOLDER/*.tar'), and by the folder's name if configs: in that file"
+            " name them"
+        )
     return Indexed(manifest, len(todo), tuple(notes))
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from reelweave.loader.batch import Microbatch, Pack
+from reelweave.loader.errors import UsageError
 from reelweave.train.cascade.training.start import run_by_cascades
 from reelweave.train.checkpoint.pieces import Tensors
 from reelweave.train.config.run import TrainConfig
@@ -71,8 +72,16 @@ class DenoiserTask:
         groups = {"model": layout.placed(self.weights), "optimizer": layout.optimizer_state()}
         return groups | ({"ema": layout.placed(averages)} if averages else {})
 
-    def start(self, done: int, log: MetricLog) -> None:  # noqa: ARG002 - as `TrainingTask` has it
-        """Give all ranks the same weights; plan the first steps of cascades."""
+    def start(self, done: int, log: MetricLog) -> None:
+        """Give all ranks the same weights; plan the first steps of cascades.
+
+        Raises:
+            UsageError: ``lora.targets`` of a new run has an entry that names no layer; one that resumes goes on.
+        """
+        if unknown := self._layout.bundle.dit.unknown_targets:
+            if not done:
+                raise UsageError(f"{unknown}; correct it or leave it out")
+            log.say(unknown)
         self._layout.share()
         if self._cascades is not None:
             self._cascades.prefetch_from(self._stream)

@@ -39,6 +39,7 @@ class Denoiser(nn.Module):
         objectives: names of the supported objectives.
         lora_targets: default layers for LoRA.
         adapted: True if only LoRA adapters are trained (`reelweave.train.models.lora`).
+        unknown_targets: message that names the entries of ``lora.targets`` without a layer; empty: each has one.
         adapter_weights: number of their weights by the rows that they are applied to.
         condition_channels: number of channels that inputs have behind the noisy latents.
         reads_picture: True if these are made from the latents of
@@ -52,6 +53,7 @@ class Denoiser(nn.Module):
     objectives: ClassVar[tuple[str, ...]] = ("flow", "edm", "ddpm")
     lora_targets: ClassVar[tuple[str, ...]] = ("query", "key", "value", "out")
     adapted: bool = False
+    unknown_targets: str = ""
     adapter_weights: Mapping[InputRows, int] = MappingProxyType({})
     condition_channels: int = 0
     reads_picture: bool = False

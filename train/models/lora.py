@@ -3,6 +3,8 @@
 An adapted layer computes W x + alpha / rank B A x with frozen W and B initialized to zero.
 """
 
+from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -33,6 +35,7 @@ def adapt(denoiser: Denoiser, config: LoraConfig) -> None:
         raise UsageError(
             f"lora.targets={list(targets)} names no layer of this model that can be adapted"
         ) from error
+    denoiser.unknown_targets = _unknown(denoiser, config.targets)
     denoiser.adapted = True
     denoiser.adapter_weights = _counted(denoiser)
     for name, parameter in denoiser.named_parameters():
@@ -106,6 +109,24 @@ def adapted(denoiser: Denoiser) -> Any:
     """Return the module that adapters are named after: diffusers' own for a published model."""
     inner: nn.Module = denoiser.model if isinstance(denoiser, DiffusersDenoiser) else denoiser
     return inner
+
+
+def _unknown(denoiser: Denoiser, targets: Sequence[str]) -> str:
+    """Name the targets that are the end of no adapted layer's name, with the nearest names of linear layers."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    layers = [
+        f".{name}" for name, layer in adapted(denoiser).named_modules() if isinstance(layer, BaseTunerLayer)
+    ]
+    unknown = [target for target in targets if not any(layer.endswith(f".{target}") for layer in layers)]
+    if not unknown:
+        return ""
+    linear = [name for name, layer in adapted(denoiser).named_modules() if isinstance(layer, nn.Linear)]
+    parts = [name.removesuffix(".base_layer").split(".") for name in linear if ".lora_" not in name]
+    ends = sorted({".".join(each[-count:]) for each in parts for count in range(1, len(each) + 1)})
+    nearest = [get_close_matches(target, ends, 3, 0.0) for target in unknown]
+    said = [f"{target!r} (nearest: {', '.join(near)})" for target, near in zip(unknown, nearest, strict=True)]
+    return f"lora.targets: no layer of this model that can be adapted ends in {' or '.join(said)}"
 
 
 def _counted(denoiser: Denoiser) -> dict[InputRows, int]:

@@ -96,6 +96,17 @@ def test_an_adapter_changes_nothing_before_it_has_learned(tmp_path):
         torch.testing.assert_close(Bundle(adapted).dit(*asked()), Bundle(plain).dit(*asked()))
 
 
+def test_a_target_that_names_no_layer_is_refused_with_the_nearest_names(tmp_path):
+    config = run_config(tmp_path, "wan", 2, lora=LORA | {"targets": ["to_q", "to_kk"]})
+    with pytest.raises(UsageError, match=r"ends in 'to_kk' \(nearest: .*\bto_k\b.*\); correct it"):
+        Trainer(config, ClipStream(), tmp_path / "run").run()
+    # What an earlier version has trained is still read.
+    assert "to_kk" in Bundle(config).dit.unknown_targets
+    assert not Bundle(
+        run_config(tmp_path, "wan", lora=LORA | {"targets": ["to_q", "0.proj"]})
+    ).dit.unknown_targets
+
+
 @thorough
 def test_a_broken_run_goes_on_to_the_same_numbers(wan, tmp_path):
     folder, config, _ = wan
