@@ -1,6 +1,6 @@
 """The dataset on disk and everything that reads it: usable alone, without Ray or curation models.
 
-The public names are listed in ``__init__.pyi``. Each is imported at its first use, so ``import loader`` is cheap and
+The public names are listed in ``__init__.pyi``. Each is imported at its first use, so importing the package is cheap and
 torch is imported only with ``VideoStream``.
 """
 
