@@ -86,7 +86,7 @@ class Batch:
     Attributes:
         keys: key of each sample.
         captions: caption of each sample.
-        passes: number of earlier draws of each sample; key and pass identify the draw and seed its noise.
+        passes: number of earlier draws of each sample; dataset, key and pass identify the draw and seed its noise.
         step: optimizer step of the run, from 0.
         epoch: epoch, from 0.
         weight: factor of the mean loss: B over ``mean_samples``, or over ``step_samples``, as `denominator` says. With
@@ -105,6 +105,7 @@ class Batch:
         reads: numbers of this rank's reads since its last batch, including those for later batches.
         media: encoded clips, where the stream does not decode; there are no pixels then.
         contexts: stored text encoder output of each caption, [tokens, D]; None if none is stored.
+        datasets: number of each sample's dataset in a blend; empty: all are of its first one, or of the only one.
     """
 
     keys: tuple[str, ...]
@@ -124,6 +125,16 @@ class Batch:
     reads: ReadCounts = NO_READS
     media: EncodedClips | None = None
     contexts: tuple[torch.Tensor, ...] | None = None
+    datasets: tuple[int, ...] = ()
+
+    @property
+    def draw_keys(self) -> tuple[str, ...]:
+        """Name of each sample for its random numbers: its key, which datasets of a blend may share, and the dataset."""
+        if not any(self.datasets):
+            return self.keys
+        # No key of a tar holds a NUL. Those of the first dataset draw as they do without a blend.
+        named = zip(self.datasets, self.keys, strict=True)
+        return tuple(f"{dataset}\0{key}" if dataset else key for dataset, key in named)
 
     @property
     def share(self) -> float:

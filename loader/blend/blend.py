@@ -108,6 +108,10 @@ class Blend:
         dataset, row = self._of(row_number, self._starts)
         return dataset.key(row)
 
+    def dataset_of(self, row_number: int) -> int:
+        """Return the number of a row's dataset."""
+        return int(np.searchsorted(self._starts, row_number, side="right")) - 1
+
     def clip(self, row_number: int, region: bytes | memoryview) -> TrainingSample:
         """Parse the bytes of a sample, see `Dataset.clip`."""
         dataset, row = self._of(row_number, self._starts)

@@ -39,6 +39,9 @@ class SampleSource(Protocol):
     def key(self, row_number: int) -> str:
         """Return the key of the sample in a row."""
 
+    def dataset_of(self, row_number: int) -> int:
+        """Return the number of a row's dataset in a blend; 0 without a blend."""
+
     def clip(self, row_number: int, region: bytes | memoryview) -> TrainingSample:
         """Parse all bytes of the sample in a row.
 

@@ -278,6 +278,10 @@ class Dataset(TableReader):
         """Return the key of the sample in a row."""
         return str(self.rows_at(np.array([row_number]), ["key"]).column("key")[0])
 
+    def dataset_of(self, row_number: int) -> int:  # noqa: ARG002 - as `Blend` has it
+        """Return 0, the number of a dataset without a blend."""
+        return 0
+
     def clip(self, row_number: int, region: bytes | memoryview) -> TrainingSample:
         """Check and parse all bytes of the sample in a row.
 

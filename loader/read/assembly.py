@@ -116,6 +116,7 @@ def _facts(
         "keys": tuple(sample.key for sample in kept_samples),
         "captions": tuple(sample.caption for sample in kept_samples),
         "passes": tuple(sample.passed for sample in kept_samples),
+        "datasets": tuple(sample.dataset for sample in kept_samples),
         "step": planned.before.step,
         "epoch": planned.before.epoch,
         "step_samples": planned.samples,

@@ -172,13 +172,19 @@ class ReadPipeline:
                 )
                 continue
             frames = [] if self._config.decode else frames_T.tolist()
-            return LoadedSample(clip.key, clip.caption, passed, filled.size, frames, bad, filled.text)
+            dataset = self._samples.dataset_of(row)
+            return LoadedSample(
+                clip.key, clip.caption, passed, filled.size, frames, bad, filled.text, dataset=dataset
+            )
         blank, frames = (
             contents.blank(slot, bucket),
             list(range(0 if self._config.decode else bucket.frames)),
         )
         key, _ = self._samples.name(row_pass[0])
-        return LoadedSample(key, "", row_pass[1], blank.size, frames, bad, blank.text, lost=True)
+        dataset = self._samples.dataset_of(row_pass[0])
+        return LoadedSample(
+            key, "", row_pass[1], blank.size, frames, bad, blank.text, dataset=dataset, lost=True
+        )
 
     def _stand_ins(self, planned: RankMicrobatch, index: int) -> Iterator[tuple[int, int]]:
         """Return row and passes of the samples that may replace a bad one."""

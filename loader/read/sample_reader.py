@@ -83,6 +83,10 @@ class SampleReader:
         """Return the key of a sample and the path of its shard, for messages."""
         return self._source.key(row), self._source.shard_uri(self._index.shard.item(row))
 
+    def dataset_of(self, row: int) -> int:
+        """Return the number of a sample's dataset in a blend; 0 without a blend."""
+        return self._source.dataset_of(row)
+
     def clip(self, row: int, fetched: Fetched) -> TrainingSample:
         """Parse the sample of a row from its bytes.
 

@@ -37,6 +37,7 @@ class LoadedSample(NamedTuple):
         frames: numbers of its frames to use, if the content is an encoded clip.
         bad: unusable samples that it replaces.
         text: bytes of its caption's stored context.
+        dataset: number of its dataset in a blend.
         lost: True if nothing usable was found; the content is black then.
     """
 
@@ -47,6 +48,7 @@ class LoadedSample(NamedTuple):
     frames: list[int]
     bad: list[BadSample]
     text: int = 0
+    dataset: int = 0
     lost: bool = False
 
 

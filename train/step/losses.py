@@ -101,10 +101,10 @@ def losses_of(
     errors: SquaredErrors = whole_model_errors,
     part: Timed = untimed,
 ) -> Losses:
-    """Compute `losses` with latents and text from elsewhere; uses only keys and passes of the batch."""
+    """Compute `losses` with latents and text from elsewhere; uses only keys, datasets and passes of the batch."""
     # Keep no reference to clean latents, which would live through the forward.
     posed = [
-        _pose(bundle, config, batch.keys[rows], batch.passes[rows], source, index, quantile)
+        _pose(bundle, config, batch.draw_keys[rows], batch.passes[rows], source, index, quantile)
         for index, rows in enumerate(alike(batch))
     ]
     dropped = [drop for pose in posed for drop in pose.dropped]

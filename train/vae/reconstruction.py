@@ -57,7 +57,7 @@ def reconstruct(vae: VideoVae, batch: Microbatch, device: torch.device, seed: in
     latents_BCTHW = posterior.mean
     if seed is not None:
         shape = latents_BCTHW.shape[1:]
-        latents_BCTHW = posterior.sample(draw_noise(seed, batch.keys, batch.passes, shape, device))
+        latents_BCTHW = posterior.sample(draw_noise(seed, batch.draw_keys, batch.passes, shape, device))
     made_BCTHW = at_least_float32(vae.decode(latents_BCTHW))
     if made_BCTHW.shape != video_BCTHW.shape:
         raise UsageError(

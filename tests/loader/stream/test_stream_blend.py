@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
@@ -52,6 +53,30 @@ def test_a_blend_resumes_at_other_ranks_with_every_draw_once(blend: Blend) -> No
     alone = VideoStream(blend, config(epochs=1))
     alone.load_state_dict(state)
     assert by_dataset([*found, *alone]) == {"few": 30, "many": 10}
+
+
+def test_samples_of_the_same_key_in_two_datasets_draw_numbers_of_their_own(
+    tmp_path: Path, samples: list[Sample]
+) -> None:
+    for name in ("one", "two"):
+        write(tmp_path / name, samples[:5])
+    file = tmp_path / "mix.yaml"
+    nodes = [{"path": "one"}, {"path": "two"}]
+    file.write_text(yaml.safe_dump({"splits": {"train": {"blend_epochized": nodes}}}))
+    blend = open_blend(str(file))
+    for decode in (True, False):
+        found = [micro for micro in VideoStream(blend, config(epochs=1, decode=decode)) if micro.weight]
+        draws = [
+            draw
+            for micro in found
+            for draw in zip(micro.keys, micro.datasets, micro.draw_keys, micro.passes, strict=True)
+        ]
+        assert len(draws) == len({(name, passed) for _, _, name, passed in draws}) == 10
+        assert Counter(key for key, *_ in draws) == Counter({sample.row["key"]: 2 for sample in samples[:5]})
+        # Those of the first dataset are what they are without a blend.
+        assert all((key == name) == (dataset == 0) for key, dataset, name, _ in draws)
+    for micro in VideoStream(blend.datasets[1], config(epochs=1)):
+        assert micro.draw_keys == micro.keys
 
 
 def stages(*given: dict[str, object]) -> list[dict[str, object]]:

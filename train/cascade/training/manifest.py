@@ -14,7 +14,7 @@ from reelweave.train.cascade.execution.ops import TensorSpec
 from reelweave.train.distributed.world import World
 
 _SAID = (
-    *("keys", "captions", "passes", "step", "epoch", "weight"),
+    *("keys", "captions", "passes", "datasets", "step", "epoch", "weight"),
     *("missing", "denominator", "step_samples", "mean_samples", "slot", "slots"),
 )
 
@@ -89,7 +89,7 @@ def _said(
 
 def _entry(row: dict[str, Any], owner: int, after: Position) -> ManifestEntry:
     common = {name: row[name] for name in _SAID}
-    common |= {name: tuple(row[name]) for name in ("keys", "captions", "passes")}
+    common |= {name: tuple(row[name]) for name in ("keys", "captions", "passes", "datasets")}
     common |= {"bad": tuple(BadSample(**fields) for fields in row["bad"]), "after": after}
     buckets, nothing = [Bucket(**fields) for fields in row["buckets"]], torch.empty(0, dtype=torch.uint8)
     batch: Microbatch | Pack

@@ -121,7 +121,7 @@ class TrainingOps:
 
     def _contexts(self, entry: ManifestEntry, part_indices: Sequence[int]) -> list[torch.Tensor]:
         batch, config = entry.batch, self._config
-        dropped = draw_dropped(config.objective.caption_dropout, config.seed, batch.keys, batch.passes)
+        dropped = draw_dropped(config.objective.caption_dropout, config.seed, batch.draw_keys, batch.passes)
         captions = captions_of(batch.captions, dropped)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=config.dtype == "bfloat16"):
             context_BMD, _ = self._bundle.text([captions[index] for index in part_indices])
@@ -153,6 +153,6 @@ def contexts_of(bundle: Bundle, config: TrainConfig, batch: Microbatch | Pack) -
     """Return the context shapes of a text encoder; empty if the DiT's ranks embed words themselves."""
     if isinstance(config.text, HashedTextConfig):
         return []
-    dropped = draw_dropped(config.objective.caption_dropout, config.seed, batch.keys, batch.passes)
+    dropped = draw_dropped(config.objective.caption_dropout, config.seed, batch.draw_keys, batch.passes)
     lengths = bundle.text.lengths(captions_of(batch.captions, dropped))
     return [TensorSpec((length, bundle.text.width), torch.float32) for length in lengths]
