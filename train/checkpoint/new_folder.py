@@ -24,6 +24,8 @@ def check_new(path: Path) -> None:
 def new_folder(path: Path) -> Iterator[Path]:
     """Yield an empty hidden folder that becomes ``path`` when the body, which only writes into it, succeeds.
 
+    Its files have the permissions that new files have here.
+
     Raises:
         UsageError: something is there, or it cannot be written; then nothing is left.
     """
@@ -31,6 +33,11 @@ def new_folder(path: Path) -> Iterator[Path]:
     try:
         with whole_folder(path) as aside:
             yield aside
+            # safetensors' own writer makes files that their owner alone can read.
+            usual = aside.stat().st_mode & 0o666
+            for file in aside.rglob("*"):
+                if file.is_file():
+                    file.chmod(usual)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or first_line(error)
         raise UsageError(

@@ -251,6 +251,8 @@ def test_merged_it_is_a_published_model_of_its_own(diffusers, wan, tmp_path):
     with torch.no_grad():
         expected = trained.bundle.dit(*asked())
     export(trained, tmp_path / "merged", merged=True)
+    usual = (tmp_path / "merged").stat().st_mode & 0o666
+    assert {file.stat().st_mode & 0o777 for file in (tmp_path / "merged").iterdir()} == {usual}
     model = diffusers.WanTransformer3DModel.from_pretrained(tmp_path / "merged")
     names = set(diffusers.WanTransformer3DModel.from_pretrained(folder / "transformer").state_dict())
     assert set(model.state_dict()) == names
