@@ -16,12 +16,13 @@ from reelweave.curate.foreign.size_headers import SizeHeaders
 from reelweave.curate.frames.picture import ShapeMeter
 from reelweave.curate.frames.probe import ProbeConfig
 from reelweave.curate.frames.source import SourceError, open_video
+from reelweave.loader.dataset.colour.transparency import OverBlack
 from reelweave.loader.dataset.samples.frames.shown_frames import PacketFrames, has_variable_rate, times_of
 from reelweave.loader.dataset.tars.media import FORMATS
 from reelweave.loader.dataset.tars.orientation import orientation_of
 from reelweave.loader.errors import refuse_shortage
 
-PROBE_VERSION = 5
+PROBE_VERSION = 6
 """Revision of this code: higher when the same bytes give other values; tars probed by older code are read again."""
 
 IMAGE_FPS = 25.0
@@ -43,6 +44,8 @@ class Media:
         duration_s: frames / fps.
         audio: Codec of the first sound track, or "none".
         variable_rate: True if frames last unequally long, so that ``fps`` is only their mean.
+        interlaced: True if a frame that was decoded is marked as two fields of different times.
+        transparent: True if the first frame has a transparent pixel.
     """
 
     frames: int
@@ -52,6 +55,8 @@ class Media:
     duration_s: float
     audio: str
     variable_rate: bool = False
+    interlaced: bool = False
+    transparent: bool = False
 
 
 def probe(data: bytes | memoryview) -> Media:
@@ -73,8 +78,9 @@ def probe(data: bytes | memoryview) -> Media:
         told, tick_s = packets.told(), float(stream.time_base or 0)
         height, width = _shown_size(frame, stream.sample_aspect_ratio)
         audio = _codec(container.streams.audio[0]) if container.streams.audio else "none"
+        interlaced, transparent = bool(frame.interlaced_frame), OverBlack().is_transparent(frame)
         is_picture, stated = container.format.name.endswith("_pipe"), stream.average_rate
-    decoded = _decoded_stamps(data) if told is None or heads.change else []
+    decoded, combed = _decoded_stamps(data) if told is None or heads.change else ([], False)
     stamps = decoded if told is None else told.pts.tolist()
     times_s = times_of(stamps, tick_s)
     fps = IMAGE_FPS if is_picture else times.rate(stated, len(stamps))
@@ -85,7 +91,9 @@ def probe(data: bytes | memoryview) -> Media:
         width,
         len(stamps) / fps,
         audio,
-        times_s is not None and has_variable_rate(times_s),
+        variable_rate=times_s is not None and has_variable_rate(times_s),
+        interlaced=interlaced or combed,
+        transparent=transparent,
     )
 
 
@@ -98,8 +106,8 @@ def _decoding() -> Iterator[None]:
         raise SourceError(f"cannot be decoded: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _decoded_stamps(data: bytes | memoryview) -> list[int | None]:
-    """Return the time stamp of each frame, all of which are decoded.
+def _decoded_stamps(data: bytes | memoryview) -> tuple[list[int | None], bool]:
+    """Return the time stamp of each frame, all of which are decoded, and whether any is interlaced.
 
     Raises:
         SourceError: There is none, or they change their shape, of which an index has one.
@@ -108,15 +116,16 @@ def _decoded_stamps(data: bytes | memoryview) -> list[int | None]:
         meter = ShapeMeter(
             stream, stream.codec_context, ProbeConfig(max_width=_MAX_SIDE, max_height=_MAX_SIDE)
         )
-        stamps = [frame.pts for packet in container.demux(stream) for frame in meter.decode(packet)]
-    if not stamps:
+        shown = (frame for packet in container.demux(stream) for frame in meter.decode(packet))
+        found = [(frame.pts, bool(frame.interlaced_frame)) for frame in shown]
+    if not found:
         raise SourceError("has no frame that can be decoded")
     if len(meter.shapes) > 1:
         old, new, *_ = meter.shapes
         raise SourceError(
             f"changes its picture from {old} to {new} at frame {new.first}; `reelweave curate` makes clips of each"
         )
-    return stamps
+    return [pts for pts, _ in found], any(interlaced for _, interlaced in found)
 
 
 @dataclass

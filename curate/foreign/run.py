@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib.metadata
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -10,20 +9,16 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from reelweave.curate.foreign.crew import TarProgress, read_tars
 from reelweave.curate.foreign.probe import PROBE_VERSION
-from reelweave.curate.foreign.tar import NOTES, VARIABLE_RATE, note_path, read_local, write_local
+from reelweave.curate.foreign.remarks import reasons_of, remarks
+from reelweave.curate.foreign.tar import NOTES, note_path, read_local, write_local
 from reelweave.loader.base.processors import processors
 from reelweave.loader.dataset.manifest import MANIFEST, Foreign, Manifest, read_manifest, table_path
 from reelweave.loader.dataset.publishing.foreign import TarIndex, publish_foreign
 from reelweave.loader.dataset.publishing.writer import SIDECARS
 from reelweave.loader.dataset.schema import TABLES
 from reelweave.loader.dataset.tars.card import CARD, card_of_tars, place_card
-from reelweave.loader.dataset.tars.media import MEDIA, media_alike
 from reelweave.loader.errors import RunError, UsageError
 from reelweave.loader.storage import ObjectInfo, Storage, StorageConfig, leased, open_storage
 from reelweave.loader.storage.scratch import Scratch
@@ -109,7 +104,7 @@ def _index(
     manifest, others = publish_foreign(
         place, indices, foreign, {"index": {"shards": shards}}, _versions(), previous, with_sidecars
     )
-    notes += _remarks(indices, manifest)
+    notes += remarks(indices, manifest)
     notes += [
         f"{place.uri(path)} tells of other samples than its tar holds; it was left alone" for path in others
     ]
@@ -193,98 +188,11 @@ def _known(place: Storage, found: Sequence[ObjectInfo], folder: Path) -> dict[st
 
 
 def _check_some_use(tars: Sequence[TarIndex], root: str) -> None:
-    reasons = _reasons(tars)
+    reasons = reasons_of(tars)
     reasons.update(problem for tar in tars for problem in tar.damage)
     if reasons.pop("", 0) == 0:
         most = reasons.most_common(1)[0][0] if reasons else "the tars are empty"
         raise RunError(f"{root} has no sample that can be used; most often: {most}")
-
-
-def _reasons(tars: Sequence[TarIndex]) -> Counter[str]:
-    """Return the number of samples by the reason why they cannot be used, "" for the others."""
-    found: Counter[str] = Counter()
-    for tar in tars:
-        counts = pc.value_counts(tar.table.column("reason")).to_pylist()
-        found.update({one["values"]: one["counts"] for one in counts})
-    return found
-
-
-def _remarks(tars: Sequence[TarIndex], manifest: Manifest) -> list[str]:
-    """Return sentences on surprises: qualified names of samples, repeated keys, captions that are missing."""
-    found = []
-    qualified = [entry for entry in manifest.shards if entry.qualified]
-    if qualified:
-        found.append(
-            f"keys repeat from tar to tar: the samples of {len(qualified)} of {len(manifest.shards)} tars go by tar"
-            f" and key ({qualified[0].key_prefix}KEY)"
-        )
-    if lost := _reasons(tars)[""] - manifest.totals.samples:
-        found.append(
-            f"{lost} samples repeat a key of their own tar and were left out; accounting.parquet names them"
-        )
-    silent = [(len(keys), keys[0], tar.path) for tar in tars if (keys := _without_caption(tar))]
-    if silent:
-        _, key, path = silent[0]
-        found.append(
-            f"{sum(count for count, *_ in silent)} samples have a .txt or .json and no caption in it, the first:"
-            f" {key} of {path}; read are the text of .txt, and caption, text or prompt of .json"
-        )
-    several = [(len(pairs), pairs[0], tar.path) for tar in tars if (pairs := _with_several_media(tar))]
-    if several:
-        _, (key, names), path = several[0]
-        found.append(
-            f"{sum(count for count, *_ in several)} samples hold several videos or pictures, and one of each counts;"
-            f" the first: {key} of {path} ({', '.join(names[:4])}). A key ends at the first dot of a file's name"
-        )
-    if replaced := sum(_replaced(tar) for tar in tars):
-        found.append(
-            f"{replaced} captions are not UTF-8: what could not be read is U+FFFD in them; write them again as UTF-8"
-        )
-    if varying := sum(_variable(tar) for tar in tars):
-        found.append(
-            f"{varying} samples have a variable frame rate (attributes: frame_rate=variable in index.parquet);"
-            " `sampling: {mode: fps}` chooses their frames by time stamps, other modes by number"
-        )
-    return found
-
-
-def _variable(tar: TarIndex) -> int:
-    """Return the number of usable samples of a tar whose frames last unequally long."""
-    [(name, value)] = VARIABLE_RATE.items()
-    rows = tar.table.filter(pc.field("reason") == "")
-    return pc.sum(pc.equal(pc.map_lookup(rows["attributes"], name, "first"), value)).as_py() or 0
-
-
-def _with_several_media(tar: TarIndex) -> list[tuple[str, list[str]]]:
-    """Return key and media of the usable samples of a tar that hold several of the kind that counts."""
-    rows = tar.table.filter((pc.field("reason") == "") & (pc.list_value_length(pc.field("members")) > 1))
-    lists = rows["members"].combine_chunks()
-    ends = pc.replace_substring_regex(pc.struct_field(lists.flatten(), "suffix"), r"^.*[.]", "")
-    parents = pc.list_parent_indices(lists).to_numpy()[
-        pc.is_in(ends, pa.array(MEDIA)).to_numpy(zero_copy_only=False)
-    ]
-    # Few samples hold several: only these are looked at one by one.
-    chosen = rows.take(np.flatnonzero(np.bincount(parents, minlength=len(rows)) > 1))
-    listed = ([one["suffix"] for one in members] for members in chosen["members"].to_pylist())
-    named = zip(chosen["key"].to_pylist(), map(media_alike, listed), strict=True)
-    return [(key, suffixes) for key, suffixes in named if len(suffixes) > 1]
-
-
-def _replaced(tar: TarIndex) -> int:
-    """Return the number of usable samples of a tar whose caption was no text in parts."""
-    rows = tar.table.filter(pc.field("reason") == "")
-    return pc.sum(pc.match_substring(rows["caption"], "\ufffd")).as_py() or 0
-
-
-def _without_caption(tar: TarIndex) -> list[str]:
-    """Return the keys of the usable samples of a tar that have a .txt or .json, but no caption."""
-    rows = tar.table.filter((pc.field("reason") == "") & (pc.field("caption_source") == "none"))
-    columns = zip(rows.column("key").to_pylist(), rows.column("members").to_pylist(), strict=True)
-    return [
-        key
-        for key, listed in columns
-        if any(one["suffix"].rpartition(".")[2] in ("txt", "json") for one in listed)
-    ]
 
 
 def _versions() -> dict[str, str]:

@@ -23,8 +23,15 @@ from reelweave.loader.storage import Storage
 from reelweave.loader.text import count_tokens
 
 NOTES = ".reelweave-index/"
-VARIABLE_RATE = {"frame_rate": "variable"}
-"""Entry of the column ``attributes`` of samples whose frames last unequally long."""
+MARKS = {
+    "variable_rate": ("frame_rate", "variable"),
+    "interlaced": ("scan", "interlaced"),
+    "transparent": ("alpha", "transparent"),
+}
+"""Entry of the column ``attributes`` for each attribute of `Media` that is true or false."""
+
+NO_MEDIA = "has no video and no picture"
+"""Start of the reason of samples without media."""
 
 _ROWS_AT_ONCE = 4096  # a table of rows takes a tenth of their memory as objects
 
@@ -136,7 +143,7 @@ def _described(region: bytes) -> Row:
     _, members = read_sample(region)
     suffix = media_suffix(members)
     if suffix is None:
-        raise SourceError(f"has no video and no picture, only .{', .'.join(members)}")
+        raise SourceError(f"{NO_MEDIA}, only .{', .'.join(members)}")
     media = members[suffix]
     try:
         found = probe(media)
@@ -145,10 +152,10 @@ def _described(region: bytes) -> Row:
     caption, caption_source = caption_of(members)
     digest = hashlib.sha256(media).hexdigest()
     row = dict(vars(found))
-    attributes = VARIABLE_RATE if row.pop("variable_rate") else {}
+    marks = {mark: row.pop(mark) for mark in MARKS}
     return {
         **row,
-        "attributes": attributes,
+        "attributes": dict(entry for mark, entry in MARKS.items() if marks[mark]),
         "end_s": found.duration_s,
         "text_tokens": count_tokens(caption),
         "caption": caption,

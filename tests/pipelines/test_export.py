@@ -1,4 +1,5 @@
 import json
+import stat
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,10 @@ def test_a_model_of_ours_becomes_a_folder(tmp_path: Path, capsys, group: str) ->
     expected = {name.removeprefix("dit."): weight for name, weight in saved.items()}
     assert all((weight == expected[name]).all() for name, weight in weights.items())
     assert json.loads((tmp_path / "out" / "config.json").read_text())["kind"] == "dit"
+    (tmp_path / "file").touch()
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in (*(tmp_path / "out").iterdir(), tmp_path / "file")}
+    assert len(modes) == 1  # that of the umask
+    (tmp_path / "file").unlink()
     assert main(command) == 2
     assert "exists" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]

@@ -110,7 +110,11 @@ def index_of(folder: Path) -> Path:
 
 
 def test_a_key_that_comes_twice_in_a_tar_and_a_missing_caption_are_told(tmp_path: Path) -> None:
-    twice: list[tuple[str, Contents]] = [("a", PICTURE), ("b", {"jpg": picture(2)}), ("a", PICTURE)]
+    twice: list[tuple[str, Contents]] = [
+        ("a", PICTURE),
+        ("b", {"jpg": picture(2), "txt": b"b"}),
+        ("a", PICTURE),
+    ]
     silent: list[tuple[str, Contents]] = [
         ("c", {"jpg": picture(3), "json": json.dumps({"tags": []}).encode()})
     ]

@@ -16,6 +16,7 @@ CASES = {
     "prores.mov": "-c:v prores_ks -profile:v 4 -pix_fmt yuva444p10le",
     "qtrle.mov": "-c:v qtrle -pix_fmt argb",
     "png.mov": "-c:v png -pix_fmt rgba",
+    "grey.mov": "-c:v png -pix_fmt ya8",
     "ffv1.mkv": "-c:v ffv1 -pix_fmt bgra",
     "utvideo.avi": "-c:v utvideo -pix_fmt gbrap",
     "film.apng": "-f apng -pix_fmt rgba",

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from reelweave.loader.base.whole_file import whole_file
 from reelweave.loader.errors import RunError, UsageError, first_line
@@ -33,7 +33,8 @@ def kept_latents(
     if writes:
         try:
             with whole_file(path) as aside:
-                save_file({_NAME: latents_BCTHW.cpu().contiguous()}, aside, dict(described))
+                # Not save_file, whose files only their owner may read, whatever the umask.
+                aside.write_bytes(save({_NAME: latents_BCTHW.cpu().contiguous()}, dict(described)))
         except (OSError, SafetensorError) as error:
             raise RunError(f"the latents cannot be kept in {path}: {first_line(error)}") from error
     try:

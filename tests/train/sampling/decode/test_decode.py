@@ -182,6 +182,8 @@ def test_a_failed_decode_keeps_the_latents(tmp_path):
     latents, described = load_latents(path)
     assert torch.equal(latents, x)
     assert described == {"seed": "3"}
+    (tmp_path / "by umask").touch()
+    assert path.stat().st_mode == (tmp_path / "by umask").stat().st_mode
     with kept_latents(path, x, {}):
         assert path.exists()
     assert not path.exists()

@@ -1,0 +1,133 @@
+"""Sentences for the person who indexes tars: what is counted and looks or trains otherwise than one would think."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from reelweave.curate.foreign.tar import MARKS, NO_MEDIA
+from reelweave.loader.dataset.manifest import Manifest
+from reelweave.loader.dataset.publishing.foreign import TarIndex
+from reelweave.loader.dataset.tars.media import MEDIA, media_alike
+
+_SAID = {
+    "variable_rate": (
+        "have a variable frame rate",
+        "`sampling: {mode: fps}` chooses their frames by time stamps, other modes by number",
+    ),
+    "interlaced": (
+        "are marked as interlaced",
+        "they train combed: `reelweave curate` on the videos themselves deinterlaces them, `stream.exclude` leaves"
+        " them out",
+    ),
+    "transparent": (
+        "have transparent pixels",
+        "these train as the colour that is stored below: `reelweave curate` shows videos over black",
+    ),
+}
+_SORTED = "members of a sample must lie side by side, as `tar --sort=name` writes them"
+
+
+def reasons_of(tars: Sequence[TarIndex]) -> Counter[str]:
+    """Return the number of samples by the reason why they cannot be used, "" for the others."""
+    found: Counter[str] = Counter()
+    for tar in tars:
+        counts = pc.value_counts(tar.table.column("reason")).to_pylist()
+        found.update({one["values"]: one["counts"] for one in counts})
+    return found
+
+
+def remarks(tars: Sequence[TarIndex], manifest: Manifest) -> list[str]:
+    """Return sentences on what surprises in tars: names, captions, and media that train otherwise than they look."""
+    return [*_on_keys(tars, manifest), *_on_captions(tars), *_on_media(tars)]
+
+
+def _on_keys(tars: Sequence[TarIndex], manifest: Manifest) -> Iterator[str]:
+    qualified = [entry for entry in manifest.shards if entry.qualified]
+    if qualified:
+        yield (
+            f"keys repeat from tar to tar: the samples of {len(qualified)} of {len(manifest.shards)} tars go by tar"
+            f" and key ({qualified[0].key_prefix}KEY)"
+        )
+    if lost := reasons_of(tars)[""] - manifest.totals.samples:
+        yield f"{lost} samples repeat a key of their own tar and were left out; accounting.parquet names them"
+
+
+def _on_captions(tars: Sequence[TarIndex]) -> Iterator[str]:
+    silent = [(len(keys), keys[0], tar.path) for tar in tars if (keys := _without_caption(tar, True))]
+    if silent:
+        _, key, path = silent[0]
+        yield (
+            f"{sum(count for count, *_ in silent)} samples have a .txt or .json and no caption in it, the first:"
+            f" {key} of {path}; read are the text of .txt, and caption, text or prompt of .json"
+        )
+    bare = [(tar, keys) for tar in tars if (keys := _without_caption(tar, False))]
+    if bare:
+        tar, keys = bare[0]
+        apart = sum(_without_media(tar, keys) for tar, keys in bare)
+        yield (
+            f"{sum(len(keys) for _, keys in bare)} samples have no .txt or .json: they train without a caption, the"
+            f" first: {keys[0]} of {tar.path}"
+        ) + (f"; {apart} of them come again in their tar, without a video: {_SORTED}" if apart else "")
+    if replaced := sum(_replaced(tar) for tar in tars):
+        yield f"{replaced} captions are not UTF-8: what could not be read is U+FFFD in them; write them again as UTF-8"
+
+
+def _on_media(tars: Sequence[TarIndex]) -> Iterator[str]:
+    several = [(len(pairs), pairs[0], tar.path) for tar in tars if (pairs := _with_several_media(tar))]
+    if several:
+        _, (key, names), path = several[0]
+        yield (
+            f"{sum(count for count, *_ in several)} samples hold several videos or pictures, and one of each counts;"
+            f" the first: {key} of {path} ({', '.join(names[:4])}). A key ends at the first dot of a file's name"
+        )
+    for mark, (said, advice) in _SAID.items():
+        name, value = MARKS[mark]
+        if marked := sum(_marked(tar, name, value) for tar in tars):
+            yield f"{marked} samples {said} (attributes: {name}={value} in index.parquet); {advice}"
+
+
+def _marked(tar: TarIndex, name: str, value: str) -> int:
+    """Return the number of usable samples of a tar that have an attribute of this value."""
+    rows = tar.table.filter(pc.field("reason") == "")
+    return pc.sum(pc.equal(pc.map_lookup(rows["attributes"], name, "first"), value)).as_py() or 0
+
+
+def _with_several_media(tar: TarIndex) -> list[tuple[str, list[str]]]:
+    """Return key and media of the usable samples of a tar that hold several of the kind that counts."""
+    rows = tar.table.filter((pc.field("reason") == "") & (pc.list_value_length(pc.field("members")) > 1))
+    lists = rows["members"].combine_chunks()
+    ends = pc.replace_substring_regex(pc.struct_field(lists.flatten(), "suffix"), r"^.*[.]", "")
+    parents = pc.list_parent_indices(lists).to_numpy()[
+        pc.is_in(ends, pa.array(MEDIA)).to_numpy(zero_copy_only=False)
+    ]
+    # Few samples hold several: only these are looked at one by one.
+    chosen = rows.take(np.flatnonzero(np.bincount(parents, minlength=len(rows)) > 1))
+    listed = ([one["suffix"] for one in members] for members in chosen["members"].to_pylist())
+    named = zip(chosen["key"].to_pylist(), map(media_alike, listed), strict=True)
+    return [(key, suffixes) for key, suffixes in named if len(suffixes) > 1]
+
+
+def _replaced(tar: TarIndex) -> int:
+    """Return the number of usable samples of a tar whose caption was no text in parts."""
+    rows = tar.table.filter(pc.field("reason") == "")
+    return pc.sum(pc.match_substring(rows["caption"], "\ufffd")).as_py() or 0
+
+
+def _without_caption(tar: TarIndex, has_text: bool) -> list[str]:
+    """Return the keys of the usable samples of a tar without a caption, of those with a .txt or .json or of others."""
+    rows = tar.table.filter((pc.field("reason") == "") & (pc.field("caption_source") == "none"))
+    columns = zip(rows.column("key").to_pylist(), rows.column("members").to_pylist(), strict=True)
+    return [
+        key
+        for key, listed in columns
+        if any(one["suffix"].rpartition(".")[2] in ("txt", "json") for one in listed) == has_text
+    ]
+
+
+def _without_media(tar: TarIndex, keys: Sequence[str]) -> int:
+    """Return how many of the keys come once more in a tar, as samples that have no media."""
+    lost = tar.table.filter(pc.starts_with(pc.field("reason"), NO_MEDIA))
+    return pc.sum(pc.is_in(lost["key"], pa.array(keys, pa.string()))).as_py() or 0

@@ -1,0 +1,91 @@
+"""What a sample is that trains otherwise than it looks is marked in the index, counted and said."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from reelweave.curate.foreign.probe import probe
+from reelweave.loader.dataset import open_dataset
+from tests.curate.foreign.foreign_sets import index
+from tests.foreign_tars import by_tarfile, picture, video
+from tests.media import numbered_frame
+from tests.player import ffmpeg
+from tests.thorough import but
+
+INTERLACED = {
+    "h264.mp4": "-c:v libx264 -flags +ildct+ilme",
+    "mpeg2.ts": "-c:v mpeg2video -flags +ildct+ilme",
+    "dv.avi": "-c:v dvvideo -s 720x576",
+}
+
+
+def combed(path: Path, words: str) -> bytes:
+    source = "-f lavfi -i testsrc2=s=128x96:r=50:d=0.4 -vf tinterlace=interleave_top,setfield=tff"
+    ffmpeg([*source.split(), *words.split(), "-pix_fmt", "yuv420p", "-y", str(path)])
+    return path.read_bytes()
+
+
+def holed(kind: str, least: int) -> bytes:
+    """A picture whose upper half has this opacity."""
+    opacity = np.full((64, 96, 1), 255, np.uint8)
+    opacity[:32] = least
+    buffer = io.BytesIO()
+    Image.fromarray(np.concatenate([numbered_frame(1, 96, 64), opacity], axis=2)).save(buffer, kind)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("name", but(("h264.mp4", "mpeg2.ts"), INTERLACED))
+def test_interlaced_media_are_known(name: str, tmp_path: Path) -> None:
+    assert probe(combed(tmp_path / name, INTERLACED[name])).interlaced
+    assert not probe(video(tmp_path, 1)).interlaced
+
+
+@pytest.mark.parametrize("kind", ["png", "gif", "webp"])
+def test_transparent_pixels_are_known_and_an_alpha_without_them_is_none(kind: str) -> None:
+    assert probe(holed(kind, 0)).transparent
+    assert not probe(holed(kind, 255)).transparent
+
+
+@pytest.mark.parametrize("mode", ["P", "LA", "1", "I;16"])
+def test_palettes_and_other_pictures_are_read(mode: str) -> None:
+    whole = Image.fromarray(numbered_frame(1, 96, 64)).convert(mode.split(";")[0]).convert(mode)
+    for hidden in (False, True) if mode == "P" else (False,):
+        buffer = io.BytesIO()
+        whole.save(buffer, "png", **({"transparency": whole.getpixel((0, 0))} if hidden else {}))
+        assert probe(buffer.getvalue()).transparent == hidden
+
+
+def test_marks_are_counted_and_say_what_to_do(tmp_path: Path) -> None:
+    by_tarfile(
+        tmp_path / "set/a.tar",
+        [
+            ("plain", {"mp4": video(tmp_path, 1), "txt": b"plain"}),
+            ("combed", {"mp4": combed(tmp_path / "a.mp4", INTERLACED["h264.mp4"]), "txt": b"combed"}),
+            ("holed", {"png": holed("png", 0), "txt": b"holed"}),
+        ],
+    )
+    interlaced, transparent = index(tmp_path / "set").notes
+    assert interlaced.startswith(
+        "1 samples are marked as interlaced (attributes: scan=interlaced in index.parquet)"
+    )
+    assert "`reelweave curate`" in interlaced
+    assert transparent.startswith("1 samples have transparent pixels (attributes: alpha=transparent in index")
+    dataset = open_dataset(tmp_path / "set")
+    marks = {row["key"]: dict(row["attributes"]) for row in map(dataset.row, dataset.row_numbers.values())}
+    assert marks == {"plain": {}, "combed": {"scan": "interlaced"}, "holed": {"alpha": "transparent"}}
+
+
+def test_samples_without_a_caption_are_counted_and_an_unsorted_tar_is_why(tmp_path: Path) -> None:
+    keys = ("a", "b", "c")
+    texts = [(key, {"txt": b"a caption"}) for key in keys]
+    by_tarfile(tmp_path / "x.tar", [*((key, {"jpg": picture(1)}) for key in keys), *texts])
+    by_tarfile(
+        tmp_path / "y.tar", [("bare", {"jpg": picture(2)}), ("said", {"jpg": picture(3), "txt": b"it"})]
+    )
+    assert index(tmp_path).notes == (
+        "4 samples have no .txt or .json: they train without a caption, the first: a of x.tar; 3 of them come again"
+        " in their tar, without a video: members of a sample must lie side by side, as `tar --sort=name` writes them",
+    )
