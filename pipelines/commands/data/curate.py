@@ -106,10 +106,12 @@ def run(options: argparse.Namespace) -> int:
         stderr().print(f"note: {note}", markup=False, soft_wrap=True)
     dataset = Dataset(open_storage(options.out, config.storage))
     notes, report = list(outcome.notes), dataset.storage.uri(REPORT)
+    is_written = True
     if not outcome.already_there or dataset.storage.stat(REPORT) is None:
         try:
             write_report(dataset, kept_config(dataset.storage, config.storage))
         except RunError as error:  # the dataset is whole
+            is_written = False
             notes.append(f"the report is not up to date: {error}; `{hint('report', options.out)}` writes it")
             stderr().print(f"note: {notes[-1]}", markup=False, soft_wrap=True)
     if options.json:
@@ -118,14 +120,15 @@ def run(options: argparse.Namespace) -> int:
                 **summary(dataset),
                 "already_there": outcome.already_there,
                 "notes": notes,
-                "report": report,
+                "report": report if is_written else None,
             }
         )
         return _status(dataset)
     if outcome.already_there:
         stdout().print(f"{options.out} was already complete; nothing changed", markup=False, soft_wrap=True)
     print_accounting(dataset)
-    stdout().print(f"report: {report}", markup=False, soft_wrap=True)
+    if is_written:
+        stdout().print(f"report: {report}", markup=False, soft_wrap=True)
     return _status(dataset)
 
 
